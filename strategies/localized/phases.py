@@ -79,7 +79,7 @@ def check_contractive(
 def gradient_rounding(problem: Problem) -> float:
     """Return how far computed gradients are from those that steps are contractive for, where noise is secure.
 
-    Raises `BadInput`: gradients or models have no bound.
+    Raises `BadInput` if gradients or models have no bound.
     """
     if problem.gradient_rounding is None or math.isinf(problem.domain.radius):
         raise BadInput(

@@ -234,7 +234,7 @@ def build(
 def paper_plan(setting: LocalizedSetting) -> LocalizedPlan:
     """Return the plan with the paper's constants (Ghazi et al. 2025, Theorem 3.1) and private tests.
 
-    Raises `PopulationTooSmall`: the paper's batches cannot be filled, or cannot pass a test.
+    Raises `PopulationTooSmall` if the paper's batches cannot be filled, or cannot pass a test.
     """
     n, d, m, epsilon = setting.users, setting.dimension, setting.samples, setting.epsilon
     batch = _batch(setting, n)

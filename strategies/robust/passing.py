@@ -62,7 +62,7 @@ class AgreementOptions(DeviationOptions):
     def check_estimate(self) -> None:
         """Refuse an estimate without a proof.
 
-        Raises `BadInput`: the winsorised estimate about the median, a trim of a third or less, or of a half or more,
+        Raises `BadInput` if the winsorised estimate about the median, a trim of a third or less, or of a half or more,
         one of the median, or a width for which rounding has no bound.
         """
         if self.estimate == "winsorized" and self.statistic == "median":

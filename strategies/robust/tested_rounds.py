@@ -75,7 +75,7 @@ class RowOptions(DeviationOptions):
     def declared_deviation(self, given: Given, undeclared: str) -> float:
         """Return the standard deviation of one coordinate of the average gradient of a user with the fewest samples.
 
-        Raises `BadInput`: nothing bounds how far gradients deviate; the text is ``undeclared``.
+        Raises `BadInput` with the text ``undeclared`` if nothing bounds how far gradients deviate.
         """
         per_sample = self.deviation or given.problem.certificate.lipschitz
         if per_sample is None:
@@ -163,8 +163,8 @@ class TestedOptions(RowOptions):
         """Return the scheme of the best agreement for all users, which ``search`` finds for cohorts of a size.
 
         It finds none for cohorts that cannot pass a test, such as those below ``least``. ``by_theory`` says that honest
-        users are known to reach the score that their test demands. Raises `PopulationTooSmall`: the cohorts cannot pass
-        a test; the message says how many users can.
+        users are known to reach the score that their test demands. Raises `PopulationTooSmall` if the cohorts cannot
+        pass a test, and says how many users can.
         """
         n, batch = given.users, self.cohort(given.users)
         best, smallest = search(batch), smallest_passing(lambda size: search(size) is not None, least)

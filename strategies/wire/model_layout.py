@@ -55,7 +55,7 @@ class ModelLayout:
     def vector(self, arrays: ArrayRecord) -> Vector:
         """Return (p,) the trained arrays one after the other, in float64; they may be of any float or integer type.
 
-        Raises `BadInput`: names or shapes differ from the start, or an array cannot be read.
+        Raises `BadInput` if names or shapes differ from the start, or an array cannot be read.
         """
         if set(arrays) != set(self._initial):
             raise BadInput("its arrays have other names than the model's")

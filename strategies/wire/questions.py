@@ -54,7 +54,7 @@ def _model_header(shape: tuple[int, ...]) -> bytes:
 def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
     """Return the parameter vector in Flower's arrays that `model_record` made, in the caller's `untrusted` if need be.
 
-    Raises `BadInput`: the arrays are others. Other errors: their header cannot be parsed.
+    Raises `BadInput` for other arrays. Other errors mean that their header cannot be parsed.
     """
     if list(arrays) != ["x"]:
         raise BadInput(f"a model must be one array named 'x', got {sorted(arrays)}: make it with model_record(vector)")

@@ -130,7 +130,7 @@ def replacement_bound(batch: int) -> float:
 def concentration_score(rows: Rows, kernel: Kernel) -> float:
     """Return the score of (B, d) rows, in [1, B]: the exact sum of the pairs' phi, divided and rounded once.
 
-    Raises `BadInput`: rows are not a non-empty matrix of finite numbers.
+    Raises `BadInput` if rows are not a non-empty matrix of finite numbers.
     """
     centre = coordinate_median(rows)
     whole = len(rows) * STEPS

@@ -35,7 +35,7 @@ class Reach:
 def needed(count: int, share: float) -> int:
     """Return how many of ``count`` points make up a share: the product rounded up, but for its rounding errors.
 
-    Raises `BadInput`: a share outside (0, 1].
+    Raises `BadInput` for a share outside (0, 1].
     """
     if not 0 < share <= 1:
         raise BadInput(f"share = {share}: must lie in (0, 1]")
@@ -56,7 +56,7 @@ def reach(
     Points are (k, d), relative to the centre. Exact for d = 1, and for d = 2 with up to 400 points. Elsewhere the best
     of several ascents, a lower bound on s that the returned direction attains: ``restarts`` of them start from the best
     of many random directions and the points' own, others from the mean, the median, the leading singular vectors and
-    (d,) ``hint``. Raises `BadInput`: no points, points that are not finite, or a share out of range.
+    (d,) ``hint``. Raises `BadInput` for no points, points that are not finite, or a share out of range.
     """
     if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all():
         raise BadInput("points must be a non-empty matrix of finite numbers")

@@ -107,7 +107,7 @@ class NeighbourMean:
     def weights(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (B,) weights in [0, 1] of (B, d) rows.
 
-        Raises `BadInput`: too few rows, or rows that are not finite.
+        Raises `BadInput` for too few rows, or rows that are not finite.
         """
         return _weights(in_radii(rows, self.radius))
 
@@ -125,7 +125,7 @@ class NeighbourMean:
     def l2_sensitivity(self, batch: int) -> float:
         """Return the bound on how far one user of ``batch`` moves the mean when both batches are aligned.
 
-        Raises `BadInput`: too few users.
+        Raises `BadInput` for too few users.
         """
         return 6 * self.radius / _checked(batch) * (2 / (1 - 9 / batch) + 2)
 
@@ -147,7 +147,7 @@ class NeighbourMean:
            quotient err by ``4 (2B + 4) u`` in l2; adding the middle and multiplying by the radius by
            ``2 u REACH sqrt(d)``, for each of two neighbours, in radii, and up to a factor of 1 + 2^-18.
 
-        Raises `BadInput`: too few users.
+        Raises `BadInput` for too few users.
         """
         error = (1 + 2.0**-18) * 2.0**-53 * (4 * (2 * batch + 4) + 2 * REACH * math.sqrt(dimension)) * self.radius
         return 2.0**-19 + batch * 2.0**-54 + 2 * error / self.l2_sensitivity(batch)

@@ -74,7 +74,7 @@ def finite_mean(values: NDArray[np.float64], axis: int) -> Vector:
 def coordinate_median(rows: Rows) -> Vector:
     """Return the (d,) median of each coordinate of (B, d) rows, the midpoint of the middle two for even B.
 
-    Raises `BadInput`: rows are not a non-empty matrix of finite numbers.
+    Raises `BadInput` if rows are not a non-empty matrix of finite numbers.
     """
     return trimmed_mean(rows, (len(rows) - 1) // 2)
 
@@ -82,7 +82,7 @@ def coordinate_median(rows: Rows) -> Vector:
 def trimmed_mean(rows: Rows, trim: int) -> Vector:
     """Return the (d,) mean of each coordinate of (B, d) rows without its ``trim`` smallest and ``trim`` largest values.
 
-    Raises `BadInput`: rows are not a non-empty matrix of finite numbers, or the trim leaves nothing.
+    Raises `BadInput` if rows are not a non-empty matrix of finite numbers, or the trim leaves nothing.
     """
     check_rows(rows)
     if not 0 <= 2 * trim < len(rows):
@@ -144,7 +144,7 @@ class Estimator(ABC):
     def sup_sensitivity(self, batch: int) -> float:
         """Return the bound on ``||g - g'||_inf`` between neighbours of ``batch`` rows, one of them aligned.
 
-        Raises `BadInput`: see `check`.
+        Raises `BadInput`, see `check`.
         """
         self.check(batch)
         return self._sensitivity(batch, 2 * self.radius / (batch - 2 * self._trim(batch)))
@@ -165,7 +165,7 @@ class Estimator(ABC):
         4. Both means together err by at most ``(B + K) u R (1 + 2^-20)``: ``2 + B / 128 <= B`` for every B >= 7, and
            where K > 2, B >= 11 and ``2 (2 + B / 128) <= B``.
 
-        Raises `BadInput`: see `check`.
+        Raises `BadInput`, see `check`.
         """
         self.check(batch)
         kept = batch - 2 * self._trim(batch)
@@ -175,14 +175,14 @@ class Estimator(ABC):
         """Return how much computing in float64 can enlarge the sensitivity, relatively.
 
         *Formal guarantees.* Each of two neighbours' estimates is within `error` of the true one, and these are within
-        `sup_sensitivity` of each other. Raises `BadInput`: see `check`.
+        `sup_sensitivity` of each other. Raises `BadInput`, see `check`.
         """
         return 2 * self.error(batch) / self.sup_sensitivity(batch)
 
     def __call__(self, rows: Rows) -> Vector:
         """Return the (d,) estimate from (B, d) rows.
 
-        Raises `BadInput`: rows are not a matrix of finite numbers, or see `check`.
+        Raises `BadInput` if rows are not a matrix of finite numbers, or as `check` does.
         """
         check_rows(rows)
         self.check(len(rows))

@@ -52,7 +52,7 @@ def largest_truncated(inverse_variance: float) -> float:
 
     Proof. For a > 0 fold the expectation at zero: ``E phi(a w) = int_0^inf phi(a w) (p(w) - p(-w)) dw``, where p is the
     density of w ~ N(1, 1/beta) and ``p(w) >= p(-w)``. phi rises to ``2 sqrt(2) / 3``, so the expectation rises in a, to
-    that bound times ``P(w > 0) - P(w < 0)``. Raises `BadInput`: the inverse variance is not positive.
+    that bound times ``P(w > 0) - P(w < 0)``. Raises `BadInput` if the inverse variance is not positive.
     """
     if not inverse_variance > 0:
         raise BadInput(f"inverse_variance = {inverse_variance}: must be a positive number, or infinity for no noise")
@@ -63,8 +63,8 @@ def noisily_truncated(values: Array, inverse_variance: float) -> Array:
     """Return ``g(a) = E phi(a w)`` with ``w ~ N(1, 1/beta)``, entry by entry: odd, rising, within ``+-B(beta)``.
 
     beta is ``inverse_variance``, infinity for phi itself; infinite values give the limit, NaN gives zero. The last clip
-    to `largest_truncated` removes nothing but rounding. It stays, because sensitivities rest on it. Raises `BadInput`:
-    the inverse variance is not positive.
+    to `largest_truncated` removes nothing but rounding. It stays, because sensitivities rest on it. Raises `BadInput`
+    if the inverse variance is not positive.
     """
     largest = largest_truncated(inverse_variance)
     # Beyond any bound of use, all values are equally far out.
@@ -76,7 +76,7 @@ def noisily_truncated(values: Array, inverse_variance: float) -> Array:
 def truncated_samples(values: Array, scale: float, inverse_variance: float) -> Array:
     """Return `noisily_truncated` of every entry over ``scale`` > 0; a (..., d) row that is not finite counts as zero.
 
-    Raises `BadInput`: scale or inverse variance is not positive, or the scale is infinite.
+    Raises `BadInput` if scale or inverse variance is not positive, or the scale is infinite.
     """
     if not 0 < scale < math.inf:
         raise BadInput(f"scale = {scale}: must be a positive number")
@@ -97,7 +97,7 @@ def smoothed_truncation_mean(rows: Array, scale: float, inverse_variance: float)
 def coordinate_sensitivity(scale: float, samples: float, inverse_variance: float = math.inf) -> float:
     """Return how far replacing one row moves a coordinate of the mean: ``2 s B(beta) / n``, attained.
 
-    ``4 sqrt(2) s / (3 n)``, for infinite beta, holds for every beta. Raises `BadInput`: the inverse variance is not
+    ``4 sqrt(2) s / (3 n)``, for infinite beta, holds for every beta. Raises `BadInput` if the inverse variance is not
     positive.
     """
     return 2 * largest_truncated(inverse_variance) * scale / samples

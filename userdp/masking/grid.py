@@ -53,7 +53,7 @@ class IntegerGrid:
         """Return the finest grid on which no sum wraps around.
 
         At most ``terms`` rows are added, clipped to l2 norm ``longest`` > 0, with noise of standard deviation
-        ``deviation`` > 0. Raises `BadInput`: a number out of range.
+        ``deviation`` > 0. Raises `BadInput` for a number out of range.
         """
         reach = terms * longest * (1 + _CLIP_ERROR) + _TAIL * deviation
         if not (terms >= 1 and longest > 0 and deviation > 0 and math.isfinite(reach)):

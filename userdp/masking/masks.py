@@ -38,7 +38,7 @@ class MaskKey:
     holds against adversaries that cannot break these primitives, while the private key is secret. (c) *Once.* `spend`
     lets rounds pass in rising order, each once. A party gives at most one answer a round, to any questions.
     *Assumption.* Key and rounds are kept together: a party that loses one loses the other, and no run continues with
-    its old key; nobody restores an older copy of both. Raises `BadInput`: a secret of another length.
+    its old key; nobody restores an older copy of both. Raises `BadInput` for a secret of another length.
 
     Args:
         secret: 32 bytes of an earlier key; None for a fresh key.
@@ -64,7 +64,7 @@ class MaskKey:
     def spend(self, round_index: int) -> None:
         """Record that a round is answered, before the answer leaves.
 
-        Raises `BadInput`: it, or a later one, was answered already.
+        Raises `BadInput` if it, or a later one, was answered already.
         """
         if round_index <= self.answered:
             raise BadInput(
@@ -77,7 +77,7 @@ class MaskKey:
         """Return this party's (length,) mask; all parties pass the same arguments.
 
         ``keys`` are the public keys of all parties in one order, and ``context`` names the sum; no two sums may share
-        one. Raises `BadInput`: this party's key is not among the keys, one is there twice, or one is no key.
+        one. Raises `BadInput` if this party's key is not among the keys, one is there twice, or one is no key.
         """
         if len(set(keys)) < len(keys) or self.public not in keys:
             raise BadInput("the keys of a masked sum must be distinct and include this party's own")

@@ -131,7 +131,7 @@ class MaskedSum:
         """Return a sum that hides noise of ``deviation`` from every `coalition`, before its nodes are known.
 
         Its grid has room for ``terms`` rows of l2 norm ``longest``, weighted number included, and the noise of any
-        number of nodes. Raises `BadInput`: a number out of range.
+        number of nodes. Raises `BadInput` for a number out of range.
         """
         grid = IntegerGrid.finest(deviation * most_loudness(colluding), terms, longest)
         return cls(grid, deviation, weight=weight)
@@ -139,7 +139,7 @@ class MaskedSum:
     def among(self, keys: tuple[bytes, ...], colluding: float = 0.0) -> Self:
         """Return the sum of the nodes with these keys, with ``deviation`` left when a coalition subtracts its own.
 
-        Raises `BadInput`: the sum has its nodes already, or is one of a single node.
+        Raises `BadInput` if the sum has its nodes already, or is one of a single node.
         """
         _check_nodes(len(keys))
         if self.keys:

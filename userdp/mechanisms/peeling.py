@@ -37,8 +37,8 @@ class Peeling:
 
     "paper" selects by Laplace noise, with ``b = 2 lam sqrt(3 s ln(1/delta)) / epsilon``. By zCDP the whole costs
     ``rho = (5/2) s (lam / b)^2 = (5/24) epsilon^2 / ln(1/delta)``, which is (epsilon, delta)-DP only for
-    ``epsilon <= 0.418 ln(1/delta)``; beyond, it is refused. Raises `BadInput`: a number out of range, or a budget for
-    which the paper's noise is not proven to be enough.
+    ``epsilon <= 0.418 ln(1/delta)``; beyond, it is refused. Raises `BadInput` for a number out of range, or a budget
+    for which the paper's noise is not proven to be enough.
     """
 
     sparsity: int  # s >= 1, entries to release
@@ -94,7 +94,7 @@ class Peeling:
     def select(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.int64]:
         """Return the (s,) entries chosen of (d,) finite values, in order of choice.
 
-        Raises `BadInput`: the values are no vector of at least ``sparsity`` finite numbers.
+        Raises `BadInput` if the values are no vector of at least ``sparsity`` finite numbers.
         """
         if values.ndim != 1 or len(values) < self.sparsity:
             raise BadInput(f"values of shape {values.shape}: must be a vector of at least {self.sparsity} entries")
@@ -114,7 +114,7 @@ class Peeling:
     def release(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.float64]:
         """Return (d,): the chosen entries of (d,) values with Laplace noise, zero elsewhere.
 
-        Raises `BadInput`: the values are no vector of at least ``sparsity`` finite numbers.
+        Raises `BadInput` if the values are no vector of at least ``sparsity`` finite numbers.
         """
         noise.charge(self.cost)
         chosen = self.select(values, noise)

@@ -39,7 +39,7 @@ class RowMap(Stateful, ABC):
 
 @dataclass(frozen=True)
 class Factorisation(ABC):
-    """A factorisation ``A = B C`` for T rounds. Raises `BadInput`: a number below one."""
+    """A factorisation ``A = B C`` for T rounds. Raises `BadInput` for a number below one."""
 
     rounds: int  # T
     separation: int  # least rounds between two participations of a user; T or more for one participation

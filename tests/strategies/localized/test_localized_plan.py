@@ -221,7 +221,7 @@ def test_more_phases_than_the_users_fill_are_refused():
 
 
 def test_the_papers_batch_may_be_too_small_to_be_private():
-    with pytest.raises(PopulationTooSmall, match="cannot pass a test that is private"):
+    with pytest.raises(PopulationTooSmall, match="cannot pass a private test"):
         paper(PROBLEMS["linear"], 40_000, batch=200)
 
 
