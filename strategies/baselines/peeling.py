@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from userdp.accounting import Cost, largest_rho
 from userdp.accounting.composition import zcdp_to_epsilon_simple
 from userdp.errors import BadInput
+from userdp.mechanisms.additive import require_positive
 from userdp.noise import NoiseSource
 
 PeelingAccounting = Literal["tight", "paper"]
@@ -21,46 +22,35 @@ PeelingAccounting = Literal["tight", "paper"]
 
 @dataclass(frozen=True)
 class Peeling:
-    """Choose ``sparsity`` entries of a vector, one after the other, by noisy size; then release them with noise.
+    """Chooses ``sparsity`` entries of a vector, one after the other, by noisy size; then releases them with noise.
 
     *Formal guarantees.* (epsilon, delta)-DP for the unit and relation for which ``sensitivity`` bounds
     ``||v - v'||_inf`` =: lam; all d entries may move at once. With noise of scale b there are s selections and one
-    release of s entries. Adding Laplace noise to the s chosen entries is pure, at ``s lam / b``; each entry is
-    (lam / b)-DP, so together they are ``s (lam / b)^2 / 2``-zCDP (Bun, Steinke 2016). Each selection is
-    (2 lam / b)-DP, for Gumbel noise (the exponential mechanism) and for Laplace noise (report noisy max), as sizes
-    ``|v_j|`` move by at most lam.
+    release of s entries. Adding Laplace noise to the s chosen entries is pure, at ``s lam / b``; each entry is (lam /
+    b)-DP, so together they are ``s (lam / b)^2 / 2``-zCDP (Bun, Steinke 2016). Each selection is (2 lam / b)-DP, for
+    Gumbel noise (the exponential mechanism) and for Laplace noise (report noisy max), as sizes ``|v_j|`` move by at
+    most lam.
 
     "tight" selects by Gumbel noise. An exponential mechanism at e is ``e^2 / 8``-zCDP (Cesar, Rogers 2021), so the
-    whole costs ``rho = s (lam / b)^2``, `largest_rho` of (epsilon, delta). Pure costs are ``3 s lam / b``;
-    the smaller b of the two is taken. For few entries that is the second, which is pure and needs no delta.
+    whole costs ``rho = s (lam / b)^2``, `largest_rho` of (epsilon, delta). Pure costs are ``3 s lam / b``; the smaller
+    b of the two is used. For few entries that is the second, which is pure and needs no delta.
 
     "paper" selects by Laplace noise, with ``b = 2 lam sqrt(3 s ln(1/delta)) / epsilon``. By zCDP the whole costs
     ``rho = (5/2) s (lam / b)^2 = (5/24) epsilon^2 / ln(1/delta)``, which is (epsilon, delta)-DP only for
-    ``epsilon <= 0.418 ln(1/delta)``; beyond, it is refused.
-
-    Attributes:
-        sparsity: s >= 1, entries to release.
-        sensitivity: lam > 0, in units of the value.
-        epsilon: > 0.
-        delta: in [0, 1); 0 for pure privacy, by "tight" alone.
-        accounting: "tight" or "paper".
-
-    Raises:
-        BadInput: a number out of range, or a budget for which the paper's noise is not proven to be enough.
+    ``epsilon <= 0.418 ln(1/delta)``; beyond, it is refused. Raises `BadInput` for a number out of range, or a budget
+    for which the paper's noise is not proven to be enough.
     """
 
-    sparsity: int
-    sensitivity: float
-    epsilon: float
-    delta: float
+    sparsity: int  # s >= 1, entries to release
+    sensitivity: float  # lam > 0, in units of the value
+    epsilon: float  # > 0
+    delta: float  # in [0, 1); 0 for pure privacy, by "tight" alone
     accounting: PeelingAccounting = "tight"
 
     def __post_init__(self) -> None:
         if self.sparsity < 1:
             raise BadInput(f"sparsity = {self.sparsity}: at least one entry must be released")
-        for name, value in (("sensitivity", self.sensitivity), ("epsilon", self.epsilon)):
-            if not 0 < value < math.inf:
-                raise BadInput(f"{name} = {value}: must be a positive number")
+        require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
         if not 0 <= self.delta < 1:
             raise BadInput(f"delta = {self.delta}: must lie in [0, 1)")
         if self.accounting not in ("tight", "paper"):
@@ -82,18 +72,18 @@ class Peeling:
 
     @cached_property
     def pure(self) -> bool:
-        """True if the noise is that of pure privacy: at delta = 0, and if it is the smaller one."""
+        """True where the noise is that of pure privacy: at delta = 0, and wherever it is the smaller."""
         return self.accounting == "tight" and 3 * self.sparsity / self.epsilon <= self._concentrated()
 
     @cached_property
     def scale(self) -> float:
-        """b, of Gumbel and Laplace noise, in units of the value."""
+        """The scale b of Gumbel and Laplace noise, in units of the value."""
         if self.accounting == "paper":
             return 2 * self.sensitivity * math.sqrt(3 * self.sparsity * math.log(1 / self.delta)) / self.epsilon
         return self.sensitivity * (3 * self.sparsity / self.epsilon if self.pure else self._concentrated())
 
     def _concentrated(self) -> float:
-        """The scale over lam, by zero-concentrated privacy."""
+        """Return the scale over lam, by zero-concentrated privacy."""
         return math.inf if self.delta == 0 else math.sqrt(self.sparsity / largest_rho(self.epsilon, self.delta))
 
     @property
@@ -102,10 +92,9 @@ class Peeling:
         return Cost(pure_epsilon=self.epsilon, failure_delta=0.0 if self.pure else self.delta)
 
     def select(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.int64]:
-        """(s,) the entries chosen of (d,) finite values, in the order in which they were.
+        """Return the (s,) entries chosen of (d,) finite values, in order of choice.
 
-        Raises:
-            BadInput: the values are no vector of at least ``sparsity`` finite numbers.
+        Raises `BadInput` if the values are no vector of at least ``sparsity`` finite numbers.
         """
         if values.ndim != 1 or len(values) < self.sparsity:
             raise BadInput(f"values of shape {values.shape}: must be a vector of at least {self.sparsity} entries")
@@ -123,10 +112,9 @@ class Peeling:
         return int(noise.choose(sizes[None] / self.sensitivity, 2 * self.sensitivity / self.scale)[0])
 
     def release(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.float64]:
-        """(d,): the chosen entries of (d,) values with Laplace noise, zero elsewhere.
+        """Return (d,): the chosen entries of (d,) values with Laplace noise, zero elsewhere.
 
-        Raises:
-            BadInput: the values are no vector of at least ``sparsity`` finite numbers.
+        Raises `BadInput` if the values are no vector of at least ``sparsity`` finite numbers.
         """
         noise.charge(self.cost)
         chosen = self.select(values, noise)

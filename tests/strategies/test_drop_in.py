@@ -490,7 +490,7 @@ def test_frozen_arrays_keep_their_value_and_do_not_use_up_the_clip():
     after = layout.record(np.array([5.0]))
     assert after["double"].numpy() == 5.0
     np.testing.assert_array_equal(after["single"].numpy(), INITIAL["single"])
-    with pytest.raises(BadInput, match="frozen = 'triple' is the name of no array"):
+    with pytest.raises(BadInput, match="frozen = 'triple' matches no array"):
         ModelLayout(record(INITIAL), frozen=("triple",))
 
 

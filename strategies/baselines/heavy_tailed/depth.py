@@ -1,9 +1,9 @@
 """The direction along which a given share of points lies farthest: the step of the iterative mean.
 
 For points a_1..a_k (rows, relative to a centre) and a share phi, ``h(u)`` is the ceil(phi k)-th LARGEST of the
-projections <a_j, u>. The largest s such that a share phi of the points has projections of at least s on one unit
-direction is ``max h(u)`` over unit u; it is small when the centre is deep among the points. Solved exactly in one and
-two dimensions, by an ascent with restarts elsewhere, whose answer is feasible and so never too large.
+projections <a_j, u>. ``max h(u)`` over unit u is the largest s such that a share phi of the points has projections of
+at least s on one direction; it is small when the centre is deep among the points. It is solved exactly in one and two
+dimensions, elsewhere by an ascent with restarts, whose answer is feasible and so never too large.
 """
 
 import math
@@ -18,35 +18,24 @@ from userdp.errors import BadInput
 
 Points = NDArray[np.float64]
 
-_CHUNK = 1 << 20
-"""Projections held at once by the exact search in the plane."""
-
+_CHUNK = 1 << 20  # Projections that the exact search in the plane holds at once.
+# Most points of the exact search in the plane, which takes k^3 products; more are searched by ascent.
 _PLANE_LIMIT = 400
-"""More points than this in the plane are searched by ascent, since the exact search takes k^3 products."""
-
-
-_POOL = 128
-"""Random directions looked at for each start chosen among them."""
+_POOL = 128  # Random directions considered for each start chosen among them.
 
 
 @dataclass(frozen=True)
 class Reach:
-    """The distance that a share of the points reaches, and its direction.
+    """The distance that a share of the points reaches, and its direction."""
 
-    Attributes:
-        distance: s, signed; negative where no direction has that share of the points on its side.
-        direction: (d,) of norm 1.
-    """
-
-    distance: float
-    direction: Vector
+    distance: float  # s; negative where no direction has that share of the points on its side
+    direction: Vector  # (d,) of norm 1
 
 
 def needed(count: int, share: float) -> int:
-    """Return the number of points in a share of ``count``: the product rounded up, apart from its rounding errors.
+    """Return how many of ``count`` points make up a share: the product rounded up, but for its rounding errors.
 
-    Raises:
-        BadInput: a share outside (0, 1].
+    Raises `BadInput` for a share outside (0, 1].
     """
     if not 0 < share <= 1:
         raise BadInput(f"share = {share}: must lie in (0, 1]")
@@ -54,7 +43,7 @@ def needed(count: int, share: float) -> int:
 
 
 def order_statistic(points: Points, directions: Points, rank: int) -> NDArray[np.float64]:
-    """(D,): the ``rank``-th largest projection of (k, d) points on each of (D, d) directions."""
+    """Return (D,): the ``rank``-th largest projection of (k, d) points on each of (D, d) directions."""
     projections = directions @ points.T
     return np.asarray(np.partition(projections, len(points) - rank, axis=1)[:, len(points) - rank])
 
@@ -62,21 +51,12 @@ def order_statistic(points: Points, directions: Points, rank: int) -> NDArray[np
 def reach(
     points: Points, share: float, rng: np.random.Generator, restarts: int = 8, hint: Vector | None = None
 ) -> Reach:
-    """The largest s, and its direction, such that a ``share`` of the points has projections of at least s.
+    """Return the largest s, and its direction, with projections of at least s for a ``share`` in (0, 1] of the points.
 
-    Exact for d = 1, and for d = 2 with up to 400 points. Elsewhere the best of several ascents: a lower bound on s that
-    the returned direction attains.
-
-    Args:
-        points: (k, d), relative to the centre.
-        share: phi in (0, 1].
-        rng: of random starts; not used where the search is exact.
-        restarts: starts chosen from many random directions and the points' own, beside the mean, the median, the
-            leading singular vectors and ``hint``.
-        hint: (d,) one more start.
-
-    Raises:
-        BadInput: no points, points that are not finite, or a share out of range.
+    Points are (k, d), relative to the centre. Exact for d = 1, and for d = 2 with up to 400 points. Elsewhere the best
+    of several ascents, a lower bound on s that the returned direction attains: ``restarts`` of them start from the best
+    of many random directions and the points' own, others from the mean, the median, the leading singular vectors and
+    (d,) ``hint``. Raises `BadInput` for no points, points that are not finite, or a share out of range.
     """
     if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all():
         raise BadInput("points must be a non-empty matrix of finite numbers")
@@ -96,18 +76,17 @@ def reach(
 
 
 def _best(points: Points, directions: Points, rank: int) -> Reach:
-    """The best of (D, d) unit directions."""
     values = order_statistic(points, directions, rank)
     first = int(np.argmax(values))
     return Reach(float(values[first]), directions[first].copy())
 
 
 def _plane(points: Points, rank: int) -> Reach:
-    """The exact maximum for d = 2.
+    """Return the exact maximum for d = 2.
 
-    As u turns, the projections are cosines, and which of them is the ``rank``-th largest changes only where two are
-    equal: at right angles to a_i - a_j. Between such angles h is one cosine, with its maximum at an end or at u along
-    a_j. So the maximum is at one of these finitely many directions.
+    As u turns, the projections are cosines, and the ``rank``-th largest changes only where two are equal: at right
+    angles to a_i - a_j. Between such angles h is one cosine, with its maximum at an end or at u along a_j. So the
+    maximum is at one of these finitely many directions.
     """
     best = _best(points, np.concatenate([_unit_rows(points), [[1.0, 0.0]]]), rank)
     first, second = np.triu_indices(len(points), 1)
@@ -126,7 +105,6 @@ def _plane(points: Points, rank: int) -> Reach:
 
 
 def _ascents(points: Points, rank: int, rng: np.random.Generator, restarts: int, hint: Vector | None) -> Reach:
-    """The best of several ascents, in the span of the points: outside of it every projection is zero."""
     basis: Points | None = None
     if points.shape[1] > len(points):
         basis = np.linalg.qr(points.T)[0]
@@ -149,19 +127,10 @@ def _ascents(points: Points, rank: int, rng: np.random.Generator, restarts: int,
 def ascend(points: Points, directions: Points, rank: int, most: int = 100) -> Reach:
     """Alternate, from every start, between the ``rank`` points farthest along it and the best direction for just these.
 
-    For a fixed set of points, ``max over u of min <a_j, u>`` is the distance of zero from their convex hull, at the
-    hull's point of least norm; so h never falls on the way from a start. An ascent ends where the farthest points are a
-    set that was seen, its own or another ascent's, or where their hull holds zero. So ascents that meet go on as one,
-    and no set is solved for twice.
-
-    Args:
-        points: (k, d).
-        directions: (D, d) of norm 1 to start at, one or more.
-        rank: how many points count.
-        most: steps.
-
-    Returns:
-        The best direction seen on any of the ways.
+    Points are (k, d), starts (D, d) of norm 1, and steps ``most``; return the best direction seen. For a fixed set of
+    points, ``max over u of min <a_j, u>`` is the distance of zero from their convex hull, at the hull's point of least
+    norm; so h never falls along an ascent. An ascent ends where its farthest points are a set that any ascent has seen,
+    or where their hull holds zero. So ascents that meet continue as one, and no set is solved twice.
     """
     best = _best(points, directions, rank)
     seen: set[bytes] = set()
@@ -180,7 +149,7 @@ def ascend(points: Points, directions: Points, rank: int, most: int = 100) -> Re
 
 
 def nearest_direction(points: Points) -> Vector | None:
-    """(d,) of norm 1: from zero to the point of least norm in the convex hull of (k, d) points; None if that is zero.
+    """Return the (d,) direction of the point of least norm in the convex hull of (k, d) points; None if it is 0.
 
     ``min ||w|| such that <a_j, w> >= 1 for all j`` has its solution along that direction, and is solved by non-negative
     least squares (Lawson, Hanson 1974, chapter 23): with E = [A; 1]' and f = (0, .., 0, 1), the residual
@@ -204,13 +173,11 @@ def nearest_direction(points: Points) -> Vector | None:
 
 
 def geometric_median(points: Points, steps: int = 500) -> Vector:
-    """(d,): the point with the least sum of distances to (k, d) points, by Weiszfeld's iteration.
+    """Return the (d,) point with the least sum of distances to (k, d) points, by Weiszfeld's iteration.
 
-    Distances below 1e-9 of the largest count as that much, so that an iterate which meets a point goes on. A baseline
-    for the iterative mean: with group means for points it is the geometric median of means (Minsker 2015).
-
-    Raises:
-        BadInput: no points, points that are not finite, or no steps.
+    Distances below 1e-9 of the largest count as that much, so an iterate that meets a point continues. A baseline for
+    the iterative mean: for group means it is the geometric median of means (Minsker 2015). Raises `BadInput`: no
+    points, points that are not finite, or no steps.
     """
     if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all() or steps < 1:
         raise BadInput("points must be a non-empty matrix of finite numbers, and steps at least 1")
@@ -230,11 +197,10 @@ def geometric_median(points: Points, steps: int = 500) -> Vector:
 
 
 def size_exponent(points: Points) -> int:
-    """The power of two that is next above the largest entry: divided by it, which is exact, no square overflows."""
+    """Return the exponent of the next power of two above the largest entry; over it, no square overflows."""
     return int(np.frexp(np.abs(points).max(initial=0.0))[1])
 
 
 def _unit_rows(rows: Points) -> Points:
-    """Rows of norm 1, without those of no length."""
     norms = np.linalg.norm(rows, axis=1)
     return np.asarray(rows[norms > 0] / norms[norms > 0, None])

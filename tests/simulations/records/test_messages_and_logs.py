@@ -19,7 +19,7 @@ from simulations.records.log_kinds import LINE_KINDS, PLACES
 from simulations.records.log_lines import LOG_LINES
 from strategies import STRATEGIES
 from strategies.core.public_facts import PublicFacts
-from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, message_field
+from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, MessageField
 from strategies.wire.protocol import answer_content, failed, roster_content, roster_question
 from userdp.accounting import Privacy
 from userdp.data.federation import ColumnarFederation
@@ -55,6 +55,15 @@ def strategy_of(name):
 
 
 # Messages ----------------------------------------------------------------------------------------------------------
+
+
+def message_field(message: str, sender: str, name: str) -> MessageField:
+    """The entry of a field."""
+    for field in MESSAGE_FIELDS:
+        same = field.name == name or (field.name.endswith(".") and name.startswith(field.name))
+        if same and (field.message, field.sender) == (message, sender):
+            return field
+    raise LookupError(f"{message}, {sender}: {name} is not in strategies/wire/message_fields.py: add it with its kind")
 
 
 class Recorded(LocalGrid):

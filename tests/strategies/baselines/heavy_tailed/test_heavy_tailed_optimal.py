@@ -735,7 +735,7 @@ NOISE = np.random.default_rng(0)
         (lambda: simple_clip_mean(np.zeros(3), 1.0, 1.0, NOISE), r"got shape \(3,\)"),
         (lambda: simple_clip_mean(ROWS, 0.0, 1.0, NOISE), "clip_norm = 0.0"),
         (lambda: simple_clip_mean(ROWS, 1.0, 0.0, NOISE), "rho = 0.0"),
-        (lambda: simple_clip_mean(ROWS, math.inf, 1.0, NOISE), "l2 sensitivity = inf"),
+        (lambda: simple_clip_mean(ROWS, math.inf, 1.0, NOISE), "l2_sensitivity = inf"),
         (lambda: iterative_mean(ROWS, 1.0, 5, 1.0, NOISE), "groups = 5: must be at least 1 and at most the 4"),
         (lambda: iterative_mean(ROWS, 1.0, 0, 1.0, NOISE), "groups = 0"),
         (lambda: iterative_mean(ROWS, 1.0, 2, 1.0, NOISE, share=0.1), "share = 0.1"),
