@@ -57,7 +57,7 @@ def refused(frame, **settings):
         ),
         pytest.param(
             WORDS | {"positive": ["severe", "mild"]},
-            r"positive = \['severe', 'mild'\]: must be the one cell that means 1; to join several, add a column .* "
+            r"positive = \['severe', 'mild'\]: must be the one cell that means 1; to join several, make a column .* "
             "for several classes list them in target_levels",
             id="several positive cells",
         ),

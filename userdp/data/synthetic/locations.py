@@ -139,7 +139,7 @@ class HeavyTailed(Gaussian):
         return float(self.deviation / self.law.unit * self.law.moment(order) ** (1 / order))
 
     def directional_moment(self, order: float) -> float:
-        """Return M with ``E |<u, z - own mean>|^order <= M^order`` for every unit u, ``order >= 2``."""
+        """Return M with ``E |<u, z - own mean>|^order <= M^order`` for every unit u; ``order >= 2`` (`power_laws`)."""
         return self.deviation / self.law.unit * directional_moment(self.law, order, spherical=False)
 
 

@@ -96,7 +96,7 @@ class Columns:
             if column not in self.ranges:
                 missing = f"ranges has no [low, high] for the numeric feature {column!r}"
                 raise BadInput(
-                    f"{missing}; declare it, or the column under categorical with its levels, or under dates"
+                    f"{missing}; declare it, or list the column under categorical with its levels, or under dates"
                 )
         for column, bounds in self.ranges.items():
             if column in self.dated.listed:
@@ -109,7 +109,8 @@ class Columns:
     def _check_codes(self) -> None:
         if self.codes is None and self.levels is not None:
             raise BadInput(
-                "levels describes codes, and codes names no column; use categorical for features, or target_levels"
+                "levels describes codes, and codes names no column; for features use categorical, for a target of two "
+                "classes positive, for one of several target_levels"
             )
         if self.codes is None or isinstance(self.codes, str):
             if self.buckets is not None:
