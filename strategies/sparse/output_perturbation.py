@@ -9,11 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.about import About
+from strategies.core.noise_forecast import NoisyRelease
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline, Scheme
 from strategies.core.step import Noise, Step
-from strategies.core.ways import Landing
 from strategies.sparse.bounds import declared, no_better
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, ReleaseLedger, epsilon_of
@@ -231,7 +231,7 @@ def _outline(users: int, algorithm: PerturbedMinimiser, radius: float, bound: fl
         rounds=algorithm.rounds,
         cohort=users,
         users_needed=1,
-        path=Landing(deviation=deviation, reach=radius),
+        path=NoisyRelease(deviation=deviation, reach=radius),
         noise=deviation * math.sqrt(risk.dimension),
         signal=radius,
         numbers={

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from pydantic import Field
 
 from strategies.core.about import Fact
+from strategies.core.noise_forecast import NoisyPhase, Phases
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline
-from strategies.core.ways import NoisyPhase, Phases
 from strategies.sparse.propose_then_release import ProposeThenRelease, once_each
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput

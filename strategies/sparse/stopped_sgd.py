@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies.core.about import About, Fact
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
-from strategies.core.ways import Course
 from strategies.sparse.bounds import declared
 from strategies.sparse.stopped_scheme import IterateAverage, Iterates, RandomIterate, StoppedRounds, StoppedScheme
 from userdp.accounting import RoundLedger
@@ -202,7 +202,9 @@ class StoppedSGD(Recipe):
             rounds=sampler.rounds,
             cohort=largest if budget.runs == 1 else budget.records,
             users_needed=2,
-            path=Course(steps=max(1, length), rate=rate, deviation=deviation, longest=members.norm, averaged=averaged),
+            path=NoisySteps(
+                steps=max(1, length), rate=rate, deviation=deviation, longest=members.norm, averaged=averaged
+            ),
             noise=noise,
             signal=members.norm,
             numbers={
