@@ -1,4 +1,4 @@
-"""Every strategy there is, by name, in the order for a newcomer. Adding one to this package takes a file and a line.
+"""All strategies by name, in the order for a newcomer; a new one here takes a file and a line.
 
 Other packages add theirs as entry points of the group ``userdp.strategies``, and ``strategy.kind`` may name a class in
 a file: "my_file.py:MyStrategy".
