@@ -42,12 +42,7 @@ def uncertified(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class Pace:
-    """The number of steps, and each user's probability to take part in one; from public facts.
-
-    Attributes:
-        steps: T.
-        chance: 1 for all users.
-    """
+    """The number of steps, and each user's probability to take part in one; from public facts."""
 
     steps: int
     chance: float
@@ -96,7 +91,6 @@ class AdaptiveStep(Stage):
 
     Attributes:
         rate: how far it moves a parameter whose gradient keeps its sign.
-        domain: of the model.
     """
 
     rate: float

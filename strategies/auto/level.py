@@ -51,9 +51,6 @@ class Counts(Stage):
     """The rough size of counts: the next mean is asked up to a few times that.
 
     A declared bound far above the counts would otherwise cost noise.
-
-    Attributes:
-        problem: of counts.
     """
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
@@ -73,11 +70,7 @@ class Counts(Stage):
 
 @dataclass(frozen=True)
 class Level(Stage):
-    """The mean target: training starts at the model that predicts it for everybody, the best constant.
-
-    Attributes:
-        problem: of targets in a range.
-    """
+    """The mean target: training starts at the model that predicts it for everybody, the best constant."""
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
     problem: GeneralisedLinear
@@ -111,9 +104,6 @@ class Balance(Stage):
 
     Clips of gradients cut the few large counts and no small one, so that a model predicts too little for everybody. A
     clip wide enough for all coordinates would cost too much noise; the derivative by the intercept is one coordinate.
-
-    Attributes:
-        problem: of counts.
     """
 
     problem: Poisson
@@ -152,11 +142,7 @@ class Balance(Stage):
 
 @dataclass(frozen=True)
 class ClassShares(Stage):
-    """The frequencies of the classes: training starts at the model that predicts them for everybody.
-
-    Attributes:
-        problem: of classes.
-    """
+    """The frequencies of the classes: training starts at the model that predicts them for everybody."""
 
     movement: ClassVar[Movement] = Movement.of_shares()
     problem: Softmax

@@ -56,9 +56,6 @@ class LearnCoordinates(Preparation):
     *Formal guarantees.* Those of `Preparation`: every round releases a mean over the public n of what `Auto` asks, with
     the noise of its share, so that all of them cost what one Gaussian of the multiplier costs, calibrated for replacing
     one user. Adding or removing one moves no sum by more (`strategies.auto.releases.Movement`).
-
-    Attributes:
-        shares: the rounds' shares of the budget.
     """
 
     memory: Measured

@@ -57,12 +57,7 @@ class Movement:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Releases of users' means, each with its own share of the budget.
-
-    Attributes:
-        sampler: draws the cohorts, and has the rounds' shares.
-        noise_multiplier: of all rounds together.
-    """
+    """Releases of users' means, each with its own share of the budget."""
 
     sampler: WeightedBatches | WeightedSlots | MixedBatches
     noise_multiplier: float
@@ -76,14 +71,7 @@ class Shares:
 
 @dataclass
 class Release:
-    """Releases from the sum of one round, each with a noise stream of its own.
-
-    Attributes:
-        scheme: the shares.
-        index: of the round.
-        noise: makes the noise source of a purpose within the round.
-        made: releases so far.
-    """
+    """Releases from the sum of one round, each with a noise stream of its own."""
 
     scheme: Shares
     index: int

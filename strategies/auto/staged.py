@@ -68,12 +68,7 @@ def shares_of(stages: Sequence[Stage]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoScheme(Shares, Scheme):
-    """A `Scheme` of stages, one a round.
-
-    Attributes:
-        stages: the first round's first.
-        domain: of models.
-    """
+    """A `Scheme` of stages, one a round."""
 
     stages: tuple[Stage, ...]
     domain: Box

@@ -136,11 +136,7 @@ def doubts(deviation: float) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Columns(Stage):
-    """The sizes of columns.
-
-    Attributes:
-        largest: the largest possible cell.
-    """
+    """The sizes of columns."""
 
     largest: float
 
@@ -235,7 +231,6 @@ class Gradient(Stage):
 
     Attributes:
         left: the number of gradient rounds that follow.
-        domain: of the model.
         longest_step: None for steps of any length.
         width: radius of the clip over the users' typical length; see `clip_width`.
     """
@@ -301,7 +296,6 @@ class Recentred(Stage):
     """A step along the gradient, clipped about its prediction; see `RecentredClipping`.
 
     Attributes:
-        domain: of the model.
         measured: whether the step waits for its `StepLength`.
     """
 
@@ -334,7 +328,6 @@ class StepLength(Stage):
     """The length of a step along the gradient: one over the users' curvature in its direction.
 
     Attributes:
-        domain: of the model.
         most: certified bound on any curvature.
     """
 

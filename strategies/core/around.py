@@ -45,9 +45,6 @@ class ExtraRounds(ABC):
     Attributes:
         kind: what the accountant's text calls these rounds.
         trusted: assumptions that they add to the guarantee.
-        rounds: their number.
-        epsilon: of all of them together.
-        delta: of all of them together.
     """
 
     kind: ClassVar[str]

@@ -22,11 +22,7 @@ from userdp.state import Stateful
 
 
 class Descent(Stateful, ABC):
-    """The memory of a server that steps by released gradients, at a step size.
-
-    Args:
-        rate: step size.
-    """
+    """The memory of a server that steps by released gradients, at a step size."""
 
     given: ClassVar[tuple[str, ...]] = ("rate",)
 
@@ -83,13 +79,11 @@ class MeanRounds(Scheme):
     """A `Scheme` of noisy means over a public divisor, each followed by a step; ``new_memory`` makes a `Descent`.
 
     Attributes:
-        domain: of models.
         sampler: draws the cohorts.
         query: from a round's index to the users' computation.
         divisor: public number that the users' sum is divided by.
         mechanism: of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes
             add the noise.
-        rate: step size.
         clip_norm: l2 norm that each user's vector is clipped to; infinite for no clip.
         mean: from the sum to the mean; None for a division by ``divisor``.
         bound: bounds the mean before its noise.

@@ -15,7 +15,6 @@ class NoisySteps:
     """Noisy steps against gradients.
 
     Attributes:
-        steps: their number.
         rate: length of a step over that of the gradient.
         deviation: standard deviation of the noise on each coordinate of a gradient.
         longest: largest l2 norm of a gradient, or of what is released in its place.
@@ -106,7 +105,6 @@ class NoisyPhase:
     """Steps without noise; their average is released with noise.
 
     Attributes:
-        steps: their number.
         rate: length of a step over that of the gradient.
         deviation: standard deviation of the noise on each coordinate of the average.
         longest: largest size of a coordinate of a gradient.
@@ -132,12 +130,7 @@ class NoisyPhase:
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases, each from the model that the one before released.
-
-    Attributes:
-        phases: the first one first.
-        reach: largest l2 distance that the model can go.
-    """
+    """Phases, each from the model that the one before released."""
 
     stays: ClassVar[bool] = False
     phases: tuple[NoisyPhase, ...]
@@ -162,7 +155,6 @@ class ExcessShare:
     """A model whose clips are found during the run: the share of the initial model's excess risk that noise leaves.
 
     Attributes:
-        share: the share.
         steps: the steps without noise, where they may be too short; None where coordinates are learnt.
     """
 

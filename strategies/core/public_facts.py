@@ -64,13 +64,9 @@ class Given:
     """Everything that a recipe makes its scheme from; no users' data.
 
     Attributes:
-        strategy: the strategy's name, for errors.
         adversary: who may see what and who is trusted, as the strategy declares.
-        problem: the loss to minimise, in the coordinates that the strategy works in.
-        public: public facts about the users.
         privacy: the budget of the strategy's own rounds.
         seed: of sampling and of simulated noise.
-        wire: how models and answers travel.
         noise: opens the noise of (round, purpose) once; for what a checkpoint restores.
     """
 

@@ -84,12 +84,7 @@ class RowRounds(Scheme):
     ``new_memory`` makes a `TestUnderWay` where users are tested, and nothing where they are not.
 
     Attributes:
-        domain: of models.
-        sampler: draws the cohorts.
-        query: the users' computation.
         estimator: from (B, p) rows to their robust mean; opens noise of purpose 1 for private choices.
-        mechanism: of the robust mean.
-        rate: step size.
         gradient: from the released mean to the vector that is followed; costs no privacy.
         agreement: the test, with noise of purpose 1; None where every round releases its mean.
     """

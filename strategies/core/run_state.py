@@ -118,11 +118,6 @@ class RunState:
         A model is released here alone, within its domain. After an overflow both stay unchanged: a step that releases
         a model follows from released values, and so does this. Inside a phase, where nothing is released, the iterate
         is not looked at.
-
-        Args:
-            step: the result of a round.
-            coordinates: the coordinates of its models; None for the loss's own parameters.
-            original: the loss as nodes know it.
         """
         if step.constant is not None:
             self.result.constant = frozen(step.constant)

@@ -17,12 +17,7 @@ _GIVEN: Any = object()
 
 @dataclass
 class Snapshot:
-    """Named parts of plain data: numbers, strings, arrays, lists and dicts.
-
-    Attributes:
-        values: each part as JSON has it, by name.
-        arrays: the arrays, by the names that stand for them in ``values``.
-    """
+    """Named parts of plain data: numbers, strings, arrays, lists and dicts."""
 
     values: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
