@@ -44,6 +44,9 @@ from userdp.problems.base import Box, Certificate, Problem
 log = logging.getLogger("userdp")
 _POLL_SECONDS = 0.2
 
+_BY_CLIENTS = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
+"""Options of users' training, which ordinary clients choose themselves."""
+
 ASSUMPTIONS = (
     "a node is a user: whoever runs two nodes has twice the weight and half the protection",
     "the server, which sees every user's model and clips it, is trusted",
@@ -64,7 +67,7 @@ class ClientSideLoss(Problem):
         self.domain = Box(np.zeros(dimension), np.inf)
         self.certificate = Certificate(reason="the clients' loss is not known to the server")
 
-    def _unknown(self, *_: Any) -> NoReturn:
+    def _unknown(self, *_: Any, **__: Any) -> NoReturn:
         raise BadInput(self.certificate.reason)
 
     bound = user_gradients = sample_gradients = sample_losses = _unknown
@@ -200,8 +203,6 @@ class DropIn(Strategy):
     strategy: ClassVar[type[Recipe]]
     settings: ClassVar[dict[str, Any]] = {}
     """Defaults that differ from those of the strategy within."""
-    by_clients: ClassVar[frozenset[str]] = frozenset()
-    """Options of users' training, which the clients choose."""
     by_size: ClassVar[frozenset[str]] = frozenset()
     """Numbers of the plan that depend on the number of the model's parameters."""
     inner: UserLevelStrategy
@@ -218,7 +219,7 @@ class DropIn(Strategy):
         noise: NoiseKind = "seeded",
         **options: Any,
     ) -> None:
-        if theirs := self.by_clients & options.keys():
+        if theirs := _BY_CLIENTS & options.keys():
             raise BadInput(
                 f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
             )
@@ -234,7 +235,7 @@ class DropIn(Strategy):
         wire = ClientWire(layout, lambda server_round: report.round_begins(server_round, self.plan))
         given = (self._recipe, problem, self._public, self._privacy)
         inner = UserLevelStrategy(*given, seed=self._seed, wire=wire, **self._around)
-        inner.plan = report.shown(inner.plan, self.by_clients, self.by_size, known=layout is not None)
+        inner.plan = report.shown(inner.plan, _BY_CLIENTS, self.by_size, known=layout is not None)
         return inner
 
     @property
@@ -306,10 +307,6 @@ class DropIn(Strategy):
         self.inner.summary()
 
 
-_TRAINING = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
-"""Options of users' training, which ordinary clients choose themselves."""
-
-
 class DropInFedAvg(DropIn):
     """DP-FedAvg of ordinary Flower clients: the mean of clipped model updates, plus Gaussian noise, every round.
 
@@ -321,7 +318,6 @@ class DropInFedAvg(DropIn):
 
     strategy: ClassVar[type[Recipe]] = DPFedAvg
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
-    by_clients: ClassVar[frozenset[str]] = _TRAINING
 
 
 class DropInAdaptiveClipping(DropIn):
@@ -334,7 +330,6 @@ class DropInAdaptiveClipping(DropIn):
 
     strategy: ClassVar[type[Recipe]] = AdaptiveClipping
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
-    by_clients: ClassVar[frozenset[str]] = _TRAINING
 
 
 class DropInRecentredClipping(DropIn):
@@ -348,5 +343,4 @@ class DropInRecentredClipping(DropIn):
 
     strategy: ClassVar[type[Recipe]] = RecentredClipping
     settings: ClassVar[dict[str, Any]] = {"learning_rate": 1.0}
-    by_clients: ClassVar[frozenset[str]] = _TRAINING
     by_size: ClassVar[frozenset[str]] = frozenset({"radius_factor"})

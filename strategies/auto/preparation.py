@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from strategies.auto.level import ClassShares, Counts, Level
-from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
+from strategies.auto.measuring import Filled, doubts, linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, Shares
-from strategies.auto.stages import Columns, Filled, Gradient, Lengths, Moments, Recentred, Sizes, Stage, doubts
+from strategies.auto.stages import Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
 from strategies.core.around import Preparation
 from strategies.core.options import Found
 from strategies.core.public_facts import PublicFacts

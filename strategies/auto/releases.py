@@ -12,7 +12,7 @@ from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 @dataclass(frozen=True)
 class Movement:
-    """How far one user can move a sum of users' vectors (l2 norms).
+    """The distance by which one user can move a sum of users' vectors (l2 norms).
 
     Attributes:
         replaced: by being replaced.

@@ -8,22 +8,10 @@ from scipy.special import gammaincc
 
 from strategies.auto.adaptive import LOUD, AdaptiveStep, ClipScale, uncertified
 from strategies.auto.level import Balance, ClassShares, Counts, Level
-from strategies.auto.measuring import linear_model
+from strategies.auto.measuring import Filled, doubts, linear_model
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release, Shares
-from strategies.auto.stages import (
-    Choice,
-    Columns,
-    Filled,
-    Gradient,
-    Lengths,
-    Moments,
-    Recentred,
-    Sizes,
-    Stage,
-    StepLength,
-    doubts,
-)
+from strategies.auto.stages import Choice, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage, StepLength
 from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.clip_facts import clip_facts
 from strategies.core.mean_rounds import sampler_numbers

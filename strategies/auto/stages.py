@@ -4,7 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from strategies.auto.progress import Known, Progress
 from strategies.auto.releases import Movement, Release
 from strategies.clipping.moving_centre import LOG_DISTANCE
 from userdp.arrays.types import Vector
-from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
 from userdp.nodes.statistics import STATISTICS
@@ -21,10 +19,6 @@ from userdp.problems import Box
 from userdp.problems.in_coordinates import turned_back
 
 _NORM = STATISTICS["log_norm"]
-
-FEWEST, MOST_NOISE = 0.1, 0.16
-"""Share of usable people below which a run stops, and noise on that share above which it does not: with louder noise, a
-table that half of the people fill would stop too many runs."""
 
 MEASURED = 0.04
 """Share of a gradient round's budget for the lengths of users' gradients."""
@@ -80,58 +74,6 @@ class Stage(ABC):
     @abstractmethod
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """Release from the users' sum, update the progress, and return the facts of the round."""
-
-
-@dataclass(frozen=True)
-class Filled(Stage):
-    """The share of people whose data can be used; the run stops where hardly anybody's can.
-
-    Later rounds average over a user's samples, and a user with one unusable sample is silent in all of them. A column
-    of dates that is declared as one of numbers silences everybody, and the model would be trained on noise.
-
-    *Formal guarantees.* *Claim.* Whether the run stops, and its message, costs nothing beyond this round's share of the
-    budget. *Why.* Each user answers 1/2 or -1/2, by its own data alone, so that replacing one moves the sum by 1 at
-    most, and adding or removing one by 1/2. The mean over the public n is released with noise for that. Stopping, and
-    the message, follow from the released number and its planned noise alone: post-processing. A round that was charged
-    before it stops is in the ledger, and no later one is released.
-
-    A silent user, as everybody in a lost round, adds zero: as if half of them were usable. That stops no run; a user
-    with unusable data answers -1/2.
-    """
-
-    movement: ClassVar[Movement] = Movement.of_box(1.0)
-
-    def computation(self, progress: Progress) -> Computation:
-        """See `Stage`; each user answers whether all of its samples can be used."""
-        return Computation("filled", "sum", 0.5)
-
-    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """See `Stage`.
-
-        Raises:
-            RunFailed: the share is below one in ten, and noise does not hide that.
-        """
-        share, deviation = release.fraction(sums, self.movement)
-        if share < FEWEST and deviation <= MOST_NOISE:
-            raise RunFailed(
-                f"there is next to nothing to learn from: {100 * share:.2g} % of the people can be heard (released, "
-                f"with noise of {100 * deviation:.2g} %). Fewer than one in ten have rows in which every declared "
-                "column and the target hold a cell that the model can use; a person with one other row is not heard. "
-                "No model was trained. Whoever holds the data sees in the private figures (data.json) which column's "
-                "cells cannot be used: check ranges, dates, positive and levels against the table, and declare with "
-                "impute what missing cells count as"
-            )
-        return {"filled_share": share, "noise_deviation": deviation}
-
-
-def doubts(deviation: float) -> tuple[str, ...]:
-    """Warn where the noise of `Filled`, of that standard deviation, is too loud to stop a run."""
-    if deviation <= MOST_NOISE:
-        return ()
-    return (
-        f"the noise on the share of people who can be heard ({deviation:.2g}) hides whether anybody can: the run does "
-        "not stop where a column cannot be used, and would train on noise. Look at the table's private figures before",
-    )
 
 
 @dataclass(frozen=True)

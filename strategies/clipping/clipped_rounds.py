@@ -36,7 +36,7 @@ SECRET_COHORTS = (
     "Poisson, fixed-size and allocated cohorts, which must stay secret, come from the operating system too, once a "
     "round; ledgers refuse seeded ones, and an interrupted run cannot resume with an allocation that is gone"
 )
-"""What secure noise changes about samplers."""
+"""The effect of secure noise on samplers."""
 
 NOTES = CLIP_FACTS
 """The facts of these rounds, beyond those of all strategies."""

@@ -62,10 +62,6 @@ class UserLevelStrategy(Strategy):
         problem: the loss that the strategy sees, in the coordinates of a preparation (at first of a stand-in).
         recipe: the recipe, with the settings that a preparation found.
         privacy: the budget of the strategy's own rounds.
-        plan: the scheme in numbers, for people.
-        state: models, memory and ledger.
-        streams: open the noise of the run's releases.
-        around: the rounds before and after the strategy's own.
         noise_seed: of simulated noise; the run's seed, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
@@ -106,7 +102,7 @@ class UserLevelStrategy(Strategy):
         self._roster = self.wire.roster(public.users, recipe.max_missing)
 
     def _new_scheme(self) -> Scheme:
-        """Make the scheme; with a preparation, at first for a stand-in of what it finds."""
+        """Make the scheme; with a preparation, at first from a stand-in for its results."""
         before = self.around.before
         if isinstance(before, Preparation) and isinstance(self.recipe, PreparedOptions):
             self.problem, self._coordinates, found = before.settle(self.recipe)
@@ -212,7 +208,7 @@ class UserLevelStrategy(Strategy):
 
     @property
     def _may_ask_lengths(self) -> bool:
-        """Whether nodes may be asked for users' exact lengths: in simulations with a trusted server alone.
+        """Nodes may be asked for users' exact lengths: in simulations with a trusted server alone.
 
         A deployment has secure noise or requires identities. Nodes check again: see
         `strategies.wire.protocol.answer_message`.
@@ -245,11 +241,7 @@ class UserLevelStrategy(Strategy):
             self._begin_prepared()
 
     def _begin_prepared(self) -> None:
-        """Plan the strategy's own rounds with what the preparation found, for the same guarantee.
-
-        Raises:
-            RunFailed: the guarantee would change; no round of the strategy's own has begun.
-        """
+        """Plan the strategy's own rounds with the results of the preparation, for the same guarantee."""
         promised = self.scheme.guarantee
         # Ledger and secret cohorts are new; nothing was charged to the former ledger.
         self.state.begin(self._new_scheme())
@@ -323,8 +315,7 @@ class UserLevelStrategy(Strategy):
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         if not self.wire.repeats and (keeper is not None or resumed is not None):
             raise BadInput(
-                "ordinary Flower clients are not deterministic, so such a run cannot be resumed: do not pass keeper or "
-                "resumed"
+                "ordinary Flower clients are not deterministic, so such a run cannot be resumed: do not pass keeper"
             )
         state = self.state
         state.check_declared()
@@ -334,9 +325,8 @@ class UserLevelStrategy(Strategy):
         self._roster.keys = self.privacy.trust == "sum"
         self._roster.counts = self.about.server_trusted and not self._roster.keys
         self._roster.gather(grid, roster_timeout)
-        result = PrivateResult(
-            arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=self._roster.clipped_samples
-        )
+        clipped = self._roster.clipped_samples
+        result = PrivateResult(arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=clipped)
         state.result, done, secure = result, 0, self.privacy.noise == "secure"
         if resumed is None:
             result.initial_metrics = result.evaluate(evaluate_fn, 0)

@@ -163,4 +163,4 @@ class ExcessShare:
 
 
 NoisePath = NoisySteps | NoisyRelease | Phases | ExcessShare
-"""How noise reaches a strategy's model."""
+"""The path of noise to a strategy's model."""

@@ -26,21 +26,17 @@ SECURE_ASSUMPTIONS: dict[Unit, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of a run, fixed before any data is seen.
+    """The numbers of a run, fixed before any data is seen; ``meanings`` explains the others.
 
     Attributes:
-        strategy: its name.
-        rounds: exchanges with the nodes.
         cohort: users a round (the largest, where it varies).
-        users: n, public.
-        users_needed: the fewest users with which this plan would still be accepted.
         guarantee: the promise of the run once all rounds are done.
         noise: expected l2 norm of the noise in the final release (or in one round's gradient); None where the strategy
             does not state it.
         signal: largest l2 norm of what the noise is added to; infinite without a limit, None where the strategy does
             not state it. Louder noise drowns the signal.
         pass_probability: lower bound on passing every test if the declared deviation is true; None without a test.
-        forecast: what is expected of the released model; None without a forecast.
+        forecast: the expected released model; None without a forecast.
         numbers: everything else worth printing, name -> value.
         warnings: sentences.
     """

@@ -11,8 +11,10 @@ from flwr.serverapp.strategy import Result
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 
+_COUNTS = ("missing_users_private", "non_finite_users_private")
+
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
-"""From (round, arrays of a model) to its metrics."""
+"""A function from (round, arrays of a model) to its metrics."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class RoundRecord:
     Attributes:
         round: counted from 1.
         seconds: wall time of the round without evaluation.
-        missing_users: users that did not answer.
+        missing_users: users without an answer.
         non_finite_users: users whose row was not finite.
         spent: computes the epsilon charged after the round; None without a guarantee. `spent_epsilon` calls it once.
         facts: strategy-specific numbers (score, threshold, noise, ...); names ending in ``_private`` are not released.
@@ -57,7 +59,7 @@ class RoundRecord:
 
 def counts(missing: int, non_finite: int) -> MetricRecord:
     """Return the counts of a round as Flower's metrics."""
-    return MetricRecord({"missing_users_private": missing, "non_finite_users_private": non_finite})
+    return MetricRecord(dict(zip(_COUNTS, (missing, non_finite), strict=True)))
 
 
 @dataclass
@@ -93,14 +95,9 @@ class PrivateResult(Result):
         """Add a round: the model released after it, the counts of its replies, and the rest of its record."""
         self.arrays = arrays
         counts: dict[str, Any] = dict(metrics or {})
+        missing, non_finite = (int(counts.get(name, 0)) for name in _COUNTS)
         record = RoundRecord(
-            round=server_round,
-            seconds=seconds,
-            missing_users=int(counts.get("missing_users_private", 0)),
-            non_finite_users=int(counts.get("non_finite_users_private", 0)),
-            spent=spent,
-            facts=facts,
-            metrics=self.evaluate(evaluate, server_round),
+            server_round, seconds, missing, non_finite, spent, facts, self.evaluate(evaluate, server_round)
         )
         self.rounds.append(record)
         if metrics is not None:

@@ -104,7 +104,7 @@ class Scheme(ABC):
 
 
 Law = Callable[[Sequence[Rows]], Vector]
-"""From the rows, or their sums, of a round and those before it, to (K,) probabilities of the round's outcomes."""
+"""A function from the rows, or sums, of all rounds so far to (K,) probabilities of the last round's outcomes."""
 
 
 def law_of(scheme: Scheme) -> Law | None:
