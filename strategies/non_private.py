@@ -246,7 +246,8 @@ class NonPrivate(Recipe):
         cohorts: FixedSizeBatches | None = None,
     ) -> ReferenceScheme:
         numbers: dict[str, Number] = {} if rate is None else {"learning_rate": rate}
-        ending: dict[str, Number] = {"tolerance": self.tolerance} if cohorts is None else {}
+        if cohorts is None:
+            numbers["tolerance"] = self.tolerance
         return ReferenceScheme(
             guarantee=Guarantee.none("this strategy adds no noise"),
             ledger=no_ledger,
@@ -256,7 +257,7 @@ class NonPrivate(Recipe):
                 users_needed=1 if cohorts is None else cohorts.batch,
                 noise=0.0,
                 signal=math.inf,
-                numbers=numbers | ending,
+                numbers=numbers,
             ),
             new_memory=memory,
             domain=given.problem.domain,

@@ -104,19 +104,10 @@ class ClippedOptions(ServerOptions):
         deviation: float,
         numbers: Mapping[str, Number],
     ) -> Outline:
-        """Return the scheme in numbers.
+        """Return the scheme in numbers; ``numbers`` are those beyond the ones that all such strategies have.
 
-        Args:
-            sampler: draws the cohorts.
-            guarantee: of all rounds.
-            mechanism: of a round's mean.
-            computation: of the users.
-            dimension: p.
-            rate: step size of the server.
-            multiplier: noise over sensitivity.
-            noise: expected l2 norm of the noise that is followed.
-            deviation: its standard deviation in each coordinate.
-            numbers: of the plan, beyond those that all such strategies have.
+        ``multiplier`` is noise over sensitivity; ``noise`` the expected l2 norm of the noise that is followed, and
+        ``deviation`` its standard deviation in each coordinate.
         """
         local, cohort = computation.parameters, max(1, round(sampler.expected_batch))
         steps = NoisySteps(

@@ -27,12 +27,8 @@ from userdp.sampling import CorrelatedBatches
 class PrefixSums(CorrelatedDescent):
     """The memory of the server: its start, and the sum of all rounds' means so far, with its noise.
 
-    Args:
-        rate: step size.
-        factorisation: correlates the noise over rounds.
-        mechanism: of a row of C G, whose noise is drawn afresh.
-        dimension: p.
-        secure: encode values before noise is added, rather than correlate noise and add it.
+    Its mechanism is that of a row of C G, whose noise is drawn afresh. With ``secure`` noise it encodes values and adds
+    noise, rather than correlate noise and add it.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("start", "_sum", "deviation")

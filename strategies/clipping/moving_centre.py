@@ -46,13 +46,9 @@ class Geometry:
     def of(cls, problem: Problem, rate: float, factor: float | None, wide: float, *, trains: bool, **more: Any) -> Self:
         """Choose the constants for steps of size ``rate``.
 
-        Args:
-            problem: the loss, whose curvature predicts gradients, but no updates of users who train.
-            rate: step size; on a loss that is linear in a bounded domain every step goes to a corner.
-            factor: as the attribute; None for 1 on quadratic and linear losses, and ``wide`` on others.
-            wide: see ``factor``.
-            trains: whether users send updates.
-            more: the other attributes.
+        On a loss that is linear in a bounded domain every step goes to a corner. Where users train and send updates, no
+        certificate bounds the curvature. ``factor`` is by default 1 on quadratic and linear losses, and ``wide`` on
+        others; ``more`` holds the other attributes.
         """
         low, most = (0.0, None) if trains else (problem.certificate.strong_convexity, problem.curvature)
         if most == 0 and math.isfinite(problem.domain.radius):

@@ -52,11 +52,6 @@ class ServerOptimiser(Descent):
       rounds, ``v - s`` estimates the squares of the signal alone (Tang, Shpilevskiy, Lecuyer 2024, arXiv 2312.14334),
       here held above the standard deviation that noise alone gives v.
 
-    Args:
-        options: the optimiser and its constants.
-        rate: step size.
-        dimension: p.
-
     Raises:
         BadInput: a correction for noise without adam.
     """

@@ -111,15 +111,10 @@ class Preparation(ExtraRounds):
 
     *Assumptions.* Those of the strategy. The server is trusted. n is public.
 
-    Args:
-        problem: the loss, in the model's own parameters.
-        public: facts.
-        privacy: the budget of these rounds.
-        seed: of the noise's streams.
-
     Attributes:
+        privacy: the budget of these rounds.
         ledger: charged for these rounds.
-        memory: what is found so far, made by `new_memory`.
+        memory: the results so far, made by `new_memory`.
     """
 
     kind: ClassVar[str] = "preparation"
@@ -203,11 +198,6 @@ class LastComparison(ExtraRounds):
     secret: that everybody answers does not reveal who was drawn.
 
     *Assumptions.* Those of the strategy. The server is trusted.
-
-    Args:
-        epsilon: of the count.
-        users: n, public.
-        charged: whether the count was asked for.
     """
 
     kind: ClassVar[str] = "last comparison"

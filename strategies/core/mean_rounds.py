@@ -170,13 +170,9 @@ class Runs(Scheme):
 def check_covered(
     asked: Computation, mechanism: GaussianMechanism | LaplaceMechanism, divisor: float, relation: Relation
 ) -> None:
-    """Compare how far a user can move the mean with the sensitivity of its mechanism.
+    """Compare how far a user, protected as a whole, can move the mean with the sensitivity of its mechanism.
 
-    Args:
-        asked: the users' computation; a statistic beside their vectors has noise of its own.
-        mechanism: of the mean.
-        divisor: of the sum, public.
-        relation: the neighbouring relation.
+    A statistic beside the users' vectors has noise of its own.
 
     Raises:
         RunFailed: a user could move the mean by more.

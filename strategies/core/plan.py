@@ -159,12 +159,7 @@ def divided(
 ) -> tuple[Privacy, Around]:
     """Divide a budget into (the rest for the strategy's own rounds, the extra rounds).
 
-    Args:
-        options: the strategy's settings.
-        objection: why a last comparison makes no sense for the strategy; None where it does.
-        given: with the whole budget.
-        preparation: the class of the rounds before; None for none.
-        compare: whether a last comparison comes after.
+    ``objection`` says why a last comparison makes no sense for the strategy; None where it does.
 
     Raises:
         BadInput: the strategy, or its nodes, do not support the extra rounds.
@@ -187,16 +182,11 @@ def divided(
             raise BadInput(f"output.compare_with_initial = true: {objection}; leave it out for {given.strategy}")
         privacy, after = LastComparison.within(privacy, given.users)
     if preparation is not None:
-        privacy, before = prepared(preparation, options, replace(given, privacy=privacy))
+        privacy, before = _prepared(preparation, options, replace(given, privacy=privacy))
     return privacy, Around(before, after)
 
 
-def prepared(kind: type[Preparation], options: StrategyOptions, given: Given) -> tuple[Privacy, Preparation]:
-    """Divide a budget into (the rest for the strategy, its preparation).
-
-    Raises:
-        BadInput: the preparation has nothing to find for the strategy.
-    """
+def _prepared(kind: type[Preparation], options: StrategyOptions, given: Given) -> tuple[Privacy, Preparation]:
     problem, privacy = given.problem, given.privacy
     share = kind.share(problem)
     own = replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta)

@@ -128,10 +128,8 @@ class Given:
     def accounted(self, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...] | None = None) -> dict[str, Any]:
         """Return the fields ``guarantee`` and ``ledger`` of a `Scheme` whose rounds one sampler draws and accounts.
 
-        Args:
-            sampler: draws the cohorts.
-            multiplier: noise over sensitivity.
-            rests_on: assumptions beyond the sampler's own; those of clipping on this wire if not given.
+        ``multiplier`` is noise over sensitivity; ``rests_on`` holds assumptions beyond the sampler's own, by default
+        those of clipping on this wire.
         """
         rests_on = self.wire.clipping if rests_on is None else rests_on
         return {

@@ -80,14 +80,8 @@ class RunState:
     same, and with seeded noise nodes compute the same bits from them again, which GPUs may not. The time at which a
     process dies reveals nothing of the data beyond what it released.
 
-    Args:
-        scheme: of the strategy's own rounds.
-        around: the rounds before and after them.
-        privacy: the budget of the strategy's own rounds.
-        start: (p,) the initial model.
-
     Attributes:
-        scheme: as given; made anew after a preparation.
+        scheme: of the strategy's own rounds; made anew after a preparation.
         memory: the server's memory between rounds, made by the scheme.
         ledger: of the strategy's own rounds; None where nothing is promised.
         x: (p,) the model at which the next round asks.
@@ -183,10 +177,7 @@ class RunState:
     def resume(self, resumed: Resumed, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
         """Take over the stored state of a killed run, and return the number of rounds that are done.
 
-        Args:
-            resumed: the stored state.
-            rounds: of the plan.
-            new_scheme: makes the scheme from the results of a preparation.
+        ``rounds`` is the plan's; ``new_scheme`` makes the scheme from the results of a preparation.
 
         Raises:
             BadInput: it belongs to another run, or to another version.

@@ -66,11 +66,8 @@ class Streams:
 def seeded(computation: Computation, index: int, seed: int, noise_seed: int | None) -> Computation:
     """Return the computation of round ``index``, with the seeds of what users and nodes draw.
 
-    Args:
-        computation: as the scheme asks it, without seeds.
-        index: of the round, from 0.
-        seed: of the order of users' samples, where they take minibatches.
-        noise_seed: of SIMULATED noise and masks; None where each machine's operating system draws them.
+    ``seed`` orders users' samples, where they take minibatches. ``noise_seed`` is that of SIMULATED noise and masks;
+    None where each machine's operating system draws them.
     """
     if computation.noise is not None:
         computation = replace(computation, noise=replace(computation.noise, seed=noise_seed, round=index))
