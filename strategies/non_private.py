@@ -239,11 +239,7 @@ class NonPrivate(Recipe):
         return self._scheme(given, lambda: Following(ServerOptimiser(settings, rate, given.dimension)), rate, cohorts)
 
     def _scheme(
-        self,
-        given: Given,
-        memory: Callable[[], Stateful],
-        rate: float | None,
-        cohorts: FixedSizeBatches | None = None,
+        self, given: Given, memory: Callable[[], Stateful], rate: float | None, cohorts: FixedSizeBatches | None = None
     ) -> ReferenceScheme:
         numbers: dict[str, Number] = {} if rate is None else {"learning_rate": rate}
         if cohorts is None:

@@ -120,10 +120,7 @@ class Auto(Recipe):
             "no_better_chance": "predicted probability that noise leaves the model no better than the start",
             "choice_noise": "standard deviation of the noise on the share of users who are better off",
         },
-        notes={
-            "curvature": Fact("noised", "curvature that the step is one over"),
-            **CLIP_FACTS,
-        },
+        notes={"curvature": Fact("noised", "curvature that the step is one over"), **CLIP_FACTS},
     )
 
     relation: Literal["replace_one", "add_or_remove"] | None = Field(

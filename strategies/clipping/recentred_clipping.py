@@ -117,7 +117,7 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
     ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any loss, whatever other nodes answer; the server
     is trusted. No privacy rests on the certificate: it helps to predict, and were it wrong, accuracy would suffer.
 
-    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
+    *Assumptions.* n and participation are public. The server is trusted. Nodes clip as asked; sums that are too
     large are refused.
 
     *Why centre and radius are public.* They are computed from y, l and the model, all released (post-processing):

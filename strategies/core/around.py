@@ -163,11 +163,7 @@ class Preparation(ExtraRounds):
 
     def numbers(self) -> dict[str, Any]:
         """See `ExtraRounds`."""
-        return {
-            "preparation_rounds": self.rounds,
-            "preparation_epsilon": self.epsilon,
-            "preparation_delta": self.delta,
-        }
+        return {"preparation_rounds": self.rounds, "preparation_epsilon": self.epsilon, "preparation_delta": self.delta}
 
     def spent(self) -> Callable[[], float]:
         """See `ExtraRounds`."""

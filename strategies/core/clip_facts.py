@@ -17,7 +17,7 @@ CLIP_FACTS: Mapping[str, Fact] = {
     "clipped_share_private": Fact("private", "share of the round's users that the clip shortened; simulations only"),
     "median_length_private": Fact(
         "private",
-        "median l2 norm of the round's users before the clip, about the centre where there is one; simulations only",
+        "median l2 norm of the round's users before the clip, about a centre if the strategy has one; simulations only",
     ),
     "noise_over_signal_private": Fact(
         "private",
