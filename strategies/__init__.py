@@ -1,7 +1,7 @@
 """Flower strategies with user-level differential privacy.
 
 Each is a Flower `Strategy`; give it a problem, public facts about the users and a budget, and start it on any grid.
-Everything is loaded when it is first asked for.
+Names are loaded on first use.
 """
 
 from typing import TYPE_CHECKING

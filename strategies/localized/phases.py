@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from strategies.core.about import Fact
+from strategies.core.noise_forecast import NoisyPhase, Phases
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline, Scheme
 from strategies.core.step import Noise, Step
-from strategies.core.ways import NoisyPhase, Phases
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN

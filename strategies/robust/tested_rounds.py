@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import Field
 
 from strategies.core.about import Fact
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given
 from strategies.core.row_rounds import Agreement, AnyTest, RowRounds, TestUnderWay
 from strategies.core.scheme import Number, Outline
-from strategies.core.ways import Course
 from strategies.robust.passing import TESTS, DeviationOptions
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
 from userdp.errors import BadInput, PopulationTooSmall
@@ -107,7 +107,7 @@ class RowOptions(DeviationOptions):
             rounds=rounds,
             cohort=sampler.batch,
             users_needed=math.ceil(smallest * self.rounds / self.epochs),
-            path=Course(steps=rounds, rate=rate, deviation=deviation, longest=signal),
+            path=NoisySteps(steps=rounds, rate=rate, deviation=deviation, longest=signal),
             noise=deviation * math.sqrt(given.dimension),
             signal=signal,
             numbers={

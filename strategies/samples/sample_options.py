@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.mean_rounds import AveragedDescent, Descent
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline
-from strategies.core.ways import Course
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
@@ -140,10 +140,10 @@ class SampleLevelOptions(StrategyOptions):
             "rate": rate,
         }
 
-    def course(self, rounds: int, rate: float, deviation: float, longest: float) -> Course:
+    def course(self, rounds: int, rate: float, deviation: float, longest: float) -> NoisySteps:
         """Return the path of the model, for gradients of at most that l2 norm with that noise on each coordinate."""
         averaged = self.output == "average"
-        return Course(steps=rounds, rate=rate, deviation=deviation, longest=longest, averaged=averaged)
+        return NoisySteps(steps=rounds, rate=rate, deviation=deviation, longest=longest, averaged=averaged)
 
 
 def whole_rounds(wanted: float, most: int | None = None) -> int:

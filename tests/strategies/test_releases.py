@@ -21,8 +21,8 @@ from helpers import federation_of, final, make, run
 from strategies import STRATEGIES, Auto, DPFedSGD, model_vector
 from strategies.auto.preparation import LearnCoordinates
 from strategies.baselines.peeling import Peeling
+from strategies.core.around import SHARE
 from strategies.core.base import UserLevelStrategy
-from strategies.core.last_comparison import SHARE
 from strategies.core.scheme import Step
 from strategies.core.streams import Streams
 from userdp.accounting import Cost

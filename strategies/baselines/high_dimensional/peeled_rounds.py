@@ -10,10 +10,10 @@ from strategies.baselines.high_dimensional.hard_thresholding import log_rounds
 from strategies.baselines.peeling import Peeling, PeelingAccounting
 from strategies.baselines.propose_then_release import ProposeThenRelease, once_each
 from strategies.core.about import Fact
+from strategies.core.noise_forecast import NoisyPhase, Phases
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline
-from strategies.core.ways import NoisyPhase, Phases
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation

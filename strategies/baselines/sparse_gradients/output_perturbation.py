@@ -11,11 +11,11 @@ from pydantic import Field
 from strategies.baselines.declared_bounds import declared, no_better
 from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser, Projection
 from strategies.core.about import About
+from strategies.core.noise_forecast import NoisyRelease
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline, Scheme
 from strategies.core.step import Noise, Step
-from strategies.core.ways import Landing
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, ReleaseLedger, epsilon_of
 from userdp.arrays.types import Vector
@@ -231,7 +231,7 @@ def _outline(users: int, algorithm: PerturbedMinimiser, radius: float, bound: fl
         rounds=algorithm.rounds,
         cohort=users,
         users_needed=1,
-        path=Landing(deviation=deviation, reach=radius),
+        path=NoisyRelease(deviation=deviation, reach=radius),
         noise=deviation * math.sqrt(risk.dimension),
         signal=radius,
         numbers={

@@ -1,4 +1,4 @@
-"""Gradient descent on a noisy mean of users' gradients that is projected on where means of sparse gradients lie."""
+"""Gradient descent on a noisy mean of users' gradients, projected on the set of means of sparse gradients."""
 
 import math
 from functools import partial
@@ -8,7 +8,6 @@ from pydantic import Field
 
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
 from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
-from strategies.clipping.masked_rounds import MASKED_MEANINGS
 from strategies.core.about import About
 from strategies.core.mean_rounds import MeanRounds, as_is
 from strategies.core.public_facts import Given
@@ -56,7 +55,6 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
         promise="user level, against other nodes too; also pure (delta = 0), by Laplace noise",
         example={"rounds": 3, "sparsity": 2},
         meanings={
-            **MASKED_MEANINGS,
             "l1_clip_norm": "l1 norm that gradients are clipped to as well",
             "sparsity": "most non-zeros of a sample's gradient",
             "noise_before": "expected l2 norm of the noise before the projection",
@@ -100,16 +98,16 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
             self,
             sampler,
             mechanism,
+            multiplier,
             gradients,
             given.default_step,
             gradient=as_is if ball is None else partial(members.project, ball=ball),
-            multiplier=multiplier,
             noise=None if ball is None else expected_error(mechanism, members, p, ball),
             numbers=numbers,
         )
 
     def _noise(self, given: Given, l1_norm: float) -> tuple[Sampler, float, GaussianMechanism | LaplaceMechanism]:
-        """(the sampler, its noise multiplier, the mechanism of a mean): Laplace noise for pure privacy."""
+        """Return (the sampler, its noise multiplier, the mechanism of a mean): Laplace noise for pure privacy."""
         drawn, privacy = self.sampler(given), given.privacy
         if privacy.delta > 0:
             gaussian = given.mean_mechanism(drawn, self.clip_norm)
@@ -126,11 +124,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
         return sampler, multiplier, LaplaceMechanism(sensitivity, 1 / multiplier)
 
     def _sparsity(self, given: Given) -> int:
-        """The s that rows are clipped for.
-
-        Raises:
-            BadInput: it is neither set nor certified.
-        """
+        """Return the s that rows are clipped for; refuse if it is neither set nor certified."""
         s = self.sparsity or given.problem.certificate.sparsity
         if s is None:
             raise BadInput(

@@ -20,10 +20,10 @@ from strategies.baselines.sparse_gradients.stopped_scheme import (
     StoppedScheme,
 )
 from strategies.core.about import About, Fact
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
-from strategies.core.ways import Course
 from userdp.accounting import RoundLedger
 from userdp.errors import BadInput
 from userdp.randomness import stream
@@ -208,7 +208,9 @@ class StoppedSGD(Recipe):
             rounds=sampler.rounds,
             cohort=largest if budget.runs == 1 else budget.records,
             users_needed=2,
-            path=Course(steps=max(1, length), rate=rate, deviation=deviation, longest=members.norm, averaged=averaged),
+            path=NoisySteps(
+                steps=max(1, length), rate=rate, deviation=deviation, longest=members.norm, averaged=averaged
+            ),
             noise=noise,
             signal=members.norm,
             numbers={

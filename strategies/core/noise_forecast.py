@@ -1,4 +1,4 @@
-"""How strategies come to their models, as far as noise is concerned: what forecasts are made from."""
+"""The paths by which noise reaches a model, as far as forecasts need to know them."""
 
 import math
 from dataclasses import dataclass
@@ -7,22 +7,21 @@ from typing import ClassVar
 import numpy as np
 
 _MOST_STEPS = 10_000
-"""Steps of a course that are worked out one by one."""
+"""Most steps that are computed one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class NoisySteps:
     """Noisy steps against gradients.
 
     Attributes:
-        steps: how many there are.
         rate: length of a step over that of the gradient.
         deviation: standard deviation of the noise on each coordinate of a gradient.
-        longest: l2 norm that a gradient, or what is released in its place, can have.
+        longest: largest l2 norm of a gradient, or of what is released in its place.
         averaged: whether the mean of the models at which gradients were taken is released, instead of the last model.
-        local_steps: gradient steps that each user takes for one of the server's.
-        local_rate: of those.
-        lasting: whether the noise is that of one vector which all steps share, rather than new in each.
+        local_steps: gradient steps of each user for one of the server's.
+        local_rate: the step size of these.
+        shared_noise: whether all steps share one noise vector, rather than drawing new ones.
     """
 
     steps: int
@@ -32,34 +31,34 @@ class Course:
     averaged: bool = False
     local_steps: int = 1
     local_rate: float | None = None
-    lasting: bool = False
+    shared_noise: bool = False
 
-    def pull(self, curvature: float) -> float:
-        """How much of its distance to the best model a step takes away, along a direction of that curvature."""
+    def contraction(self, curvature: float) -> float:
+        """Return the share of the distance to the best model that a step removes, along such a direction."""
         if self.local_rate is None:
             return min(self.rate * curvature, 1.0)
         kept = max(0.0, 1 - self.local_rate * curvature) ** self.local_steps
         return min(self.rate * (1 - kept), 1.0)
 
     def noise(self, curvature: float) -> float:
-        """Standard deviation of the released model along a direction of that curvature."""
-        pull, steps = self.pull(curvature), min(self.steps, _MOST_STEPS)
+        """Return the standard deviation of the released model along a direction of that curvature."""
+        contraction, steps = self.contraction(curvature), min(self.steps, _MOST_STEPS)
         weights, weight, total = [], 0.0, 0.0
-        # From the last step to the first: what one unit of noise in that step comes to in the end.
+        # From the last step to the first: the weight of a step's noise in the released model.
         for left in range(steps):
-            weight = (1 - pull) ** left
+            weight = (1 - contraction) ** left
             total += weight
             weights.append((total - weight) / steps if self.averaged else weight)
-        size = sum(weights) if self.lasting else math.sqrt(sum(each * each for each in weights))
+        size = sum(weights) if self.shared_noise else math.sqrt(sum(each * each for each in weights))
         return self.rate * self.deviation * size
 
     def left(self, distance: float, curvature: float, dimension: int) -> float:
-        """What is left of a distance in each of ``dimension`` coordinates, were there no noise."""
+        """Return what remains of a distance in each of ``dimension`` coordinates, without noise."""
         most = self._longest_step / math.sqrt(dimension)
         remaining, total, steps = distance, 0.0, min(self.steps, _MOST_STEPS)
         for _ in range(steps):
             total += remaining
-            wanted = self.pull(curvature) * remaining if curvature else math.inf
+            wanted = self.contraction(curvature) * remaining if curvature else math.inf
             remaining = max(0.0, remaining - min(wanted, most))
         return total / steps if self.averaged else remaining
 
@@ -69,23 +68,23 @@ class Course:
 
     @property
     def stays(self) -> bool:
-        """Whether the model that is released is the initial one: the mean of one point, which is that."""
+        """The released model is the initial one: the mean of that point alone."""
         return self.averaged and self.steps == 1
 
     @property
     def reach(self) -> float:
-        """l2 norm of the longest way that all steps together can go."""
+        """The largest l2 distance that all steps together can go."""
         steps = (self.steps - 1) / 2 if self.averaged else self.steps
         return steps * self._longest_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Landing:
-    """A model that is released with noise of its own, once: what is left of earlier noise is not counted.
+class NoisyRelease:
+    """A model that is released once, with its own noise; what remains of earlier noise is not counted.
 
     Attributes:
         deviation: standard deviation of the noise on each coordinate of the model.
-        reach: l2 norm of the longest way that the model can go.
+        reach: largest l2 distance that the model can go.
     """
 
     stays: ClassVar[bool] = False
@@ -93,23 +92,22 @@ class Landing:
     reach: float = math.inf
 
     def noise(self, curvature: float) -> float:
-        """The deviation."""
+        """See `NoisySteps`."""
         return self.deviation
 
     def left(self, distance: float, curvature: float, dimension: int) -> float:
-        """What is beyond the reach."""
+        """See `NoisySteps`."""
         return max(0.0, distance - self.reach / math.sqrt(dimension))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyPhase:
-    """Steps without noise, whose average is released with noise.
+    """Steps without noise; their average is released with noise.
 
     Attributes:
-        steps: how many there are.
         rate: length of a step over that of the gradient.
         deviation: standard deviation of the noise on each coordinate of the average.
-        longest: size that a coordinate of a gradient can have.
+        longest: largest size of a coordinate of a gradient.
     """
 
     steps: int
@@ -117,12 +115,12 @@ class NoisyPhase:
     deviation: float
     longest: float = math.inf
 
-    def kept(self, distance: float, curvature: float) -> float:
-        """What the average has left of a distance to the best model, along a direction of that curvature."""
+    def left(self, distance: float, curvature: float) -> float:
+        """Return what remains of a distance to the best model in the average, along such a direction."""
         if not distance:
             return 0.0
         done = np.arange(1, min(self.steps, _MOST_STEPS) + 1)
-        # Without curvature the whole way is downhill, as far as steps reach.
+        # Without curvature the whole distance is downhill, as far as steps reach.
         by_curvature = (1 - min(self.rate * curvature, 1.0)) ** done if curvature else np.zeros(len(done))
         if math.isinf(self.longest):
             return float(distance * by_curvature.mean())
@@ -132,43 +130,37 @@ class NoisyPhase:
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases, each from the model that the one before released.
-
-    Attributes:
-        phases: the first one first.
-        reach: l2 norm of the longest way that the model can go.
-    """
+    """Phases, each from the model that the one before released."""
 
     stays: ClassVar[bool] = False
     phases: tuple[NoisyPhase, ...]
     reach: float = math.inf
 
     def noise(self, curvature: float) -> float:
-        """Standard deviation of the released model: later phases take earlier noise back as far as they get."""
+        """See `NoisySteps`; later phases reduce earlier noise."""
         deviation = 0.0
         for phase in self.phases:
-            deviation = math.hypot(phase.kept(deviation, curvature), phase.deviation)
+            deviation = math.hypot(phase.left(deviation, curvature), phase.deviation)
         return deviation
 
     def left(self, distance: float, curvature: float, dimension: int) -> float:
-        """What is left of a distance in each coordinate, were there no noise."""
+        """See `NoisySteps`."""
         for phase in self.phases:
-            distance = phase.kept(distance, curvature)
+            distance = phase.left(distance, curvature)
         return distance
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remaining:
-    """A model whose clips are found on the way: what noise leaves of the initial model's excess risk.
+class ExcessShare:
+    """A model whose clips are found during the run: the share of the initial model's excess risk that noise leaves.
 
     Attributes:
-        share: of it.
-        course: its steps, without noise, where they may leave something undone; None where coordinates are found, too.
+        steps: the steps without noise, where they may be too short; None where coordinates are learnt.
     """
 
     share: float
-    course: Course | None = None
+    steps: NoisySteps | None = None
 
 
-Way = Course | Landing | Phases | Remaining
-"""How a strategy comes to its model."""
+NoisePath = NoisySteps | NoisyRelease | Phases | ExcessShare
+"""The path of noise to a strategy's model."""
