@@ -231,7 +231,7 @@ def test_a_field_that_nobody_listed_stays_at_home():
     values = {"metrics": {"test_loss": 1.0}, "median_height": 178.0, "seed": 3, "table_private": {"rows": 5}}
     assert kept("result.json", values, SHARED) == {"metrics": {"test_loss": 1.0}, "seed": 3}
     assert kept("result.json", values, RELEASED) == {"seed": 3}
-    with pytest.raises(LookupError, match=r"median_height is not in simulations/records/released_fields.py"):
+    with pytest.raises(LookupError, match=r"median_height is not in simulations/records/released_fields.toml"):
         field_of("result.json", "median_height")
 
 
