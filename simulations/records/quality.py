@@ -1,6 +1,6 @@
-"""What people ask of a model beyond means over users: does it rank, are its numbers right, and for whom.
+"""Quality of a model beyond means over users: ranking, calibration and the spread over users.
 
-Measured once, at a run's end: ranking and calibration take the scores of all held-out samples together.
+It is measured once, at a run's end: ranking and calibration need the scores of all held-out samples together.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.records.held_out import held_out, told
+from simulations.records.held_out import held_out, predictions
 from simulations.records.measured import BINS, ERRORS, EXPLAINED, PERCENTILES, SPREAD
 from simulations.records.ranking import groups_alike, ranks
 from userdp.arrays.types import Array, Vector
@@ -18,17 +18,17 @@ from userdp.problems import Problem
 
 
 def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, float]:
-    """Spread over users, ranking and calibration of a model; of a loss that predicts nothing the spread alone.
+    """Measure the spread over users, ranking and calibration; only the spread for a loss that predicts nothing.
 
     Args:
         problem: the loss.
         x: (p,) the model.
-        blocks: samples of the users whom it is measured on, all usable.
+        blocks: samples of the users, all usable.
 
     Returns:
         "METRIC_p10", "METRIC_p50" and "METRIC_p90" of users' averages; "calibration_error" and
-        "predicted_minus_observed" where targets are predicted; "auc" where they are of two classes, and both occur;
-        "macro_f1" where they are of several, as `HeldOut.counts` has them.
+        "predicted_minus_observed" if targets are predicted; "auc" for two classes that both occur; "macro_f1" for
+        several classes.
     """
     seen = held_out(problem, x, blocks)
     spread = _spread(seen.users)
@@ -44,9 +44,9 @@ def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, f
 
 
 def explained(metrics: Mapping[str, float], constant: Mapping[str, float]) -> dict[str, float]:
-    """How much of what the best constant leaves over a model explains: 1 is perfect, 0 no better, below it is worse.
+    """Return the share of the best constant's error that a model removes: 1 is perfect, 0 no better, below 0 worse.
 
-    "r2" of squared errors; "deviance_explained" of counts and of classes, by the log loss without a ridge term.
+    "r2" for squared errors; "deviance_explained" for counts and classes, by the log loss without a ridge term.
 
     Args:
         metrics: of the model.
@@ -59,29 +59,29 @@ def explained(metrics: Mapping[str, float], constant: Mapping[str, float]) -> di
 
 
 def explained_by(metrics: Mapping[str, float], constant: Mapping[str, float]) -> tuple[str, str] | None:
-    """(what the explained part is called, the metric that it is of); None where the constant leaves nothing over."""
+    """Return (name of the explained share, its metric); None if the constant leaves no error."""
     for measured, name in EXPLAINED.items():
         if measured in metrics and constant.get(measured, 0.0) > 0:
             return name, measured
-    if "accuracy" in metrics and constant.get("test_loss", 0.0) > 0:  # a module, whose loss is nothing but that
+    if "accuracy" in metrics and constant.get("test_loss", 0.0) > 0:  # a torch module: its loss has no ridge term
         return "deviance_explained", "test_loss"
     return None
 
 
 def macro_f1(counts: NDArray[np.int64]) -> float:
-    """The mean over classes of the harmonic mean of how many of it are found, and of those found how many are of it.
+    """Return the mean over classes of F1, the harmonic mean of recall and precision.
 
-    Of (K, K) `HeldOut.counts`; classes that are neither observed nor predicted are left out.
+    ``counts`` are (K, K) `HeldOut.counts`; classes that are neither observed nor predicted are left out.
     """
     sums = counts.sum(axis=0) + counts.sum(axis=1)
     return float((2 * np.diag(counts)[sums > 0] / sums[sums > 0]).mean())
 
 
 def only_class(problem: Problem, x: Vector, blocks: Iterable[Block]) -> bool:
-    """Whether targets are classes, and all samples are of one: whoever always says it is right, so nothing is shown."""
+    """Return whether targets are classes and all samples are of one, so that a constant prediction is always right."""
     classes: set[float] = set()
     for block in blocks:
-        pair = told(problem, x, block)
+        pair = predictions(problem, x, block)
         if pair is None or not any(name.startswith("probability") for name in pair[0]):
             return False
         classes |= set(np.unique(pair[1]).tolist())
@@ -91,9 +91,9 @@ def only_class(problem: Problem, x: Vector, blocks: Iterable[Block]) -> bool:
 
 
 def auc(scores: Array, positive: NDArray[np.bool_]) -> float | None:
-    """Share of pairs of a positive and a negative sample in which the positive one scores higher; ties count half.
+    """Return the share of pairs of a positive and a negative sample that are ranked correctly; ties count half.
 
-    By the ranks of all scores (Mann, Whitney 1947). None without a pair, NaN where a score is not finite.
+    Computed from the ranks of all scores (Mann, Whitney 1947). None without a pair, NaN if a score is not finite.
     """
     ones = int(np.count_nonzero(positive))
     zeros = len(positive) - ones
@@ -106,22 +106,22 @@ def auc(scores: Array, positive: NDArray[np.bool_]) -> float | None:
 
 
 def calibration(predicted: Array, observed: Array) -> tuple[float, float]:
-    """How far predicted and observed means are apart: within groups of like predictions, and over all samples.
+    """Return how far predicted and observed means are apart, within groups of similar predictions and over all samples.
 
-    There are `BINS` groups at most. The first number is the mean absolute difference of a sample's group, the second
-    the signed difference over all. NaN where a prediction is not finite.
+    The first number is the mean over samples of their group's absolute difference, with up to `BINS` groups; the second
+    is the signed difference over all. NaN if a prediction is not finite.
     """
     if not np.isfinite(predicted).all():
         return math.nan, math.nan
     count = len(predicted)
     groups = groups_alike(predicted, BINS)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverged
+    with np.errstate(over="ignore", invalid="ignore"):  # a model may have diverged
         gaps = np.bincount(groups, predicted - observed, minlength=BINS)
         return float(np.abs(gaps).sum()) / count, float(gaps.sum()) / count
 
 
 def _spread(users: dict[str, Array]) -> dict[str, float]:
-    """Percentiles over users; each is the average of some user, so nothing overflows between two."""
+    """Return percentiles over users; each is the average of some user, so that no interpolation overflows."""
     wanted = [name for name in SPREAD if name in users]
     if any(name in users for name in ERRORS):
         wanted.remove("test_loss")

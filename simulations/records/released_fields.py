@@ -62,7 +62,9 @@ def _listed() -> Iterator[Field]:
     """Yield the fields of the list, and the rows that one file repeats of another."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     for file, rows in tables.items():
-        repeated = {f"result.{name}": row for name, row in tables["result.json"].items() if file.endswith(": cell.json")}
+        repeated = {
+            f"result.{name}": row for name, row in tables["result.json"].items() if file.endswith(": cell.json")
+        }
         for name, row in (rows | repeated | (tables["rounds.parquet"] if file == "tracker" else {})).items():
             kind, told = row.split(": ", 1)
             if file != "tracker" or kind in SHARED:
