@@ -32,7 +32,7 @@ def code_in(config: Values) -> dict[str, str]:
     values = config.model_dump(exclude_none=True) if isinstance(config, RunConfig) else config
     found: dict[str, Any] = {}
     problem, strategy = (_section(values, name) for name in ("problem", "strategy"))
-    kind = problem.get("kind")
+    kind: Any = problem.get("kind")
     for field in PROBLEMS[kind].code_fields if kind in PROBLEMS else ():
         given = problem.get(field)
         named = {f"{field}.{name}": place for name, place in given.items()} if isinstance(given, Mapping) else {}

@@ -1,4 +1,4 @@
-"""A copy of a run's directory that may be handed on: what is public or covered by the guarantee, and nothing else."""
+"""A copy of a run's directory for others: its public and its noised fields, and nothing else."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ _FILTERED = ("data.json", "result.json")
 
 
 def copy_released(directory: Path, target: Path) -> Path:
-    """Copy what may be handed on, and write its report.
+    """Copy the fields that others may see, and write the report of the copy.
 
     Args:
         directory: of a run.
@@ -28,8 +28,8 @@ def copy_released(directory: Path, target: Path) -> Path:
         The path of the copy's report.
 
     Raises:
-        BadInput: the directory is none of a run that has ended, its run promises nothing or has noise that anybody can
-            take off, or the target holds something.
+        BadInput: the directory does not hold a run that has ended; its run promises nothing, or has noise that anybody
+            can remove; or the target holds something.
     """
     _check(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -49,7 +49,6 @@ def copy_released(directory: Path, target: Path) -> Path:
 
 
 def _check(directory: Path) -> None:
-    """Refuse what must not be handed on."""
     for name in (*_AS_THEY_ARE, *_FILTERED, "rounds.parquet"):
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of a run that has ended")
@@ -58,8 +57,8 @@ def _check(directory: Path) -> None:
     config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
     if config["privacy"]["noise"] == "seeded" and config["data"]["kind"] == "table":
         raise BadInput(
-            f'{directory}: privacy.noise = "seeded" does not protect the people of a table, for whoever guesses the '
-            'seed takes the noise off; run again with privacy.noise = "secure"'
+            f'{directory}: privacy.noise = "seeded" does not protect the people of a table: anybody who guesses the '
+            'seed can remove the noise; run again with privacy.noise = "secure"'
         )
 
 

@@ -1,8 +1,8 @@
-"""A silo: the folder that a hospital, a school or a company keeps, with the data of its own users and of nobody else.
+"""A silo: the folder of a hospital, a school or a company, with the data of its own users and of nobody else.
 
 ``users.npz`` holds the samples of the silo's users in the form that a node computes on (`userdp.data.Block`), the
-users' numbers among all n, and what they are called. The numbers of all silos together must be 0..n-1, each once; the
-server refuses anything else, and labels that occur twice.
+users' numbers among all n, and their labels. The numbers of all silos together must be 0..n-1, each once; the server
+refuses anything else, and labels that occur twice.
 """
 
 import logging
@@ -30,13 +30,13 @@ _ARRAYS = ("features", "offsets", "users", "labels")
 def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
     """Deal the users of the configured data to silos, in consecutive blocks as even as possible.
 
-    A rehearsal: in earnest nobody has the data of all silos, and each runs `prepare` on its own table.
+    This is a rehearsal: in a real federation nobody has the data of all silos, and each runs `prepare` on its table.
 
     Returns:
         Users of each silo.
 
     Raises:
-        BadInput: the data cannot be used, or users are held out, who would be in no silo.
+        BadInput: the data cannot be used, or hold out users, who would be in no silo.
     """
     federation, labels = _people(config)
     blocks = shards(federation.users, nodes=len(folders))
@@ -48,12 +48,12 @@ def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
 
 
 def prepare(config: RunConfig, folder: Path, first: int) -> int:
-    """Make the folder of one silo from the table that it alone has.
+    """Make the folder of one silo from its own table.
 
     Args:
-        config: of the run, with data.path the silo's own table and data.users the number of users that the silo has
-            promised (public).
-        folder: what to make.
+        config: of the run; data.path is the silo's own table, data.users the number of users that the silo has promised
+            (public).
+        folder: the folder to make.
         first: number of the silo's first user among those of all silos; the silos agree on it.
 
     Returns:
@@ -69,10 +69,10 @@ def prepare(config: RunConfig, folder: Path, first: int) -> int:
 
 
 def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
-    """The node of a silo's folder.
+    """Build the node of a silo's folder.
 
-    Of a user with more samples than declared the first ones count. How many somebody holds must not decide whether the
-    silo takes part: all its users would be missing because of one.
+    If a user has more samples than declared, the first ones count. The number of one user's samples must not decide
+    whether the silo takes part: all its users would be missing because of that one.
 
     Raises:
         BadInput: the folder was not made for this configuration.
@@ -94,13 +94,13 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
 
 
 def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
-    """The users who take part and what they are called."""
+    """Return the users who take part, and their labels."""
     data = config.data
     if isinstance(data, SyntheticData):
         federation = load_datasets(config).users
         return federation, np.array([f"synthetic-{user}" for user in range(federation.users)])
     if data.holds_out:
-        raise BadInput(f"{data.holds_out}: whoever is held out is in no silo; set data.test_fraction = 0 in its place")
+        raise BadInput(f"{data.holds_out}: held-out users are in no silo; set data.test_fraction = 0 in its place")
     federation = load_datasets(config).users
     labels = data.table(config.seed).labels[: federation.users]
     return federation, labels.astype(np.str_)

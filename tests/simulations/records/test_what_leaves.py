@@ -300,7 +300,7 @@ def test_the_copy_for_others_is_made_from_the_command_line(tested, tmp_path):
     ("change", "told"),
     [
         (("guarantee.json", '"holds": true', '"holds": false'), "promises no privacy"),
-        (("config.toml", 'kind = "synthetic"', 'kind = "table"'), "whoever guesses the seed takes the noise off"),
+        (("config.toml", 'kind = "synthetic"', 'kind = "table"'), "anybody who guesses the seed can remove the noise"),
         (("result.json", None, None), "holds no result.json: give the directory of a run that has ended"),
     ],
     ids=["no promise", "seeded noise on a table", "unfinished"],
