@@ -170,7 +170,8 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
       userdp advise my.toml --set privacy.epsilon=1 --json | jq '.[0].strategy'
     """
     with exit_codes(debug), redirect_stdout(sys.stderr):
-        from simulations.api.plans import planning_bar, show_advice  # noqa: PLC0415
+        from simulations.api.plans import show_advice  # noqa: PLC0415
+        from simulations.api.progress import planning_bar  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.advice import advise as rank  # noqa: PLC0415
 
