@@ -132,9 +132,7 @@ class SavedModel:
         if not metrics:
             log.warning("not measured: no row of the table has all cells that the model needs")
         elif table.federation.samples > 1 and measure.one_class(self.model, metrics):
-            log.warning(
-                "all targets of the table are one class: accuracy and loss say nothing about the model"
-            )
+            log.warning("all targets of the table are one class: accuracy and loss say nothing about the model")
         constant = {CONSTANT: measure.constant} if measure.constant else {}
         return pd.DataFrame({THIS: metrics, **constant, INITIAL: measure.whole(initial)})
 

@@ -118,10 +118,7 @@ class TrainedModel(SavedModel, WithReport):
         return whole.loc[first], whole.loc[rest]
 
     def _title(self) -> str:
-        result = self.result
-        return (
-            f"{result['problem']} by {result['strategy']}: {result['dimension']} parameters, {result['rounds']} rounds"
-        )
+        return "{problem} by {strategy}: {dimension} parameters, {rounds} rounds".format(**self.result)
 
 
 @without_internals
