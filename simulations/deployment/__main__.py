@@ -1,4 +1,4 @@
-"""The jobs of a deployment, one verb each; exit code 1 when a job fails, 2 for bad input."""
+"""The jobs of a deployment, one verb each; exit code 1 if a job fails, 2 for bad input."""
 
 import logging
 import sys
@@ -15,7 +15,7 @@ Config = Annotated[Path, typer.Option(help="Configuration of the run.")]
 Overrides = Annotated[str, typer.Option(metavar="KEY=VALUE;...", help="Overrides, separated by ';'.")]
 Folder = Annotated[Path, typer.Option(help="Folder to make.")]
 Silos = Annotated[int, typer.Option(min=1, help="Number of silos.")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: for a closed test bench alone.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: only for a closed test bench.")]
 Keys = Annotated[Path, typer.Option(help="Folder with this party's keys.")]
 
 
@@ -25,7 +25,7 @@ def keys(
     silos: Silos = 3,
     host: Annotated[list[str] | None, typer.Option(help="Further name or address of the gate; repeatable.")] = None,
 ) -> None:
-    """Make a throw-away authority, certificates and keys of every party; keys that are still good stay."""
+    """Make a throw-away authority, and certificates and keys for every party; valid keys stay."""
     from simulations.deployment.keys import make_keys  # noqa: PLC0415
 
     made = make_keys(output, silos, tuple(host or ()))
@@ -34,7 +34,7 @@ def keys(
 
 @app.command()
 def split(config: Config, output: Folder, silos: Silos = 3, overrides: Overrides = "") -> None:
-    """Deal the users of one data set to silos: a rehearsal."""
+    """Deal the users of one data set to silos, for a rehearsal."""
     from simulations.config.run_config import load_config  # noqa: PLC0415
     from simulations.flower import separated  # noqa: PLC0415
     from simulations.runs.silos import split as deal  # noqa: PLC0415
@@ -71,7 +71,7 @@ def superlink(keys: Keys = Path("/keys"), insecure: Insecure = False) -> None:
 def gate(
     superlink: str = "superlink:8000", port: int = 8000, keys: Keys = Path("/keys"), insecure: Insecure = False
 ) -> None:
-    """Let silos through to the SuperLink, but only to what SuperNodes need."""
+    """Forward silos' requests to the SuperLink, but only those that SuperNodes need."""
     from simulations.deployment.gate import serve  # noqa: PLC0415
 
     serve(superlink, port, None if insecure else keys)
@@ -82,16 +82,16 @@ def submit(
     config: Annotated[str, typer.Option(help="Configuration, relative to the app's folder.")],
     application: Annotated[Path, typer.Option("--app", help="The Flower app.")] = Path("/app"),
     superlink: str = "superlink:8000",
-    results: Annotated[Path, typer.Option(help="Where the ServerApp writes; this process must see it too.")] = Path(
-        "/results"
-    ),
-    output: Annotated[Path, typer.Option(help="Where the results of this run are copied to.")] = Path("/out"),
+    results: Annotated[
+        Path, typer.Option(help="Folder that the ServerApp writes; this process must see it too.")
+    ] = Path("/results"),
+    output: Annotated[Path, typer.Option(help="Folder for a copy of this run's results.")] = Path("/out"),
     overrides: Overrides = "",
-    resume: Annotated[str, typer.Option(help="Go on with the run whose files are in this folder of the results.")] = "",
+    resume: Annotated[str, typer.Option(help="Resume the run whose files are in this folder of the results.")] = "",
     keys: Keys = Path("/keys"),
     insecure: Insecure = False,
 ) -> None:
-    """Submit a run, show its log, wait for its end, copy its files; exit code 0 if and only if it went well."""
+    """Submit a run, show its log, wait for its end, copy its files; exit code 0 only if it succeeded."""
     from simulations.deployment.submit import Submission  # noqa: PLC0415
 
     link = (superlink, None if insecure else keys)

@@ -1,4 +1,4 @@
-"""Calling Flower's command line against a SuperLink."""
+"""Calls of Flower's command line against a SuperLink."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Link:
-    """A SuperLink, as Flower's command line knows it.
+    """A SuperLink, for Flower's command line.
 
     Attributes:
         address: host:port.
@@ -36,15 +36,15 @@ class Link:
         (self.home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
 
     def command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
-        """A command of Flower's and the environment that it needs; "LINK" stands for the connection's name."""
+        """Return a Flower command and its environment; "LINK" stands for the connection's name."""
         named = [_NAME if argument == "LINK" else argument for argument in arguments]
         return ["flwr", *named], os.environ | {"FLWR_HOME": str(self.home)}
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        """What a command answers in JSON.
+        """Return a command's answer in JSON.
 
         Raises:
-            RunFailed: no answer; says the command's last line.
+            RunFailed: no answer; the error quotes the command's last line.
         """
         command, environment = self.command(*arguments, "--format", "json")
         try:

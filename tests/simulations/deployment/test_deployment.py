@@ -499,7 +499,7 @@ def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path, capsys):
         submission.run("superlink:8000", None, out)
     (folder / CHECKPOINT).touch()
     assert submission.run("superlink:8000", None, out) == 1
-    assert "it can go on: --resume stopped" in capsys.readouterr().err
+    assert "resume it with --resume stopped" in capsys.readouterr().err
     assert not (out / CHECKPOINT).exists()
 
 
