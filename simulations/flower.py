@@ -28,21 +28,12 @@ _APP_ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_configuration(context: "Context") -> RunConfig:
-    """Read the configuration of the run-config; relative paths start at the app's own folder.
-
-    Raises:
-        BadInput: the configuration cannot be used.
-    """
+    """Read the configuration of the run-config; relative paths start at the app's own folder."""
     return _configuration(*_named(context))
 
 
 def output_directory(context: "Context", config: RunConfig) -> Path:
-    """Return the folder that the server app writes; it is in ``~/userdp-runs`` if the run-config has no ``output``.
-
-    Raises:
-        BadInput: noise is secure and a run of that name has released something; or the folder is relative, and would
-            depend on the place where the SuperLink was started.
-    """
+    """Return the folder that the server app writes; it is in ``~/userdp-runs`` if the run-config has no ``output``."""
     output = str(context.run_config.get("output", ""))
     if not output:
         first = Path.home() / "userdp-runs" / config.run_directory.name
@@ -53,11 +44,7 @@ def output_directory(context: "Context", config: RunConfig) -> Path:
 
 
 def node_of(context: "Context") -> Node:
-    """Return a silo's node, or a partition's: local and Ray grids give the same users to the node of that number.
-
-    Raises:
-        BadInput: the silo's folder cannot be used.
-    """
+    """Return a silo's node, or a partition's: local and Ray grids give the same users to the node of that number."""
     if "silo" in context.node_config:
         return _silo(*_named(context), str(context.node_config["silo"]))
     partition, partitions = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])

@@ -82,11 +82,7 @@ def data() -> list[Entry]:
 
 
 def entry(what: str, entries: list[Entry], name: str) -> Entry:
-    """Return the entry of that name.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """Return the entry of that name; BadInput if there is none."""
     names = [entry["name"] for entry in entries]
     if name not in names:
         hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
@@ -126,16 +122,7 @@ def _cell(value: Any) -> str:
 
 
 def show(what: str, name: str | None, as_json: bool) -> None:
-    """Print a listing, or everything about one entry.
-
-    Args:
-        what: strategies, problems or data.
-        name: of the entry; None for all.
-        as_json: for programs.
-
-    Raises:
-        BadInput: there is no entry of that name.
-    """
+    """Print a listing (strategies, problems or data), or everything about one entry; BadInput if there is none."""
     place = None
     if what == "strategies":
         faults = STRATEGIES.loaded()[1]

@@ -126,11 +126,7 @@ def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Compar
 
 
 def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as in a file, where several strategies and lists of budgets have their own places.
-
-    Raises:
-        BadInput: one thing is given twice.
-    """
+    """Return settings as in a file, where several strategies and lists of budgets have their own places."""
     found = dict(settings)
     if found.get(SEVERAL_STRATEGIES) is not None:
         if found.get("strategy") is not None:

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 
 from simulations.config.run_config import RunConfig
+from simulations.records.run_directory import writing
 from simulations.runs.build import load_datasets
 from userdp.data.source import Datasets
 from userdp.data.tables.columns import Columns
@@ -34,11 +35,7 @@ def folder_of(directory: str | Path | None) -> Iterator[Path]:
 
 @contextmanager
 def table_file(data: Tabular, names: Sequence[str]) -> Iterator[Path]:
-    """Yield a file with the columns ``names`` of a table.
-
-    Raises:
-        BadInput: columns of a DataFrame that cannot be written; a file is not opened.
-    """
+    """Yield a file with the columns ``names`` of a table; BadInput if those of a DataFrame cannot be written."""
     if not isinstance(data, pd.DataFrame):
         yield Path(data)
         return
@@ -55,12 +52,7 @@ def frame_datasets(config: RunConfig, frame: pd.DataFrame) -> Datasets:
 
 
 class WithReport:
-    """A result with a report.
-
-    Attributes:
-        page: HTML.
-        directory: the folder of the results; None if nothing was kept.
-    """
+    """A result with a report: its HTML ``page`` and its ``directory``, None if nothing was kept."""
 
     page: str
     directory: Path | None
@@ -78,10 +70,6 @@ class WithReport:
         if path is None and self.directory is None:
             raise BadInput("report(): nothing was kept on disk; give a path, such as report('report.html')")
         target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
-        try:
+        with writing(f"report(): {target}", "choose another path"):
             target.write_text(self.page, encoding="utf-8")
-        except OSError as error:
-            raise BadInput(
-                f"report(): {target} cannot be written ({type(error).__name__}); choose another path"
-            ) from None
         return target

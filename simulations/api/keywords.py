@@ -61,17 +61,14 @@ def configured(
 
 
 def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name: str) -> dict[str, Any]:
-    """Return the values of a configuration file, for a table.
+    """Return the values of a configuration file, for the table at ``path``; BadInput for an unknown key.
 
     Args:
-        settings: keys of the sections [data] (of a table) and [privacy], keys on top of the file, and the problem's
+        settings: keys of the sections [data] (of a table) and [privacy], keys on ``top`` of the file, and the problem's
             ``initial_model``. A section may be its kind alone: ``strategy="dp_fed_sgd"``. None means not given.
         path: of the table.
         top: keys on top of the file.
         name: of the configuration, unless the settings have one.
-
-    Raises:
-        BadInput: an unknown key.
     """
     raw: dict[str, Any] = {"name": name, "data": {"kind": "table", "path": path}, "privacy": {}}
     for key, value in settings.items():
@@ -116,11 +113,7 @@ def absolute_path(path: str | Path) -> str:
 
 
 def refuse_several(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that make several runs; only a comparison accepts them.
-
-    Raises:
-        BadInput: a list in place of one value, or a key that only comparisons have.
-    """
+    """Refuse lists and keys that make several runs; only a comparison accepts them."""
     for key, value in settings.items():
         if value is None:
             continue

@@ -17,13 +17,7 @@ _FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")
 
 
 def show_plan(plan: Plan, values: Mapping[str, Any], meanings: Mapping[str, str]) -> None:
-    """Print every number of a plan, its guarantee and its warnings.
-
-    Args:
-        plan: to show.
-        values: its plain values.
-        meanings: name of a number -> its meaning.
-    """
+    """Print every number of a plan, its plain ``values`` and their ``meanings``, its guarantee and its warnings."""
     rows: dict[str, Any] = {name: plan.stated(name) for name in _FIRST}
     rows |= {"pass_probability": values["pass_probability"]} if values["pass_probability"] is not None else {}
     forecast = {name: value for name, value in (values["forecast"] or {}).items() if value is not None}

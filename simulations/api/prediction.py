@@ -1,6 +1,5 @@
 """Predictions of a trained model for the rows of a table, and the metrics that a run reports."""
 
-import json
 import logging
 import tomllib
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from simulations.api.files import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
-from simulations.records.run_directory import RunDirectory
+from simulations.records.run_directory import RunDirectory, read_json, writing
 from simulations.reports.standing import CONSTANT, INITIAL
 from simulations.reports.units import in_target_units
 from simulations.runs.build import build_problem, starting_problem
@@ -147,7 +146,7 @@ class SavedModel:
             BadInput: the folder holds something, or cannot be written.
         """
         folder = Path(directory)
-        try:
+        with writing(f"save({str(directory)!r}):"):
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
                 raise BadInput(f"save({str(directory)!r}): the folder is not empty; name a new one")
@@ -155,8 +154,6 @@ class SavedModel:
             files.text("config.toml", self.config.toml())
             files.json("guarantee.json", self.guarantee.as_dict())
             files.model(self.model)
-        except OSError as error:
-            raise BadInput(f"save({str(directory)!r}): cannot be written ({type(error).__name__})") from None
         return folder
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
@@ -214,7 +211,7 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
             raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
     try:
         raw = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
-        promised = Guarantee.from_dict(json.loads((directory / "guarantee.json").read_text(encoding="utf-8")))
+        promised = Guarantee.from_dict(read_json(directory / "guarantee.json"))
         with (directory / "model.npz").open("rb") as file, np.load(file) as arrays:
             x = arrays["x"]
     except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:

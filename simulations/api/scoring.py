@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulations.api.prediction import THIS, load_model
-from simulations.records.run_directory import plain
+from simulations.records.run_directory import plain, writing
 from simulations.reports.explain import show_promise, shown_apart
 from simulations.reports.standing import CONSTANT, INITIAL
 from simulations.reports.units import ordered
@@ -27,18 +27,15 @@ _SUFFIXES = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a table.
+    """The scores of a table, and the columns of it beside the predictions.
 
     Attributes:
         output: the file of predictions.
-        rows: of the table, and of that file.
         unusable: rows without a prediction, because the model cannot use one of their cells.
         metrics: one row a metric, columns "this model", "best constant" and "initial model"; None if the table cannot
             be measured.
         in_units: the same, with errors in the target's units.
         not_measured: why the table cannot be measured, or None.
-        guarantee: of the model.
-        kept: columns of the table beside the predictions.
     """
 
     output: Path
@@ -79,9 +76,6 @@ def score(
         output: CSV or Parquet file to write; ``table``'s name with "-predictions.csv", in the current folder, if None.
         keep: columns of the table to copy into it, such as a row's person.
         trust_code: as for `simulations.api.prediction.load_model`.
-
-    Raises:
-        BadInput: `simulations.api.prediction.SavedModel.predict` refuses, or a file cannot be written.
     """
     target = Path(f"{table.stem}-predictions.csv") if output is None else output
     if target.suffix.lower() not in _SUFFIXES:
@@ -95,7 +89,10 @@ def score(
         metrics = saved.evaluate(table)
     except MissingColumn as error:
         reason = str(error)
-    _write(_with_columns(predictions, table, keep), target)
+    rows = _with_columns(predictions, table, keep)
+    with writing(f"--output {target}:", "choose another"):
+        write = rows.to_csv if target.suffix.lower() == ".csv" else rows.to_parquet
+        write(target, index=False)
     unusable = int(predictions["prediction"].isna().sum())
     in_units = None if metrics is None else saved.in_target_units(metrics)
     return Scores(target, len(predictions), unusable, metrics, in_units, reason, saved.guarantee, tuple(keep))
@@ -108,16 +105,6 @@ def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str]) -
         raise BadInput(f"--keep {taken[0]}: the predictions have a column of that name; rename the table's")
     cells: pd.DataFrame = read_cells(table, list(dict.fromkeys(keep))).to_pandas(types_mapper=pd.ArrowDtype)
     return pd.concat([cells, predictions], axis=1)
-
-
-def _write(predictions: pd.DataFrame, target: Path) -> None:
-    try:
-        if target.suffix.lower() == ".csv":
-            predictions.to_csv(target, index=False)
-        else:
-            predictions.to_parquet(target, index=False)
-    except OSError as error:
-        raise BadInput(f"--output {target}: cannot be written ({type(error).__name__}); choose another") from None
 
 
 def show_scores(scores: Scores, console: Console) -> None:

@@ -17,13 +17,7 @@ _TARGET_RANGE = ("data", "target_range")
 
 
 def sentences(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
-    """Return one sentence for each problem.
-
-    Args:
-        error: from validating ``raw``.
-        raw: the configuration as read.
-        model: of the whole configuration.
-    """
+    """Return one sentence for each problem that validating ``raw`` with a ``model`` gave."""
     known = dict(_known(model, raw))
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
@@ -113,10 +107,7 @@ def _at(section: Any, path: list[int | str]) -> Any:
 
 
 def _known(model: type[BaseModel], raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, description) for every possible key, given the chosen kinds.
-
-    The description of a key that chooses a kind lists the kinds, one a line.
-    """
+    """Yield (dotted key, description) for every possible key, given the chosen kinds; a kind's own lists the kinds."""
     for name, field in model.model_fields.items():
         yield name, field.description or ""
         section = raw.get(name)

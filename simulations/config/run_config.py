@@ -235,11 +235,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Read the values of a TOML file, and apply overrides.
-
-    Raises:
-        BadInput: file missing or unreadable, TOML syntax, or an override that is not an assignment.
-    """
+    """Read the values of a TOML file, and apply overrides; BadInput if one of them cannot be read."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -254,11 +250,7 @@ def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def parse_config(raw: Mapping[str, Any]) -> RunConfig:
-    """Check plain values and return their configuration.
-
-    Raises:
-        BadInput: one sentence for each problem, one a line.
-    """
+    """Check plain values and return their configuration; BadInput with one sentence a line for each problem."""
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
     problem, data, population, strategy = _kinds(raw)
@@ -282,11 +274,7 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
 
 
 def _with_preparation(config: RunConfig) -> RunConfig:
-    """Drop the preparation if the file sets what it would estimate.
-
-    Raises:
-        BadInput: the file asks for it all the same.
-    """
+    """Drop the preparation if the file sets what it would estimate; refuse a file that asks for both."""
     options = config.strategy
     if not isinstance(options, PreparedOptions):
         return config

@@ -61,13 +61,7 @@ async def _content(reply: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def serve(superlink: str, port: int, keys: Path | None) -> None:
-    """Serve until stopped.
-
-    Args:
-        superlink: host:port.
-        port: the gate's own.
-        keys: folder with ca.crt, server.crt and server.key; None for no TLS at all.
-    """
+    """Serve until stopped, with ca.crt, server.crt and server.key of the folder ``keys``; without TLS if it is None."""
     verify = ssl.create_default_context(cafile=str(keys / "ca.crt")) if keys else False
     scheme = "https" if keys else "http"
     client = httpx.AsyncClient(base_url=f"{scheme}://{superlink}", verify=verify, timeout=_SECONDS, trust_env=False)

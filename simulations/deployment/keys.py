@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from simulations.records.run_directory import writing
 from userdp.errors import BadInput
 
 DAYS = 30
@@ -61,22 +62,17 @@ def make_keys(folder: Path, silos: int, gate_hosts: Sequence[str] = ()) -> bool:
         folder: every party gets a folder in it; only its owner may read the files.
         silos: number of silos.
         gate_hosts: further names and addresses of the gate, beside "gate".
-
-    Raises:
-        BadInput: a host that is neither a name nor an address, or a folder that cannot be written.
     """
     files = _files(silos, gate_hosts)
     if _good([folder / name for name in files], folder / "superlink" / "ca.crt", silos):
         return False
     for name, content in files.items():
         path = folder / name
-        try:
+        with writing(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
             path.touch(mode=0o600)
             path.write_bytes(content)
-        except OSError as error:
-            raise BadInput(f"{path} cannot be written ({type(error).__name__}); choose another folder") from None
     for path in (folder / "superlink").glob("*.pub"):  # of removed silos
         if f"superlink/{path.name}" not in files:
             path.unlink()

@@ -18,13 +18,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Link:
-    """A SuperLink, for Flower's command line.
-
-    Attributes:
-        address: host:port.
-        keys: folder with ca.crt; None for no TLS.
-        home: Flower's folder, with the connection's settings.
-    """
+    """A SuperLink at host:port, for Flower's command line; ``keys`` is the folder of ca.crt, or None for no TLS."""
 
     address: str
     keys: Path | None
@@ -41,11 +35,7 @@ class Link:
         return ["flwr", *named], os.environ | {"FLWR_HOME": str(self.home)}
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        """Return a command's answer in JSON.
-
-        Raises:
-            RunFailed: no answer; the error quotes the command's last line.
-        """
+        """Return a command's answer in JSON; RunFailed without one, with the command's last line."""
         command, environment = self.command(*arguments, "--format", "json")
         try:
             done = subprocess.run(

@@ -3,7 +3,6 @@
 `flwr run --stream` alone ends with exit code 0 even if the run fails.
 """
 
-import json
 import logging
 import os
 import secrets
@@ -18,7 +17,7 @@ from pathlib import Path
 import tomli_w
 
 from simulations.deployment.link import Link
-from simulations.records.run_directory import CHECKPOINT, FILES
+from simulations.records.run_directory import CHECKPOINT, FILES, read_json
 from userdp.errors import BadInput, RunFailed
 
 log = logging.getLogger("userdp.submit")
@@ -47,10 +46,7 @@ class Submission:
     resume: str = ""
 
     def run(self, superlink: str, keys: Path | None, output: Path) -> int:
-        """Submit the run, wait for its end and copy its files, also those of a failed run.
-
-        Returns:
-            0 if the run completed and left all its files, 1 otherwise.
+        """Submit the run, wait for its end and copy its files; return 0 only if it completed and left all of them.
 
         Raises:
             BadInput: the output folder cannot be written, or there is no run to resume.
@@ -111,15 +107,15 @@ def _status(link: Link, number: str, log_shown: subprocess.Popen[bytes]) -> str:
 
 
 def bring(folder: Path, output: Path, status: str) -> int:
-    """Copy a run's files over those of an earlier one, and log its guarantee; 0 if it completed with all files, else 1."""
+    """Copy a run's files over those of an earlier one, and log its guarantee; 0 only if it completed with all files."""
     for name in FILES:
         (output / name).unlink(missing_ok=True)
         if (folder / name).is_file():
             shutil.copyfile(folder / name, output / name)
     missing = [name for name in _NEEDED if not (output / name).is_file()]
-    result = {} if "result.json" in missing else json.loads((output / "result.json").read_text(encoding="utf-8"))
+    result = {} if "result.json" in missing else read_json(output / "result.json")
     if "guarantee.json" not in missing:
-        promised = json.loads((output / "guarantee.json").read_text(encoding="utf-8"))
+        promised = read_json(output / "guarantee.json")
         log.info("guarantee: %s", promised["sentence"])
     if status == "finished:completed" and not missing and "error" not in result:
         log.info("the run is done: %s are in %s", ", ".join(_NEEDED), output)

@@ -34,13 +34,7 @@ MOST_NODES = 8
 
 
 def shards(users: int, users_per_node: int | None = None, *, nodes: int = MOST_NODES) -> list[NDArray[np.int64]]:
-    """Cut users 0..n-1 into consecutive blocks, one a node.
-
-    Args:
-        users: n.
-        users_per_node: block size (the last block may be smaller).
-        nodes: number of blocks, as even as possible, if no block size is given; never more than users.
-    """
+    """Cut users 0..n-1 into consecutive blocks of ``users_per_node``, one a node; or into ``nodes`` even blocks."""
     if users_per_node is None:
         return np.array_split(np.arange(users), min(nodes, users))
     return [np.arange(first, min(first + users_per_node, users)) for first in range(0, users, users_per_node)]
@@ -127,11 +121,7 @@ def error_reply(message: Message, error: Exception) -> Message:
 
 
 class LocalGrid(InMachineGrid):
-    """All nodes in this process, one after the other.
-
-    Args:
-        nodes: the nodes; ids 1..k in this order.
-    """
+    """All nodes in this process, one after the other; ids 1..k in their order."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(len(nodes))

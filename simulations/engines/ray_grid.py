@@ -117,11 +117,7 @@ class RayGrid(InMachineGrid):
         self._workers: list[Any] = [self._actor.remote(*self._shared, users) for users in self._users]
 
     def _shares(self, there: float, each: float) -> int:
-        """Return how many actors find a share of a GPU; a share lies on one GPU as a whole.
-
-        Raises:
-            RunFailed: there is none; Ray would wait for a GPU forever.
-        """
+        """Return how many actors find a share of a GPU, as a whole on one GPU; without any, Ray would wait forever."""
         shares = int(there) * int(1 / each + 1e-9)
         if not shares:
             self._leave()

@@ -1,7 +1,7 @@
 """Checkpoints of a run, from which it resumes after its process was killed; removed when the run has ended.
 
-Files are NumPy archives of arrays and one JSON text: reading them executes nothing. Each file is written beside its
-place, flushed to the disk and moved as a whole, so that a kill at any moment leaves the previous or the new one.
+Files are NumPy archives of arrays and one JSON text: reading them executes nothing. Each file is flushed to the disk
+beside its place and moved as a whole, so that a kill at any moment leaves the previous or the new one.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ import numpy as np
 from simulations.config.run_config import RunConfig, read_toml
 from simulations.records.environment import versions
 from simulations.records.named_code import check_code, digests, signature, signed
-from simulations.records.run_directory import ASKED, CHECKPOINT, partial_of
+from simulations.records.run_directory import ASKED, CHECKPOINT, partial_of, read_json, writing
 from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
@@ -51,14 +51,7 @@ SPARING = 20.0
 
 
 class Checkpoints:
-    """The `strategies.core.run_state.Keeper` of a run directory.
-
-    `CHECKPOINT` is written after a round; `ASKED` before users are asked, if noise is secure.
-
-    Args:
-        folder: the run directory.
-        config: the configuration of the run; every file holds it.
-    """
+    """The `strategies.core.run_state.Keeper` of a run directory: `CHECKPOINT` after a round, `ASKED` before one."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self._folder = folder
@@ -68,18 +61,10 @@ class Checkpoints:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from writing here; a killed process releases the lock.
-
-        Raises:
-            BadInput: another process holds the lock, or the folder cannot be written.
-        """
-        try:
+        """Keep other processes from writing here (BadInput if one does); a killed process releases the lock."""
+        with writing(f"output.directory: {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise BadInput(
-                f"output.directory: {self._folder} cannot be written ({type(error).__name__}); choose another folder"
-            ) from None
         try:
             if not self._locked(lock):
                 raise BadInput(
@@ -128,7 +113,7 @@ class Checkpoints:
                 f"{self._folder / CHECKPOINT} is missing, though users were asked: the run cannot be resumed without it"
             )
         try:
-            ended = "error" not in json.loads((self._folder / "result.json").read_text(encoding="utf-8"))
+            ended = "error" not in read_json(self._folder / "result.json")
         except (OSError, ValueError):
             ended = False
         if ended:
@@ -173,11 +158,7 @@ class Checkpoints:
             ) from None
 
     def _check(self, path: Path, kept: Mapping[str, Any]) -> None:
-        """Refuse the file of another run.
-
-        Raises:
-            BadInput: it lists every setting that differs, with both values.
-        """
+        """Refuse the file of another run, with every setting that differs and both its values."""
         if (form := kept.get("format")) not in (_FORMAT, _FORMER):
             raise BadInput(
                 f"{path} has format {form!r}, and this version of userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}"
@@ -209,11 +190,7 @@ def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_resumed(folder: Path, *, trusted: bool) -> None:
-    """Refuse a directory whose configuration names code, unless it is trusted or this user began the run here.
-
-    Raises:
-        BadInput: neither is true.
-    """
+    """Refuse (BadInput) a directory that names code, unless it is trusted or this user began the run here."""
     values = read_toml(folder / "config.toml")
     check_code(folder, values, trusted=trusted or began_here(folder, values))
 
@@ -228,11 +205,7 @@ def began_here(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def configuration_file(file: Path | None, resume: Path | None) -> Path:
-    """Return the configuration file of ``userdp run``: FILE, or config.toml in the directory of --resume.
-
-    Raises:
-        BadInput: neither is given, or the directory does not hold a run.
-    """
+    """Return FILE, or config.toml in the directory of --resume; BadInput if neither is there."""
     if resume is not None and not (resume / "config.toml").is_file():
         raise BadInput(f"--resume {resume}: it holds no config.toml, so it is not the directory of a run; check it")
     if file is not None:

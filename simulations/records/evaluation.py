@@ -22,11 +22,11 @@ NOBODY = "nobody was held out"
 
 
 class Evaluation:
-    """Measures models on held-out users; every user has the same weight.
+    """Measures models on held-out users, all with equal weight.
 
     Args:
         problem: the loss, with its metrics, and its excess risk in closed form if the population is known.
-        train: the training users; only known facts about their population are used. None if there are none.
+        train: the training users, only for known facts about their population; or None.
         test: held-out users, or None.
     """
 
@@ -68,8 +68,7 @@ class Evaluation:
     def constant(self) -> dict[str, float]:
         """The metrics of the best constant, which predicts the held-out users' own mean target for every sample.
 
-        It needs no features, and nobody may know it without looking: the zero that models are compared with. Empty if
-        nobody is held out, or the loss has no such constant.
+        It needs no features, and nobody may know it without looking. Empty if nobody is held out, or the loss has none.
         """
         mean = self._target_mean
         if mean is None:
@@ -81,10 +80,7 @@ class Evaluation:
         return {**metrics, **explained(metrics, metrics)}
 
     def shown(self, x: Vector) -> dict[str, Any]:
-        """Return what result.json holds of the released model beside its metrics; nothing if nobody is measured.
-
-        "measured_users" and "standard_errors"; "confusion" for several classes; "curves" if there are any.
-        """
+        """Return result.json's "measured_users", "standard_errors", "confusion" and "curves", as far as they exist."""
         seen = held_out(self._problem, x, self._blocks())
         if not seen.users:
             return {}
@@ -179,10 +175,7 @@ def better(metrics: Mapping[str, float], other: Mapping[str, float] | None) -> b
 
 
 def best_constant(reference: Mapping[str, Any]) -> Mapping[str, float] | None:
-    """Return the metrics that a model must beat, from result.json's "reference"; None without any.
-
-    They are those of the released constant, which anybody could use in the model's place; else of the held-out users'.
-    """
+    """Return the metrics that a model must beat, from result.json's "reference": of the released constant, else the best."""
     constant: Mapping[str, float] | None = reference.get("released_constant") or reference.get("constant")
     return constant
 

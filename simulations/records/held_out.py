@@ -55,13 +55,7 @@ _NOTHING = (np.empty(0), np.empty(0), None, 0, np.empty(0, np.int16))
 
 
 def held_out(problem: Problem, x: Vector, blocks: Iterable[Block]) -> HeldOut:
-    """Measure a model on users, one block of them at a time.
-
-    Args:
-        problem: the loss.
-        x: (p,) the model.
-        blocks: samples of the users, all usable.
-    """
+    """Measure a model x, (p,), on users, one block of usable samples at a time."""
     parts = [_of_block(problem, x, block) for block in blocks]
     if not parts:
         return HeldOut({}, np.empty(0, np.int64), *_NOTHING)

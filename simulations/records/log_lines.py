@@ -25,16 +25,7 @@ LINE_KINDS: Mapping[LineKind, str] = {
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line of a log.
-
-    Attributes:
-        module: the module that writes it.
-        level: of Python's logging.
-        text: the line, with a placeholder for each value.
-        place: see `PLACES`.
-        kind: see `LINE_KINDS`.
-        values: expression in the source -> meaning of the value.
-    """
+    """A line of a log: its module and level, the text with placeholders, and expression in the source -> meaning."""
 
     module: str
     level: str

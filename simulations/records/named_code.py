@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.config.run_config import RunConfig
+from simulations.records.run_directory import read_json
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 
@@ -134,7 +135,7 @@ def _whole(field: str) -> str:
 def _recorded(directory: Path) -> Mapping[str, str]:
     """Return the digests of result.json; a killed run has none, and its checkpoint is compared on resuming."""
     try:
-        found = json.loads((directory / "result.json").read_text(encoding="utf-8")).get("code")
+        found = read_json(directory / "result.json").get("code")
     except (OSError, ValueError, AttributeError):
         return {}
     return found if isinstance(found, dict) else {}

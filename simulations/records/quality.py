@@ -1,7 +1,4 @@
-"""Quality of a model beyond means over users: ranking, calibration and the spread over users.
-
-It is measured once, at a run's end: ranking and calibration need the scores of all held-out samples together.
-"""
+"""Quality of a model beyond means over users, once at a run's end: ranking, calibration and the spread over users."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,12 +15,7 @@ from userdp.problems import Problem
 
 
 def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, float]:
-    """Measure the spread over users, ranking and calibration; only the spread for a loss that predicts nothing.
-
-    Args:
-        problem: the loss.
-        x: (p,) the model.
-        blocks: samples of the users, all usable.
+    """Measure a model x, (p,), on blocks of usable samples.
 
     Returns:
         "METRIC_p10", "METRIC_p50" and "METRIC_p90" of users' averages; "calibration_error" and
@@ -47,10 +39,6 @@ def explained(metrics: Mapping[str, float], constant: Mapping[str, float]) -> di
     """Return the share of the best constant's error that a model removes: 1 is perfect, 0 no better, below 0 worse.
 
     "r2" for squared errors; "deviance_explained" for counts and classes, by the log loss without a ridge term.
-
-    Args:
-        metrics: of the model.
-        constant: of the best constant, on the same users.
     """
     if (found := explained_by(metrics, constant)) is None:
         return {}
@@ -69,10 +57,7 @@ def explained_by(metrics: Mapping[str, float], constant: Mapping[str, float]) ->
 
 
 def macro_f1(counts: NDArray[np.int64]) -> float:
-    """Return the mean over classes of F1, the harmonic mean of recall and precision.
-
-    ``counts`` are (K, K) `HeldOut.counts`; classes that are neither observed nor predicted are left out.
-    """
+    """Return the mean F1 (harmonic mean of recall and precision) over classes that occur in (K, K) `HeldOut.counts`."""
     sums = counts.sum(axis=0) + counts.sum(axis=1)
     return float((2 * np.diag(counts)[sums > 0] / sums[sums > 0]).mean())
 

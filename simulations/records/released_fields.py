@@ -38,14 +38,7 @@ RELEASED: tuple[Kind, ...] = ("public", "noised")
 
 @dataclass(frozen=True)
 class Field:
-    """A field that leaves a run.
-
-    Attributes:
-        file: the file that holds it.
-        name: its path with dots, through tables within the file; empty for the whole file.
-        kind: see `KINDS`.
-        told: its meaning.
-    """
+    """A field of a file that leaves a run: its path with dots (empty for the whole file), its kind and its meaning."""
 
     file: str
     name: str
@@ -72,11 +65,7 @@ def _listed() -> Iterator[Field]:
 
 
 def _facts() -> list[Field]:
-    """List what the rounds of the strategies record, as their classes declare it.
-
-    Raises:
-        ValueError: two strategies declare one name with different kinds or meanings.
-    """
+    """List the facts that the strategies' rounds record; two classes must not declare one name differently."""
     found: dict[str, Field] = {}
     for strategy in STRATEGIES.values():
         for name, fact in notes_of(strategy).items():
@@ -97,26 +86,12 @@ def all_fields() -> tuple[Field, ...]:
 
 
 def field_of(file: str, name: str) -> Field:
-    """Return the entry of a field.
-
-    Raises:
-        LookupError: the list has none.
-    """
+    """Return the entry of a field; LookupError if the list has none."""
     path = name.replace("/", ".")
     found = [field for field in all_fields() if field.file == file and field.matches(path)]
     if not found:
         raise LookupError(f"{file}: {name} is not in simulations/records/released_fields.toml: add it with its kind")
     return max(found, key=lambda field: len(field.name))
-
-
-def fields_in(values: Any, path: str = "") -> dict[str, Any]:
-    """Return path with dots -> value for everything that is not a table; lists and empty tables are values."""
-    if not isinstance(values, Mapping) or (path and not values):
-        return {path: values}
-    found: dict[str, Any] = {}
-    for name, inner in values.items():
-        found |= fields_in(inner, f"{path}.{name}" if path else str(name))
-    return found
 
 
 def kept(file: str, values: Mapping[str, Any], kinds: Collection[Kind], path: str = "") -> dict[str, Any]:

@@ -6,7 +6,8 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +47,13 @@ class RunDirectory:
         if not resumed:
             _check_no_release(path)
         self._written = -math.inf
-        try:
+        with writing(f"output.directory: {path}"):
             path.mkdir(parents=True, exist_ok=True)
             # A resumed run keeps its model and guarantee until newer ones replace them.
             for name in _ENDING if resumed else (*FILES, CHECKPOINT, ASKED):
                 (path / name).unlink(missing_ok=True)
             for events in path.glob(f"{TENSORBOARD}/events.out.tfevents.*"):
                 events.unlink(missing_ok=True)
-        except OSError as error:
-            raise BadInput(
-                f"output.directory: {path} cannot be written ({type(error).__name__}); choose another folder"
-            ) from None
 
     def text(self, name: str, content: str) -> None:
         """Write a text file."""
@@ -68,7 +65,12 @@ class RunDirectory:
 
     def model(self, x: Vector) -> None:
         """Write the parameters of a model."""
-        self._replace("model.npz", lambda partial: _save(partial, x))
+
+        def save(partial: Path) -> None:
+            with partial.open("wb") as file:
+                np.savez(file, x=x)
+
+        self._replace("model.npz", save)
 
     def progress(
         self,
@@ -98,20 +100,31 @@ class RunDirectory:
         os.replace(partial, self.path / name)
 
 
+@contextmanager
+def writing(place: str, remedy: str = "choose another folder") -> Iterator[None]:
+    """Turn errors of writing a place into BadInput."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{place} cannot be written ({type(error).__name__}); {remedy}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def partial_of(path: Path) -> Path:
     """Return the name of a file while it is written."""
     return path.with_name(f".{path.name}.partial")
 
 
 def next_directory(path: Path, *, secure: bool) -> Path:
-    """Return the folder of the next run of that name: ``path``, or ``path-2``, ``path-3``, ... after the last one.
-
-    Args:
-        path: the folder of the first run.
-        secure: whether noise is secure; then a release in any of these folders spends the budget of the next run.
+    """Return ``path`` for the first run of that name, then ``path-2``, ``path-3``, ... after the last one.
 
     Raises:
-        BadInput: there is such a release, or a run that has not ended and may still release something.
+        BadInput: noise is ``secure``, and one of these folders holds a release, which spent the budget, or a run that
+            has not ended and may still release something.
     """
     numbered = re.compile(rf"{re.escape(path.name)}(?:-([0-9]+))?")
     try:
@@ -206,8 +219,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _save(path: Path, x: Vector) -> None:
-    with path.open("wb") as file:
-        np.savez(file, x=x)

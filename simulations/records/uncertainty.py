@@ -19,11 +19,7 @@ from userdp.arrays.types import Array
 
 
 def standard_errors(seen: HeldOut) -> dict[str, float]:
-    """Return metric -> one standard error over users, if there are two users and all values are finite.
-
-    It covers means over users, "predicted_minus_observed", "auc" for two classes that both occur, and "macro_f1" for
-    several classes.
-    """
+    """Return metric -> one standard error over users, if there are two users and all values are finite."""
     with np.errstate(over="ignore", invalid="ignore"):  # a model may have diverged
         errors = {name: error_of_mean(values) for name, values in seen.users.items()}
         if seen.target is not None and np.isfinite(seen.predicted).all():
@@ -40,12 +36,8 @@ def standard_errors(seen: HeldOut) -> dict[str, float]:
 def explained_error(users: Mapping[str, Array], constant: Mapping[str, Array]) -> dict[str, float]:
     """Return the standard error of the share that a model explains ("r2"), see `simulations.records.quality.explained`.
 
-    The share is one minus the ratio of two means over the same users. That the constant is fitted to these users counts
-    only to second order, since it has the least error of all constants.
-
-    Args:
-        users: metric -> (U,) of the model.
-        constant: metric -> (U,) of the best constant; empty if there is none.
+    The share is one minus the ratio of two means over the same users, metric -> (U,). That the constant is fitted to
+    these users counts only to second order, since it has the least error of all constants.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # a model may have diverged
         means = [{name: float(values.mean()) for name, values in one.items()} for one in (users, constant)]
@@ -63,11 +55,9 @@ def error_of_mean(values: Array) -> float:
 
 
 def error_of_influences(influences: Array, owners: NDArray[np.int64]) -> float:
-    """Return one standard error of a metric over samples; NaN for fewer than two users.
+    """Return one standard error of a metric over samples from their (N,) influences, which sum to zero, and (N,) users.
 
-    Args:
-        influences: (N,) how far each sample moves the metric; they sum to zero.
-        owners: (N,) the number of each sample's user.
+    NaN for fewer than two users.
     """
     users, places = np.unique(owners, return_inverse=True)
     if len(users) < 2:
@@ -96,14 +86,10 @@ def auc_influences(scores: Array, positive: NDArray[np.bool_]) -> Array | None:
 
 
 def f1_influences(cells: NDArray[np.int16], counts: NDArray[np.int64]) -> Array:
-    """(N,) The influence of each sample on the mean F1 of the classes.
+    """(N,) The influence of each sample on the mean F1 of the classes, from (N,) `HeldOut.cells` and (K, K) counts.
 
     With T correctly predicted samples of a class, and S the sum of its observed and its predicted ones, F1 is 2 T / S.
     A correct sample moves it by 2 / S more than another, and each sample that counts in S by F1 / S less.
-
-    Args:
-        cells: (N,) K times the observed class plus the predicted one, for K classes.
-        counts: (K, K) samples by observed and predicted class.
     """
     sums = counts.sum(axis=0) + counts.sum(axis=1)
     share = 1.0 / np.maximum(sums, 1)

@@ -30,9 +30,7 @@ class Advice:
     """The plan of a strategy, or its refusal.
 
     Attributes:
-        strategy: its name.
         configured: whether it is the file's own, with the file's settings; others have their defaults.
-        plan: None if it refuses.
         reason: why it refuses; empty if it does not.
         trusting: whether users have to trust the server.
     """
@@ -76,14 +74,7 @@ def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
     """Plan every strategy for the declared problem, users and budget, and sort by predicted excess risk.
 
     Strategies without a forecast come after those with one, and those that refuse last. The file's own strategy has the
-    file's settings, all others have their defaults.
-
-    Args:
-        config: its data are not opened.
-        progress: called before each plan.
-
-    Raises:
-        BadInput: facts are not declared, or contradict each other.
+    file's settings, all others have their defaults. BadInput if facts are not declared, or contradict each other.
     """
     problem, facts = starting_problem(config), public_facts(config)
     names = [name for name in STRATEGIES.loaded()[0] if name != REFERENCE]

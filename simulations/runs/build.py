@@ -39,11 +39,7 @@ def build_problem(config: RunConfig) -> Problem:
 
 
 def starting_problem(config: RunConfig) -> Problem:
-    """Build the loss for training: it starts at the public model of the configuration, if that names one.
-
-    Raises:
-        BadInput: that model cannot be read or does not fit, or declarations contradict each other.
-    """
+    """Build the loss for training, at the configuration's public model if it names one, which has to fit."""
     problem, file = build_problem(config), config.problem.initial_model
     return problem if file is None else problem.starting_at(public_model(problem, Path(file)))
 
@@ -72,9 +68,6 @@ def _refuse_unusable(config: RunConfig, columns: Sequence[str]) -> None:
 
     One person's cell can decide this, and everybody sees whether a run stops. So a run with secure noise, which
     protects real people, continues, and a warning in the log informs the holder of the data.
-
-    Raises:
-        BadInput: noise is seeded, which is for simulations.
     """
     if config.privacy.noise == "secure":
         for sentence in columns:
@@ -112,11 +105,7 @@ def server_datasets(config: RunConfig) -> Datasets:
 
 
 def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFacts:
-    """Return the facts that a plan may use: declarations, and the counted users if no number is declared.
-
-    Args:
-        config: with the declarations.
-        train: the training users, once they are read; a plan has none, and refuses what is not declared.
+    """Return the facts that a plan may use: declarations, and the counted users ``train`` if no number is declared.
 
     Raises:
         BadInput: data.users is not declared and there is no federation to count, or its count is another number.
@@ -141,11 +130,8 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
     """Compare the declared number of samples, by which means are divided, with that of the training users.
 
     One user's number of samples must not decide whether a run is refused, which everybody can see. So a difference is a
-    warning to the holder of the data alone, without the number. If the guarantee is for replacing one sample,
-    neighbours have the same number, which then is public.
-
-    Raises:
-        BadInput: the two differ, under such a guarantee.
+    warning to the holder of the data alone, without the number. Only a guarantee for replacing one sample makes the
+    number public, and a difference an error.
     """
     if facts.samples in (None, train.samples):
         return
@@ -198,11 +184,7 @@ def make_strategy(
 
 
 def prepared_if(wanted: str, make: Callable[..., UserLevelStrategy]) -> UserLevelStrategy:
-    """Call ``make``, with a ``preparation`` or without, according to a file's ``preparation``.
-
-    Raises:
-        BadInput: the plan cannot be made.
-    """
+    """Call ``make``, with a ``preparation`` or without, according to a file's ``preparation``."""
     if wanted == "learn":
         return make(preparation=LearnCoordinates)
     if wanted == "where_useful":
@@ -231,11 +213,7 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
 
 
 def make_plan(config: RunConfig) -> Plan:
-    """Compute all numbers of a run, from the configuration alone.
-
-    Raises:
-        BadInput: something is not declared, or the population is too small for the strategy.
-    """
+    """Compute all numbers of a run from the configuration; BadInput if facts are missing or users too few."""
     return with_declarations(make_strategy(config, starting_problem(config), public_facts(config)).plan, config)
 
 

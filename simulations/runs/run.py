@@ -68,12 +68,7 @@ class RunOutcome:
 
 @contextmanager
 def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterator[Grid]:
-    """Yield the configured grid, its nodes ready to answer; close it afterwards.
-
-    Raises:
-        BadInput: a sample that the problem cannot use.
-        RunFailed: Ray cannot be reached or started, or has too few GPUs.
-    """
+    """Yield the configured grid, its nodes ready to answer; close it afterwards."""
     engine, train = config.engine, datasets.users
     # Masks hide nothing unless several nodes share a sum.
     nodes = MOST_NODES if config.privacy.trust == "sum" else worthwhile_nodes(problem, train)
@@ -167,11 +162,7 @@ def _reason(error: BaseException) -> str:
 
 
 def insist(config: RunConfig, plan: Plan) -> None:
-    """Refuse a run whose plan predicts a model far worse than the initial one, unless ``output.anyway`` is set.
-
-    Raises:
-        BadInput: it is not set.
-    """
+    """Refuse a run whose plan predicts a model far worse than the initial one, unless ``output.anyway`` is set."""
     if plan.forecast is None or not plan.forecast.hopeless or config.output.anyway:
         return
     raise BadInput(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import shards
+from simulations.records.run_directory import writing
 from simulations.runs.build import load_datasets
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.synthetic.source import SyntheticData
@@ -28,15 +29,10 @@ _ARRAYS = ("features", "offsets", "users", "labels")
 
 
 def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
-    """Deal the users of the configured data to silos, in consecutive blocks as even as possible.
+    """Deal the users of the configured data to silos, in even consecutive blocks; return the users of each silo.
 
     This is a rehearsal: in a real federation nobody has the data of all silos, and each runs `prepare` on its table.
-
-    Returns:
-        Users of each silo.
-
-    Raises:
-        BadInput: the data cannot be used, or hold out users, who would be in no silo.
+    BadInput if the data cannot be used, or hold out users, who would be in no silo.
     """
     federation, labels = _people(config)
     blocks = shards(federation.users, nodes=len(folders))
@@ -48,19 +44,13 @@ def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
 
 
 def prepare(config: RunConfig, folder: Path, first: int) -> int:
-    """Make the folder of one silo from its own table.
+    """Make the folder of one silo from its own table, and return its number of users.
 
     Args:
         config: of the run; data.path is the silo's own table, data.users the number of users that the silo has promised
-            (public).
+            (public). BadInput if the table cannot be used, or has fewer.
         folder: the folder to make.
         first: number of the silo's first user among those of all silos; the silos agree on it.
-
-    Returns:
-        Users of the silo.
-
-    Raises:
-        BadInput: the table cannot be used, or has fewer users than promised.
     """
     federation, labels = _people(config)
     here = np.arange(federation.users)
@@ -69,13 +59,10 @@ def prepare(config: RunConfig, folder: Path, first: int) -> int:
 
 
 def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
-    """Build the node of a silo's folder.
+    """Build the node of a silo's folder; BadInput if it was not made for this configuration.
 
     If a user has more samples than declared, the first ones count. The number of one user's samples must not decide
     whether the silo takes part: all its users would be missing because of that one.
-
-    Raises:
-        BadInput: the folder was not made for this configuration.
     """
     block, users, labels = _read(folder / FILE)
     fewest, most = config.data.sample_limits
@@ -110,12 +97,10 @@ def _write(folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray
     arrays = {"features": block.dense_features, "offsets": block.offsets, "users": users, "labels": labels}
     if block.targets is not None:
         arrays["targets"] = block.targets
-    try:
+    with writing(str(folder / FILE)):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / FILE).open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise BadInput(f"{folder / FILE} cannot be written ({type(error).__name__}); choose another folder") from None
 
 
 def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str]]:

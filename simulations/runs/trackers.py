@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from simulations.records.evaluation import best_constant
 from simulations.records.released_fields import SHARED, kept
-from simulations.records.run_directory import TENSORBOARD, as_json, flat
+from simulations.records.run_directory import TENSORBOARD, as_json, flat, read_json
 from strategies.core.results import RoundRecord
 from userdp.errors import BadInput
 
@@ -34,15 +34,7 @@ Parameters = Mapping[str, bool | int | float | str]
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a run.
-
-    Attributes:
-        directory: of the run.
-        error: why it stopped; None if it did not.
-        metrics: "final/...", "initial/..." and "constant/..." of held-out users; epsilon and delta of a guarantee.
-        texts: the guarantee in one sentence, its unit, relation, adversary and assumptions, and the error.
-        files: name -> content of result.json and, if there is one, report.html, without private fields.
-    """
+    """The end of a run: its error, metrics ("final/...", "initial/...", "constant/..."), texts and files' contents."""
 
     directory: Path
     error: str | None
@@ -157,11 +149,7 @@ TRACKERS: Mapping[str, tuple[str, str, Callable[[Path, Parameters], Tracker]]] =
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse trackers whose package is not installed.
-
-    Raises:
-        BadInput: one is missing.
-    """
+    """Refuse trackers whose package is not installed."""
     for name in names:
         module, package, _ = TRACKERS[name]
         if find_spec(module) is None:
@@ -175,12 +163,8 @@ def check_installed(names: Sequence[str]) -> None:
 def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundRecord], None]]:
     """Open trackers of a run, and yield a function to call after every round; later failures are warnings.
 
-    Args:
-        names: of `TRACKERS`.
-        directory: of the run: config.toml and plan.json on entry, the other files on exit.
-
-    Raises:
-        BadInput: a package is missing or a tracker cannot be opened.
+    The directory holds config.toml and plan.json on entry, the other files on exit. BadInput if a package is missing or
+    a tracker cannot be opened.
     """
     check_installed(names)
     guarded: list[_Guarded] = []
@@ -237,7 +221,7 @@ def _opened(name: str, directory: Path) -> Tracker:
 def _parameters(directory: Path) -> dict[str, bool | int | float | str]:
     """Return the configuration as "section.key", the plan's numbers as "plan.name"; tables and lists as JSON."""
     config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
-    plan = _json(directory / "plan.json")
+    plan = read_json(directory / "plan.json")
     numbers = {name: value for name, value in plan.items() if not isinstance(value, dict | list)} | plan["numbers"]
     values: dict[str, Any] = {}
     for name, section in {**config, "plan": numbers}.items():
@@ -262,8 +246,8 @@ def _ending(directory: Path) -> Ending | None:
     """Read the end of a run from its files; None if it could not write them."""
     if not (directory / "result.json").is_file():
         return None
-    guarantee = _json(directory / "guarantee.json")
-    result = kept("result.json", _json(directory / "result.json"), SHARED)
+    guarantee = read_json(directory / "guarantee.json")
+    result = kept("result.json", read_json(directory / "result.json"), SHARED)
     reference = result["reference"]
     columns = {"final": result["metrics"], "initial": reference["initial"], "constant": best_constant(reference) or {}}
     metrics = {f"{column}/{name}": value for column, of in columns.items() for name, value in of.items()}
@@ -284,8 +268,3 @@ def _ending(directory: Path) -> Ending | None:
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values

@@ -24,7 +24,6 @@ from simulations.records.released_fields import (
     SHARED,
     all_fields,
     field_of,
-    fields_in,
     is_private,
     kept,
 )
@@ -99,6 +98,16 @@ def neighbours(name, folder, go):
     first = go(path)
     write(path, worst_user=who)
     return first, go(path)
+
+
+def fields_in(values, path=""):
+    """Path with dots -> value, of all that is no table; lists and empty tables are values."""
+    if not isinstance(values, dict) or (path and not values):
+        return {path: values}
+    found = {}
+    for name, inner in values.items():
+        found |= fields_in(inner, f"{path}.{name}" if path else str(name))
+    return found
 
 
 def read(directory):
