@@ -21,9 +21,11 @@ from simulations.terminal import (
     Output,
     Overrides,
     TrustCode,
+    argument,
     assignments,
     exit_codes,
     log_warnings,
+    option,
     print_json,
     working,
 )
@@ -82,26 +84,17 @@ def options(
     "userdp run --resume runs/quickstart-auto-seed1",
 )
 def run(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="Configuration file (TOML); not needed with --resume.", show_default=False
-        ),
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="local or ray; overrides engine.kind.", show_default=False)] = None,
+    file: Annotated[Path | None, argument("[FILE]", "Configuration file (TOML); not needed with --resume.")] = None,
+    engine: Annotated[str | None, option("local or ray; overrides engine.kind.")] = None,
     overrides: Overrides = None,
-    seed: Annotated[int | None, typer.Option(help="Overrides seed.", show_default=False)] = None,
+    seed: Annotated[int | None, option("Overrides seed.")] = None,
     output: Output = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Run even if the plan predicts a model far worse than the initial one.")
+        bool, option("Run even if the plan predicts a model far worse than the initial one.", "--anyway")
     ] = False,
     resume: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIRECTORY",
-            help="Resume the killed or failed run in this directory; it ends as if nothing had stopped it.",
-            show_default=False,
-        ),
+        option("Resume the killed or failed run in this directory, with the same result.", metavar="DIRECTORY"),
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
@@ -138,7 +131,7 @@ def run(
 def plan(
     file: File,
     overrides: Overrides = None,
-    everything: Annotated[bool, typer.Option("--all", help="Plan every strategy, like userdp advise.")] = False,
+    everything: Annotated[bool, option("Plan every strategy, like userdp advise.", "--all")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -194,18 +187,17 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
 def compare(
     file: File,
     overrides: Overrides = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds; overrides seeds.", show_default=False)] = None,
+    seeds: Annotated[int | None, option("Number of seeds; overrides seeds.")] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Ray processes, one CPU each; all CPUs by default, 0 for none.", show_default=False),
+        int | None, option("Ray processes, one CPU each; all CPUs by default, 0 for none.", min=0)
     ] = None,
     output: Output = None,
     against_oracle: Annotated[
         bool,
-        typer.Option(
-            "--against-oracle",
-            help="Add clipping strategies tuned on the private data itself; they are NOT private, and only show what "
+        option(
+            "Add clipping strategies tuned on the private data itself; they are NOT private, and only show what "
             "tuning would be worth.",
+            "--against-oracle",
         ),
     ] = False,
     as_json: Json = False,
@@ -246,20 +238,15 @@ def audit(
     file: File,
     overrides: Overrides = None,
     one_run: Annotated[
-        bool, typer.Option("--one-run", help="Audit one run of the file's own users and model, with many canaries.")
+        bool, option("Audit one run of the file's own users and model, with many canaries.", "--one-run")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Audit every strategy at the file's budget.")] = False,
+    everything: Annotated[bool, option("Audit every strategy at the file's budget.", "--all")] = False,
     runs: Annotated[int, typer.Option(help="Runs of the small instance; more runs tighten the bound.")] = 1000,
     canaries: Annotated[
-        int | None,
-        typer.Option(
-            help="Canaries of --one-run; by default one for each model parameter, 1000 at most.", show_default=False
-        ),
+        int | None, option("Canaries of --one-run; by default one for each model parameter, 1000 at most.")
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes; all CPUs by default, 0 for none.", show_default=False)
-    ] = None,
+    workers: Annotated[int | None, option("Processes; all CPUs by default, 0 for none.", min=0)] = None,
     output: Output = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -290,17 +277,13 @@ def audit(
     "userdp report runs/quickstart-auto-seed1 --released for-others",
 )
 def report(
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Directory of a run, a comparison or an audit.", show_default=False),
-    ],
+    directory: Annotated[Path, argument("DIR", "Directory of a run, a comparison or an audit.")],
     released: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Write a copy of the run for others into this new folder: report, model, guarantee, and no field that the "
+            "guarantee does not cover.",
             metavar="FOLDER",
-            help="Write a copy of the run for others into this new folder: report, model, guarantee, and no field that "
-            "the guarantee does not cover.",
-            show_default=False,
         ),
     ] = None,
     debug: Debug = False,
@@ -325,28 +308,14 @@ def report(
     "userdp predict runs/heights-dp_fed_sgd-seed0 others.parquet --output scores.parquet --json | jq .metrics",
 )
 def predict(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_DIRECTORY",
-            help="Directory of a run, or a copy made by report --released.",
-            show_default=False,
-        ),
-    ],
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.", show_default=False)],
+    directory: Annotated[Path, argument("RUN_DIRECTORY", "Directory of a run, or a copy made by report --released.")],
+    table: Annotated[Path, argument("TABLE", "CSV or Parquet file.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="CSV or Parquet file for the predictions; TABLE-predictions.csv here by default.",
-            show_default=False,
-        ),
+        option("CSV or Parquet file for the predictions; TABLE-predictions.csv here by default.", metavar="FILE"),
     ] = None,
     keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN", help="Copy this column of TABLE into the predictions; repeatable.", show_default=False
-        ),
+        list[str] | None, option("Copy this column of TABLE into the predictions; repeatable.", metavar="COLUMN")
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,

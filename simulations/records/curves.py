@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from simulations.records.held_out import HeldOut
 from simulations.records.measured import BINS
-from simulations.records.ranking import groups_alike
+from simulations.records.quality import groups_alike
 from simulations.records.uncertainty import error_of_influences
 from userdp.arrays.types import Array
 

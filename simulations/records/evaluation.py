@@ -175,7 +175,7 @@ def better(metrics: Mapping[str, float], other: Mapping[str, float] | None) -> b
 
 
 def best_constant(reference: Mapping[str, Any]) -> Mapping[str, float] | None:
-    """Return the metrics that a model must beat, from result.json's "reference": of the released constant, else the best."""
+    """Return the metrics that a model must beat, from result.json's "reference": the released or best constant's."""
     constant: Mapping[str, float] | None = reference.get("released_constant") or reference.get("constant")
     return constant
 

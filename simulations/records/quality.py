@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from simulations.records.held_out import held_out, predictions
 from simulations.records.measured import BINS, ERRORS, EXPLAINED, PERCENTILES, SPREAD
-from simulations.records.ranking import groups_alike, ranks
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
 from userdp.problems import Problem
@@ -115,3 +114,18 @@ def _spread(users: dict[str, Array]) -> dict[str, float]:
         values = np.percentile(users[name], PERCENTILES, method="inverted_cdf")
         found |= {f"{name}_p{share}": float(value) for share, value in zip(PERCENTILES, values, strict=True)}
     return found
+
+
+def ranks(values: Array) -> Array:
+    """(N,) Ranks in rising order, from 1; equal values share the mean of their ranks."""
+    _, places, times = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(times) - 0.5 * (times - 1))[places])
+
+
+def groups_alike(predicted: Array, groups: int) -> NDArray[np.int64]:
+    """(N,) The group of each sample, 0 with the lowest predictions.
+
+    Groups have equal sizes up to ties: equal predictions share a group, so that the order of the samples does not
+    matter, and some of the ``groups`` may be empty.
+    """
+    return ((ranks(predicted) - 0.5) * groups / len(predicted)).astype(np.int64)

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.records.held_out import HeldOut
-from simulations.records.quality import explained_by
-from simulations.records.ranking import ranks
+from simulations.records.quality import explained_by, ranks
 from userdp.arrays.types import Array
 
 
