@@ -251,13 +251,21 @@ class _Run:
         guarantee = self._guarantee(failed=error is not None)
         self.files.progress(outcome.rounds, model, lambda: self._promise(guarantee), now=True)
         self.files.json("data.json", self._data())
-        metrics, initial = self._last_metrics(), outcome.initial_metrics
+        measured = [record.metrics for record in outcome.rounds if record.metrics]
+        metrics, initial = measured[-1] if measured else outcome.initial_metrics, outcome.initial_metrics
+        reference: dict[str, Any] = {"initial": initial}
+        shown: dict[str, Any] = {}
         if error is None:  # a failed run measures nothing more
-            metrics = self._with_details(model, self.schedule.of(model))
-            initial = self._with_details(self.problem.initial(), initial)
-        result = self._result(guarantee, metrics, initial, {} if error is not None else self._constants())
-        if error is None:
-            result |= plain(self.evaluation.shown(model))
+            measure, released = self.evaluation, outcome.constant
+            metrics = self.schedule.of(model)
+            metrics |= measure.details(model, metrics)
+            reference = {
+                "initial": initial | measure.details(self.problem.initial(), initial),
+                "constant": measure.constant or None,
+                "released_constant": None if released is None else measure.whole(released) or None,
+            }
+            shown = measure.shown(model)
+        result: dict[str, Any] = plain(self._result(guarantee, metrics, reference) | shown)
         if self.code:
             result["code"] = self.code
         if error is not None:
@@ -266,17 +274,6 @@ class _Run:
             result |= {"not_measured": reason, "better_than_initial": None, "better_than_constant": None}
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model, self.plan, guarantee)
-
-    def _with_details(self, model: Vector, metrics: dict[str, float]) -> dict[str, float]:
-        return metrics | self.evaluation.details(model, metrics)
-
-    def _constants(self) -> dict[str, dict[str, float] | None]:
-        """Return metrics of the best constant of the held-out users, and of the one that the run released."""
-        released = self.strategy.result.constant
-        return {
-            "constant": self.evaluation.constant or None,
-            "released_constant": None if released is None else self.evaluation.whole(released) or None,
-        }
 
     def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return the content of guarantee.json."""
@@ -302,24 +299,13 @@ class _Run:
             "table_private": None if report is None else report.as_dict(),
         }
 
-    def _last_metrics(self) -> dict[str, float]:
-        measured = [record.metrics for record in self.strategy.result.rounds if record.metrics]
-        return measured[-1] if measured else self.strategy.result.initial_metrics
-
-    def _result(
-        self,
-        guarantee: Guarantee,
-        metrics: dict[str, float],
-        initial: dict[str, float],
-        constants: dict[str, dict[str, float] | None],
-    ) -> dict[str, Any]:
+    def _result(self, guarantee: Guarantee, metrics: dict[str, float], reference: dict[str, Any]) -> dict[str, Any]:
         """Return the content of result.json; released_fields.toml lists the kinds of its fields."""
         outcome, train = self.strategy.result, self.datasets.train
         if self.config.strategy.kind == REFERENCE:
             self.non_private = metrics
-        reference = {"initial": initial, **constants}
         seconds = [record.seconds for record in outcome.rounds]
-        result = {
+        return {
             "name": self.config.name,
             "strategy": self.config.strategy_name,
             "problem": self.config.problem.kind,
@@ -335,7 +321,7 @@ class _Run:
             "reference": reference,
             "reference_private": {"non_private": self.non_private},
             "better_than_constant": better(metrics, best_constant(reference)),
-            "better_than_initial": better(metrics, initial),
+            "better_than_initial": better(metrics, reference["initial"]),
             "missing_users_private": outcome.missing_users,
             "non_finite_users_private": outcome.non_finite_users,
             "seconds": {
@@ -346,5 +332,3 @@ class _Run:
             "computed": self.problem.computed() or None,
             "versions": versions(),
         }
-        values: dict[str, Any] = plain(result)
-        return values
