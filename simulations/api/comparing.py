@@ -113,7 +113,6 @@ def compare(
 
 
 def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Comparison:
-    """Return the comparison; write a frame into the folder ``tables``."""
 
     def declared(path: str) -> Comparison:
         return parse_comparison(sections(_in_grid(settings), path, OF_A_COMPARISON, "comparison"))

@@ -59,10 +59,7 @@ class WithReport:
 
     @without_internals
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one HTML page.
-
-        Args:
-            path: of the file; report.html in the result's directory by default.
+        """Write the report, one HTML page; report.html in the result's directory by default.
 
         Raises:
             BadInput: neither a path nor a directory, or a file that cannot be written.

@@ -37,11 +37,7 @@ def configured(
     parse: Callable[[Mapping[str, Any]], T],
     load: Callable[[str | Path], T],
 ) -> T:
-    """Return the configuration of a call: ``declared`` for the path of a table, else ``data`` parsed or loaded.
-
-    Raises:
-        BadInput: settings beside a configuration, or data of another type.
-    """
+    """Return the configuration of a call: ``declared`` for the path of a table, else ``data`` parsed or loaded."""
     if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
         return declared(absolute_path(data))
     given = [key for key, value in settings.items() if value is not None]
@@ -63,12 +59,8 @@ def configured(
 def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name: str) -> dict[str, Any]:
     """Return the values of a configuration file, for the table at ``path``; BadInput for an unknown key.
 
-    Args:
-        settings: keys of the sections [data] (of a table) and [privacy], keys on ``top`` of the file, and the problem's
-            ``initial_model``. A section may be its kind alone: ``strategy="dp_fed_sgd"``. None means not given.
-        path: of the table.
-        top: keys on top of the file.
-        name: of the configuration, unless the settings have one.
+    ``settings`` hold keys of [data] (of a table) and [privacy], keys on ``top`` of the file, and the problem's
+    ``initial_model``. A section may be its kind alone: ``strategy="dp_fed_sgd"``. None means not given.
     """
     raw: dict[str, Any] = {"name": name, "data": {"kind": "table", "path": path}, "privacy": {}}
     for key, value in settings.items():

@@ -159,11 +159,8 @@ class SavedModel:
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
         """Return the metrics, and below them errors in the units of the target if its range is declared."""
         section = self.config.data.model_dump(exclude_none=True)
-        columns = {name: metrics[name].dropna() for name in metrics}
-        more = {
-            name: in_target_units(dict(zip(map(str, one.index), one, strict=True)), section)
-            for name, one in columns.items()
-        }
+        columns = {name: {str(key): one for key, one in metrics[name].dropna().items()} for name in metrics}
+        more = {name: in_target_units(one, section) for name, one in columns.items()}
         return pd.concat([metrics, pd.DataFrame(more)]) if any(more.values()) else metrics
 
     def _columns(self) -> Columns:
@@ -179,7 +176,6 @@ class SavedModel:
 
 
 def _with_names(found: pd.DataFrame, levels: Sequence[object]) -> pd.DataFrame:
-    """Replace classes 0, 1, ... by the declared levels."""
     if "probability" not in found and "probability.0" not in found:
         return found
     numbers = all(isinstance(level, int | float) and not isinstance(level, bool) for level in levels)

@@ -27,15 +27,11 @@ _SUFFIXES = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a table, and the columns of it beside the predictions.
+    """The scores of a table.
 
-    Attributes:
-        output: the file of predictions.
-        unusable: rows without a prediction, because the model cannot use one of their cells.
-        metrics: one row a metric, columns "this model", "best constant" and "initial model"; None if the table cannot
-            be measured.
-        in_units: the same, with errors in the target's units.
-        not_measured: why the table cannot be measured, or None.
+    ``unusable`` rows have a cell that the model cannot use. ``metrics`` have one row a metric, and the columns of
+    `SavedModel.evaluate`; they and their copy ``in_units`` of the target are None if ``not_measured`` names a reason.
+    ``kept`` are the table's columns beside the predictions.
     """
 
     output: Path
@@ -70,12 +66,8 @@ def score(
 ) -> Scores:
     """Predict every row of a table, write the predictions, and measure the model if the table allows it.
 
-    Args:
-        directory: of a run.
-        table: CSV or Parquet file.
-        output: CSV or Parquet file to write; ``table``'s name with "-predictions.csv", in the current folder, if None.
-        keep: columns of the table to copy into it, such as a row's person.
-        trust_code: as for `simulations.api.prediction.load_model`.
+    ``output`` is by default the table's name with "-predictions.csv", in the current folder; ``keep`` names columns of
+    the table to copy into it, such as a row's person.
     """
     target = Path(f"{table.stem}-predictions.csv") if output is None else output
     if target.suffix.lower() not in _SUFFIXES:

@@ -108,7 +108,6 @@ class TrainedModel(SavedModel, WithReport):
         return [] if reason is None else [f"Not measured: {reason}."]
 
     def _shown(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the few metrics that matter most, and the others."""
         whole, errors = self.in_target_units(self.summary()).astype(object), self._errors
         if len(whole):
             whole = whole.apply(

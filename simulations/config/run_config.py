@@ -47,13 +47,9 @@ class PrivacySection(Section):
     """The budget and the protected unit."""
 
     epsilon: float = Field(gt=0, description="Budget; 1 is strong, 10 is weak.")
-    delta: float = Field(
-        ge=0, lt=1, description="Budget; well below 1/users. 0 is pure privacy, which few strategies promise."
-    )
+    delta: float = Field(ge=0, lt=1, description="Well below 1/users; 0 is pure privacy, which few strategies promise.")
     unit: Literal["user", "sample"] = Field("user", description="One whole user, or one sample (much weaker).")
-    allow_large_delta: bool = Field(
-        False, description="Accept delta >= 1/users, which permits publishing a user's data."
-    )
+    allow_large_delta: bool = Field(False, description="Accept delta >= 1/users, which may publish a user's data.")
     noise: Literal["seeded", "secure"] = Field(
         "seeded",
         description="Source of the noise. seeded: the seed, so that a run can be repeated; for simulations, never for "
@@ -98,9 +94,7 @@ class EngineSection(Section):
         "reserves none, and actors share the first GPU that they see. Unused by local.",
     )
     address: str | None = Field(None, description="Address of a running Ray cluster; a private one by default.")
-    timeout: float = Field(
-        3600.0, gt=0, description="Seconds a round may take before unanswered users count as missing."
-    )
+    timeout: float = Field(3600.0, gt=0, description="Seconds of a round before unanswered users count as missing.")
     roster_timeout: float = Field(60.0, gt=0, description="Seconds to wait until every user has a node.")
 
 
@@ -141,9 +135,7 @@ class OutputSection(Section):
         "console and by --json; by default with seeded noise only. Files of the run directory hold them in any case, "
         "under names that end in _private; trackers never get them.",
     )
-    trackers: list[Literal["mlflow", "tensorboard"]] = Field(
-        [], description="Further places to write during the run; needs userdp[trackers]."
-    )
+    trackers: list[Literal["mlflow", "tensorboard"]] = Field([], description="Also write here; needs userdp[trackers].")
 
 
 def strategy_section(kind: str) -> type[StrategyOptions]:
@@ -208,11 +200,9 @@ class RunConfig(Section):
     def toml(self) -> str:
         """Return the configuration with every default; it reads back as the same configuration."""
         values = self.model_dump(exclude_none=True)
-        for section in values.values():
+        for name, section in values.items():
             if isinstance(section, dict) and "kind" in section:
-                rest = dict(section)
-                section.clear()
-                section.update({"kind": rest.pop("kind")}, **rest)
+                values[name] = {"kind": section["kind"], **section}
         return tomli_w.dumps(values)
 
 
@@ -292,8 +282,6 @@ def _with_preparation(config: RunConfig) -> RunConfig:
 
 
 def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
-    """Return the file's (problem, data, population, strategy); None for a kind that is missing or unknown."""
-
     def kind(name: str, key: str, kinds: Container[str]) -> str | None:
         section = raw.get(name)
         found = section.get(key) if isinstance(section, Mapping) else None

@@ -3,11 +3,14 @@
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from userdp.errors import BadInput, UserdpError
+
+if TYPE_CHECKING:
+    from simulations.config.run_config import RunConfig
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
@@ -35,11 +38,9 @@ def keys(
 @app.command()
 def split(config: Config, output: Folder, silos: Silos = 3, overrides: Overrides = "") -> None:
     """Deal the users of one data set to silos, for a rehearsal."""
-    from simulations.config.run_config import load_config  # noqa: PLC0415
-    from simulations.flower import separated  # noqa: PLC0415
     from simulations.runs.silos import split as deal  # noqa: PLC0415
 
-    counts = deal(load_config(config, separated(overrides)), [output / f"silo-{silo + 1}" for silo in range(silos)])
+    counts = deal(_loaded(config, overrides), [output / f"silo-{silo + 1}" for silo in range(silos)])
     typer.echo(f"silos: {', '.join(map(str, counts))} users in {output}")
 
 
@@ -51,11 +52,9 @@ def prepare(
     overrides: Overrides = "",
 ) -> None:
     """Make one silo's folder from its own table."""
-    from simulations.config.run_config import load_config  # noqa: PLC0415
-    from simulations.flower import separated  # noqa: PLC0415
     from simulations.runs.silos import prepare as make  # noqa: PLC0415
 
-    users = make(load_config(config, separated(overrides)), output, first_user)
+    users = make(_loaded(config, overrides), output, first_user)
     typer.echo(f"silo: users {first_user} to {first_user + users - 1} in {output}")
 
 
@@ -96,6 +95,13 @@ def submit(
 
     link = (superlink, None if insecure else keys)
     raise typer.Exit(Submission(application, config, overrides, results, resume).run(*link, output))
+
+
+def _loaded(config: Path, overrides: str) -> "RunConfig":
+    from simulations.config.run_config import load_config  # noqa: PLC0415
+    from simulations.flower import separated  # noqa: PLC0415
+
+    return load_config(config, separated(overrides))
 
 
 def main() -> None:

@@ -33,8 +33,6 @@ _PEM = serialization.Encoding.PEM
 
 
 class _Authority:
-    """An authority that can sign as long as this object lives."""
-
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP384R1())
         self._name = _name("userdp throw-away authority")
@@ -58,10 +56,7 @@ class _Authority:
 def make_keys(folder: Path, silos: int, gate_hosts: Sequence[str] = ()) -> bool:
     """Make the keys of every party, unless all exist and are valid for another day; return whether keys were made.
 
-    Args:
-        folder: every party gets a folder in it; only its owner may read the files.
-        silos: number of silos.
-        gate_hosts: further names and addresses of the gate, beside "gate".
+    Only the owner of ``folder`` may read the files. ``gate_hosts`` are further names and addresses of the gate.
     """
     files = _files(silos, gate_hosts)
     if _good([folder / name for name in files], folder / "superlink" / "ca.crt", silos):
@@ -80,7 +75,6 @@ def make_keys(folder: Path, silos: int, gate_hosts: Sequence[str] = ()) -> bool:
 
 
 def _files(silos: int, gate_hosts: Sequence[str]) -> Mapping[str, bytes]:
-    """Return path -> content of every file."""
     authority, coordinator = _Authority(), secrets.token_hex(32).encode()
     parties = {
         "superlink": authority.server(["superlink"]) | {"superexec.secret": coordinator},

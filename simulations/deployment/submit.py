@@ -29,14 +29,9 @@ _NEEDED = ("model.npz", "result.json", "guarantee.json", "report.html")
 
 @dataclass(frozen=True)
 class Submission:
-    """A run to submit.
+    """A run to submit: the folder of the Flower app, a configuration file in it, and overrides separated by ";".
 
-    Attributes:
-        app: folder of the Flower app.
-        config: configuration file, relative to that folder.
-        overrides: of the configuration, separated by ";".
-        results: folder that the ServerApp writes under this very path; each run gets a folder in it.
-        resume: name of the folder of a stopped run to resume; empty for a new run.
+    The ServerApp writes ``results`` under this very path, a folder for each run; ``resume`` names one of these.
     """
 
     app: Path
@@ -48,9 +43,7 @@ class Submission:
     def run(self, superlink: str, keys: Path | None, output: Path) -> int:
         """Submit the run, wait for its end and copy its files; return 0 only if it completed and left all of them.
 
-        Raises:
-            BadInput: the output folder cannot be written, or there is no run to resume.
-            RunFailed: the SuperLink does not take the run.
+        BadInput if ``output`` cannot be written, or there is no run to resume; RunFailed if the SuperLink refuses it.
         """
         if not os.access(output, os.W_OK):
             raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")

@@ -67,7 +67,6 @@ def _healthy(keys: Path | None) -> bool:
 
 
 def _register(link: Link, keys: Path | None) -> bool:
-    """Register every silo's key; return whether all are known."""
     for path in [] if keys is None else sorted(keys.glob("*.pub")):
         try:
             link.ask("supernode", "register", str(path), "LINK")

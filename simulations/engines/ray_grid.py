@@ -59,19 +59,12 @@ class _Worker:
 
 
 class RayGrid(InMachineGrid):
-    """Nodes in Ray actors, on this machine or on a cluster.
+    """Nodes in Ray actors, on this machine or on a cluster; ids 1..k in the order of ``user_blocks``.
 
-    Args:
-        problem: the loss.
-        federation: the data, or the recipe for it; put into the object store once and read there without a copy.
-        user_blocks: users of each node; ids 1..k in this order.
-        workers: actors; one a CPU of the cluster by default.
-        address: of a running Ray cluster; a private one on this machine by default.
-        gpus: share of a GPU that Ray reserves for each actor, which then sees no other; it limits the number of actors.
-            With 0 actors see all GPUs of their machine.
-
-    Raises:
-        RunFailed: Ray cannot be reached or started, or has no GPU to share.
+    Ray gets problem and federation once, and actors read them without a copy. There is one actor a CPU by default.
+    ``address`` is that of a running Ray cluster; a private one starts on this machine by default. ``gpus`` is the share
+    of a GPU that Ray reserves for each actor, which then sees no other; it limits the number of actors. With 0 actors
+    see all GPUs of their machine. RunFailed if Ray cannot be reached or started, or has no GPU to share.
     """
 
     def __init__(
@@ -173,7 +166,6 @@ class RayGrid(InMachineGrid):
         return replies, lost
 
     def _ask(self, worker: int, messages: Sequence[Message], reader: Reader) -> Any:
-        """Send messages to an actor; return Ray's reference to its answers."""
         x: Model = None
         tasks: list[Task] = []
         for message in messages:

@@ -102,8 +102,7 @@ class Checkpoints:
     def read(self) -> Resumed | None:
         """Read the state of a killed run; None if it was killed before its first round.
 
-        Raises:
-            BadInput: the run had another configuration or has ended, or its state cannot be read.
+        BadInput if the run had another configuration or has ended, or its state cannot be read.
         """
         kept, asked = self._read(CHECKPOINT), self._read(ASKED)
         if kept is not None:

@@ -49,11 +49,8 @@ def curves(seen: HeldOut) -> dict[str, Curve]:
 def roc(scores: Array, positive: NDArray[np.bool_], points: int | None = POINTS) -> tuple[Array, Array]:
     """Return the shares of negative and of positive samples above a falling threshold, from 0 to 1.
 
-    Args:
-        scores: (N,), finite.
-        positive: (N,) whether a sample is of class 1; both classes must occur.
-        points: number of points to keep, both ends included: the area under them differs by 2 / (points - 1) at most.
-            None keeps all, whose area is `simulations.records.quality.auc`.
+    ``scores`` (N,) are finite, and both classes of ``positive`` (N,) occur. Of all points, whose area is
+    `simulations.records.quality.auc`, ``points`` are kept, which changes the area by 2 / (points - 1) at most.
     """
     _, places = np.unique(-scores, return_inverse=True)
     above = np.cumsum(np.bincount(places, positive)), np.cumsum(np.bincount(places, ~positive))

@@ -16,7 +16,7 @@ def peak_memory() -> float:
 
 
 def own_version() -> str:
-    """Return the version of the running code: that of pyproject.toml beside it, as in a Flower app, if it exists."""
+    """Return the version in pyproject.toml beside the running code, as in a Flower app; else that of the package."""
     project = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if project.is_file():
         return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])

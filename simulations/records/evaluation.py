@@ -25,7 +25,7 @@ class Evaluation:
     """Measures models on held-out users, all with equal weight.
 
     Args:
-        problem: the loss, with its metrics, and its excess risk in closed form if the population is known.
+        problem: the loss, with its excess risk in closed form if the population is known.
         train: the training users, only for known facts about their population; or None.
         test: held-out users, or None.
     """
@@ -90,7 +90,6 @@ class Evaluation:
         return found | ({"curves": drawn} if (drawn := curves(seen)) else {})
 
     def _errors(self, x: Vector, seen: HeldOut) -> dict[str, float]:
-        """Return standard errors of the model's metrics, including those that compare it with another model."""
         errors = explained_error(seen.users, self._constant_by_user)
         if self._risk(x) is None and self._least_losses is not None:
             above = seen.users["test_loss"] - self._least_losses
@@ -182,13 +181,7 @@ def best_constant(reference: Mapping[str, Any]) -> Mapping[str, float] | None:
 
 @dataclass
 class Schedule:
-    """The ``evaluate_fn`` of a run: every few rounds, the first and the last, and only if the model changed.
-
-    Attributes:
-        evaluation: measures the model.
-        every: rounds between evaluations.
-        last: number of the last round.
-    """
+    """The ``evaluate_fn`` of a run: ``every`` few rounds, the first and the ``last``, and only if the model changed."""
 
     evaluation: Evaluation
     every: int

@@ -90,7 +90,6 @@ def predictions(problem: Problem, x: Vector, block: Block) -> tuple[dict[str, Ar
 
 
 def _compared(predicted: dict[str, Array], observed: Array) -> tuple[Array, Array, Target]:
-    """Return ``predicted``, ``observed`` and ``target`` of `HeldOut`."""
     if "probability" in predicted:
         return predicted["probability"], observed, "two classes"
     shares = [share for name, share in predicted.items() if name.startswith("probability.")]

@@ -97,15 +97,9 @@ def _key() -> bytes:
 
 
 def check_code(directory: Path, config: Values, *, trusted: bool) -> None:
-    """Refuse to import the code that a run directory names, before it is imported.
+    """Refuse to import the code that a run directory names, unless it is trusted and the same as the run had.
 
-    Args:
-        directory: of the run, from any sender.
-        config: the values of its config.toml, not yet parsed, because parsing imports the class of a strategy.
-        trusted: whether the caller trusts the code.
-
-    Raises:
-        BadInput: it names code that is not trusted, or differs from the code of the run.
+    ``config`` holds the values of its config.toml, not yet parsed, because parsing imports the class of a strategy.
     """
     named = code_in(config)
     if not named:

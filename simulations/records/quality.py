@@ -16,10 +16,8 @@ from userdp.problems import Problem
 def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, float]:
     """Measure a model x, (p,), on blocks of usable samples.
 
-    Returns:
-        "METRIC_p10", "METRIC_p50" and "METRIC_p90" of users' averages; "calibration_error" and
-        "predicted_minus_observed" if targets are predicted; "auc" for two classes that both occur; "macro_f1" for
-        several classes.
+    Returns "METRIC_p10", "METRIC_p50" and "METRIC_p90" of users' averages; "calibration_error" and
+    "predicted_minus_observed" if targets are predicted; "auc" for two classes that both occur; "macro_f1" for several.
     """
     seen = held_out(problem, x, blocks)
     spread = _spread(seen.users)

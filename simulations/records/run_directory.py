@@ -32,14 +32,9 @@ _SECONDS_BETWEEN_WRITES = 2.0
 
 
 class RunDirectory:
-    """Writes a run's files.
+    """Writes a run's files into a folder, made if needed; ``resumed`` if it holds the first part of this very run.
 
-    Args:
-        path: the folder; made if needed.
-        resumed: whether it holds the first part of this very run.
-
-    Raises:
-        BadInput: the folder cannot be made or written, or holds a release of another run with secure noise.
+    BadInput if it cannot be written, or holds a release of another run with secure noise.
     """
 
     def __init__(self, path: Path, *, resumed: bool = False) -> None:
@@ -122,9 +117,8 @@ def partial_of(path: Path) -> Path:
 def next_directory(path: Path, *, secure: bool) -> Path:
     """Return ``path`` for the first run of that name, then ``path-2``, ``path-3``, ... after the last one.
 
-    Raises:
-        BadInput: noise is ``secure``, and one of these folders holds a release, which spent the budget, or a run that
-            has not ended and may still release something.
+    BadInput if noise is ``secure``, and one of these folders holds a release, which spent the budget, or a run that has
+    not ended and may still release something.
     """
     numbered = re.compile(rf"{re.escape(path.name)}(?:-([0-9]+))?")
     try:
@@ -180,7 +174,6 @@ def _check_no_release(path: Path) -> None:
 
 
 def _noise(path: Path) -> str | None:
-    """Return privacy.noise of the run in a folder; None without a run."""
     try:
         return str(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"])
     except (OSError, ValueError, LookupError, TypeError):

@@ -27,12 +27,9 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Advice:
-    """The plan of a strategy, or its refusal.
+    """The plan of a strategy; or None, and the ``reason`` why it refuses.
 
-    Attributes:
-        configured: whether it is the file's own, with the file's settings; others have their defaults.
-        reason: why it refuses; empty if it does not.
-        trusting: whether users have to trust the server.
+    ``configured`` is the file's own strategy, with the file's settings. ``trusting`` if users have to trust the server.
     """
 
     strategy: str
@@ -74,7 +71,7 @@ def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
     """Plan every strategy for the declared problem, users and budget, and sort by predicted excess risk.
 
     Strategies without a forecast come after those with one, and those that refuse last. The file's own strategy has the
-    file's settings, all others have their defaults. BadInput if facts are not declared, or contradict each other.
+    file's settings, all others have their defaults.
     """
     problem, facts = starting_problem(config), public_facts(config)
     names = [name for name in STRATEGIES.loaded()[0] if name != REFERENCE]

@@ -79,8 +79,7 @@ def _refuse_unusable(config: RunConfig, columns: Sequence[str]) -> None:
 def server_datasets(config: RunConfig) -> Datasets:
     """Return the data that the server of a deployment may read: the recipe of synthetic users, nothing of a table.
 
-    Raises:
-        BadInput: a setting for which the server would need users' data, or noise that does not protect real people.
+    BadInput if it would need users' data, or noise does not protect real people.
     """
     data = config.data
     if config.output.reference:
@@ -107,8 +106,7 @@ def server_datasets(config: RunConfig) -> Datasets:
 def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFacts:
     """Return the facts that a plan may use: declarations, and the counted users ``train`` if no number is declared.
 
-    Raises:
-        BadInput: data.users is not declared and there is no federation to count, or its count is another number.
+    BadInput if users are neither declared nor counted, or both with different numbers.
     """
     data = config.data
     users, samples = data.declared_users, data.declared_samples
@@ -144,19 +142,6 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
         "declared number, so all gradients are too long or too short by the same factor",
         facts.samples,
     )
-
-
-def assumptions(config: RunConfig) -> tuple[str, ...]:
-    """Return the assumptions of a guarantee that the declared data add to the strategy's own."""
-    found = list(config.data.assumptions)
-    if config.problem.initial_model is not None:
-        found.append(
-            f"the initial model is public: {Path(config.problem.initial_model).name} was made without these users' "
-            "data, or what it cost them is counted on top"
-        )
-    if config.privacy.noise == "seeded":
-        found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
-    return tuple(found)
 
 
 @without_internals
@@ -201,14 +186,21 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
     """Add the assumptions about the data to a guarantee; unchanged if it does not hold."""
     if not guarantee.holds:
         return guarantee
-    found = assumptions(config)
+    found = list(config.data.assumptions)
+    if config.problem.initial_model is not None:
+        found.append(
+            f"the initial model is public: {Path(config.problem.initial_model).name} was made without these users' "
+            "data, or what it cost them is counted on top"
+        )
+    if config.privacy.noise == "seeded":
+        found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
     counted_by_sample = (guarantee.unit, guarantee.relation) == ("sample", "add_or_remove")
     if counted_by_sample and config.data.keeps_some_samples:
         # A further sample of a user above the limit can replace another one among those kept.
-        found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
+        found.append("a sample is one of those that data.max_samples keeps, and which are kept is public")
     if guarantee.unit == "sample" and config.data.sample_shape.sequence is not None:
         # A further row moves every later step, into other windows.
-        found += ("a sample is a window of its user's steps, and where windows begin is public",)
+        found.append("a sample is a window of its user's steps, and where windows begin is public")
     return replace(guarantee, assumptions=(*guarantee.assumptions, *found))
 
 

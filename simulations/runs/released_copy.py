@@ -18,9 +18,7 @@ _FILTERED = ("data.json", "result.json")
 def copy_released(directory: Path, target: Path) -> Path:
     """Copy the fields of a run that others may see into an empty or new folder, and return the path of its report.
 
-    Raises:
-        BadInput: the directory does not hold a run that has ended; its run promises nothing, or has noise that anybody
-            can remove; or the target holds something.
+    BadInput if the run has not ended, promises nothing, or has noise that anybody can remove.
     """
     _check(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

@@ -100,7 +100,7 @@ def run(
     Args:
         config: the run.
         grid: where to run; the configured engine's by default. Its nodes must hold the configured users.
-        datasets: the configured users, if they are in memory already; read as configured by default.
+        datasets: the configured users, if they are in memory already.
         directory: the folder to write, replacing a run in it; a new ``config.run_directory`` by default.
         progress: called after every round.
         report: also write report.html; `simulations.reports.report.render` can write it later.
@@ -110,8 +110,7 @@ def run(
         resume: resume the killed run with this configuration in ``directory``.
 
     Raises:
-        BadInput: something does not fit, or the directory's checkpoint is another configuration's or damaged; raised
-            before the directory is touched, unless a node or the opening of a tracker finds it.
+        BadInput: something does not fit; the directory is then untouched, unless a node or a tracker finds it.
         RunFailed: the run stopped; its directory holds config.toml, plan.json, the rounds so far, the last released
             model, guarantee.json with the spent budget, and result.json with "error".
     """
@@ -284,7 +283,6 @@ class _Run:
         }
 
     def _guarantee(self, *, failed: bool) -> Guarantee:
-        """Return the guarantee of the rounds that were run."""
         guarantee = with_assumptions(self.strategy.result.guarantee, self.config)
         if failed and guarantee.holds:
             return replace(guarantee, epsilon=self.strategy.spent_epsilon or 0.0)

@@ -46,11 +46,8 @@ def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
 def prepare(config: RunConfig, folder: Path, first: int) -> int:
     """Make the folder of one silo from its own table, and return its number of users.
 
-    Args:
-        config: of the run; data.path is the silo's own table, data.users the number of users that the silo has promised
-            (public). BadInput if the table cannot be used, or has fewer.
-        folder: the folder to make.
-        first: number of the silo's first user among those of all silos; the silos agree on it.
+    data.path is the silo's own table, and data.users the (public) number of users that it has promised; BadInput if it
+    has fewer. ``first`` is the number of its first user among those of all silos, who agree on it.
     """
     federation, labels = _people(config)
     here = np.arange(federation.users)
@@ -81,7 +78,6 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
 
 
 def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
-    """Return the users who take part, and their labels."""
     data = config.data
     if isinstance(data, SyntheticData):
         federation = load_datasets(config).users

@@ -167,45 +167,37 @@ def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundR
     a tracker cannot be opened.
     """
     check_installed(names)
-    guarded: list[_Guarded] = []
+    trackers: dict[str, Tracker] = {}
+    failed: set[str] = set()
 
     def track(record: RoundRecord) -> None:
-        for one in guarded:
-            one.round(record.round, _released(record))
+        for name, one in trackers.items():
+            if name not in failed:  # a server that does not answer may cost minutes each time
+                row = _released(record)
+                with _guarded(name, failed):
+                    one.round(record.round, row)
+
+    def finish(name: str) -> None:
+        with _guarded(name, failed):
+            trackers[name].finish(_ending(directory))
 
     with ExitStack() as stack:
         for name in dict.fromkeys(names):
-            one = _Guarded(name, _opened(name, directory))
-            stack.callback(one.finish, directory)
-            guarded.append(one)
+            trackers[name] = _opened(name, directory)
+            stack.callback(finish, name)
         yield track
 
 
-@dataclass
-class _Guarded:
-    """A tracker whose failures do not stop the run."""
-
-    name: str
-    tracker: Tracker
-    failed: bool = False
-
-    def round(self, number: int, values: Mapping[str, float]) -> None:
-        """Write a round, unless an earlier one failed: a server that does not answer may cost minutes each time."""
-        if not self.failed:
-            self._attempt(lambda: self.tracker.round(number, values))
-
-    def finish(self, directory: Path) -> None:
-        """Write the end, even after a failure."""
-        self._attempt(lambda: self.tracker.finish(_ending(directory)))
-
-    def _attempt(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception as error:
-            if not self.failed:
-                # Foreign messages may quote addresses with passwords.
-                log.warning("%s failed (%s): later rounds are in the run directory", self.name, type(error).__name__)
-            self.failed = True
+@contextmanager
+def _guarded(name: str, failed: set[str]) -> Iterator[None]:
+    """Keep the failure of a tracker from stopping the run; the first is a warning."""
+    try:
+        yield
+    except Exception as error:
+        if name not in failed:
+            # Foreign messages may quote addresses with passwords.
+            log.warning("%s failed (%s): later rounds are in the run directory", name, type(error).__name__)
+        failed.add(name)
 
 
 def _opened(name: str, directory: Path) -> Tracker:
@@ -243,7 +235,6 @@ def _released(record: RoundRecord) -> dict[str, float]:
 
 
 def _ending(directory: Path) -> Ending | None:
-    """Read the end of a run from its files; None if it could not write them."""
     if not (directory / "result.json").is_file():
         return None
     guarantee = read_json(directory / "guarantee.json")
