@@ -40,7 +40,7 @@ REFERENCE = "non_private"
 DEFAULT = "auto"
 """The strategy of a file that names none."""
 Preparing = Literal["learn", "none", "where_useful"]
-"""Whether a preparation precedes a strategy's own rounds."""
+"""The choice of a preparation before a strategy's own rounds."""
 
 
 class PrivacySection(Section):
@@ -176,13 +176,13 @@ class RunConfig(Section):
 
     @property
     def trains_reference(self) -> bool:
-        """Whether the run also trains without privacy."""
+        """True if the run also trains without privacy."""
         wanted = self.output.reference
         return self.strategy.kind != REFERENCE and (self.privacy.noise == "seeded" if wanted is None else wanted)
 
     @property
     def shows_private(self) -> bool:
-        """Whether reports, console and ``--json`` show private figures."""
+        """True if reports, console and ``--json`` show private figures."""
         wanted = self.output.private_figures
         return self.privacy.noise == "seeded" if wanted is None else wanted
 

@@ -1,1 +1,1 @@
-"""Records of a run: metrics, run directory, checkpoints, and the lists of what may be shown to whom."""
+"""Records of a run: metrics, run directory, checkpoints, and the lists of fields and log lines."""

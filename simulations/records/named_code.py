@@ -19,7 +19,7 @@ from userdp.problems.registry import PROBLEMS
 log = logging.getLogger("userdp")
 _KEY = Path("userdp") / "key"
 NO_FILE = "no file"
-"""In place of a digest."""
+"""The value for a digest that cannot be computed."""
 
 Values = RunConfig | Mapping[str, Any]
 """A configuration, or its values as read: a stranger's are inspected before anything is imported."""

@@ -1,4 +1,4 @@
-"""Every field that leaves a run, with its kind: what may be shown to whom.
+"""Every field that leaves a run, with its kind: who may see it.
 
 released_fields.toml lists the fields; the class of a strategy lists what its rounds record
 (`strategies.core.recipe.Fact`). A field that is not listed counts as private, so that it stays at home; a test finds
