@@ -81,15 +81,6 @@ def data() -> list[Entry]:
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-def entry(what: str, entries: list[Entry], name: str) -> Entry:
-    """Return the entry of that name; BadInput if there is none."""
-    names = [entry["name"] for entry in entries]
-    if name not in names:
-        hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
-        raise BadInput(f"{what} has no {name!r}{hint}")
-    return entries[names.index(name)]
-
-
 def _settings(model: Any, left_out: tuple[str, ...]) -> dict[str, str]:
     return {name: field.description or "" for name, field in model.model_fields.items() if name not in left_out}
 
@@ -138,7 +129,11 @@ def show(what: str, name: str | None, as_json: bool) -> None:
     }
     entries = listings[what]()
     if name is not None and place is None:
-        entries = [entry(what, entries, name)]
+        names = [entry["name"] for entry in entries]
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+            raise BadInput(f"{what} has no {name!r}{hint}")
+        entries = [entries[names.index(name)]]
     if as_json:
         print_json(entries)
     else:
