@@ -63,7 +63,7 @@ class RayGrid(InMachineGrid):
 
     Ray gets problem and federation once, and actors read them without a copy. There is one actor a CPU by default.
     ``address`` is that of a running Ray cluster; a private one starts on this machine by default. ``gpus`` is the share
-    of a GPU that Ray reserves for each actor, which then sees no other; it limits the number of actors. With 0 actors
+    of a GPU that Ray reserves for each actor, which then sees no other; it limits the number of actors. With 0, actors
     see all GPUs of their machine. RunFailed if Ray cannot be reached or started, or has no GPU to share.
     """
 
