@@ -15,8 +15,7 @@ from helpers import content_of
 from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid
-from simulations.records.log_kinds import LINE_KINDS, PLACES
-from simulations.records.log_lines import LOG_LINES
+from simulations.records.log_lines import LINE_KINDS, LOG_LINES, PLACES
 from strategies import STRATEGIES
 from strategies.core.public_facts import PublicFacts
 from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, MessageField
@@ -170,7 +169,7 @@ def key_of(line):
 def test_every_line_of_a_log_is_listed_with_the_values_that_it_shows():
     """A new line, another value in a line or another level is not in the list until somebody says what it tells."""
     found, listed = Counter(set(log_calls())), Counter(map(key_of, LOG_LINES))
-    assert not found - listed, "say in simulations/records/log_lines.py what these tell"
+    assert not found - listed, "list these in simulations/records/log_lines.toml"
     assert not listed - found, "these are not written any more"
 
 

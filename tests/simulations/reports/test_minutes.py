@@ -9,8 +9,7 @@ from examples import changed, write_table
 import simulations.api.training
 from simulations import train
 from simulations.api.comparing import compare
-from simulations.api.plans import planning_bar
-from simulations.api.progress import progress_bar, round_lines
+from simulations.api.progress import planning_bar, progress_bar, round_lines
 from simulations.audit.command import audit_bar
 from simulations.audit.many_runs import audit
 from simulations.audit.one_run import _REHEARSALS, audit_one_run

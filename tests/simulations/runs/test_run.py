@@ -245,7 +245,7 @@ def test_a_secure_run_takes_a_folder_that_its_caller_named_for_itself(tmp_path):
     secure = parse_config(changed(privacy__noise="secure"))
     with (
         Checkpoints(tmp_path / "a", secure).held(),
-        pytest.raises(BadInput, match="belongs to a run that is under way"),
+        pytest.raises(BadInput, match="belongs to a run that has not ended"),
     ):
         run(secure, directory=tmp_path / "a", report=False)
     run(secure, directory=tmp_path / "a", report=False, checkpoint=True)
