@@ -1,4 +1,4 @@
-"""Of rounds that begin with one of finitely many outcomes: the epsilon of that outcome, exactly, for worst canaries."""
+"""The exact epsilon of a round's discrete outcome, for the worst canaries."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +14,19 @@ Floats = NDArray[np.float64]
 
 
 def exact_step(instance: Instance) -> float | None:
-    """The largest epsilon, at the claim's delta, of one round's outcome among the attacks; None where none is discrete.
+    """Compute the largest epsilon, at the claim's delta, of a round's discrete outcome over the attacks.
 
     *Formal guarantees.* The claim's epsilon is at least this: no statistics, no confidence. *Proof.* Two runs of one
-    seed on neighbouring data sets are alike up to the first round in which answers differ. Given all that was released
-    before, the outcome of the rounds so far has the two laws that the scheme computes from these answers (those of
-    earlier rounds are the same), and it is a function of what the run releases; so whatever epsilon a run claims at a
-    delta, given any such past, is at least the least one for which the two laws are indistinguishable
-    (`exact_epsilon`).
+    seed on neighbouring data sets are equal up to the first round with different answers. Given all earlier releases,
+    the outcome of the rounds so far has the two laws that the scheme computes from these answers (those of earlier
+    rounds are the same), and it is a function of the run's releases. So the epsilon that a run claims at a delta, given
+    any such past, is at least the smallest one at which the two laws are indistinguishable (`exact_epsilon`).
 
     Args:
-        instance: of the runs; its strategy's claim must hold given what was released before (adaptive composition).
+        instance: the run; its strategy's claim must hold given all earlier releases (adaptive composition).
+
+    Returns:
+        None if the strategy has no discrete outcome.
     """
     law = law_of(instance.template.scheme)
     if law is None:
@@ -42,7 +44,7 @@ def exact_step(instance: Instance) -> float | None:
 
 
 def _answers(instance: Instance, attack: Attack, coin: int) -> list[Floats]:
-    """What nodes answer in each round if the first canary's coin is this, and all others 1."""
+    """Return the nodes' answers of each round; the first canary's coin is given, all others are 1."""
     coins = np.ones(len(attack.canaries), dtype=np.int64)
     coins[0] = coin
     nodes = attack.nodes(instance, coins)

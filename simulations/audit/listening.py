@@ -1,4 +1,4 @@
-"""What a server hears in a run: the answers of nodes, before it adds them up."""
+"""The view of a server: the answers of nodes before they are added up."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,11 +11,7 @@ from userdp.nodes.node import Answer, Node
 
 
 class Listener(LocalGrid):
-    """A grid that keeps what nodes answer in each round.
-
-    Attributes:
-        answers: of all rounds, in their order.
-    """
+    """A grid that records the answers of all rounds, in order."""
 
     def __init__(self, nodes: Sequence[Node], dimension: int) -> None:
         super().__init__(nodes)

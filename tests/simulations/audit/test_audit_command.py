@@ -290,7 +290,7 @@ def test_a_refuted_claim_ends_with_an_exit_code_and_json_holds_nothing_else(call
 
 
 def test_contradictory_wishes_and_strategies_without_a_promise_are_sentences(call):
-    assert "leave --all out" in call("--one-run", "--all").stderr
+    assert "remove --all or --one-run" in call("--one-run", "--all").stderr
     outcome = call("--set", 'strategy={kind="non_private"}')
     assert outcome.exit_code == 2
     assert "promises nothing" in outcome.stderr

@@ -270,8 +270,8 @@ def test_a_sample_level_strategy_is_ranked_at_user_level_with_both_epsilons_side
     assert (one["unit"], one["group"], one["spent_epsilon"]) == ("user", 4, pytest.approx(epsilon, rel=1e-3))
     assert one["sample_level_epsilon"] < epsilon / 3
     told = (
-        "for a user of 4 samples by group privacy: noise as for epsilon = "
-        f"{shown_claim(one['sample_level_epsilon'])} a sample"
+        "for a user of 4 samples by group privacy: noise calibrated to epsilon = "
+        f"{shown_claim(one['sample_level_epsilon'])} per sample"
     )
     assert told in lines["sample_clipped_sgd"]
     assert told in (folder[0] / "report.html").read_text()
@@ -316,7 +316,7 @@ def test_no_share_of_a_way_is_shown_where_the_reference_did_not_get_below_the_in
     frame.loc[stuck, "reference_private"] = frame.loc[stuck, "initial"].median() * (1 - fallen)
     frame.to_parquet(copied / "results.parquet")
     render_comparison(copied)
-    told = "Training without privacy did not get below the initial model, so no way is measured"
+    told = "Training without privacy did not get below the initial model, so there is no gap to close"
     for name in ("report.html", "report.md"):
         text = (copied / name).read_text()
         assert f"{told} (quadratic, epsilon = 1)" in text
