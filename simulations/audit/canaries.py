@@ -5,29 +5,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from simulations.audit.instance import CANARIES, Instance, edge, public_sampler
 from strategies.core.scheme import law_of
+from userdp.arrays.types import Array, Indices
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.node import Node
 from userdp.problems.linear import Linear
 
-_SEVERAL = 16
-"""Fewest canaries of an attack with several."""
-
-Floats = NDArray[np.float64]
-Coins = NDArray[np.int64]
+_SEVERAL = 16  # fewest canaries of an attack with several
+Coins = Indices
 
 
 @dataclass(frozen=True)
 class Attack:
-    """The canaries of a run and the data of all users.
+    """The canaries of a run and the data of all users; the name is for reports.
 
     Attributes:
-        name: description for reports.
         canaries: (m,) users.
         directions: (m, p) of length one: the direction in which each canary pulls the model.
         others: (n, k) features of all other users; also of a canary who joins them.
@@ -35,11 +31,11 @@ class Attack:
     """
 
     name: str
-    canaries: NDArray[np.int64]
-    directions: Floats
-    others: Floats
-    heads: Floats
-    tails: Floats
+    canaries: Indices
+    directions: Array
+    others: Array
+    heads: Array
+    tails: Array
 
     def nodes(self, instance: Instance, coins: Coins) -> list[Node]:
         """Return one node with all users, two nodes if their sum is masked, or one for each user that the server hears.
@@ -75,7 +71,7 @@ def _one_canary(instance: Instance) -> Iterator[Attack]:
     zeros, every, first = np.zeros((users, columns)), np.ones(columns), np.eye(1, columns)[0]
     add, against = _relation(instance)
 
-    def attack(name: str, pull: Floats, others: Floats, tail: float) -> Attack:
+    def attack(name: str, pull: Array, others: Array, tail: float) -> Attack:
         """Make an attack whose tail is a multiple of the pull."""
         direction = (
             pull[None] / np.linalg.norm(pull) if columns == dimension else np.full((1, dimension), dimension**-0.5)
@@ -126,7 +122,7 @@ def _many_canaries(instance: Instance) -> Iterator[Attack]:
         yield _many(where, instance, alike[: columns - 1], far * pulls[:-1], others)
 
 
-def _many(where: str, instance: Instance, users: NDArray[np.int64], pulls: Floats, others: Floats) -> Attack:
+def _many(where: str, instance: Instance, users: Indices, pulls: Array, others: Array) -> Attack:
     add, against = _relation(instance)
     directions = pulls / np.linalg.norm(pulls, axis=1, keepdims=True)
     tails = np.full(pulls.shape, np.nan) if add else -pulls
@@ -151,7 +147,7 @@ def _tipping(threshold: float, cohort: int) -> list[int]:
     return sorted({math.ceil(cohort * (1 - math.sqrt(2 * share - 1)) / 2), math.ceil(cohort * (1 - share))})
 
 
-def _beside(instance: Instance, many: int) -> NDArray[np.int64]:
+def _beside(instance: Instance, many: int) -> Indices:
     """Return ``many`` other users of the first cohort that contains user 0."""
     sampler = public_sampler(instance.template)
     cohorts = [] if sampler is None else [sampler.cohort(index) for index in range(sampler.rounds)]
@@ -159,7 +155,7 @@ def _beside(instance: Instance, many: int) -> NDArray[np.int64]:
     return found[1 : 1 + many]
 
 
-def _alike(instance: Instance) -> NDArray[np.int64]:
+def _alike(instance: Instance) -> Indices:
     """Return many users who take part in the same rounds, in the first ones possible, as far as cohorts are public.
 
     The release at the end of a phase depends most on the users who came first in it.

@@ -1,6 +1,5 @@
 """`userdp audit`: run the audits, write their files, print the results."""
 
-import csv
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
@@ -63,11 +63,7 @@ class Done:
 
 
 def audit_file(config: RunConfig, wanted: Wanted) -> Done:
-    """Audit a configuration and write audit.json, trade-off.csv, the report and its chart.
-
-    Raises:
-        BadInput: nothing to audit, or a setting out of range.
-    """
+    """Audit a configuration and write its files; BadInput for nothing to audit, or a setting out of range."""
     if wanted.one_run and wanted.everything:
         raise BadInput("--one-run audits the file's own strategy: remove --all or --one-run")
     refusals: dict[str, str] = {}
@@ -104,11 +100,7 @@ def _audit(config: RunConfig, wanted: Wanted, bar: "Bar") -> Audit:
 
 
 def with_strategy(config: RunConfig, name: str) -> RunConfig:
-    """Return the configuration with another strategy in a short run, or unchanged if it is the file's own.
-
-    Raises:
-        BadInput: the strategy does not fit the rest of the file.
-    """
+    """Return the configuration with another strategy in a short run; BadInput if the rest of the file does not fit."""
     if name == config.strategy.kind:
         return config
     strategy = STRATEGIES[name]
@@ -136,15 +128,19 @@ def leave(
 
 def _write_curves(path: Path, found: Sequence[Audit]) -> None:
     """Write the measured and the claimed trade-off of each strategy; no file without a measured one."""
-    if not found:
-        return
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["strategy", "false_positives", "false_negatives", "claimed_false_negatives"])
-        for one in found:
-            least = one.claim.false_negatives(one.false_positives)
-            for point in zip(one.false_positives, one.false_negatives, least, strict=True):
-                table.writerow([one.strategy, *(f"{value:.6g}" for value in point)])
+    curves = [
+        pd.DataFrame(
+            {
+                "strategy": one.strategy,
+                "false_positives": one.false_positives,
+                "false_negatives": one.false_negatives,
+                "claimed_false_negatives": one.claim.false_negatives(one.false_positives),
+            }
+        )
+        for one in found
+    ]
+    if curves:
+        pd.concat(curves).to_csv(path, index=False, float_format="%.6g", lineterminator="\r\n")
 
 
 # On a terminal -----------------------------------------------------------------------------------------------------
@@ -153,16 +149,9 @@ def _write_curves(path: Path, found: Sequence[Audit]) -> None:
 def show_audits(done: Done) -> None:
     """Print claimed and measured epsilons, and the meaning of a single claim."""
     console = Console()
-    table = Table(
-        Column("strategy", no_wrap=True),
-        Column("claimed epsilon", justify="right"),
-        Column("delta", justify="right"),
-        Column("measured epsilon, at least", justify="right"),
-        Column("measured / claimed", justify="right"),
-        Column("confidence", justify="right"),
-        "verdict",
-        title="privacy claims under attack",
-    )
+    numbers = ("claimed epsilon", "delta", "measured epsilon, at least", "measured / claimed", "confidence")
+    columns = [Column("strategy", no_wrap=True), *(Column(name, justify="right") for name in numbers), "verdict"]
+    table = Table(*columns, title="privacy claims under attack")
     for one in done.found:
         claimed = one.guarantee.epsilon
         table.add_row(

@@ -4,43 +4,30 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from userdp.accounting.guarantee import Guarantee
+from userdp.arrays.types import Array
 from userdp.audit.trade_off import Approximate, Gaussian, TradeOff
 
-Floats = NDArray[np.float64]
+BASE_RATES = (0.01, 0.1, 0.5)  # base rates of guesses about a user, for which an epsilon is translated into success
 
-BASE_RATES = (0.01, 0.1, 0.5)
-"""Base rates of guesses about a user, for which an epsilon is translated into success."""
-
-_ROUNDING = 1e-6
-"""Relative excess over the claim that counts as rounding."""
+_ROUNDING = 1e-6  # relative excess over the claim that counts as rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The result of an audit.
+    """The result of an audit: a claim, the attack on it, and the bound that the guesses prove.
 
     Attributes:
-        strategy: name of the strategy.
-        guarantee: the claim.
-        attack: description of the canaries.
+        attack: description of the canaries; ``canaries``, ``users`` and ``rounds`` count those of each run.
         bound: how guesses bound the claim: as one of a Gaussian, as one of noisy rounds that a sampler accounts, by all
             coins of many runs, or by all coins of one run.
-        canaries: number in each run.
-        users: number in each run, canaries included.
-        rounds: number in each run.
         runs: total number, including the quarter that the attacker learns from if there are several.
-        guesses: number of guessed coins in the test runs.
-        correct: number of right guesses.
-        confidence: of the bound.
+        guesses: number of guessed coins in the test runs; ``correct`` counts the right ones.
         mu: lower bound on mu of a Gaussian claim; None for another claim.
-        exact: smallest epsilon, at the claim's delta, of a round's discrete outcome with known probabilities; None if
-            there is no such outcome.
+        exact: smallest epsilon, at the claim's delta, of a round's discrete outcome with known probabilities, if any.
         measured: lower bound on epsilon at the claim's delta: from the guesses, or `exact` if that is larger.
-        false_positives: (P,) measured rates in the test runs, for the chart; none of one run.
-        false_negatives: (P,) the same for false negatives.
+        false_positives, false_negatives: (P,) measured rates in the test runs, for the chart; none of one run.
     """
 
     strategy: str
@@ -57,8 +44,8 @@ class Audit:
     mu: float | None = None
     exact: float | None = None
     measured: float
-    false_positives: Floats = field(default_factory=lambda: np.empty(0))
-    false_negatives: Floats = field(default_factory=lambda: np.empty(0))
+    false_positives: Array = field(default_factory=lambda: np.empty(0))
+    false_negatives: Array = field(default_factory=lambda: np.empty(0))
 
     @property
     def refuted(self) -> bool:
@@ -77,9 +64,8 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        claim = self.claim
+        claim, left = self.claim, self.unrefuted
         return {
-            "strategy": self.strategy,
             "claimed_epsilon": self.guarantee.epsilon,
             "delta": self.guarantee.delta,
             "unit": self.guarantee.unit,
@@ -90,20 +76,12 @@ class Audit:
             "measured_epsilon": self.measured,
             "measured_mu": self.mu,
             "exact_epsilon": self.exact,
-            "bound": self.bound,
-            "confidence": self.confidence,
-            "refuted": self.refuted,
-            "attack": self.attack,
-            "users": self.users,
-            "rounds": self.rounds,
-            "canaries": self.canaries,
-            "runs": self.runs,
-            "guesses": self.guesses,
-            "correct": self.correct,
+            **{name: getattr(self, name) for name in ("strategy", "bound", "confidence", "refuted", "attack")},
+            **{name: getattr(self, name) for name in ("users", "rounds", "canaries", "runs", "guesses", "correct")},
             "most_membership_accuracy": claim.membership_accuracy,
-            "most_guess_success": _guesses(claim),
-            "unrefuted_membership_accuracy": self.unrefuted.membership_accuracy,
-            "unrefuted_guess_success": _guesses(self.unrefuted),
+            "most_guess_success": {str(rate): claim.guess_success(rate) for rate in BASE_RATES},
+            "unrefuted_membership_accuracy": left.membership_accuracy,
+            "unrefuted_guess_success": {str(rate): left.guess_success(rate) for rate in BASE_RATES},
         }
 
 
@@ -112,8 +90,3 @@ def claim_of(guarantee: Guarantee) -> TradeOff:
     if guarantee.is_one_gaussian:
         return Gaussian.of(guarantee.epsilon, guarantee.delta)
     return Approximate(guarantee.epsilon, guarantee.delta)
-
-
-def _guesses(claim: TradeOff) -> dict[str, float]:
-    """Return base rate -> largest success of a guess about a user."""
-    return {str(rate): claim.guess_success(rate) for rate in BASE_RATES}

@@ -28,21 +28,15 @@ from userdp.sampling.base import Sampler
 
 _BOUND, _RADIUS = 1e3, 1e6
 """Bound of the features, far above any sensible clip, and radius of a domain that models do not leave."""
-_NEAR = 1.0
-"""Small bound or radius, for noise that follows from the domain or from the distance of users."""
-_SAMPLES = 1000
-"""Factor on the samples of each user, for noise that follows from the distance of averages over samples."""
+_NEAR = 1.0  # small bound or radius, for noise that follows from the domain or from the distance of users
+_SAMPLES = 1000  # factor on the samples of each user, for noise that follows from the distance of averages over samples
 _SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, target_range=(-1.0, 1.0))
 """Two features in [-1, 1] and a target, for strategies that need a loss of their own."""
-CANARIES = 128
-"""Columns of an instance with many canaries: one direction for each canary and one for the crowd."""
-_CROWD = 64
-"""Users of an instance with two columns, enough for users to agree."""
-_HEARD = 16
-"""Users whose single answers the server sees, in each round."""
+CANARIES = 128  # columns of an instance with many canaries: one direction for each canary and one for the crowd
+_CROWD = 64  # users of an instance with two columns, enough for users to agree
+_HEARD = 16  # users whose single answers the server sees, in each round
 _MOST_USERS = 1 << 14
-_SIZES = ("cohort", "batch")
-"""Settings that count users and shrink with their number."""
+_SIZES = ("cohort", "batch")  # settings that count users and shrink with their number
 
 
 @dataclass(frozen=True)
@@ -96,11 +90,7 @@ class Instance:
 
     @classmethod
     def _smallest(cls, config: RunConfig, scene: "Scene", whole: Plan, facts: PublicFacts) -> "Instance":
-        """Return the instance with the first loss of a scene and the fewest users that the strategy accepts.
-
-        Raises:
-            BadInput: it accepts none.
-        """
+        """Return the instance with a scene's first accepted loss and fewest accepted users; BadInput for none."""
         reason = BadInput("no user")
         for problem in scene.losses:
             for users in _populations(whole, scene.people):

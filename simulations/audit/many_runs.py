@@ -17,6 +17,7 @@ from simulations.audit.instance import Instance
 from simulations.audit.trials import Case, Laboratory, Runs, laboratory
 from simulations.config.run_config import RunConfig
 from userdp.accounting.guarantee import Guarantee
+from userdp.arrays.types import Array
 from userdp.audit.coins import accuracy_lower_bound, most_right, mu_lower_bound
 from userdp.audit.events import error_rates
 from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound
@@ -25,17 +26,12 @@ from userdp.audit.trade_off import Gaussian
 from userdp.errors import BadInput
 from userdp.sampling import Sampler
 
-Floats = NDArray[np.float64]
-
 LEAST_RUNS = 200
-LESSONS = 4
-"""The attacker learns how to guess from one run in this many, and guesses the others."""
-_LEAST_NOISE, _MOST_NOISE = 0.3, 300.0
-"""Range of the noise multipliers to try."""
+LESSONS = 4  # the attacker learns how to guess from one run in this many, and guesses the others
+_LEAST_NOISE, _MOST_NOISE = 0.3, 300.0  # range of the noise multipliers to try
 _LEAST_PILOT, _PILOT = 100, 1 / 5
 """Pilot runs of each attack that choose one: at least, and as a share of the audit's own runs."""
-_FINALISTS = 2
-"""Number of attacks, those with the largest reach, for the pilot runs."""
+_FINALISTS = 2  # number of attacks, those with the largest reach, for the pilot runs
 
 
 def audit(
@@ -56,9 +52,9 @@ def audit(
 
     Args:
         config: configuration of the run; its plan must be complete without data.
-        runs: number of runs, at least 200.
+        runs: at least 200.
         confidence: of the bound.
-        workers: number of processes; one for each CPU if not given, and 0 or 1 for this one alone.
+        workers: processes; one for each CPU if not given, and 0 or 1 for this one alone.
         progress: called with the runs made so far and their total number.
 
     Raises:
@@ -87,52 +83,39 @@ def audit(
         strategy=instance.plan.strategy,
         guarantee=guarantee,
         attack=observer.attack.name,
-        bound=found.kind,
         canaries=len(observer.attack.canaries),
         users=instance.facts.users,
         rounds=instance.plan.rounds,
         runs=runs,
         confidence=confidence,
         exact=exact,
-        mu=found.mu,
-        measured=max(found.measured, exact or 0.0),
-        guesses=found.guesses,
-        correct=found.correct,
-        false_positives=found.false_positives,
-        false_negatives=found.false_negatives,
+        **vars(found) | {"measured": max(found.measured, exact or 0.0)},
     )
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound that runs prove; the fields are those of `Audit`, and ``kind`` is its ``bound``."""
+    """The bound that runs prove: fields of `Audit`."""
 
-    kind: Literal["Gaussian", "rounds", "coins"]
+    bound: Literal["Gaussian", "rounds", "coins"]
     mu: float | None
     measured: float
     guesses: int
     correct: int
-    false_positives: Floats
-    false_negatives: Floats
+    false_positives: Array
+    false_negatives: Array
 
 
 def bound_of(
     made: Runs, alike: NDArray[np.bool_], guarantee: Guarantee, confidence: float, sampler: Sampler | None = None
 ) -> Bound:
-    """Compute how much of a claim the guesses of some runs prove.
+    """Compute how much of a claim the guesses of some runs prove; ``alike`` features differ by about the same.
 
     *Formal guarantees.* Those of `audit`: the score is learnt from the first quarter of the runs, and the bound is that
     of the others alone, which are independent of the first. If a sampler accounts the claim, the claim is its
     accounting of some noise multiplier z, at every delta. A guess is right with at most the probability that z leaves
     (`most_right`), which falls with z. So every z with a probability below `accuracy_lower_bound` is rejected, and the
     result is the epsilon, at the claim's delta, of the least rejected z.
-
-    Args:
-        made: the runs.
-        alike: (F,) which features are expected to differ by about the same.
-        guarantee: the claim.
-        confidence: of the bound.
-        sampler: the sampler that accounts the claim; None if none does.
     """
     lessons = len(made.coins) // LESSONS
     learnt, tested = made[:lessons], made[lessons:]
@@ -174,20 +157,18 @@ def _least_epsilon(sampler: Sampler, share: float, guarantee: Guarantee) -> floa
     return float(sampler.epsilon(math.exp(log_noise), guarantee.delta))
 
 
-def _scorer(learnt: Runs, alike: NDArray[np.bool_]) -> Callable[[Runs], Floats]:
+def _scorer(learnt: Runs, alike: NDArray[np.bool_]) -> Callable[[Runs], Array]:
     """Learn a function from runs to (R, m) scores, whose signs are guesses."""
     direction = Direction.learnt(learnt.features[learnt.coins == 1], learnt.features[learnt.coins == -1], alike)
     ones, others = (direction.scores(learnt.features[learnt.coins == coin]).mean() for coin in (1, -1))
     return lambda runs: direction.scores(runs.features) - (ones + others) / 2
 
 
-def _right(scores: Floats, coins: Coins) -> Floats:
-    """Return the (R,) shares of right guesses."""
+def _right(scores: Array, coins: Coins) -> Array:
     return np.asarray((np.sign(scores) == coins).mean(axis=1))
 
 
 def _promising(rooms: Laboratory, runs: int) -> list[Case]:
-    """Return the attacks with the largest reach, over all attacks on all instances."""
     cases = rooms.cases()
     found = [rooms.observer(case).attack for case in cases]
     canaries = np.array([len(attack.canaries) for attack in found])

@@ -6,7 +6,6 @@ from typing import cast
 
 import numpy as np
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 
 from simulations.audit.finding import Audit
 from simulations.config.run_config import RunConfig
@@ -15,7 +14,7 @@ from simulations.runs.build import load_datasets, make_strategy, public_facts, s
 from strategies.core.base import UserLevelStrategy
 from strategies.wire.questions import model_vector
 from userdp.arrays.sparse_rows import AnyRows, dense
-from userdp.arrays.types import Vector
+from userdp.arrays.types import Array, Indices, Vector
 from userdp.audit.one_run import guessed, one_run_lower_bound
 from userdp.errors import BadInput
 from userdp.masking.masks import MaskKey
@@ -26,12 +25,9 @@ from userdp.problems.base import Problem
 
 LEAST_CANARIES = 20
 MOST_CANARIES = 1000
-_GUESSED = 1 / 4
-"""Share of canaries whose coins are guessed, those with the most extreme scores; fixed in advance."""
-_REHEARSALS = 4
-"""Runs without canaries, with other noise, that show an attacker where the model moves."""
-_FAR = 1e6
-"""Length of a canary's answer before its clip, in clips."""
+_GUESSED = 1 / 4  # share of canaries whose coins are guessed, those with the most extreme scores; fixed in advance
+_REHEARSALS = 4  # runs without canaries, with other noise, that show an attacker where the model moves
+_FAR = 1e6  # length of a canary's answer before its clip, in clips
 
 
 class Canaries:
@@ -41,22 +37,18 @@ class Canaries:
     that asks for neither gradients nor updates is zero. The class has the interface of a `Node`.
 
     Args:
-        problem: the loss.
-        users: (m,) the canaries among all users.
+        users: (m,) the canaries among all users of the ``problem``.
         pulls: (m, p) directions of length one.
-        coins: (m,) 1 or -1.
-        absent: whether a canary with coin -1 is absent; else it sends the negative direction.
+        coins: (m,) 1 or -1; a canary with -1 is ``absent``, or else sends the negative direction.
     """
 
-    def __init__(
-        self, problem: Problem, users: NDArray[np.int64], pulls: Vector, coins: NDArray[np.int64], *, absent: bool
-    ) -> None:
+    def __init__(self, problem: Problem, users: Indices, pulls: Vector, coins: Indices, *, absent: bool) -> None:
         self.problem, self.users, self.labels, self.clipped_samples = problem, users, None, 0
         self.key = MaskKey()
         self._rows = pulls if absent else pulls * coins[:, None]
         self._there = coins == 1 if absent else np.ones(len(coins), dtype=bool)
 
-    def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
+    def compute(self, x: Vector, users: Indices, computation: Computation) -> Answer:
         """See `Node.compute`.
 
         Raises:
@@ -73,9 +65,7 @@ class Canaries:
         hidden = None if computation.masked is None else pipeline.masked(self.key, x)
         return Answer(users, pipeline.values, 0, lengths, hidden)
 
-    def _clipped(
-        self, clip: float, users: NDArray[np.int64], computation: Computation, pipeline: RowPipeline
-    ) -> AnyRows:
+    def _clipped(self, clip: float, users: Indices, computation: Computation, pipeline: RowPipeline) -> AnyRows:
         """Return the canaries' rows after the clip: directions, or zeros for absent canaries."""
         if not computation.of_parameters:
             return np.zeros((len(users), computation.width(self.problem.dimension)))
@@ -178,7 +168,7 @@ def audit_one_run(
     )
 
 
-def directions(count: int, dimension: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def directions(count: int, dimension: int, rng: np.random.Generator) -> Array:
     """Draw (m, p) random directions of length one, orthogonal if there are enough dimensions."""
     drawn = rng.normal(size=(count, dimension))
     if count <= dimension:

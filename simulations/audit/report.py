@@ -1,13 +1,12 @@
 """report.html of an audit and its chart, made only from the files of the audit's directory."""
 
-import csv
 import json
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from simulations.audit.many_runs import LESSONS
 from simulations.reports.plots import BLUE, GREEN, LEGEND, ORANGE, drawing, svg
@@ -15,8 +14,7 @@ from simulations.reports.report import fill
 from userdp.audit.trade_off import Approximate, Gaussian
 
 AUDIT, CURVE, CONFIG = "audit.json", "trade-off.csv", "config.toml"
-Points = tuple[list[float], list[float]]
-"""Measured false positive rates and false negative rates."""
+Points = tuple[list[float], list[float]]  # measured false positive rates and false negative rates
 
 
 def is_audit(directory: Path) -> bool:
@@ -25,16 +23,15 @@ def is_audit(directory: Path) -> bool:
 
 
 def render_audit(directory: Path) -> Path:
-    """Write report.html and, for an audit of one strategy, its chart as trade-off.svg and trade-off.png.
+    """Write report.html and return its path.
 
-    Returns:
-        The path of report.html.
+    An audit of one strategy also gets its chart as trade-off.svg and trade-off.png.
     """
     values = json.loads((directory / AUDIT).read_text(encoding="utf-8"))
     several = isinstance(values, list)
-    entries, curves = values if several else [values], _curves(directory)
+    entries, curves = values if several else [values], _curves(directory / CURVE)
     images = () if several else tuple(directory / f"trade-off.{kind}" for kind in ("svg", "png"))
-    audits = [_shown(one, curves[one["strategy"]], images) for one in entries if "refused" not in one]
+    audits = [_shown(one, curves.get(one["strategy"], ([], [])), images) for one in entries if "refused" not in one]
     content = {
         **{name: entries[0][name] for name in ("name", "seed", "versions", "command")},
         "audits": audits,
@@ -50,7 +47,6 @@ def render_audit(directory: Path) -> Path:
 
 
 def _shown(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> dict[str, Any]:
-    """Collect the page's values of one audit."""
     success = [
         (f"guess something about a {one['unit']}", float(rate), most, one["unrefuted_guess_success"][rate])
         for rate, most in one["most_guess_success"].items()
@@ -67,11 +63,7 @@ def _shown(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> 
 
 
 def _chart(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> str:
-    """Draw the trade-off between an attacker's two errors; a better attack than claimed has points below the claim.
-
-    Returns:
-        SVG; the same chart is saved as each of the ``images``.
-    """
+    """Draw the trade-off between an attacker's two errors; save it as each of the images and return it as SVG."""
     pairs = (one["claimed_mu"], one["claimed_epsilon"]), (one["measured_mu"], one["measured_epsilon"])
     claim, unrefuted = (Approximate(epsilon, one["delta"]) if mu is None else Gaussian(mu) for mu, epsilon in pairs)
     alarms = np.linspace(0, 1, 401)
@@ -89,12 +81,8 @@ def _chart(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> 
         return svg(figure, f"errors of an attacker on {one['strategy']}")
 
 
-def _curves(directory: Path) -> defaultdict[str, Points]:
-    """Read strategy -> its measured errors."""
-    found: defaultdict[str, Points] = defaultdict(lambda: ([], []))
-    if (directory / CURVE).is_file():
-        with (directory / CURVE).open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                for column, values in zip(("false_positives", "false_negatives"), found[row["strategy"]], strict=True):
-                    values.append(float(row[column]))
-    return found
+def _curves(path: Path) -> dict[str, Points]:
+    if not path.is_file():
+        return {}
+    rows = pd.read_csv(path).groupby("strategy")
+    return {str(name): (own["false_positives"].tolist(), own["false_negatives"].tolist()) for name, own in rows}

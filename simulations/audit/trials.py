@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from simulations.audit.canaries import Attack, Coins, attacks
+from simulations.audit.exact import Listener
 from simulations.audit.instance import Instance
-from simulations.audit.listening import Listener
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.engines.grids import LocalGrid
 from strategies.core.base import UserLevelStrategy
@@ -26,30 +26,24 @@ from strategies.core.recipe import notes_of
 from strategies.core.results import PrivateResult
 from strategies.wire.questions import model_vector
 from userdp.arrays.sparse_rows import dense
+from userdp.arrays.types import Array
 from userdp.errors import RunFailed
 from userdp.nodes.node import Node
 
-Floats = NDArray[np.float64]
-Progress = Callable[[int], None]
-"""Called with the number of runs made since the last call."""
-Case = tuple[int, int]
-"""The number of an instance, and of an attack on it."""
+Progress = Callable[[int], None]  # called with the number of runs made since the last call
+Case = tuple[int, int]  # the number of an instance, and of an attack on it
 
-_PAIRS, _PAIRS_OF_MANY = 10, 4
-"""Paired runs that estimate the reach of one canary, and of many."""
-_RIDGE = 1e-10
-"""Relative addition to variances, so that a round without movement has one."""
-_STILL = 1e-12
-"""Spread that counts as rounding, as a share of a feature's size."""
-_CHUNK = 20
-"""Runs that a process makes at once."""
+_PAIRS, _PAIRS_OF_MANY = 10, 4  # paired runs that estimate the reach of one canary, and of many
+_RIDGE = 1e-10  # relative addition to variances, so that a round without movement has one
+_STILL = 1e-12  # spread that counts as rounding, as a share of a feature's size
+_CHUNK = 20  # runs that a process makes at once
 
 
 @dataclass(frozen=True)
 class Runs:
     """The observations of R runs: (R, m, F) features of each canary in each run, and (R, m) coins, 1 or -1."""
 
-    features: Floats
+    features: Array
     coins: Coins
 
     def __getitem__(self, runs: slice) -> "Runs":
@@ -118,7 +112,7 @@ class Observer:
         heard = signal > 0
         return float(ndtr(np.sqrt(np.sum(signal[heard] / (spread + (_STILL * size) ** 2)[heard])) / 2))
 
-    def row(self, nodes: Sequence[Node], seed: int) -> Floats:
+    def row(self, nodes: Sequence[Node], seed: int) -> Array:
         """Make one run on the nodes' data, through the server's loop and the nodes' own code.
 
         Returns:
@@ -145,28 +139,24 @@ class Observer:
         noted = np.broadcast_to(self._noted(strategy.result), (len(moved), rounds * len(self.notes)))
         return np.hstack([innovations(self.attack.directions @ steps.T), moved, noted])
 
-    def _heard(self, strategy: UserLevelStrategy, nodes: Sequence[Node]) -> Floats:
+    def _heard(self, strategy: UserLevelStrategy, nodes: Sequence[Node]) -> Array:
         """Return (m, T): each canary's answers, in its direction, to a server that hears single users."""
         with Listener(nodes, self.instance.problem.dimension) as grid, suppress(RunFailed):
             strategy.start(grid)
         found = np.zeros((len(self.attack.canaries), self.instance.plan.rounds))
-        counts = [0] * len(found)
-        places = {int(user): place for place, user in enumerate(self.attack.canaries)}
-        for answer in grid.answers:
-            place = places.get(int(answer.users[0]))
-            if place is not None:
-                found[place, counts[place]] = dense(answer.values)[0] @ self.attack.directions[place]
-                counts[place] += 1
+        for place, user in enumerate(self.attack.canaries):
+            answers = [dense(answer.values)[0] for answer in grid.answers if int(answer.users[0]) == user]
+            found[place, : len(answers)] = [answer @ self.attack.directions[place] for answer in answers]
         return found
 
-    def _noted(self, result: PrivateResult) -> Floats:
+    def _noted(self, result: PrivateResult) -> Array:
         found = np.zeros((self.instance.plan.rounds, len(self.notes)))
         for record in (one for one in result.rounds if one.round <= len(found)):
             found[record.round - 1] = [record.facts.get(name, 0.0) for name in self.notes]
         return np.nan_to_num(found, posinf=0.0, neginf=0.0).ravel()
 
 
-def innovations(moves: Floats) -> Floats:
+def innovations(moves: Array) -> Array:
     """Turn (m, T) moves in many directions into the news of each round given all before, in units of its noise.
 
     A server may scale and mix the rounds' releases, differently in each run, by clips, gains and momentum that all
@@ -211,7 +201,6 @@ class Laboratory:
         return Runs(np.concatenate([part.features for part in made]), np.concatenate([part.coins for part in made]))
 
     def _each(self, task: Callable[[Sequence[Instance], Any], Any], given: Sequence[Any]) -> Iterable[Any]:
-        """Apply a task to each item, in order."""
         if self.pool is None:
             return map(partial(task, self.instances), given)
         return self.pool.map(partial(_in_worker, task), given)
@@ -219,11 +208,7 @@ class Laboratory:
 
 @contextmanager
 def laboratory(config: RunConfig, workers: int | None) -> Iterator[Laboratory]:
-    """Provide the place where runs are made, with one process for each CPU if ``workers`` is None.
-
-    Raises:
-        BadInput: see `Instance.all_of`.
-    """
+    """Provide the place where runs are made, with one process for each CPU if ``workers`` is None."""
     count = available_cpus() if workers is None else workers
     with _quiet():
         instances = Instance.all_of(config)

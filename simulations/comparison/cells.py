@@ -80,7 +80,6 @@ def expand(config: ComparisonConfig) -> Iterator[Cell]:
 
 
 def _check_settings(config: ComparisonConfig) -> None:
-    """Refuse settings by problem that name no strategy or contain keys of other sections."""
     known = {name for entry in config.strategy for name in (entry.name, entry.kind)}
     for entry in config.problems:
         for name, settings in entry.strategy.items():
@@ -93,11 +92,7 @@ def _check_settings(config: ComparisonConfig) -> None:
 
 
 def check_strategy(key: str, name: str, known: Collection[str]) -> None:
-    """Refuse a name that is neither a label nor a kind.
-
-    Raises:
-        BadInput: the name is unknown.
-    """
+    """Raise BadInput for a name that is neither a label nor a kind."""
     if name not in known:
         raise BadInput(f"{key}: no strategy has this label or kind; choose one of {', '.join(sorted(known))}")
 
@@ -171,10 +166,6 @@ def combinations(lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]
 
 
 def check_values(key: str, values: Any) -> None:
-    """Refuse anything but a list of different values.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """Raise BadInput for anything but a list of different values."""
     if not isinstance(values, list) or not values or any(values.count(value) > 1 for value in values):
         raise BadInput(f"{key} = {values!r}: must be a list of different values")

@@ -78,11 +78,9 @@ class Comparison:
 
 
 def load_comparison(path: str | Path, overrides: Sequence[str] = ()) -> Comparison:
-    """Read a comparison file and expand it.
+    """Read a comparison file and expand it; overrides are those of `simulations.config.run_config.load_config`.
 
-    Args:
-        path: the TOML file. Data paths in it are relative to its folder.
-        overrides: as for `simulations.config.run_config.load_config`.
+    Data paths in the file are relative to its folder.
 
     Raises:
         BadInput: file missing, TOML syntax, or an error in any cell; one sentence for each problem.
@@ -118,7 +116,6 @@ def parse_comparison(raw: Mapping[str, Any]) -> Comparison:
 
 
 def _check_tuning(comparison: Comparison) -> None:
-    """Refuse a search that is not free or names unknown strategies."""
     tuning = comparison.config.tuning
     if tuning is None:
         return

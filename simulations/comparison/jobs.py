@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,11 @@ class Job:
     label: str
     config: RunConfig
     private: bool = True
-    digest: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        text = f"{versions()['userdp']}\n{self.config.toml()}"
-        object.__setattr__(self, "digest", hashlib.sha256(text.encode()).hexdigest())
+    @cached_property
+    def digest(self) -> str:
+        """The hash of version and configuration."""
+        return hashlib.sha256(f"{versions()['userdp']}\n{self.config.toml()}".encode()).hexdigest()
 
     @property
     def folder(self) -> str:
@@ -54,8 +55,7 @@ class Job:
 Watch = Callable[[Job, Record, bool], None]
 """Called with every finished run, and whether this call made it or an earlier one."""
 Execute = Callable[[Sequence[Job], Path], Iterator[tuple[Job, Record]]]
-Search = list[tuple[dict[str, Any], Job]]
-"""(settings, their run) of everything that a search tries."""
+Search = list[tuple[dict[str, Any], Job]]  # (settings, their run) of everything that a search tries
 
 
 @dataclass(frozen=True)

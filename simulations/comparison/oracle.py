@@ -36,19 +36,13 @@ from userdp.nodes.node import Node
 ORACLE = "oracle: tuned on the private data itself, NOT private, not something you may do"
 """The label of oracle strategies wherever they stand beside private ones."""
 STRATEGIES = ("dp_fed_sgd", "adaptive_clipping", "recentred_clipping")
-CLIPS = (0.1, 0.3, 1.0, 3.0)
-"""Clips, as multiples of the median l2 norm of users' gradients at the initial model."""
-STEPS = (1.0, 4.0)
-"""Step sizes, as multiples of 1 / curvature."""
+CLIPS = (0.1, 0.3, 1.0, 3.0)  # clips, as multiples of the median l2 norm of users' gradients at the initial model
+STEPS = (1.0, 4.0)  # step sizes, as multiples of 1 / curvature
 ROUNDS = (5, 20, 80)
-TRIED = len(CLIPS) * len(STEPS) * len(ROUNDS)
-"""Number of settings for each strategy."""
-_MOST_USERS = 2000
-"""Number of users, the first ones, whose gradients are measured."""
-_PASSES, _MOVE = 30, 1e-3
-"""Steps of the power iteration, and the l2 norm by which each moves the model."""
-_FIRST_SEED = 1000
-"""First candidate for the seed of the search."""
+TRIED = len(CLIPS) * len(STEPS) * len(ROUNDS)  # number of settings for each strategy
+_MOST_USERS = 2000  # number of users, the first ones, whose gradients are measured
+_PASSES, _MOVE = 30, 1e-3  # steps of the power iteration, and the l2 norm by which each moves the model
+_FIRST_SEED = 1000  # first candidate for the seed of the search
 
 
 def name_of(kind: str) -> str:

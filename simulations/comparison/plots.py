@@ -16,24 +16,17 @@ _LEVELS = {"initial": INITIAL, "constant": CONSTANT, "non_private": NON_PRIVATE}
 """Field of a point -> label of the reference model."""
 _COLOURS = (BLUE, ORANGE, "#8b5cf6", "#0d9488", "#db2777", "#84780a", "#64748b", "#0891b2", "#b45309", "#7c3aed")
 _MARKERS = "osD^vP*XhH"
-_MARKER_SPACING = 0.08
-"""Distance of markers along a curve with many points, as a share of the chart's diagonal."""
+_MARKER_SPACING = 0.08  # distance of markers along a curve with many points, as a share of the chart's diagonal
 _MANY_POINTS = 12
 _LEGEND = {name: value for name, value in LEGEND.items() if name != "bbox_to_anchor"} | {"loc": "outside upper center"}
-_LOG_AXIS_FROM = 4.0
-"""Ratio of the largest to the smallest setting at which the horizontal axis becomes logarithmic."""
+_LOG_AXIS_FROM = 4.0  # ratio of the largest to the smallest setting at which the horizontal axis becomes logarithmic
 _LOG_ROUNDS_FROM = 10.0
 """Ratio of the most to the fewest rounds of a strategy at which the axis of rounds becomes logarithmic."""
-_FIRST_ROUND = 0.4
-"""Width of the first round on a logarithmic axis, in decades."""
-_ROOM = 0.06
-"""Least distance of two labels of an axis, as a share of the axis."""
-_PRIVACY_COSTS = 2.0
-"""Ratio of the risks with and without privacy at which privacy is said to cost more than sampling."""
-_DEEPER = 5.0
-"""Factor by which the axis may be extended downwards for a guide."""
-_BESIDE = 0.6
-"""Ratio of a guide to the curve that it is drawn below."""
+_FIRST_ROUND = 0.4  # width of the first round on a logarithmic axis, in decades
+_ROOM = 0.06  # least distance of two labels of an axis, as a share of the axis
+_PRIVACY_COSTS = 2.0  # ratio of the risks with and without privacy at which privacy is said to cost more than sampling
+_DEEPER = 5.0  # factor by which the axis may be extended downwards for a guide
+_BESIDE = 0.6  # ratio of a guide to the curve that it is drawn below
 
 
 def sweep_chart(
@@ -44,24 +37,22 @@ def sweep_chart(
     title: str,
     power: float | None = None,
 ) -> tuple[str, bool]:
-    """Draw the main metric against one setting: median with minimum and maximum over seeds.
+    """Draw the main metric against the setting ``key``: median with minimum and maximum over seeds.
 
-    Args:
-        points: points of a report, by increasing value of ``key``.
-        key: dotted key of the horizontal axis.
-        name: label of the horizontal axis.
-        labels: the strategies, in the order of their colours.
-        title: text for screen readers.
-        power: slope that theory predicts where privacy costs more than sampling.
+    Points are sorted by the setting, whose axis is called ``name``; labels are in the order of their colours; screen
+    readers read the title out. ``power`` is the slope that theory predicts where privacy costs more than sampling.
 
     Returns:
         SVG ("" without measurements), and whether the predicted slope is drawn: only if both axes are logarithmic and
         the best private strategy at the end where privacy costs most has a risk below the initial model's and at least
         twice the risk without privacy.
     """
-    if not any(line["median"] is not None for point in points for line in point["ranking"]):
-        return "", False
     at = [float(point["values"][key]) for point in points]
+    placed = [
+        (x, line) for x, one in zip(at, points, strict=True) for line in one["ranking"] if line["median"] is not None
+    ]
+    if not placed:
+        return "", False
     seen = [
         *(line[part] for point in points for line in point["ranking"] for part in ("low", "high")),
         *(point[part] for point in points for part in _LEVELS),
@@ -69,12 +60,7 @@ def sweep_chart(
     with drawing(name, points[0]["metric"], _height(labels)) as (figure, axes):
         edge = _metric_axis(axes, seen)
         for index, label in enumerate(labels):
-            found = [
-                (x, line)
-                for x, point in zip(at, points, strict=True)
-                for line in point["ranking"]
-                if line["strategy"] == label and line["median"] is not None
-            ]
+            found = [(x, line) for x, line in placed if line["strategy"] == label]
             if found:
                 _curve(axes, index, label, [x for x, _ in found], [line for _, line in found], edge)
         for part, label in _LEVELS.items():
@@ -187,7 +173,6 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _settings_axis(axes: Axes, at: Sequence[float]) -> None:
-    """Put ticks at the settings, on a logarithmic axis if they are far apart."""
     values = sorted(set(at))
     place = [float(value) for value in values]
     if values[0] > 0 and values[-1] >= _LOG_AXIS_FROM * values[0]:

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
 _NO_GAP = 1e-6
 """Share of the main metric by which training without privacy must beat the baseline for a gap to be measured."""
-_FEWEST_RANKED = 4
-"""Fewest strategies for a rank correlation."""
+_FEWEST_RANKED = 4  # fewest strategies for a rank correlation
 
 
 def read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any], list[str]]:
@@ -42,7 +42,7 @@ def ranked_points(frame: pd.DataFrame, summary: Mapping[str, Any], keys: Sequenc
     """Rank the strategies at every point of the grid, in the file's order; keys have more than one value."""
     oracles = oracles_of(summary)
     return [
-        _point(str(problem), dict(zip(keys, values, strict=True)), cells, summary["labels"], oracles)
+        _point(str(problem), dict(zip(keys, map(_plain, values), strict=True)), cells, summary["labels"], oracles)
         for (problem, *values), cells in frame.groupby(["problem", *keys], sort=False)
     ]
 
@@ -133,10 +133,10 @@ def median(values: pd.Series) -> float | None:
 
 def in_words(values: Mapping[str, Any]) -> list[str]:
     """Format a point of the grid as "name = value" for each key."""
-    return [f"{short(key)} = {shown(plain_number(value))}" for key, value in values.items()]
+    return [f"{short(key)} = {shown(value)}" for key, value in values.items()]
 
 
-def plain_number(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Convert a numpy number to a Python number."""
     return value.item() if hasattr(value, "item") else value
 
@@ -183,9 +183,8 @@ def overall(points: Sequence[dict[str, Any]], labels: Sequence[str], oracles: Co
 def foresight(frame: pd.DataFrame, keys: Collection[str], left_out: Collection[str]) -> dict[str, float | int] | None:
     """Compute Spearman's rank correlation of predicted excess risk and main metric over strategies.
 
-    Returns:
-        "correlation" (mean over points), "points" (their number), "strategies" (the most at a point); None if no point
-        has enough strategies with a prediction and a measurement.
+    The result is the mean over "points", with at most this many "strategies" each; None if no point has enough
+    strategies with a prediction and a measurement.
     """
     if "predicted_excess" not in frame:
         return None  # a comparison of an earlier version
@@ -203,11 +202,7 @@ def foresight(frame: pd.DataFrame, keys: Collection[str], left_out: Collection[s
 
 
 def rankings(directory: Path) -> str:
-    """Format one table for every point of the grid, best strategy first, and the total cost of all runs.
-
-    Raises:
-        BadInput: the directory lacks a file of a comparison.
-    """
+    """Format a table for every point of the grid, best strategy first, and the total cost; BadInput: see `read`."""
     frame, summary, keys = read(directory)
     return "\n\n".join([*map(_table, ranked_points(frame, summary, keys)), *sentences(summary)])
 
@@ -215,9 +210,10 @@ def rankings(directory: Path) -> str:
 def _table(point: dict[str, Any]) -> str:
     head = ("strategy", "median", "min to max", f"against the {point['zero_name']}", "gap closed (private)")
     rows: list[tuple[str, ...]] = [head, *(_row(line, point) for line in point["ranking"])]
+    digits = partial(shown, digits=point["digits"])
     for name, value, closed in point["references"]:
         label = f"{name} (private)" if name == NON_PRIVATE else name
-        rows.append((label, _number(value, point), "", "", _share(closed)))
+        rows.append((label, _dash(value, digits), "", "", _dash(closed, percent)))
     seeds = max((line["seeds"] for line in point["ranking"]), default=0)
     title = (
         f"{point['index']}: {point['metric']}, median over {seeds} seed{'' if seeds == 1 else 's'}, smaller is better"
@@ -232,7 +228,7 @@ def _row(line: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
         return name, "-", "-", f"no result: {line['failed']} failed", "-"
     verdict = _against(line["median"], point["zero"]) + (f"; {line['failed']} failed" if line["failed"] else "")
     spread = f"{shown(line['low'])} to {shown(line['high'])}"
-    return name, _number(line["median"], point), spread, verdict, _share(line["closed"])
+    return name, shown(line["median"], point["digits"]), spread, verdict, _dash(line["closed"], percent)
 
 
 def _against(value: float, zero: float | None) -> str:
@@ -241,12 +237,8 @@ def _against(value: float, zero: float | None) -> str:
     return "better" if value < zero else "equal, no better" if value == zero else "WORSE"
 
 
-def _number(value: float | None, point: dict[str, Any]) -> str:
-    return "-" if value is None else shown(value, point["digits"])
-
-
-def _share(closed: float | None) -> str:
-    return "-" if closed is None else percent(closed)
+def _dash(value: float | None, formatted: Callable[[float], str]) -> str:
+    return "-" if value is None else formatted(value)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

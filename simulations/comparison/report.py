@@ -13,7 +13,6 @@ from simulations.comparison.ranking import (
     in_words,
     oracles_of,
     overall,
-    plain_number,
     ranked_points,
     read,
     replaced,
@@ -24,8 +23,7 @@ from simulations.comparison.together import sentences
 from simulations.reports.explain import METRICS
 from simulations.reports.report import fill, promise
 
-_MOST_COURSES = 4
-"""Most points with a chart by round each; of more points, only some at the tightest budget have one."""
+_MOST_COURSES = 4  # most points with a chart by round each; of more points, only some at the tightest budget have one
 
 
 def is_comparison(directory: Path) -> bool:
@@ -34,14 +32,7 @@ def is_comparison(directory: Path) -> bool:
 
 
 def render_comparison(directory: Path) -> Path:
-    """Write report.html and report.md into a comparison's directory.
-
-    Returns:
-        The path of report.html.
-
-    Raises:
-        BadInput: the directory lacks a file of a comparison.
-    """
+    """Write report.html and report.md into a comparison's directory, return the former's path; BadInput: see `read`."""
     content = _content(directory)
     (directory / "report.md").write_text(fill("comparison.md", content), encoding="utf-8")
     path = directory / "report.html"
@@ -50,11 +41,7 @@ def render_comparison(directory: Path) -> Path:
 
 
 def costs_together(directory: Path) -> list[str]:
-    """Return the total cost of all runs on the same users, a sentence for each data source.
-
-    Raises:
-        BadInput: the directory lacks a file of a comparison.
-    """
+    """Return the total cost of all runs on the same users, a sentence for each data source; BadInput: see `read`."""
     return sentences(read(directory)[1])
 
 
@@ -67,6 +54,7 @@ def _content(directory: Path) -> dict[str, Any]:
         for point in ranked_points(frame, summary, keys)
     ]
     chosen, charts = _chosen(points), _charts(points, keys, labels, summary["slopes"])
+    titled = [(f"{point['index']}: {point['metric']} by round", point) for point in chosen]
     return {
         "summary": summary,
         "points": points,
@@ -75,7 +63,7 @@ def _content(directory: Path) -> dict[str, Any]:
         "oracle": ORACLE,
         "charts": charts,
         "reasons": list(dict.fromkeys(reason for _, _, reason in charts if reason)),
-        "courses": [chart for point in chosen if (chart := _course_chart(point, labels))[1]],
+        "courses": [(title, svg) for title, point in titled if (svg := rounds_chart(point, labels, title))],
         "all_courses": len(chosen) == len(points),
         "metrics": [
             (name.replace("_", " "), METRICS.get(name, "")) for name in sorted(frame["main_metric"].dropna().unique())
@@ -122,11 +110,6 @@ def _chosen(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return chosen
 
 
-def _course_chart(point: dict[str, Any], labels: Sequence[str]) -> tuple[str, str]:
-    title = f"{point['index']}: {point['metric']} by round"
-    return title, rounds_chart(point, labels, title)
-
-
 def _charts(
     points: Sequence[dict[str, Any]],
     keys: Sequence[str],
@@ -135,8 +118,7 @@ def _charts(
 ) -> list[tuple[str, str, str]]:
     """Draw the main metric against every numeric key with the others fixed, or one chart for each point without one.
 
-    Returns:
-        (title, SVG, why its slope is expected) of each chart.
+    Returns (title, SVG, why its slope is expected) of each chart.
     """
     numeric = [key for key in keys if all(_is_number(point["values"][key]) for point in points)]
     charts = []
@@ -162,12 +144,10 @@ def _lines(points: Sequence[dict[str, Any]], key: str) -> Iterator[tuple[str, li
 
 
 def _is_number(value: Any) -> bool:
-    value = plain_number(value)
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _guarantees(summary: Mapping[str, Any], frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return every promise in words, with the strategies that make it."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for label in summary["labels"]:
         entry = summary["strategies"][label]

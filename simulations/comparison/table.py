@@ -164,7 +164,6 @@ def _rounds(root: Path, frame: pd.DataFrame, grid_keys: Sequence[str]) -> pd.Dat
 
 
 def _guarantee(root: Path, rows: Sequence[dict[str, Any]], label: str) -> dict[str, Any] | None:
-    """Read the guarantee of a strategy's first finished cell."""
     for one in rows:
         path = root / str(one["directory"]) / "guarantee.json"
         if one["strategy"] == label and one["error_private"] is None and path.is_file():

@@ -21,10 +21,6 @@ def together(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> list[d
     composition adds up (Dwork, Roth 2014, Theorem 3.16). *Assumptions.* Those of each run; every run draws noise of its
     own, which runs of one seed in a simulation do not; one person is in one source. Measured metrics are not covered.
 
-    Args:
-        cells: the cells of the comparison.
-        rows: their rows of results.parquet.
-
     Returns:
         source, runs (with a guarantee), others (finished runs without one), unit, epsilon, delta, and users (the fewest
         of a counted run).

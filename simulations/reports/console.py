@@ -33,7 +33,8 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
     for kind, line in about_errors(result, errors, [*first, *rest]):
         console.print(line, highlight=False, style={"soft": "dim", "warning": "yellow"}[kind])
     verdict = standing(result)
-    console.print(f"[{verdict.colour}]{verdict.title}[/{verdict.colour}]: {verdict.sentence}", highlight=False)
+    colour = {"good": "green", "bad": "red"}.get(verdict.kind, "yellow")
+    console.print(f"[{colour}]{verdict.title}[/{colour}]: {verdict.sentence}", highlight=False)
     if (origin := about_constant(result)) is not None:
         console.print(origin, style="dim", highlight=False)
     table_private = (

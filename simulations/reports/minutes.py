@@ -4,11 +4,9 @@ import sys
 import time
 from collections.abc import Callable
 
-Clock = Callable[[], float]
-"""Returns seconds since some fixed moment."""
+Clock = Callable[[], float]  # returns seconds since some fixed moment
 
-FIRST, EVERY = 10.0, 60.0
-"""Seconds before the first line, so that short work prints none, and between two lines."""
+FIRST, EVERY = 10.0, 60.0  # seconds before the first line, so that short work prints none, and between two lines
 
 
 class MinuteLines:

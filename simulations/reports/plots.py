@@ -15,8 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
-INK = "#010203"
-"""Stands for the page's text colour until the SVG is written."""
+INK = "#010203"  # stands for the page's text colour until the SVG is written
 BLUE, ORANGE, GREEN, RED = "#3b82f6", "#e08e0b", "#16a34a", "#dc4c4c"
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(
@@ -40,8 +39,7 @@ LEGEND: dict[str, Any] = {
 }
 LEVELS = {INITIAL: (RED, "--"), CONSTANT: (ORANGE, "-."), NON_PRIVATE: (GREEN, ":")}
 """Reference model -> colour and dashes of its line."""
-LOG_FROM = 20.0
-"""Ratio of the largest to the smallest value at which an axis becomes logarithmic."""
+LOG_FROM = 20.0  # ratio of the largest to the smallest value at which an axis becomes logarithmic
 
 
 @contextmanager

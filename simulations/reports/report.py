@@ -46,10 +46,7 @@ _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.
 
 @without_internals
 def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
-    """Write report.html into a run directory, with fields of the given kinds.
-
-    Returns:
-        The path of report.html.
+    """Write report.html into a run directory, with fields of the given kinds, and return its path.
 
     Raises:
         BadInput: the directory lacks a file of a run.
@@ -60,23 +57,16 @@ def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
 
 
 def page(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> str:
-    """Return the report of a run directory, with fields of the given kinds.
+    """Return the report of a run directory, with fields of the given kinds; see `render`.
 
     Private fields stand in a section of their own that says so; the rest does not depend on them.
-
-    Raises:
-        BadInput: the directory lacks a file of a run.
     """
     check_files(directory, _NEEDED, "a run, such as runs/quickstart-...")
     return fill("run.html.md", _content(directory, kinds))
 
 
 def check_files(directory: Path, names: Collection[str], example: str) -> None:
-    """Refuse a directory without the named files; ``example`` says which directory to give instead.
-
-    Raises:
-        BadInput: a file is missing.
-    """
+    """Raise BadInput if a directory lacks one of the named files; ``example`` says which directory to give instead."""
     for name in names:
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of {example}")

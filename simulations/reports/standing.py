@@ -27,11 +27,6 @@ class Standing:
     title: str
     sentence: str
 
-    @property
-    def colour(self) -> Literal["green", "red", "yellow"]:
-        """The colour on a terminal."""
-        return "green" if self.kind == "good" else "red" if self.kind == "bad" else "yellow"
-
 
 def standing(result: dict[str, Any]) -> Standing:
     """Compare a run's model with models that need no features; ``result`` is the content of result.json."""

@@ -7,8 +7,7 @@ from typing import Any
 from simulations.reports.explain import shown, shown_apart
 from simulations.reports.units import errors_in_target_units
 
-FEW = 30
-"""Fewest held-out users for a reliable standard error."""
+FEW = 30  # fewest held-out users for a reliable standard error
 _WORTH_SAYING = 0.01
 """Smallest ratio of a standard error to its metric that is shown; a smaller one changes no digit that people read."""
 

@@ -5,7 +5,7 @@ The checks know no strategy. They run the small run that its class declares (``e
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -39,8 +39,7 @@ MIDDLES = 0.5, 0.02
 """Centres of the users; with the second, a user elsewhere is far longer than any clip that follows the users."""
 APART = ((1.0, 1.0), (-1.0, -1.0)), ((-1.0, 1.0), (1.0, 1.0)), ((1.0, 0.0), (0.0, -1.0))
 """A user's features in neighbouring data sets: opposite, or orthogonal, where second moments differ most."""
-ROUNDING = 1e-9
-"""Relative excess over a sensitivity that counts as rounding."""
+ROUNDING = 1e-9  # relative excess over a sensitivity that counts as rounding
 Strategy = type[Recipe]
 
 
@@ -76,11 +75,7 @@ class Small:
         return np.full((self.users, 2), middle) * np.linspace(0.98, 1.02, 2 * self.users).reshape(self.users, 2)
 
     def insist(self, held: bool, fault: str) -> None:
-        """Raise the fault, a sentence without its subject, unless the condition held.
-
-        Raises:
-            ContractBroken: it did not hold.
-        """
+        """Raise ContractBroken with the fault, a sentence without its subject, unless the condition held."""
         if not held:
             raise ContractBroken(f"{self.kind.__name__} {fault}")
 
@@ -196,8 +191,8 @@ def check_resumes(small: Small) -> None:
     resumed = run(small.strategy(), people, keeper=_Keeper(), resumed=Resumed(keeper.kept[-1]))
     small.insist(
         np.array_equal(_model(whole), _model(resumed)),
-        "does not resume where it was killed: keep the server's memory between rounds in a `Stateful` that the scheme's "
-        "`new_memory` makes, and declare every attribute",
+        "does not resume where it was killed: keep the server's memory between rounds in a `Stateful` that the "
+        "scheme's `new_memory` makes, and declare every attribute",
     )
 
 
@@ -232,15 +227,12 @@ def check_strategy(kind: Strategy) -> None:
 
 
 def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, first: Tape, second: Tape) -> None:
-    """Check that one user's influence on all Gaussian releases costs no more than promised; secret draws cost less.
-
-    Raises:
-        ContractBroken: it costs more.
-    """
+    """Raise ContractBroken if one user moves all Gaussian releases at a cost above the promise."""
     promised, sampler = strategy.plan.guarantee, getattr(strategy.scheme, "sampler", None)
     drawn = zip(first.draws, second.draws, strict=True)
     moved = math.hypot(*(one.distance(two) / one.scale for one, two in drawn if one.kind == "gaussian"))
     moved /= 2 if promised.relation == "add_or_remove" else 1
+    # Secret cohorts cost less than all releases together.
     if not moved or (getattr(sampler, "secret", False) and getattr(sampler, "rate", 0.0) < 1):
         return
     spent = epsilon_of(Cost(noise_multiplier=1 / moved), 1, promised.delta)
@@ -255,21 +247,16 @@ def taped(small: Small, features: Array, tape: Tape) -> tuple[Tape, list[Any]]:
     """Run with recorded noise; return the tape, and the released models and public facts."""
     strategy, seen = small.strategy(), list[Any]()
     strategy.streams = Streams(secure=False, source=tape.source)
-    kinds = notes_of(small.kind)
+    private = {name for name, fact in notes_of(small.kind).items() if fact.kind == "private"}
 
     def evaluate(number: int, arrays: Any) -> None:
         seen.append(model_vector(arrays).tolist())
 
     result = run(strategy, small.people(features), evaluate_fn=evaluate)
-    seen += [list(_shown(record.facts, kinds)) for record in result.rounds]
+    for record in result.rounds:
+        # The name alone marks an undeclared fact as private.
+        seen.append([fact for fact in record.facts.items() if not (fact[0] in private or fact[0].endswith("_private"))])
     return tape, seen
-
-
-def _shown(facts: Any, kinds: Any) -> Iterator[tuple[str, float]]:
-    """Yield the facts that are not private; an undeclared one is judged by its name."""
-    for name, value in facts.items():
-        if not (name.endswith("_private") or (name in kinds and kinds[name].kind == "private")):
-            yield name, value
 
 
 def _model(result: PrivateResult) -> Vector:

@@ -19,14 +19,10 @@ Kind = Literal["gaussian", "laplace", "choose"]
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw of noise.
+    """One draw of noise: its distribution, the value before the noise (or the scores of a choice), and the release.
 
-    Attributes:
-        kind: the distribution.
-        value: the value before the noise, or the scores of a choice.
-        scale: standard deviation or scale of the noise, or epsilon of a choice.
-        cost: cost of the release, as the mechanism charged it.
-        released: the result.
+    ``scale`` is a standard deviation or scale, or the epsilon of a choice; ``cost`` is what the mechanism charged for
+    the release.
     """
 
     kind: Kind

@@ -45,7 +45,7 @@ def test_the_bound_on_rounds_that_a_sampler_accounts_is_below_what_such_noise_co
     sampler = ConcentratedBatches(100, 100, 1, 0)
     claim = sampler.guarantee(1 / mu, 1e-6, "", ())
     found = bound_of(*runs_of(mu), claim, 0.95, sampler)
-    assert (found.kind, found.mu) == ("rounds", None)
+    assert (found.bound, found.mu) == ("rounds", None)
     assert 0.4 * claim.epsilon < found.measured <= claim.epsilon
     assert bound_of(*runs_of(0.0), claim, 0.95, sampler).measured == 0.0
 
