@@ -130,7 +130,6 @@ def _many(where: str, instance: Instance, users: Indices, pulls: Array, others: 
 
 
 def _relation(instance: Instance) -> tuple[bool, str]:
-    """Return whether the claim is about adding or removing a user, and the alternative to a canary in words."""
     add = instance.plan.guarantee.relation == "add_or_remove"
     return add, "nobody" if add else "its negative"
 

@@ -127,7 +127,6 @@ def leave(
 
 
 def _write_curves(path: Path, found: Sequence[Audit]) -> None:
-    """Write the measured and the claimed trade-off of each strategy; no file without a measured one."""
     curves = [
         pd.DataFrame(
             {
@@ -149,17 +148,17 @@ def _write_curves(path: Path, found: Sequence[Audit]) -> None:
 def show_audits(done: Done) -> None:
     """Print claimed and measured epsilons, and the meaning of a single claim."""
     console = Console()
-    numbers = ("claimed epsilon", "delta", "measured epsilon, at least", "measured / claimed", "confidence")
-    columns = [Column("strategy", no_wrap=True), *(Column(name, justify="right") for name in numbers), "verdict"]
-    table = Table(*columns, title="privacy claims under attack")
+    table = Table(Column("strategy", no_wrap=True), title="privacy claims under attack")
+    for name in ("claimed epsilon", "delta", "measured epsilon, at least", "measured / claimed", "confidence"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
     for one in done.found:
-        claimed = one.guarantee.epsilon
         table.add_row(
             one.strategy,
-            shown(claimed),
+            shown(one.guarantee.epsilon),
             f"{one.guarantee.delta:.2g}",
             shown(one.measured),
-            f"{one.measured / claimed:.0%}",
+            f"{one.measured / one.guarantee.epsilon:.0%}",
             f"{one.confidence:.4g}",
             "[bold red]REFUTED[/bold red]" if one.refuted else "[green]stands[/green]",
         )
@@ -190,8 +189,7 @@ def _explanation(one: Audit) -> Iterator[str]:
         )
 
 
-Bar = Callable[[str, str], Callable[[int, int], None]]
-"""Takes the audited strategy and the counted unit; returns the function to call with (done, of)."""
+Bar = Callable[[str, str], Callable[[int, int], None]]  # (audited strategy, counted unit) -> function of (done, of)
 
 
 @contextmanager

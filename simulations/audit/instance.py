@@ -26,8 +26,7 @@ from userdp.problems.linear import Linear
 from userdp.problems.separable import Quadratic
 from userdp.sampling.base import Sampler
 
-_BOUND, _RADIUS = 1e3, 1e6
-"""Bound of the features, far above any sensible clip, and radius of a domain that models do not leave."""
+_BOUND, _RADIUS = 1e3, 1e6  # bound of features far above sensible clips, and of a domain that models do not leave
 _NEAR = 1.0  # small bound or radius, for noise that follows from the domain or from the distance of users
 _SAMPLES = 1000  # factor on the samples of each user, for noise that follows from the distance of averages over samples
 _SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, target_range=(-1.0, 1.0))
@@ -47,11 +46,6 @@ class Instance:
     problem: Problem
     facts: PublicFacts
     template: UserLevelStrategy
-
-    @classmethod
-    def of(cls, config: RunConfig) -> "Instance":
-        """Return the first of `all_of`."""
-        return cls.all_of(config)[0]
 
     @classmethod
     def all_of(cls, config: RunConfig) -> "tuple[Instance, ...]":
@@ -187,7 +181,6 @@ def _few(facts: PublicFacts, users: int, config: RunConfig, samples: int) -> Pub
 
 
 def _shrunk(config: RunConfig, users: int, whole: int) -> RunConfig:
-    """Return the configuration with its sizes in the same proportion to fewer users."""
     options = config.strategy
     sizes = {
         name: max(1, round(getattr(options, name) * users / whole))

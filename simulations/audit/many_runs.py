@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from simulations.audit.canaries import Coins
+from simulations.audit.canaries import Coins, attacks
 from simulations.audit.exact import exact_step
 from simulations.audit.finding import Audit
 from simulations.audit.instance import Instance
@@ -29,8 +29,7 @@ from userdp.sampling import Sampler
 LEAST_RUNS = 200
 LESSONS = 4  # the attacker learns how to guess from one run in this many, and guesses the others
 _LEAST_NOISE, _MOST_NOISE = 0.3, 300.0  # range of the noise multipliers to try
-_LEAST_PILOT, _PILOT = 100, 1 / 5
-"""Pilot runs of each attack that choose one: at least, and as a share of the audit's own runs."""
+_LEAST_PILOT, _PILOT = 100, 1 / 5  # pilot runs of each attack: at least, and as a share of the audit's own runs
 _FINALISTS = 2  # number of attacks, those with the largest reach, for the pilot runs
 
 
@@ -169,7 +168,7 @@ def _right(scores: Array, coins: Coins) -> Array:
 
 
 def _promising(rooms: Laboratory, runs: int) -> list[Case]:
-    cases = rooms.cases()
+    cases = [(place, each) for place, one in enumerate(rooms.instances) for each in range(len(attacks(one)))]
     found = [rooms.observer(case).attack for case in cases]
     canaries = np.array([len(attack.canaries) for attack in found])
     # Less the statistical uncertainty of this many guesses.

@@ -56,8 +56,6 @@ def _shown(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> 
         "success": [("tell two equally likely data sets apart", 0.5, *membership), *success],
         "chart": _chart(one, points, images),
         "points": bool(points[0]),
-        "proved_share": one["measured_epsilon"] / one["claimed_epsilon"],
-        "right": one["correct"] / one["guesses"],
         "tested": one["runs"] - one["runs"] // LESSONS,
     }
 

@@ -85,7 +85,6 @@ class Observer:
         return Runs(np.array(rows), np.array(coins))
 
     def _chance(self, attack: int, run: int) -> tuple[Coins, int]:
-        """Return the (m,) coins of a run, and the seed of everything else."""
         noise, thrown = np.random.SeedSequence(self.instance.config.seed, spawn_key=(attack, run)).spawn(2)
         coins = 2 * np.random.default_rng(thrown).integers(0, 2, len(self.attack.canaries)) - 1
         return coins, int(noise.generate_state(1, np.uint64)[0] >> 1)
@@ -179,10 +178,6 @@ class Laboratory:
     instances: Sequence[Instance]
     pool: ProcessPoolExecutor | None
 
-    def cases(self) -> list[Case]:
-        """Return all attacks on all instances."""
-        return [(place, each) for place, one in enumerate(self.instances) for each in range(len(attacks(one)))]
-
     def observer(self, case: Case) -> Observer:
         """Return the observer of a case's runs."""
         return _observer(self.instances, case)
@@ -209,7 +204,8 @@ class Laboratory:
 @contextmanager
 def laboratory(config: RunConfig, workers: int | None) -> Iterator[Laboratory]:
     """Provide the place where runs are made, with one process for each CPU if ``workers`` is None."""
-    count = available_cpus() if workers is None else workers
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = cpus if workers is None else workers
     with _quiet():
         instances = Instance.all_of(config)
         if count <= 1:
@@ -220,14 +216,8 @@ def laboratory(config: RunConfig, workers: int | None) -> Iterator[Laboratory]:
             yield Laboratory(instances, pool)
 
 
-def available_cpus() -> int:
-    """Return the number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the log of thousands of runs."""
     log = logging.getLogger("userdp")
     disabled, log.disabled = log.disabled, True
     try:
@@ -236,8 +226,7 @@ def _quiet() -> Iterator[None]:
         log.disabled = disabled
 
 
-_INSTANCES: list[Instance] = []
-"""The instances of a worker process."""
+_INSTANCES: list[Instance] = []  # those of a worker process
 
 
 def _begin(toml: str) -> None:

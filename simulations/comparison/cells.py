@@ -75,7 +75,8 @@ def expand(config: ComparisonConfig) -> Iterator[Cell]:
         sections = _sections(config, entry, strategy, point)
         # The oracle tunes its settings for each problem; the file's settings by problem do not apply.
         if not oracle:
-            sections["strategy"] |= copy.deepcopy(entry.settings(strategy))
+            for name in (strategy.kind, strategy.name):
+                sections["strategy"] |= copy.deepcopy(entry.strategy.get(name, {}))
         yield Cell(entry.label, strategy.name, seed, point, sections, oracle)
 
 
@@ -106,7 +107,7 @@ def _sections(
             "problem": entry.problem,
             "data": entry.data,
             "privacy": config.privacy,
-            "strategy": strategy.section,
+            "strategy": {"kind": strategy.kind, **(strategy.model_extra or {})},
             **({} if strategy.preparation is None else {"preparation": strategy.preparation}),
             "engine": {"kind": "local", **config.engine},
             # One run of its own trains the reference for all strategies. A comparison also runs strategies that the

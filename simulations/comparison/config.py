@@ -16,6 +16,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from simulations.comparison.cells import Cell, check_strategy, check_values, combinations, expand, flatten
-from simulations.comparison.oracle import oracle_entries, oracle_seed
+from simulations.comparison.oracle import FIRST_SEED, oracle_entries
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.errors import sentences
 from simulations.config.run_config import make_absolute, read_toml
@@ -49,11 +50,6 @@ class Comparison:
         return tuple(flatten(self.config.grid))
 
     @property
-    def directory(self) -> Path:
-        """The comparison's directory."""
-        return Path(self.config.output.directory) / self.config.name
-
-    @property
     def public_seeds(self) -> range:
         """The seeds of the federations for tuning."""
         tuning = self.config.tuning
@@ -62,7 +58,8 @@ class Comparison:
     @property
     def oracle_seed(self) -> int:
         """The seed of the federation, or split of a table, for the oracle's search: a seed with no other use."""
-        return oracle_seed({*self.public_seeds, *(cell.seed for cell in self.cells)})
+        taken = {*self.public_seeds, *(cell.seed for cell in self.cells)}
+        return next(seed for seed in count(FIRST_SEED) if seed not in taken)
 
     def candidates(self, cell: Cell) -> list[dict[str, Any]]:
         """Return the settings that tuning tries for a cell; none for an oracle or a strategy without tuning."""
@@ -137,7 +134,6 @@ def _check_tuning(comparison: Comparison) -> None:
 
 
 def _check_cells(comparison: Comparison) -> None:
-    """Validate the configuration of one cell in each group; seeds do not matter for it."""
     problems: dict[str, None] = {}
     first = {cell.group: cell for cell in reversed(comparison.cells)}
     for cell in reversed(first.values()):

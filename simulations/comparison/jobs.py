@@ -52,8 +52,7 @@ class Job:
         return f"{self.stage}/{self.label}-seed{self.config.seed}-{self.digest[:10]}"
 
 
-Watch = Callable[[Job, Record, bool], None]
-"""Called with every finished run, and whether this call made it or an earlier one."""
+Watch = Callable[[Job, Record, bool], None]  # called with every finished run, and whether this call made it
 Execute = Callable[[Sequence[Job], Path], Iterator[tuple[Job, Record]]]
 Search = list[tuple[dict[str, Any], Job]]  # (settings, their run) of everything that a search tries
 
@@ -80,7 +79,7 @@ def compare(
     Args:
         comparison: the comparison.
         workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
-        directory: where to write; ``comparison.directory`` if not given.
+        directory: where to write; the file's output directory and name if not given.
         limit: most runs to make; the remaining cells are "not run yet".
         watch: called after every run.
 
@@ -88,7 +87,7 @@ def compare(
         BadInput: the directory cannot be written.
         RunFailed: Ray cannot be started.
     """
-    root = directory or comparison.directory
+    root = directory or Path(comparison.config.output.directory) / comparison.config.name
     try:
         root.mkdir(parents=True, exist_ok=True)
         (root / "comparison.toml").write_text(comparison.toml(), encoding="utf-8")
@@ -154,7 +153,6 @@ class _State:
         ]
 
     def _best(self, jobs: Search) -> dict[str, Any] | None:
-        """Return the settings with the smallest mean of the main metric; None while runs are missing."""
         if any(job.digest not in self.records for _, job in jobs):
             return None
         totals: dict[str, float] = {}

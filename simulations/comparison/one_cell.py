@@ -47,15 +47,16 @@ def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
         from simulations.comparison.oracle import take_promise_back  # noqa: PLC0415 -- few runs are an oracle's
 
         take_promise_back(directory)
-    planned = _stored(directory / "plan.json") or {}
+    files = [directory / name for name in ("plan.json", "result.json")]
+    plan, result = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None for file in files)
     record: Record = plain(
         {
             "digest": digest,
             "error_private": error,
             "seconds": time.perf_counter() - started,
-            "result": _stored(directory / "result.json"),
-            "numbers": planned.get("numbers", {}),
-            "predicted_excess": (planned.get("forecast") or {}).get("predicted_excess"),
+            "result": result,
+            "numbers": (plan or {}).get("numbers", {}),
+            "predicted_excess": ((plan or {}).get("forecast") or {}).get("predicted_excess"),
         }
     )
     directory.mkdir(parents=True, exist_ok=True)
@@ -63,10 +64,3 @@ def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
     partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, directory / DONE)
     return record
-
-
-def _stored(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values

@@ -13,9 +13,9 @@ that is shorter). Both are measured without privacy, on the seed of the search.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,7 @@ from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 
-ORACLE = "oracle: tuned on the private data itself, NOT private, not something you may do"
-"""The label of oracle strategies wherever they stand beside private ones."""
+ORACLE = "oracle: tuned on the private data itself, NOT private, not something you may do"  # their label
 STRATEGIES = ("dp_fed_sgd", "adaptive_clipping", "recentred_clipping")
 CLIPS = (0.1, 0.3, 1.0, 3.0)  # clips, as multiples of the median l2 norm of users' gradients at the initial model
 STEPS = (1.0, 4.0)  # step sizes, as multiples of 1 / curvature
@@ -42,7 +41,7 @@ ROUNDS = (5, 20, 80)
 TRIED = len(CLIPS) * len(STEPS) * len(ROUNDS)  # number of settings for each strategy
 _MOST_USERS = 2000  # number of users, the first ones, whose gradients are measured
 _PASSES, _MOVE = 30, 1e-3  # steps of the power iteration, and the l2 norm by which each moves the model
-_FIRST_SEED = 1000  # first candidate for the seed of the search
+FIRST_SEED = 1000  # first candidate for the seed of the search
 
 
 def name_of(kind: str) -> str:
@@ -55,11 +54,6 @@ def oracle_entries(config: ComparisonConfig) -> list[StrategyEntry]:
     if not config.against_oracle:
         return []
     return [StrategyEntry(kind=kind, label=name_of(kind), preparation="none") for kind in STRATEGIES]
-
-
-def oracle_seed(taken: Collection[int]) -> int:
-    """Return the seed of the search: none of ``taken``."""
-    return next(seed for seed in count(_FIRST_SEED) if seed not in taken)
 
 
 @dataclass(frozen=True)

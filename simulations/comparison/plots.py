@@ -12,16 +12,14 @@ from simulations.reports.explain import shown
 from simulations.reports.plots import BLUE, INK, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, drawing, svg
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
-_LEVELS = {"initial": INITIAL, "constant": CONSTANT, "non_private": NON_PRIVATE}
-"""Field of a point -> label of the reference model."""
+_LEVELS = {"initial": INITIAL, "constant": CONSTANT, "non_private": NON_PRIVATE}  # field of a point -> label
 _COLOURS = (BLUE, ORANGE, "#8b5cf6", "#0d9488", "#db2777", "#84780a", "#64748b", "#0891b2", "#b45309", "#7c3aed")
 _MARKERS = "osD^vP*XhH"
 _MARKER_SPACING = 0.08  # distance of markers along a curve with many points, as a share of the chart's diagonal
 _MANY_POINTS = 12
 _LEGEND = {name: value for name, value in LEGEND.items() if name != "bbox_to_anchor"} | {"loc": "outside upper center"}
 _LOG_AXIS_FROM = 4.0  # ratio of the largest to the smallest setting at which the horizontal axis becomes logarithmic
-_LOG_ROUNDS_FROM = 10.0
-"""Ratio of the most to the fewest rounds of a strategy at which the axis of rounds becomes logarithmic."""
+_LOG_ROUNDS_FROM = 10.0  # ratio of the most to the fewest rounds at which the axis of rounds becomes logarithmic
 _FIRST_ROUND = 0.4  # width of the first round on a logarithmic axis, in decades
 _ROOM = 0.06  # least distance of two labels of an axis, as a share of the axis
 _PRIVACY_COSTS = 2.0  # ratio of the risks with and without privacy at which privacy is said to cost more than sampling
@@ -135,7 +133,6 @@ def _level_lines(draw: Any, point: Mapping[str, Any], edge: float) -> None:
 def _curve(
     axes: Axes, index: int, label: str, at: Sequence[float], lines: Sequence[Mapping[str, float]], edge: float
 ) -> None:
-    """Draw medians and the band around them; values below the edge of the chart lie on it."""
     colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
     every = _MARKER_SPACING if len(at) > _MANY_POINTS else 1
     medians, low, high = ([max(edge, line[part]) for line in lines] for part in ("median", "low", "high"))

@@ -16,8 +16,7 @@ from simulations.reports.explain import digits_apart, percent, shown, shown_clai
 from simulations.reports.report import check_files
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
-_NO_GAP = 1e-6
-"""Share of the main metric by which training without privacy must beat the baseline for a gap to be measured."""
+_NO_GAP = 1e-6  # relative improvement of training without privacy over the baseline that counts as rounding
 _FEWEST_RANKED = 4  # fewest strategies for a rank correlation
 
 
@@ -101,7 +100,6 @@ def _line(label: str, rows: pd.DataFrame, zero: float | None, free: float | None
 
 
 def _terms(rows: pd.DataFrame) -> str:
-    """Describe a strategy's guarantee: unit, relation, and the cost of a weaker one."""
     given = rows[rows["holds"].eq(other=True)]
     if given.empty:
         return ""
@@ -137,7 +135,6 @@ def in_words(values: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a numpy number to a Python number."""
     return value.item() if hasattr(value, "item") else value
 
 

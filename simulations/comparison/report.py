@@ -6,18 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from simulations.comparison import ranking
 from simulations.comparison.oracle import ORACLE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
-from simulations.comparison.ranking import (
-    foresight,
-    in_words,
-    oracles_of,
-    overall,
-    ranked_points,
-    read,
-    replaced,
-    short,
-)
 from simulations.comparison.table import ROUNDS, SUMMARY
 from simulations.comparison.together import sentences
 from simulations.reports.explain import METRICS
@@ -32,7 +23,7 @@ def is_comparison(directory: Path) -> bool:
 
 
 def render_comparison(directory: Path) -> Path:
-    """Write report.html and report.md into a comparison's directory, return the former's path; BadInput: see `read`."""
+    """Write report.html and report.md, and return the former's path; BadInput without a comparison's files."""
     content = _content(directory)
     (directory / "report.md").write_text(fill("comparison.md", content), encoding="utf-8")
     path = directory / "report.html"
@@ -41,24 +32,24 @@ def render_comparison(directory: Path) -> Path:
 
 
 def costs_together(directory: Path) -> list[str]:
-    """Return the total cost of all runs on the same users, a sentence for each data source; BadInput: see `read`."""
-    return sentences(read(directory)[1])
+    """Return the total cost of the runs on each data source in words; BadInput without a comparison's files."""
+    return sentences(ranking.read(directory)[1])
 
 
 def _content(directory: Path) -> dict[str, Any]:
-    frame, summary, keys = read(directory)
-    labels, oracles = summary["labels"], oracles_of(summary)
+    frame, summary, keys = ranking.read(directory)
+    labels, oracles = summary["labels"], ranking.oracles_of(summary)
     courses = _courses(pd.read_parquet(directory / ROUNDS), keys)
     points = [
         point | {"course": courses.get((point["problem"], *point["values"].values()), {})}
-        for point in ranked_points(frame, summary, keys)
+        for point in ranking.ranked_points(frame, summary, keys)
     ]
     chosen, charts = _chosen(points), _charts(points, keys, labels, summary["slopes"])
     titled = [(f"{point['index']}: {point['metric']} by round", point) for point in chosen]
     return {
         "summary": summary,
         "points": points,
-        "overall": overall(points, labels, oracles),
+        "overall": ranking.overall(points, labels, oracles),
         "zero": " or the ".join(dict.fromkeys(point["zero_name"] for point in points)),
         "oracle": ORACLE,
         "charts": charts,
@@ -78,7 +69,7 @@ def _content(directory: Path) -> dict[str, Any]:
             (strategy, reason, len(rows))
             for (strategy, reason), rows in frame.groupby(["strategy", "error_private"], sort=False)
         ],
-        "foresight": foresight(frame, keys, oracles),
+        "foresight": ranking.foresight(frame, keys, oracles),
         "cells": len(frame),
         "failed": int(frame["error_private"].notna().sum()),
         "seconds": float(frame["seconds"].sum()),
@@ -120,13 +111,15 @@ def _charts(
 
     Returns (title, SVG, why its slope is expected) of each chart.
     """
-    numeric = [key for key in keys if all(_is_number(point["values"][key]) for point in points)]
+    numeric = [key for key in keys if all(type(point["values"][key]) in (int, float) for point in points)]
     charts = []
     for key in numeric:
         for held, line in _lines(points, key):
-            title = f"{held}: {line[0]['metric']} against {short(key)}"
+            title = f"{held}: {line[0]['metric']} against {ranking.short(key)}"
             slope = slopes.get(line[0]["problem"], {}).get(key)
-            chart, drawn = sweep_chart(line, key, short(key), labels, title, None if slope is None else slope["power"])
+            chart, drawn = sweep_chart(
+                line, key, ranking.short(key), labels, title, None if slope is None else slope["power"]
+            )
             charts.append((title, chart, slope["reason"] if slope is not None and drawn else ""))
     if not numeric:
         charts = [(f"{point['index']}: {point['metric']}", dot_chart(point), "") for point in points]
@@ -134,17 +127,12 @@ def _charts(
 
 
 def _lines(points: Sequence[dict[str, Any]], key: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Group the points that differ only in ``key``, sorted by it."""
     found: dict[str, list[dict[str, Any]]] = {}
     for point in points:
-        others = in_words({name: value for name, value in point["values"].items() if name != key})
+        others = ranking.in_words({name: value for name, value in point["values"].items() if name != key})
         found.setdefault(", ".join([point["problem"], *others]), []).append(point)
     for title, line in found.items():
         yield title, sorted(line, key=lambda point: float(point["values"][key]))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _guarantees(summary: Mapping[str, Any], frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -164,7 +152,6 @@ def _guarantees(summary: Mapping[str, Any], frame: pd.DataFrame) -> list[dict[st
 
 
 def _member(label: str, entry: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
-    """Describe one strategy: its assumptions, and the cost of a weaker unit or another relation."""
     given, kept = entry["guarantee"], rows[rows["holds"].eq(other=True)]
     grouped = kept[kept["unit"].eq("user")].dropna(subset=["group", "sample_level_epsilon"])
     other = kept[kept["relation"].ne("replace_one")]
@@ -174,6 +161,6 @@ def _member(label: str, entry: Mapping[str, Any], rows: pd.DataFrame) -> dict[st
         "kind": entry["kind"],
         "summary": entry["summary"],
         "assumptions": given["assumptions"] if given is not None and given["holds"] else [],
-        "replace_one": None if other.empty else replaced(other.iloc[0]),
+        "replace_one": None if other.empty else ranking.replaced(other.iloc[0]),
         "group": None if grouped.empty else (int(samples.iloc[0]), float(epsilon.iloc[0])),
     }

@@ -25,11 +25,6 @@ class StrategyEntry(Section):
         """The label, or the strategy's own name."""
         return self.label or (STRATEGIES[self.kind].about.name if STRATEGIES.is_place(self.kind) else self.kind)
 
-    @property
-    def section(self) -> dict[str, Any]:
-        """The strategy's section of a run."""
-        return {"kind": self.kind, **(self.model_extra or {})}
-
 
 class ProblemEntry(Section):
     """An entry of [[problems]]: sections that replace the base ones."""
@@ -42,10 +37,6 @@ class ProblemEntry(Section):
         description="Label or kind of a strategy -> keys that replace its own for this problem, such as "
         "dp_fed_sgd = { rounds = 60 }; keys given for a label take precedence over keys given for a kind.",
     )
-
-    def settings(self, strategy: StrategyEntry) -> dict[str, Any]:
-        """Return the keys of a strategy that this problem sets."""
-        return {**self.strategy.get(strategy.kind, {}), **self.strategy.get(strategy.name, {})}
 
 
 class TuningSection(Section):

@@ -135,7 +135,6 @@ def write_table(
 
 
 def _chosen(chosen: Mapping[str, Mapping[str, Any]], oracles: Collection[str], *, inside: bool) -> list[list[Any]]:
-    """Return [problem, strategy, point of the grid, settings] of every search, of the oracle or of tuning."""
     found = [[*json.loads(group), dict(best)] for group, best in chosen.items()]
     return [one for one in found if (one[1] in oracles) == inside]
 

@@ -9,11 +9,6 @@ from simulations.records.measured import BINS, PERCENTILES, SPREAD
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
 
-_SPREAD = {
-    f"{name}_p{share}": f"{share} % of held-out users have a mean {name.replace('_', ' ')} of at most this"
-    for name in SPREAD
-    for share in PERCENTILES
-}
 METRICS = {
     "r2": "share of the targets' variance that the model explains: 1 is perfect, 0 equals the best constant",
     "deviance_explained": "share of the best constant's loss that the model removes: 1 is perfect, 0 equals it",
@@ -28,7 +23,11 @@ METRICS = {
     "absolute_error": "mean absolute error of predictions",
     "deviance": "Poisson deviance",
     "auc": "chance that of two held-out samples of different classes the one of class 1 scores higher; 0.5 is guessing",
-    **_SPREAD,
+    **{
+        f"{name}_p{share}": f"{share} % of held-out users have a mean {name.replace('_', ' ')} of at most this"
+        for name in SPREAD
+        for share in PERCENTILES
+    },
     "calibration_error": f"mean distance of predicted and observed means over {BINS} groups of held-out samples with "
     "similar predictions; with several classes, of the predicted class's probability and the accuracy",
     "predicted_minus_observed": "mean prediction minus mean observation over all held-out samples: above 0 is too high",
@@ -41,8 +40,7 @@ _CELLS = {
     "imputed": "missing cells replaced by the value declared for them",
 }
 """Field of `userdp.data.load_report.LoadReport`, by column -> meaning."""
-NOTHING_PROMISED = "none at this delta"
-"""Stands for an epsilon whose delta allows a mechanism to release somebody's data outright."""
+NOTHING_PROMISED = "none at this delta"  # the delta allows a mechanism to release somebody's data outright
 
 
 def shown(value: object, digits: int = 4) -> str:

@@ -37,8 +37,7 @@ LEGEND: dict[str, Any] = {
     "handlelength": 1.4,
     "columnspacing": 1.2,
 }
-LEVELS = {INITIAL: (RED, "--"), CONSTANT: (ORANGE, "-."), NON_PRIVATE: (GREEN, ":")}
-"""Reference model -> colour and dashes of its line."""
+LEVELS = {INITIAL: (RED, "--"), CONSTANT: (ORANGE, "-."), NON_PRIVATE: (GREEN, ":")}  # colour and dashes
 LOG_FROM = 20.0  # ratio of the largest to the smallest value at which an axis becomes logarithmic
 
 

@@ -13,19 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
+from simulations.reports import explain
 from simulations.reports.confusion import confusion_table
-from simulations.reports.explain import (
-    METRICS,
-    NOTHING_PROMISED,
-    cell_counts,
-    chance,
-    percent,
-    settings,
-    shown,
-    shown_apart,
-    shown_claim,
-    shown_number,
-)
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
@@ -81,9 +70,9 @@ def fill(template: str, content: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (shown, percent, chance, settings, shown_apart, shown_claim, shown_with_error)
-    environment.filters |= {one.__name__: one for one in filters}
-    environment.globals["shown_number"] = shown_number
+    names = ("shown", "percent", "chance", "settings", "shown_apart", "shown_claim")
+    environment.filters |= {name: getattr(explain, name) for name in names} | {"shown_with_error": shown_with_error}
+    environment.globals["shown_number"] = explain.shown_number
     return environment.get_template(template).render(content)
 
 
@@ -134,7 +123,7 @@ def promise(guarantee: dict[str, Any]) -> str:
     factor = rounded_up(math.exp(epsilon), 3) if epsilon < 20 else f"e^{rounded_up(epsilon, 3)}"
     words = (
         f"If {unit} {change}, no outcome would become more than {factor} times as likely or unlikely (epsilon = "
-        f"{shown_claim(epsilon)}), except with probability {shown_claim(guarantee['delta'])} (delta)."
+        f"{explain.shown_claim(epsilon)}), except with probability {explain.shown_claim(guarantee['delta'])} (delta)."
     )
     if guarantee["unit"] == "sample":
         words += " This does NOT protect a person who holds several samples."
@@ -142,7 +131,6 @@ def promise(guarantee: dict[str, Any]) -> str:
 
 
 def _course(rounds: pd.DataFrame, result: dict[str, Any], free: dict[str, float] | None = None) -> str | None:
-    """Draw the main metric by round, with a line for training without privacy if its metrics are given."""
     main = main_metric(result.get("metrics", {}))
     if main is None or f"metric.{main}" not in rounds or not rounds[f"metric.{main}"].notna().any():
         return None
@@ -168,14 +156,13 @@ def _private(
         "missing": result["missing_users_private"],
         "non_finite": result["non_finite_users_private"],
         "table": table,
-        "cells": [] if table is None else cell_counts(table),
+        "cells": [] if table is None else explain.cell_counts(table),
         "clip": _clip(rounds),
         "met_nowhere": [] if table is None else [*table.get("nothing_usable", []), *table.get("met_nowhere", [])],
     }
 
 
 def _clip(rounds: pd.DataFrame) -> list[tuple[str, list[float], str]]:
-    """Return (name, [first, median, last value over rounds], meaning) of the numbers that help to tune a clip."""
     found = []
     for name, fact in CLIP_FACTS.items():
         if f"fact.{name}" in rounds and len(values := rounds[f"fact.{name}"].dropna()):
@@ -185,11 +172,10 @@ def _clip(rounds: pd.DataFrame) -> list[tuple[str, list[float], str]]:
 
 
 def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
-    """Return (name, value, meaning) of every number of the plan."""
     top = ("rounds", "cohort", "users", "users_needed", "noise", "signal", "pass_probability")
     values = {name: plan[name] for name in top if plan[name] is not None} | plan["numbers"]
     if not promises_something(values.get("replace_one_delta", 0.0), plan["users"]):
-        values["replace_one_epsilon"] = values["replace_one_delta"] = NOTHING_PROMISED
+        values["replace_one_epsilon"] = values["replace_one_delta"] = explain.NOTHING_PROMISED
     meanings = explained(STRATEGIES[plan["strategy"]]) if plan["strategy"] in STRATEGIES else {}
     return [(name.replace("_", " "), value, meanings.get(name, "")) for name, value in values.items()]
 
@@ -198,7 +184,7 @@ def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[list[tuple
     """Return (name, [this run, reference models ...], meaning) of the most important metrics, and of the others."""
     measured = (result.get("metrics", {}), *references(result).values())
     columns = [_with_units(metrics, section) for metrics in measured]
-    meanings = dict.fromkeys(measured[0], "") | METRICS | unit_meanings(measured[0], section)
+    meanings = dict.fromkeys(measured[0], "") | explain.METRICS | unit_meanings(measured[0], section)
     return [
         [(name.replace("_", " "), [column.get(name) for column in columns], meanings[name]) for name in names]
         for names in ordered(columns[0])

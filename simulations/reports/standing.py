@@ -74,7 +74,6 @@ def about_constant(result: dict[str, Any]) -> str | None:
 
 
 def _explained(metrics: dict[str, Any]) -> str:
-    for name, words in (("r2", "R2"), ("deviance_explained", "deviance explained")):
-        if metrics.get(name) is not None:
-            return f"; {words} is {metrics[name]:.3f}"
-    return ""
+    shares = {"r2": "R2", "deviance_explained": "deviance explained"}
+    known = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
+    return known[0] if known else ""

@@ -8,8 +8,7 @@ from simulations.reports.explain import shown, shown_apart
 from simulations.reports.units import errors_in_target_units
 
 FEW = 30  # fewest held-out users for a reliable standard error
-_WORTH_SAYING = 0.01
-"""Smallest ratio of a standard error to its metric that is shown; a smaller one changes no digit that people read."""
+_WORTH_SAYING = 0.01  # smallest relative standard error that is shown; people do not read the digits of a smaller one
 
 
 def errors_of(result: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, float]:

@@ -34,9 +34,7 @@ from userdp.problems import Problem
 
 USERS, EPSILON, DELTA = 400, 8.0, 1e-4
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1.0, 1.0))
-"""Two features in [-1, 1] and a target."""
-MIDDLES = 0.5, 0.02
-"""Centres of the users; with the second, a user elsewhere is far longer than any clip that follows the users."""
+MIDDLES = 0.5, 0.02  # centres of the users; users elsewhere are far longer than a clip that follows the second
 APART = ((1.0, 1.0), (-1.0, -1.0)), ((-1.0, 1.0), (1.0, 1.0)), ((1.0, 0.0), (0.0, -1.0))
 """A user's features in neighbouring data sets: opposite, or orthogonal, where second moments differ most."""
 ROUNDING = 1e-9  # relative excess over a sensitivity that counts as rounding

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_audit_command import config_of
+from test_audit_command import config_of, instance_of
 from test_audit_report import GUARANTEE
 
 from simulations.audit.instance import Instance
@@ -53,7 +53,7 @@ def test_the_bound_on_rounds_that_a_sampler_accounts_is_below_what_such_noise_co
 def test_a_claim_is_tested_as_its_sampler_s_where_that_accounts_all_of_it():
     rotated = Instance.all_of(config_of("winsorized_rotation", 4.0))[-1]
     assert accounted_sampler(rotated) is rotated.template.scheme.sampler
-    assert accounted_sampler(Instance.of(config_of("outlier_removal", 4.0))) is None
+    assert accounted_sampler(instance_of("outlier_removal", 4.0)) is None
 
 
 @pytest.mark.parametrize("claim", [GUARANTEE, OTHER])
