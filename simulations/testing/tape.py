@@ -1,11 +1,10 @@
-"""Noise that is written down in one run and played back in another: so two runs on neighbours release the same.
+"""Noise that is recorded in one run and replayed in another, so that two runs on neighbours release the same.
 
-Whatever depends on released values alone is then the same in both. What enters a release differs, and may differ by no
-more than its noise is made for.
+Everything that depends on released values alone is then equal in both runs. The values that enter a release differ, by
+no more than the sensitivity of its mechanism.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,14 +19,10 @@ Kind = Literal["gaussian", "laplace", "choose"]
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw of noise.
+    """One draw of noise: its distribution, the value before the noise (or the scores of a choice), and the release.
 
-    Attributes:
-        kind: of the noise.
-        value: what it was added to, or the scores that were chosen by.
-        scale: the noise's standard deviation or scale, or the epsilon of a choice.
-        cost: of the release that it belongs to, as the mechanism charged it.
-        released: what came of it.
+    ``scale`` is a standard deviation or scale, or the epsilon of a choice; ``cost`` is what the mechanism charged for
+    the release.
     """
 
     kind: Kind
@@ -38,7 +33,7 @@ class Draw:
 
     @property
     def sensitivity(self) -> float | None:
-        """How far neighbours' values may lie apart: l2 for Gaussian noise, l1 for Laplace, in any score of a choice.
+        """The distance of neighbours' values: l2 for Gaussian noise, l1 for Laplace, largest score for a choice.
 
         None for the noises of a test, which share a cost.
         """
@@ -49,7 +44,7 @@ class Draw:
         return None if self.cost.failure_delta or not self.cost.pure_epsilon else self.scale * self.cost.pure_epsilon
 
     def distance(self, other: "Draw") -> float:
-        """How far the values of two runs lie apart, in the norm of the sensitivity."""
+        """Compute the distance of two runs' values in the norm of the sensitivity."""
         apart = np.abs(self.value - other.value)
         if self.kind == "gaussian":
             return float(np.linalg.norm(apart))
@@ -58,27 +53,22 @@ class Draw:
 
 @dataclass
 class Tape:
-    """What a run draws, in order.
-
-    Attributes:
-        played: the draws of another run, whose releases this one gets; None to draw anew.
-        draws: of this run.
-    """
+    """The draws of a run, in order; releases come from the draws ``played`` by another run, if given."""
 
     played: "list[Draw] | None" = None
     draws: list[Draw] = field(default_factory=list)
 
     def source(self, seed: int, index: int, purpose: int) -> NoiseSource:
-        """The noise of a round's purpose."""
+        """Return the noise for a round and a purpose."""
         return Taped(SeededNoise(stream(seed, "noise", index, purpose)), self)
 
     def note(self, draw: Draw) -> Any:
-        """Write a draw down; what is released."""
+        """Record a draw and return its release."""
         if self.played is not None:
             before = self.played[len(self.draws)] if len(self.draws) < len(self.played) else None
             if before is None or before.kind != draw.kind or np.shape(before.value) != np.shape(draw.value):
                 raise AssertionError(
-                    "the runs of two neighbours draw other noises, though all that was released is alike"
+                    "the runs of two neighbours draw different noises, though their releases are equal"
                 )
             draw = Draw(draw.kind, draw.value, draw.scale, draw.cost, before.released)
         self.draws.append(draw)
@@ -87,12 +77,7 @@ class Tape:
 
 @dataclass(frozen=True)
 class Taped(NoiseSource):
-    """Seeded noise that is written down, or taken from another run.
-
-    Attributes:
-        inner: draws, where nothing is played back.
-        tape: where it is written.
-    """
+    """Seeded noise that is recorded on a tape, or replayed from it."""
 
     inner: SeededNoise
     tape: Tape
@@ -110,5 +95,5 @@ class Taped(NoiseSource):
         return np.asarray(self._noted("choose", scores, epsilon))
 
     def _noted(self, kind: Kind, value: ArrayLike, scale: float) -> Any:
-        draw = partial(Draw, kind, np.array(value, dtype=np.float64), scale, self.spent)
-        return self.tape.note(draw(getattr(self.inner, kind)(value, scale)))
+        before = np.array(value, dtype=np.float64)
+        return self.tape.note(Draw(kind, before, scale, self.spent, getattr(self.inner, kind)(value, scale)))

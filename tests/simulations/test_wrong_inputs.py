@@ -172,5 +172,5 @@ def test_a_comparison_of_budgets_in_whatever_holds_them(frame, epsilons):
     assert result.table["error_private"].isna().all()
     first, *_, last = lines = repr(result).splitlines()
     assert first == "value is the test loss, lower is better; one seed"
-    assert last.startswith("2 runs on the same people")
+    assert last.startswith("2 runs on the same users")
     assert len(lines) <= 6

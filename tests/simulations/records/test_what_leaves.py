@@ -221,7 +221,7 @@ def without_private(page):
     """A report without its private section and without the seconds and memory that the run took."""
     rest, sections = re.subn(r'<section class="private".*?</section>', "", page, flags=re.DOTALL)
     assert sections == 1
-    return re.sub(r"It took .*? MiB\.", "", rest)
+    return re.sub(r"The run took .*? MiB\.", "", rest)
 
 
 # The list ----------------------------------------------------------------------------------------------------------

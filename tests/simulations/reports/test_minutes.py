@@ -153,7 +153,7 @@ def test_cells_are_told_with_the_time_left_of_those_made_now(comparison, capsys)
         for _ in range(3):
             clock.now += 60.0
             watch(cell, {}, True)
-    after = "after 1 run to search and to compare with"
+    after = "after 1 run of searches and references"
     assert lines(capsys) == [
         f"userdp: 0 of 4 cells done {after}",
         f"userdp: 2 of 4 cells done {after}, about 2 minutes left",
