@@ -125,7 +125,7 @@ def _ascents(points: Points, rank: int, rng: np.random.Generator, restarts: int,
 
 
 def ascend(points: Points, directions: Points, rank: int, most: int = 100) -> Reach:
-    """From every start, alternate between the ``rank`` points farthest along it and the best direction for just these.
+    """Alternate, from every start, between the ``rank`` points farthest along it and the best direction for just these.
 
     Points are (k, d), starts (D, d) of norm 1, and steps ``most``; return the best direction seen. For a fixed set of
     points, ``max over u of min <a_j, u>`` is the distance of zero from their convex hull, at the hull's point of least
