@@ -181,7 +181,7 @@ def test_plans_are_told(tmp_path, capsys):
 
 def test_audits_are_told_each_with_its_own_time_left(capsys):
     clock = Clock()
-    with audit_bar(clock) as requested:
+    with audit_bar(clock) as told:
         first = told("auto", "runs")
         clock.now += 10.0
         first(100, 1000)
