@@ -68,6 +68,7 @@ class ClientSideLoss(Problem):
         self.certificate = Certificate(reason="the clients' loss is not known to the server")
 
     def _unknown(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse, with `BadInput`: the server does not know the loss."""
         raise BadInput(self.certificate.reason)
 
     bound = user_gradients = sample_gradients = sample_losses = _unknown
