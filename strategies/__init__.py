@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from strategies.constructor import Constructor
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
-    from strategies.core.mean_rounds import Descent, MeanRounds
+    from strategies.core.mean_rounds import Descent, MeanRounds, Runs, as_is
+    from strategies.core.noise_forecast import NoisyPhase, NoisyRelease, NoisySteps, Phases
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan
     from strategies.core.public_facts import Given, PublicFacts
     from strategies.core.recipe import Recipe
     from strategies.core.results import PrivateResult, RoundRecord
-    from strategies.core.scheme import Outline, Scheme
-    from strategies.core.step import Step
+    from strategies.core.scheme import Law, Number, Outline, Scheme
+    from strategies.core.step import Noise, Step
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.wire.client import client_app
     from strategies.wire.questions import model_record, model_vector
@@ -74,15 +75,22 @@ __all__ = [
     "Gathered",
     "Given",
     "IterativeMeanSGD",
+    "Law",
     "LearnCoordinates",
     "LocalDP",
     "LocalizedClipping",
     "LocalizedRobustSGD",
     "MeanRounds",
+    "Noise",
+    "NoisyPhase",
+    "NoisyRelease",
+    "NoisySteps",
     "NonPrivate",
+    "Number",
     "OutlierRemoval",
     "Outline",
     "OutputPerturbation",
+    "Phases",
     "Plan",
     "PoissonSampleSGD",
     "PrivateHardThresholding",
@@ -96,6 +104,7 @@ __all__ = [
     "RobustFrankWolfe",
     "RobustRounds",
     "RoundRecord",
+    "Runs",
     "SampleClippedSGD",
     "Scheme",
     "SmoothedTruncationGD",
@@ -106,6 +115,7 @@ __all__ = [
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",
+    "as_is",
     "client_app",
     "model_record",
     "model_vector",

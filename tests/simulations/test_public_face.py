@@ -17,6 +17,7 @@ import strategies
 ROOT = Path(__file__).resolve().parents[2]
 made_pages.made()
 PACKAGES = ("userdp", "strategies", "simulations")
+BASELINES = ROOT / "strategies" / "baselines"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 
@@ -158,9 +159,26 @@ def test_packages_import_from_modules_and_not_from_faces(package):
     wrong = {
         str(path.relative_to(ROOT)): found
         for path in sorted((ROOT / package).rglob("*.py"))
-        if (found := from_faces(path.read_text(encoding="utf-8")))
+        if BASELINES not in path.parents and (found := from_faces(path.read_text(encoding="utf-8")))
     }
     assert not wrong
+
+
+def test_baselines_import_from_public_faces_only_as_a_strangers_package_would():
+    public = {(face, name) for face in faces() for name in names_of(face)}
+    for path in sorted(BASELINES.rglob("*.py")):
+        own = [
+            one for one in imports(path.read_text(encoding="utf-8")) if not one[0].startswith("strategies.baselines")
+        ]
+        assert set(own) <= public, path
+
+
+def test_the_rest_of_the_house_imports_no_baseline():
+    for package in PACKAGES:
+        for path in set((ROOT / package).rglob("*.py")) - set(BASELINES.rglob("*.py")):
+            assert "baselines" not in {part for module, _ in imports(path.read_text()) for part in module.split(".")}, (
+                path
+            )
 
 
 def test_an_import_of_a_face_is_found():
