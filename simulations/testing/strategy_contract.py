@@ -5,18 +5,19 @@ The checks know no strategy. They run the small run that its class declares (``e
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Any, cast
 
 import numpy as np
 
 from simulations.engines.grids import LocalGrid, shards
-from simulations.testing.tape import Tape
+from simulations.testing.tape import Tape, epsilon_between
 from strategies.core.base import UserLevelStrategy
 from strategies.core.descriptions import example_problem
+from strategies.core.mean_rounds import CorrelatedDescent
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe, meanings_of, notes_of
 from strategies.core.results import PrivateResult
@@ -24,7 +25,7 @@ from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from strategies.core.streams import Streams
 from strategies.wire.questions import model_vector
-from userdp.accounting import Cost, Privacy, epsilon_of
+from userdp.accounting import NoiseKind, Privacy
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.shape import Shape
@@ -37,8 +38,14 @@ SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1
 """Two features in [-1, 1], and a target there."""
 MIDDLES = 0.5, 0.02
 """About which users lie: with the second, whoever lies elsewhere is far longer than all clips that follow users."""
-APART = ((1.0, 1.0), (-1.0, -1.0)), ((-1.0, 1.0), (1.0, 1.0)), ((1.0, 0.0), (0.0, -1.0))
-"""A user's features in neighbouring populations: opposite; and at right angles, where second moments differ most."""
+NOBODY = None
+"""A user who is not there."""
+APART: tuple[tuple["tuple[float, float] | None", ...], ...] = (
+    ((1.0, 1.0), (-1.0, -1.0), (-1.0, 1.0), (0.0, -1.0)),
+    ((0.0, 0.0), (2e-3, 2e-3), (1.0, 0.0), NOBODY),
+)
+"""A user's features in populations that are all neighbours: in opposite directions, and at right angles, where second
+moments differ most; and of all lengths, to both ends of what is told of them."""
 ROUNDING = 1e-9
 """What a value may exceed its sensitivity by, relatively."""
 Strategy = type[Recipe]
@@ -64,10 +71,10 @@ class Small:
         """The declared example, with models in [-2, 2]^2."""
         return example_problem(self.kind, SHAPE)
 
-    def strategy(self, delta: float = DELTA, **options: Any) -> UserLevelStrategy:
+    def strategy(self, delta: float = DELTA, noise: NoiseKind = "seeded", **options: Any) -> UserLevelStrategy:
         """The strategy, made anew."""
         public = PublicFacts(self.users, min_samples=1, max_samples=1, samples=self.users)
-        privacy = Privacy(EPSILON, delta, self.kind.about.units[0])
+        privacy = Privacy(EPSILON, delta, self.kind.about.units[0], noise=noise)
         constructor = cast("Callable[..., UserLevelStrategy]", self.kind)
         return constructor(self.problem(), public, privacy, **(dict(self.kind.about.example) | options))
 
@@ -81,11 +88,13 @@ class Small:
         return np.full((self.users, 2), middle) * np.linspace(0.98, 1.02, 2 * self.users).reshape(self.users, 2)
 
 
-def run(strategy: UserLevelStrategy, people: Federation, nodes: int = 1, **more: Any) -> PrivateResult:
-    """A run in this process, on so many nodes."""
-    blocks = shards(people.users, nodes=nodes)
+def run(
+    strategy: UserLevelStrategy, people: Federation, nodes: int = 1, *, absent: int | None = None, **more: Any
+) -> PrivateResult:
+    """A run in this process, on so many nodes, none of which holds a user that is absent."""
+    blocks = [users[users != absent] for users in shards(people.users, nodes=nodes)]
     with LocalGrid([Node(strategy.original, people, users) for users in blocks]) as grid:
-        return strategy.start(grid, **more)
+        return strategy.start(grid, roster_timeout=60 if absent is None else 0, **more)
 
 
 # --- The checks ------------------------------------------------------------------------------------------------------
@@ -133,36 +142,64 @@ def check_budget(small: Small) -> None:
 def check_neighbours(small: Small) -> None:
     """Replacing one user moves what enters each release by no more than its noise is made for, and shows nowhere else.
 
-    The neighbour's run gets the releases of the first. So models, requests and facts have to be the same, but for facts
-    that say that they are private; and what noise was added to may differ by the sensitivity that it was charged for
-    (twice that, where the promise is about adding or removing a user). Where cohorts are public, what a user moves in
-    all Gaussian releases together may cost no more than the plan promises.
+    The runs of the neighbours get the releases of the first. So models, requests and facts have to be the same, but for
+    facts that say that they are private; and what noise was added to may differ by the sensitivity that it was charged
+    for. Where the promise is about adding or removing a user, one of the neighbours lacks the user, and two who have it
+    may differ by twice that. Where cohorts are public, what a user moves in all releases together may cost no more than
+    the plan promises.
     """
     strategy = small.strategy()
-    if not strategy.plan.guarantee.holds or not strategy.about.server_trusted:
-        return  # nothing is promised; or users add the noise themselves
-    allowed = 2.0 if strategy.plan.guarantee.relation == "add_or_remove" else 1.0
-    for number, (middle, apart) in enumerate(product(MIDDLES, APART)):
-        people, other, place = small.alike(middle), small.alike(middle), number * (small.users - 1) // 5
-        people[place], other[place] = apart
-        first, again = taped(small, people, Tape())
-        second, once_more = taped(small, other, Tape(played=first.draws))
+    promised = strategy.plan.guarantee
+    if not (promised.holds and strategy.about.server_trusted and strategy.privacy.trust == "server"):
+        return  # nothing is promised; or users or nodes add the noise themselves
+    for number, (middle, users) in enumerate(product(MIDDLES, APART)):
+        known = users if promised.relation == "add_or_remove" else [one for one in users if one is not NOBODY]
+        place = number * (small.users - 1) // (len(MIDDLES) * len(APART) - 1)
+        tapes = neighbours(small, middle, place, known)
+        for (one, first), (other, second) in combinations(zip(known, tapes, strict=True), 2):
+            changes = 1 if promised.relation == "replace_one" or NOBODY in (one, other) else 2
+            insist_on_each_release(small, first, second, changes)
+            if changes == 1:
+                insist_on_what_moves_together(small, strategy, first, second)
+
+
+def neighbours(small: Small, middle: float, place: int, users: Sequence["tuple[float, float] | None"]) -> list[Tape]:
+    """The tapes of runs that differ in the user at one place, of which all get the releases of the first.
+
+    Raises:
+        ContractBroken: a run shows more of the user than was released.
+    """
+    tapes, shown = list[Tape](), list[Any]()
+    for user in users:
+        people = small.alike(middle)
+        people[place] = (0.0, 0.0) if user is NOBODY else user
+        tape, seen = taped(small, people, Tape(tapes[0].draws if tapes else None), place if user is NOBODY else None)
+        tapes.append(tape)
+        shown.append(seen)
         _insist(
-            len(first.draws) == len(second.draws) and again == once_more,
+            len(tape.draws) == len(tapes[0].draws) and seen == shown[0],
             small.kind,
             "shows more of a user than it released: models or facts of a neighbour's run differ although every release "
             "was the same. Let steps follow from released values and public numbers, and give facts of users' "
             "data names that end in _private",
         )
-        for one, two in zip(first.draws, second.draws, strict=True):
-            sensitivity = one.sensitivity
-            if sensitivity is not None and one.distance(two) > allowed * sensitivity * (1 + ROUNDING):
-                raise ContractBroken(
-                    f"{small.kind.__name__}: replacing one user moves what {one.kind} noise is added to by "
-                    f"{one.distance(two):.6g}, and the noise is made for {allowed * sensitivity:.6g}: clip what users "
-                    "send to the norm that the mechanism is made for, and divide by a public number"
-                )
-        insist_on_what_moves_together(small, strategy, first, second)
+    return tapes
+
+
+def insist_on_each_release(small: Small, first: Tape, second: Tape, changes: int) -> None:
+    """So many changes of one user move what enters a release by no more than its noise is made for.
+
+    Raises:
+        ContractBroken: they move it by more.
+    """
+    for one, two in zip(first.draws, second.draws, strict=True):
+        sensitivity = one.sensitivity
+        if sensitivity is not None and one.distance(two) > changes * sensitivity * (1 + ROUNDING):
+            raise ContractBroken(
+                f"{small.kind.__name__}: replacing one user moves what {one.kind} noise is added to by "
+                f"{one.distance(two):.6g}, and the noise is made for {changes * sensitivity:.6g}: clip what users "
+                "send to the norm that the mechanism is made for, and divide by a public number"
+            )
 
 
 def check_repeats(small: Small) -> None:
@@ -234,18 +271,15 @@ def check_strategy(kind: Strategy) -> None:
 
 
 def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, first: Tape, second: Tape) -> None:
-    """What two neighbours' runs move all Gaussian releases by costs no more than is promised; secret draws cost less.
+    """What one user moves all releases of two runs by costs no more than is promised; secret draws cost less.
 
     Raises:
         ContractBroken: it costs more.
     """
     promised, sampler = strategy.plan.guarantee, getattr(strategy.scheme, "sampler", None)
-    drawn = zip(first.draws, second.draws, strict=True)
-    moved = math.hypot(*(one.distance(two) / one.scale for one, two in drawn if one.kind == "gaussian"))
-    moved /= 2 if promised.relation == "add_or_remove" else 1
-    if not moved or (getattr(sampler, "secret", False) and getattr(sampler, "rate", 0.0) < 1):
+    if getattr(sampler, "secret", False) and getattr(sampler, "rate", 0.0) < 1:
         return
-    spent = epsilon_of(Cost(noise_multiplier=1 / moved), 1, promised.delta)
+    spent = epsilon_between(first, second, promised.delta)
     _insist(
         spent <= promised.epsilon * (1 + 1e-6),
         small.kind,
@@ -267,16 +301,21 @@ def _refused(small: Small, what: str, attempt: Callable[[], Any]) -> None:
     raise ContractBroken(f"{small.kind.__name__} accepts {what}: leave its checks to UserLevelStrategy")
 
 
-def taped(small: Small, features: Array, tape: Tape) -> tuple[Tape, list[Any]]:
-    """(the tape, released models and facts that are not private) of a run."""
+def taped(small: Small, features: Array, tape: Tape, absent: int | None = None) -> tuple[Tape, list[Any]]:
+    """(the tape, released models and facts that are not private) of a run; without a user, if one is absent.
+
+    A strategy that correlates noise over rounds draws it apart where it is simulated, and here as where it is secure.
+    """
     strategy, seen = small.strategy(), list[Any]()
+    if isinstance(strategy.memory, CorrelatedDescent):
+        strategy = small.strategy(noise="secure")
     strategy.streams = Streams(secure=False, source=tape.source)
     kinds = notes_of(small.kind)
 
     def evaluate(number: int, arrays: Any) -> None:
         seen.append(model_vector(arrays).tolist())
 
-    result = run(strategy, small.people(features), evaluate_fn=evaluate)
+    result = run(strategy, small.people(features), absent=absent, evaluate_fn=evaluate)
     seen += [list(_shown(record.facts, kinds)) for record in result.rounds]
     return tape, seen
 

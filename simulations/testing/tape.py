@@ -4,18 +4,25 @@ Whatever depends on released values alone is then the same in both. What enters 
 more than its noise is made for.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax
 
-from userdp.accounting import Cost
+from userdp.accounting import Cost, epsilon_of
 from userdp.noise import NoiseSource, SeededNoise
 from userdp.randomness import stream
 
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
 Kind = Literal["gaussian", "laplace", "choose"]
+_GRID = 1e-3
+"""Width of a cell of privacy losses, whose middle counts for all of it: what is found is not too much."""
 
 
 @dataclass(frozen=True)
@@ -112,3 +119,42 @@ class Taped(NoiseSource):
     def _noted(self, kind: Kind, value: ArrayLike, scale: float) -> Any:
         draw = partial(Draw, kind, np.array(value, dtype=np.float64), scale, self.spent)
         return self.tape.note(draw(getattr(self.inner, kind)(value, scale)))
+
+
+def epsilon_between(one: Tape, other: Tape, delta: float) -> float:
+    """The epsilon at which the laws of what two runs drew, given what was released before, are apart by ``delta``.
+
+    A lower bound for whatever promises to hide the difference. The noises of a test, which are numbers alone, are left
+    out: what they are added to is compared and not released.
+    """
+    drawn = list(zip(one.draws, other.draws, strict=True))
+    squares = sum((a.distance(b) / a.scale) ** 2 for a, b in drawn if a.kind == "gaussian")
+    gaussian = Cost(noise_multiplier=squares**-0.5) if squares else Cost()
+    others = [law for a, b in drawn if a.kind != "gaussian" and a.value.ndim for law in _losses(a, b)]
+    if not others:
+        return epsilon_of(gaussian, 1, delta)
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415 -- slow to import
+
+    if squares:
+        noise = gaussian.noise_multiplier
+        others.append(from_gaussian_mechanism(noise, pessimistic_estimate=False, value_discretization_interval=_GRID))
+    return float(reduce(lambda before, law: before.compose(law), others).get_epsilon_for_delta(delta))
+
+
+def _losses(one: Draw, other: Draw) -> "Iterator[PrivacyLossDistribution]":
+    """The privacy losses of each entry of Laplace noise, or of each choice, that differs between two runs."""
+    from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415 -- slow to import
+
+    if one.kind == "laplace":
+        apart = np.abs(one.value - other.value).ravel()
+        for moved in apart[apart > 0]:
+            yield pld.from_laplace_mechanism(
+                one.scale, float(moved), pessimistic_estimate=False, value_discretization_interval=_GRID
+            )
+        return
+    for rows in zip(np.atleast_2d(one.value), np.atleast_2d(other.value), strict=True):
+        if not np.array_equal(*rows):
+            laws = (dict(enumerate(log_softmax(one.scale / 2 * row).tolist())) for row in rows)
+            yield pld.from_two_probability_mass_functions(
+                *laws, pessimistic_estimate=False, value_discretization_interval=_GRID, symmetric=False
+            )

@@ -111,7 +111,7 @@ class AdaptiveStep(Stage):
         """Move; the clip follows."""
         radius = progress.radius
         gradient, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
-        measured, _ = release.mean(sums[-1:], Movement.of_box(1.0), MEASURED)
+        measured, _ = release.mean(sums[-1:], Movement.of_interval(-0.5, 0.5), MEASURED)
         direction = progress.directed(gradient, deviation)
         progress.start = self.domain.project(progress.start + self.rate * direction)
         unclipped = min(max(float(measured[0]) + 0.5, 0.0), 1.0)

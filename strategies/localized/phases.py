@@ -19,8 +19,8 @@ from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.arrays.types import Rows, Vector
-from userdp.errors import BadInput
-from userdp.estimators import concentration_score
+from userdp.errors import BadInput, RunFailed
+from userdp.estimators import Estimator, concentration_score
 from userdp.mechanisms import ConcentrationTest, GaussianMechanism, Session
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
@@ -54,6 +54,7 @@ PHASE_MEANINGS: Mapping[str, str] = {
 }
 """Numbers of their plans."""
 
+_ROUNDED = 1 + 1e-9
 PHASE_FACT = Fact("public", "number of the phase")
 """What a round notes as its phase."""
 
@@ -278,6 +279,35 @@ class PhaseRounds(Scheme):
         return facts
 
 
+def check_phase(phase: Phase, batch: int, dimension: int, smoothness: float) -> None:
+    """Compare how far a user of one step moves a phase with what its noise and its test are made for.
+
+    Args:
+        phase: on batches of that size.
+        batch: B.
+        dimension: p.
+        smoothness: of the loss: by twice that times the move of a model distances of later users' gradients change.
+
+    Raises:
+        RunFailed: a user moves the average iterate, or later scores, by more.
+    """
+    test, gradient, clipped = phase.test, phase.gradient, math.isfinite(phase.width)
+    assert clipped or isinstance(gradient, Estimator)
+    of_gradient = gradient.sup_sensitivity(batch) if isinstance(gradient, Estimator) else 2 * phase.width / batch
+    step, covered = phase.learning_rate * of_gradient, phase.mechanism.l2_sensitivity / math.sqrt(dimension)
+    later = 2 * smoothness * step if phase.steps > 1 else 0.0
+    if step > covered * _ROUNDED or (test is not None and later > test.movement * _ROUNDED):
+        raise RunFailed(
+            f"a user can move the models of a phase by {step:.6g} and distances of later gradients by {later:.6g}; the "
+            f"noise is made for {covered:.6g}, the test for {0.0 if test is None else test.movement:.6g}: make both "
+            "for the step size and the batch of the phase"
+        )
+    if test is not None and isinstance(gradient, Estimator) and test.kernel.radius > gradient.radius:
+        raise RunFailed(
+            f"users agree within {test.kernel.radius:g}, and the estimate is for {gradient.radius:g}: take one radius"
+        )
+
+
 def phase_rounds(
     given: Given,
     batch: int,
@@ -297,6 +327,8 @@ def phase_rounds(
     There is a ``signal`` to go in the last phase, and a ``reach`` in all, as l2 norms; `PhaseRounds` has the rest.
     """
     p, test, missing = given.dimension, phases[0].test, given.problem.certificate.missing()
+    for phase in phases:
+        check_phase(phase, batch, p, given.problem.certificate.smoothness or 0.0)
     accountant = f"{ONE_GAUSSIAN if test is None else ACCOUNTANT}, parallel over disjoint users"
     promised = given.promise(epsilon_of(cost, 1, given.privacy.delta), accountant, ASSUMPTIONS)
     path = [

@@ -26,6 +26,13 @@ from userdp.noise import SecureNoise, SeededNoise, granularity, rounding_slack
 FALSE_ALARM = 1e-9
 
 
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("source", [SecureNoise(), SeededNoise(np.random.default_rng(1))])
+def test_every_entry_of_whatever_shape_has_noise_of_its_own(source, law):
+    noise = [getattr(source, law)(np.zeros(shape), 1.0) for shape in ((), (3,), (1, 3), (4, 1), (2, 3, 4))]
+    assert len(np.unique(np.concatenate([one.ravel() for one in noise]))) == sum(one.size for one in noise)
+
+
 @pytest.mark.slow
 def test_secure_gaussian_noise_is_normal_with_the_deviation_it_says():
     mechanism = GaussianMechanism(0.5, 3.0)

@@ -155,7 +155,8 @@ class Computation:
         `userdp.noise.rounding_slack`), whatever anybody's data, if a user's row follows from that user's data alone.
         *Why.* `RowPipeline` clips every row to an l2 norm C (which the l1 norm bounds too), and holds its statistic
         within bounds, also those of users who cannot be used; a user who is not there adds nothing. So the vector moves
-        by at most 2C if the user is replaced, by C if it is added or removed, and the number by
+        by at most 2C if the user is replaced (`RowFunction.acute`: by less), by C if it is added or removed, and the
+        number by
         `Statistic.sensitivity`. In sums over groups each slot of a user moves its group's sum by at most the clip of a
         sample, and slots in one group add up; slots are drawn without looking at data.
 
@@ -167,7 +168,8 @@ class Computation:
         longest = self._longest(order)
         if longest is None or not math.isfinite(longest):
             return None
-        vector = longest * (2 if relation == "replace_one" else 1)
+        apart = math.sqrt(2.0) if order == 2 and self.function.acute and self.centre is None else 2.0
+        vector = longest * (apart if relation == "replace_one" else 1)
         number = 0.0 if self.statistic is None else weight * statistic(self.statistic).sensitivity(relation)
         return vector + number if order == 1 else math.hypot(vector, number)
 
