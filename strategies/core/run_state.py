@@ -62,7 +62,8 @@ class RunState:
     2. *Secure noise.* Noise drawn again would be a second release of the same data. So a round's number and cohort are
        on disk before any user is asked (`Keeper.ask`), and its state is on disk before its record is handed out
        (`Keeper.keep`). A round that was asked and not kept is LOST: it is charged, nobody is asked again, and it goes
-       on as a round in which nobody answered. Count the release that the killed process may have made as made. Then
+       on as a round in which nobody answered. Rounds before it that are not kept are skipped ones: should one ask, the
+       run ends. Count the release that the killed process may have made as made. Then
        each user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in an unbroken
        run; the lost round's second release is a function of no user's data, given what was released before. The other
        rounds' mechanisms and noise are the planned ones, chosen adaptively, and their composition is what the ledger
@@ -221,8 +222,8 @@ class RunState:
             self.result.constant = frozen(self._of_this_run("constant", constant))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
         put_back(self._drawn, kept.get("drawn"))
-        if asked is not None and self._privacy.noise == "secure" and asked.get("round") == done + 1:
-            self.lost = done + 1
+        if asked is not None and self._privacy.noise == "secure" and asked.get("round") > done:
+            self.lost = int(asked.get("round"))
             put_back(self._drawn, asked.get("drawn"))
             log.warning(
                 "round %d had begun when the run was killed; it is charged and skipped, because drawing its noise "

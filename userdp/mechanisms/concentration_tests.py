@@ -220,7 +220,6 @@ class AboveThreshold(ConcentrationTest):
 
     def session(self, noise: NoiseSource) -> Session:
         """Start one run of the test; the threshold's noise is drawn now."""
-        noise.charge(self.cost)
         return _AboveThresholdSession(self, noise)
 
     def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
@@ -260,7 +259,6 @@ class MinimumScore(ConcentrationTest):
 
     def session(self, noise: NoiseSource) -> Session:
         """Start one run of the test; its noise is drawn now."""
-        noise.charge(self.cost)
         return _MinimumScoreSession(self, noise)
 
     def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
