@@ -17,11 +17,13 @@ ENV PATH=/opt/userdp/bin:$PATH
 COPY constraints.txt ./
 # torch first: whatever else is installed must not choose another torch.
 RUN pip install --quiet -c constraints.txt ${TORCH}
-COPY pyproject.toml ./
-# Every dependency but Ray, which only simulations need, for nodes are containers here; and numba, which saves time where
-# data are large, but weighs 200 MB.
-RUN python -c 'import tomllib; print(*(entry.replace("[simulation]", "") for entry in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if not entry.startswith(("ray", "numba"))), sep="\n")' > requirements.txt \
-    && pip install --quiet -c constraints.txt -r requirements.txt
+COPY pyproject.toml README.md LICENSE ./
+# Every dependency but Ray, which only simulations need, for nodes are containers here; and of the extras those of a
+# deployment: numba saves time where data are large, but weighs 200 MB. The package itself is installed without code, for
+# its entry points; its code is in /app.
+RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; print(*(entry.replace("[simulation]", "") for entry in [*project["dependencies"], *extras["deploy"], *extras["report"], *extras["secure"]] if not entry.startswith("ray")), sep="\n")' > requirements.txt \
+    && pip install --quiet -c constraints.txt -r requirements.txt \
+    && pip install --quiet --no-deps .
 # What a container has no use for that compiles nothing, tests no libraries and reads no remote file systems.
 RUN python -m pip uninstall --quiet --yes pip \
     && cd /opt/userdp/lib/python3*/site-packages \

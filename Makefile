@@ -101,7 +101,7 @@ bench: $(STAMP)
 # The tables behind the pages' numbers that are not there yet; each goes on where it was. make results RESULTS="papers"
 RESULTS ?= papers paper_sweeps zero_tuning neural_table byzantine
 results: $(STAMP)
-	for table in $(RESULTS); do $(BIN)/python benchmarks/$$table.py || exit 1; done
+	for table in $(RESULTS); do $(BIN)/python research/$$table.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage

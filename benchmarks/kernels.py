@@ -1,6 +1,6 @@
 """The inner loops of the project, each as one call without arguments, for `regress.py` and pytest-benchmark.
 
-    python -m pytest benchmarks/kernels.py -p no:xdist
+    PYTHONPATH=research python -m pytest benchmarks/kernels.py -p no:xdist
 
 Run from another tree, whose ``userdp`` is older, a kernel that needs what is not there yet is skipped.
 """
@@ -149,7 +149,7 @@ def score(kernel: str, radius: float) -> Callable[[], Kernel]:
 
 
 def deep_centre() -> Kernel:
-    from userdp.papers.heavy_tailed.estimators import deep_centre as centre
+    from strategies.baselines.heavy_tailed.estimators import deep_centre as centre
 
     points = rows_of(20, 5)
     return lambda: centre(points)

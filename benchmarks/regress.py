@@ -134,7 +134,7 @@ def measured(tree: Path, names: Sequence[str]) -> Times:
         command += [f"{HERE / 'kernels.py'}::test_kernel[{name}]" for name in names] or [str(HERE / "kernels.py")]
         # A worker of xdist, which may have started this, measures nothing.
         own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        environment = own | ONE_THREAD | {"PYTHONPATH": str(tree)}
+        environment = own | ONE_THREAD | {"PYTHONPATH": os.pathsep.join([str(tree), str(ROOT / "research")])}
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stdout, done.stderr, sep="\n", file=sys.stderr)

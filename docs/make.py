@@ -1,6 +1,7 @@
 """Every page and picture made from the code: ``python docs/make.py``, or ``--check`` to be told which are stale.
 
-A test fails when a page on disk is not what this makes.
+A test fails when a page on disk is not what this makes. Git ignores the pages and pictures that follow from the code
+alone, so that two people's changes do not collide; `make site` makes them.
 """
 
 import argparse
@@ -54,8 +55,8 @@ def pages() -> dict[str, str]:
     }
     written = {
         "README.md": put(_written("README.md"), {"result": courses.of_real_people(), "strategies": strategies.table()}),
-        "benchmarks/README.md": put(
-            _written("benchmarks/README.md"),
+        "research/README.md": put(
+            _written("research/README.md"),
             {"promises": promises.section(), "neural": neural_speed.section(), **speed.sections()},
         ),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
@@ -68,8 +69,8 @@ def pages() -> dict[str, str]:
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
-        "docs/papers/averaged-clipping.md": put(
-            _written("docs/papers/averaged-clipping.md"),
+        "strategies/baselines/averaged_clipping/README.md": put(
+            _written("strategies/baselines/averaged_clipping/README.md"),
             {
                 "linear": papers.by_cell("heavy-tailed-linear"),
                 "logistic": papers.by_cell("heavy-tailed-logistic"),
@@ -85,8 +86,8 @@ def pages() -> dict[str, str]:
                 "truncated": papers.by_sweep("averaged-clipping-truncated"),
             },
         ),
-        "docs/papers/heavy-tailed-optimal.md": put(
-            _written("docs/papers/heavy-tailed-optimal.md"),
+        "strategies/baselines/heavy_tailed/README.md": put(
+            _written("strategies/baselines/heavy_tailed/README.md"),
             {
                 "slopes": papers.by_sweep("heavy-tailed-slopes"),
                 "centres": papers.by_sweep("heavy-tailed-centres"),
@@ -102,8 +103,8 @@ def pages() -> dict[str, str]:
                 "solver": papers.by_sweep("heavy-tailed-solver"),
             },
         ),
-        "docs/papers/high-dimensional-heavy-tailed.md": put(
-            _written("docs/papers/high-dimensional-heavy-tailed.md"),
+        "strategies/baselines/high_dimensional/README.md": put(
+            _written("strategies/baselines/high_dimensional/README.md"),
             {
                 "truncation": papers.by_sweep("high-dimensional-truncation"),
                 "noise": papers.by_sweep("high-dimensional-noise"),
@@ -133,8 +134,8 @@ def pages() -> dict[str, str]:
                 "hard instance": papers.by_cell("compare-hard-instance"),
             },
         ),
-        "docs/papers/sparse-gradients.md": put(
-            _written("docs/papers/sparse-gradients.md"),
+        "strategies/baselines/sparse_gradients/README.md": put(
+            _written("strategies/baselines/sparse_gradients/README.md"),
             {
                 "comparison": papers.by_cell("sparse-gradients"),
                 "rates": papers.by_sweep("sparse-rates"),
@@ -181,6 +182,7 @@ def main() -> None:
     if check and stale:
         raise SystemExit(f"stale: {', '.join(stale)}; run: python docs/make.py")
     for path, text in stale.items():
+        (ROOT / path).parent.mkdir(exist_ok=True)
         (ROOT / path).write_text(text, encoding="utf-8")
         print(path)
 

@@ -1,6 +1,6 @@
 """Runs: configuration, engines, the `userdp` command, run directories and reports.
 
-`train`, `plan`, `compare` and `load_model` do in Python what the command does. Everything is imported on first use, so
+`train`, `plan`, `compare` and `load_model` do the command's work in Python. Every name is imported on first use, so
 that `userdp --help` does not wait for Flower, Ray or torch.
 """
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from userdp.lazy import names_from
 
-# Before anything imports Flower or Ray: they call home unless told not to.
+# Set before Flower or Ray are imported: they call home by default.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -1,13 +1,13 @@
-"""The `userdp` command: one verb a purpose.
+"""The `userdp` command: one verb for each purpose.
 
-Exit codes: 0 done; 1 the run failed (what it had written stays); 2 bad input; 130 interrupted. Errors are sentences on
+Exit codes: 0 done; 1 the run failed (its files so far stay); 2 bad input; 130 interrupted. Errors are sentences on
 standard error; with `--json` standard output holds the JSON and nothing else.
 """
 
-import sys
-from contextlib import redirect_stdout
+from collections.abc import Callable
+from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -21,15 +21,17 @@ from simulations.terminal import (
     Output,
     Overrides,
     TrustCode,
+    argument,
     assignments,
     exit_codes,
     log_warnings,
+    option,
     print_json,
+    working,
 )
 
 if TYPE_CHECKING:
     from simulations.config.run_config import RunConfig
-    from simulations.runs.run import RunOutcome
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,12 +40,23 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Federated learning with user-level differential privacy: run it, plan it, trust every epsilon.",
     epilog="Start with [bold]userdp plan FILE[/bold] (reads no data), then [bold]userdp run FILE[/bold]. "
-    "Ready-made files lie in simulations/configs.",
+    "Ready-made files are in simulations/configs.",
 )
+Verb = TypeVar("Verb", bound=Callable[..., None])
+
+
+def _verb(*examples: str) -> Callable[[Verb], Verb]:
+    """Register a verb whose help is its docstring and examples."""
+
+    def register(call: Verb) -> Verb:
+        text = "\n\n".join([getdoc(call) or "", "[dim]Examples:[/dim]", *(f"  {example}" for example in examples)])
+        return app.command(help=text)(call)
+
+    return register
 
 
 def main() -> None:
-    """Entry point of the `userdp` command."""
+    """Run the `userdp` command."""
     app()
 
 
@@ -64,57 +77,46 @@ def options(
     """Federated learning with user-level differential privacy: run it, plan it, trust every epsilon."""
 
 
-@app.command()
+@_verb(
+    "userdp run simulations/configs/quickstart.toml",
+    "userdp run simulations/configs/quickstart.toml --engine ray --set engine.workers=2",
+    "userdp run my.toml --set privacy.epsilon=2 --seed 1 --json | jq .metrics",
+    "userdp run --resume runs/quickstart-auto-seed1",
+)
 def run(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="Configuration file (TOML); not needed with --resume.", show_default=False
-        ),
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="local or ray; overrides engine.kind.", show_default=False)] = None,
+    file: Annotated[Path | None, argument("[FILE]", "Configuration file (TOML); not needed with --resume.")] = None,
+    engine: Annotated[str | None, option("local or ray; overrides engine.kind.")] = None,
     overrides: Overrides = None,
-    seed: Annotated[int | None, typer.Option(help="Overrides seed.", show_default=False)] = None,
+    seed: Annotated[int | None, option("Overrides seed.")] = None,
     output: Output = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Run even if the plan predicts a model far worse than the initial one.")
+        bool, option("Run even if the plan predicts a model far worse than the initial one.", "--anyway")
     ] = False,
     resume: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIRECTORY",
-            help="Go on with the run of this directory, which was killed or has failed, to the same end.",
-            show_default=False,
-        ),
+        option("Resume the killed or failed run in this directory, with the same result.", metavar="DIRECTORY"),
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model, and write a run directory with result, guarantee and report.
-
-    [dim]Examples:[/dim]
-
-      userdp run simulations/configs/quickstart.toml
-
-      userdp run simulations/configs/quickstart.toml --engine ray --set engine.workers=2
-
-      userdp run my.toml --set privacy.epsilon=2 --seed 1 --json | jq .metrics
-
-      userdp run --resume runs/quickstart-auto-seed1
-    """
-    with exit_codes(debug), redirect_stdout(sys.stderr):
+    """Train a model, and write a run directory with result, guarantee and report."""
+    with working(debug):
         log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
+        from simulations.api.progress import progress_bar  # noqa: PLC0415
         from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
         from simulations.reports.console import show_outcome  # noqa: PLC0415
+        from simulations.runs.run import run as train  # noqa: PLC0415
 
         place = configuration_file(file, resume)
         if resume is not None and file is None:
             check_resumed(resume, trusted=trust_code)
         config = _load(place, [*(overrides or []), *assignments(given)])
-        outcome = _run(config, resume)
+        keep, again = config.output.checkpoint, resume is not None
+        with progress_bar() as progress:
+            outcome = train(config, directory=resume, progress=progress, checkpoint=keep, resume=again)
         shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
     if as_json:
         print_json(shown)
@@ -122,26 +124,22 @@ def run(
         show_outcome(shown, outcome.directory, private=config.shows_private)
 
 
-@app.command()
+@_verb(
+    "userdp plan simulations/configs/insteval.toml",
+    "userdp plan my.toml --set data.users=100000 --json",
+)
 def plan(
     file: File,
     overrides: Overrides = None,
-    everything: Annotated[bool, typer.Option("--all", help="Plan every strategy: the same as userdp advise.")] = False,
+    everything: Annotated[bool, option("Plan every strategy, like userdp advise.", "--all")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show every number of a run before it touches any data: users needed, noise against signal, the guarantee.
-
-    [dim]Examples:[/dim]
-
-      userdp plan simulations/configs/insteval.toml
-
-      userdp plan my.toml --set data.users=100000 --json
-    """
+    """Show every number of a run before it reads any data: users needed, noise against signal, the guarantee."""
     if everything:
         advise(file, overrides, as_json, debug)
         return
-    with exit_codes(debug), redirect_stdout(sys.stderr):
+    with working(debug):
         from simulations.api.plans import show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.build import make_plan  # noqa: PLC0415
@@ -152,25 +150,23 @@ def plan(
         values, meanings = plain(planned.as_dict()), explained(STRATEGIES[config.strategy.kind])
     if as_json:
         print_json(values)
-        return
-    show_plan(planned, values, meanings)
+    else:
+        show_plan(planned, values, meanings)
 
 
-@app.command()
+@_verb(
+    "userdp advise simulations/configs/insteval.toml",
+    "userdp advise my.toml --set privacy.epsilon=1 --json | jq '.[0].strategy'",
+)
 def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug: Debug = False) -> None:
-    """Plan every strategy for the declared users, problem and budget, and rank them by what they predict.
+    """Plan every strategy for the declared users, problem and budget, and rank them by predicted excess risk.
 
-    Opens no data. Other strategies than the file's own have their defaults. What is predicted is a scale, made for a
-    stand-in that is as far from the start as the declared bounds allow: it orders strategies, and promises nothing.
-
-    [dim]Examples:[/dim]
-
-      userdp advise simulations/configs/insteval.toml
-
-      userdp advise my.toml --set privacy.epsilon=1 --json | jq '.[0].strategy'
+    It opens no data. The file's own strategy has the file's settings, all others have their defaults. A prediction is
+    for a stand-in as far from the start as the declared bounds allow: it ranks strategies, and promises nothing.
     """
-    with exit_codes(debug), redirect_stdout(sys.stderr):
-        from simulations.api.plans import planning_bar, show_advice  # noqa: PLC0415
+    with working(debug):
+        from simulations.api.plans import show_advice  # noqa: PLC0415
+        from simulations.api.progress import planning_bar  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.advice import advise as rank  # noqa: PLC0415
 
@@ -183,43 +179,40 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
         show_advice(found)
 
 
-@app.command()
+@_verb(
+    "userdp compare simulations/configs/compare-quick.toml",
+    "userdp compare my.toml --against-oracle",
+    "userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'",
+)
 def compare(
     file: File,
     overrides: Overrides = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds; overrides seeds.", show_default=False)] = None,
+    seeds: Annotated[int | None, option("Number of seeds; overrides seeds.")] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Ray processes, one CPU each; all CPUs if not given, 0 for none.", show_default=False),
+        int | None, option("Ray processes, one CPU each; all CPUs by default, 0 for none.", min=0)
     ] = None,
     output: Output = None,
     against_oracle: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Add clipping strategies tuned on the private data itself; they are NOT private, and only show what "
+            "tuning would be worth.",
             "--against-oracle",
-            help="Also run clipping strategies tuned by looking at the answers, which is NOT private and not something "
-            "you may do: it shows what tuning would be worth.",
         ),
     ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare strategies at one epsilon and delta, and write a table and a report; what was run is not run again.
+    """Compare strategies at one epsilon and delta, and write a table and a report; finished cells are not run again.
 
-    Of a file's problems each may set strategies for itself: strategy = { dp_fed_sgd = { rounds = 60 } }.
-
-    [dim]Examples:[/dim]
-
-      userdp compare simulations/configs/compare-quick.toml
-
-      userdp compare my.toml --against-oracle
-
-      userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'
+    Each problem of a file may have settings for strategies: strategy = { dp_fed_sgd = { rounds = 60 } }.
     """
-    with exit_codes(debug), redirect_stdout(sys.stderr):
+    with working(debug):
         from simulations.comparison.config import load_comparison  # noqa: PLC0415
         from simulations.comparison.jobs import compare as run_all  # noqa: PLC0415
         from simulations.comparison.live import live  # noqa: PLC0415
+        from simulations.comparison.ranking import rankings  # noqa: PLC0415
+        from simulations.records.run_directory import plain  # noqa: PLC0415
 
         log_warnings()
         given = {"seeds": seeds, "output.directory": output, "against_oracle": against_oracle or None}
@@ -227,58 +220,45 @@ def compare(
         with live(comparison) as watch:
             outcome = run_all(comparison, workers=workers, watch=watch)
     if as_json:
-        from simulations.records.run_directory import plain  # noqa: PLC0415
-
         print_json(plain(outcome.rows))
         return
-    from simulations.comparison.ranking import rankings  # noqa: PLC0415
-
     typer.echo(rankings(outcome.directory))
     failed = sum(one["error_private"] is not None for one in outcome.rows)
     typer.echo(f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now")
     typer.echo(f"Report: {outcome.directory / 'report.html'}")
 
 
-@app.command()
+@_verb(
+    "userdp audit simulations/configs/quickstart.toml",
+    "userdp audit my.toml --runs 5000 --set privacy.epsilon=4",
+    "userdp audit my.toml --all --json | jq '.[] | {strategy, claimed_epsilon, measured_epsilon}'",
+    "userdp audit my.toml --one-run --canaries 500",
+)
 def audit(
     file: File,
     overrides: Overrides = None,
     one_run: Annotated[
-        bool,
-        typer.Option("--one-run", help="One run of the file's own users and model, with many canaries among them."),
+        bool, option("Audit one run of the file's own users and model, with many canaries.", "--one-run")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Audit every strategy at the file's budget.")] = False,
-    runs: Annotated[int, typer.Option(help="Runs of the small instance; more of them bring the bound closer.")] = 1000,
+    everything: Annotated[bool, option("Audit every strategy at the file's budget.", "--all")] = False,
+    runs: Annotated[int, typer.Option(help="Runs of the small instance; more runs tighten the bound.")] = 1000,
     canaries: Annotated[
-        int | None,
-        typer.Option(help="With --one-run; as many as the model has parameters, 1000 at most.", show_default=False),
+        int | None, option("Canaries of --one-run; by default one for each model parameter, 1000 at most.")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes; all CPUs if not given, 0 for none.", show_default=False)
-    ] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
+    workers: Annotated[int | None, option("Processes; all CPUs by default, 0 for none.", min=0)] = None,
     output: Output = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Attack a strategy, and show how much of the epsilon that it claims the attack proves.
+    """Attack a strategy, and show how much of its claimed epsilon the attack proves.
 
-    The strategy runs as configured, many times, for a few made-up people and with noise of its own in each run.
-    Canaries are thrown in by coins, an attacker guesses these from the released models, and the guesses bound epsilon
-    from below. A bound above the claim refutes it (exit code 1). One below proves nothing; close to it, no noise is
-    wasted. Reads no data, but with --one-run.
-
-    [dim]Examples:[/dim]
-
-      userdp audit simulations/configs/quickstart.toml
-
-      userdp audit my.toml --runs 5000 --set privacy.epsilon=4
-
-      userdp audit my.toml --all --json | jq '.[] | {strategy, claimed_epsilon, measured_epsilon}'
-
-      userdp audit my.toml --one-run --canaries 500
+    The strategy runs as configured, many times, for a few made-up people and with fresh noise in each run. Coins decide
+    which canaries take part, an attacker guesses the coins from the released models, and the guesses bound epsilon from
+    below. A bound above the claim refutes it (exit code 1). A bound below it proves nothing; a bound close to it shows
+    that no noise is wasted. It reads no data, except with --one-run.
     """
-    with exit_codes(debug), redirect_stdout(sys.stderr):
+    with working(debug):
         from simulations.audit.command import Wanted, audit_file, show_audits  # noqa: PLC0415
 
         log_warnings()
@@ -292,31 +272,23 @@ def audit(
         raise typer.Exit(FAILED)
 
 
-@app.command()
+@_verb(
+    "userdp report runs/quickstart-auto-seed1",
+    "userdp report runs/quickstart-auto-seed1 --released for-others",
+)
 def report(
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="A directory of a run, of a comparison or of an audit.", show_default=False),
-    ],
+    directory: Annotated[Path, argument("DIR", "Directory of a run, a comparison or an audit.")],
     released: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Write a copy of the run for others into this new folder: report, model, guarantee, and no field that the "
+            "guarantee does not cover.",
             metavar="FOLDER",
-            help="Write a copy of the run into this new folder that may be handed on: report, model, guarantee, and no "
-            "field that the guarantee does not cover.",
-            show_default=False,
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write the report of a run, a comparison or an audit anew, for finished ones and for failed ones.
-
-    [dim]Examples:[/dim]
-
-      userdp report runs/quickstart-auto-seed1
-
-      userdp report runs/quickstart-auto-seed1 --released for-others
-    """
+    """Write the report of a finished or failed run, comparison or audit again."""
     with exit_codes(debug):
         from simulations.audit.report import is_audit, render_audit  # noqa: PLC0415
         from simulations.comparison.report import is_comparison, render_comparison  # noqa: PLC0415
@@ -331,42 +303,26 @@ def report(
             typer.echo(render_comparison(directory) if is_comparison(directory) else render(directory))
 
 
-@app.command()
+@_verb(
+    "userdp predict runs/heights-dp_fed_sgd-seed0 others.csv --keep person",
+    "userdp predict runs/heights-dp_fed_sgd-seed0 others.parquet --output scores.parquet --json | jq .metrics",
+)
 def predict(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_DIRECTORY", help="Of a run, or of a copy made by report --released.", show_default=False
-        ),
-    ],
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.", show_default=False)],
+    directory: Annotated[Path, argument("RUN_DIRECTORY", "Directory of a run, or a copy made by report --released.")],
+    table: Annotated[Path, argument("TABLE", "CSV or Parquet file.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="CSV or Parquet file for the predictions; TABLE-predictions.csv here if not given.",
-            show_default=False,
-        ),
+        option("CSV or Parquet file for the predictions; TABLE-predictions.csv here by default.", metavar="FILE"),
     ] = None,
     keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN", help="Copy this column of TABLE into the predictions; repeatable.", show_default=False
-        ),
+        list[str] | None, option("Copy this column of TABLE into the predictions; repeatable.", metavar="COLUMN")
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Score a table with the model of a run: a prediction for each row, and metrics if the table has user and target.
-
-    [dim]Examples:[/dim]
-
-      userdp predict runs/heights-dp_fed_sgd-seed0 others.csv --keep person
-
-      userdp predict runs/heights-dp_fed_sgd-seed0 others.parquet --output scores.parquet --json | jq .metrics
-    """
-    with exit_codes(debug), redirect_stdout(sys.stderr):
+    """Score a table with the model of a run: a prediction for each row, and metrics if it has user and target."""
+    with working(debug):
         from simulations.api.scoring import score, show_scores  # noqa: PLC0415
 
         log_warnings()
@@ -384,17 +340,3 @@ def _load(file: Path, overrides: list[str]) -> "RunConfig":
     from simulations.config.run_config import load_config  # noqa: PLC0415
 
     return load_config(file, overrides)
-
-
-def _run(config: "RunConfig", resume: Path | None) -> "RunOutcome":
-    from simulations.api.progress import progress_bar  # noqa: PLC0415
-    from simulations.runs.run import run  # noqa: PLC0415
-
-    with progress_bar() as progress:
-        return run(
-            config,
-            directory=resume,
-            progress=progress,
-            checkpoint=config.output.checkpoint,
-            resume=resume is not None,
-        )

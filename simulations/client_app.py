@@ -1,4 +1,4 @@
-"""The Flower ClientApp of simulations: answers for the users of its partition."""
+"""The Flower ClientApp of simulations and deployments: it answers for the users of its node."""
 
 from simulations.flower import node_of
 from strategies.wire.client import client_app

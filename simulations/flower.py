@@ -1,8 +1,8 @@
-"""What the Flower server and client apps share: which configuration a run means, and who holds whom.
+"""Shared parts of the Flower server and client apps: the configuration of a run, and the users of a node.
 
-Flower's run-config names a configuration file (``config``), overrides of it separated by ";" (``overrides``), and an
+Flower's run-config names a configuration file (``config``), its overrides separated by ";" (``overrides``), and an
 absolute folder for the results (``output``), because nothing but files comes back from a Flower run. In a deployment
-(``deployed``) every node has a silo's folder of its own, named by its node-config (``silo``), and the server has none.
+(``deployed``) every node has a silo's folder, named by its node-config (``silo``), and the server has none.
 """
 
 from functools import lru_cache
@@ -28,52 +28,41 @@ _APP_ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_configuration(context: "Context") -> RunConfig:
-    """The configuration that the run-config means; relative paths start at the app's own folder.
-
-    Raises:
-        BadInput: the configuration cannot be used.
-    """
-    path = Path(str(context.run_config.get("config", "")))
-    return _configuration(str(path if path.is_absolute() else _APP_ROOT / path), _overrides(context))
+    """Read the configuration of the run-config; relative paths start at the app's own folder."""
+    return _configuration(*_named(context))
 
 
 def output_directory(context: "Context", config: RunConfig) -> Path:
-    """Where the server app writes; ``~/userdp-runs`` if the run-config does not say.
-
-    Raises:
-        BadInput: noise is secure and a run of that name has released something; or a relative folder, which would lie
-            wherever the SuperLink happens to have been started.
-    """
+    """Return the folder that the server app writes; it is in ``~/userdp-runs`` if the run-config has no ``output``."""
     output = str(context.run_config.get("output", ""))
     if not output:
         first = Path.home() / "userdp-runs" / config.run_directory.name
         return new_directory(first, secure=config.privacy.noise == "secure")
     if not Path(output).is_absolute():
-        raise BadInput(f"output = {output!r}: must be an absolute folder, for the app's own folder is Flower's")
+        raise BadInput(f"output = {output!r}: must be an absolute folder, because the app's own folder is Flower's")
     return Path(output)
 
 
 def node_of(context: "Context") -> Node:
-    """A silo's node, or a partition's: the users that the local and Ray grids give to the node of that number.
-
-    Raises:
-        BadInput: the silo's folder cannot be used.
-    """
-    path = Path(str(context.run_config.get("config", "")))
-    absolute = str(path if path.is_absolute() else _APP_ROOT / path)
+    """Return a silo's node, or a partition's: local and Ray grids give the same users to the node of that number."""
     if "silo" in context.node_config:
-        return _silo(absolute, _overrides(context), str(context.node_config["silo"]))
+        return _silo(*_named(context), str(context.node_config["silo"]))
     partition, partitions = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-    return _node(absolute, _overrides(context), partition, partitions)
+    return _node(*_named(context), partition, partitions)
 
 
 def separated(overrides: str) -> tuple[str, ...]:
-    """Overrides written in one line, such as "privacy.epsilon=1; seed=3"."""
+    """Split overrides in one line, such as "privacy.epsilon=1; seed=3"."""
     return tuple(part.strip() for part in overrides.split(";") if part.strip())
 
 
-def _overrides(context: "Context") -> tuple[str, ...]:
-    return separated(str(context.run_config.get("overrides", "")))
+def _named(context: "Context") -> tuple[str, tuple[str, ...]]:
+    """Return the absolute path of the configuration file, and its overrides."""
+    path = _APP_ROOT / str(context.run_config.get("config", ""))  # an absolute path replaces the root
+    return str(path), separated(str(context.run_config.get("overrides", "")))
+
+
+# Results are kept between messages: Flower loads the app anew for each message, but not its modules.
 
 
 @lru_cache(maxsize=1)
@@ -95,7 +84,6 @@ def _silo(path: str, overrides: tuple[str, ...], folder: str) -> Node:
 
 @lru_cache(maxsize=32)
 def _node(path: str, overrides: tuple[str, ...], partition: int, partitions: int) -> Node:
-    """Kept between messages: Flower loads the app anew for each, but not its modules."""
     problem, datasets = _loaded(path, overrides)
     blocks = shards(datasets.users.users, nodes=partitions)
     users = blocks[partition] if partition < len(blocks) else np.empty(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What there is: strategies, problems, data, each as a list of plain objects."""
+"""Listings of strategies, problems and data, each a list of plain objects."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,9 +20,19 @@ from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings
 
+Entry = dict[str, Any]
+COLUMNS = {
+    "strategies": ("name", "unit", "summary"),
+    "problems": ("name", "family", "summary", "certificate"),
+    "data": ("name", "family", "users", "samples", "summary"),
+}
+"""Listing -> the columns of its overview."""
+_UNKNOWN = (None, None, None)
+"""Users, samples and license of data that are not public."""
 
-def strategies(place: str | None = None) -> list[dict[str, Any]]:
-    """Every strategy that can be loaded, or the class at a place, with its paper and what it promises."""
+
+def strategies(place: str | None = None) -> list[Entry]:
+    """List every strategy that can be loaded, or the class at a place, with its paper and its guarantee."""
     return [
         {
             "name": strategy.about.name,
@@ -39,8 +49,8 @@ def strategies(place: str | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def problems() -> list[dict[str, Any]]:
-    """Every loss with what is certified about it."""
+def problems() -> list[Entry]:
+    """List every loss with its certificate."""
     return [
         {
             "name": name,
@@ -53,77 +63,40 @@ def problems() -> list[dict[str, Any]]:
     ]
 
 
-def data() -> list[dict[str, Any]]:
-    """Every source of users."""
+def data() -> list[Entry]:
+    """List every source of users."""
     common = tuple(SyntheticData.model_fields)
-    synthetic = [
-        {
-            "name": name,
-            "family": "synthetic",
-            "summary": kind.summary,
-            "source": "made from the seed",
-            "users": None,
-            "samples": None,
-            "license": None,
-            "settings": _settings(synthetic_settings(name), common),
-        }
+    keys = ("name", "family", "summary", "source", "users", "samples", "license", "settings")
+    rows: list[tuple[Any, ...]] = [
+        (name, "synthetic", kind.summary, "made from the seed", *_UNKNOWN, _settings(synthetic_settings(name), common))
         for name, kind in POPULATIONS.items()
     ]
-    table = {
-        "name": "table",
-        "family": "table",
-        "summary": "any CSV or Parquet file with a user column",
-        "source": "your file",
-        "users": None,
-        "samples": None,
-        "license": None,
-        "settings": _settings(TableData, ("kind",)),
-    }
-    public = [
-        {
-            "name": entry.name,
-            "family": "public",
-            "summary": entry.summary,
-            "source": entry.source,
-            "users": entry.users,
-            "samples": entry.samples,
-            "license": entry.license,
-            "settings": _settings(TableColumns, ("kind",)),
-        }
-        for entry in PUBLIC_DATASETS.values()
+    table = "any CSV or Parquet file with a user column"
+    rows.append(("table", "table", table, "your file", *_UNKNOWN, _settings(TableData, ("kind",))))
+    settings = _settings(TableColumns, ("kind",))
+    rows += [
+        (one.name, "public", one.summary, one.source, one.users, one.samples, one.license, dict(settings))
+        for one in PUBLIC_DATASETS.values()
     ]
-    return [*synthetic, table, *public]
-
-
-def entry(what: str, entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """The entry of that name.
-
-    Raises:
-        BadInput: there is none.
-    """
-    names = [entry["name"] for entry in entries]
-    if name not in names:
-        hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
-        raise BadInput(f"{what} has no {name!r}{hint}")
-    return entries[names.index(name)]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def _settings(model: Any, left_out: tuple[str, ...]) -> dict[str, str]:
-    """Setting -> description."""
     return {name: field.description or "" for name, field in model.model_fields.items() if name not in left_out}
 
 
-def overview(what: str, entries: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
-    """One row an entry."""
+def overview(what: str, entries: list[Entry]) -> Table:
+    """Return a table with one row for each entry."""
+    columns = COLUMNS[what]
     table = Table(*(Column(column, no_wrap=column == "name", overflow="fold") for column in columns), title=what)
     for each in entries:
         table.add_row(*(_cell(each[column]) for column in columns))
-    table.caption = f"userdp {what} NAME shows all about one"
+    table.caption = f"userdp {what} NAME shows everything about one"
     return table
 
 
-def details(one: dict[str, Any]) -> Table:
-    """Everything about one entry, its settings last."""
+def details(one: Entry) -> Table:
+    """Return a table of everything about one entry, its settings last."""
     table = Table(show_header=False, title=one["name"])
     for key, value in one.items():
         if key not in ("name", "settings"):
@@ -139,36 +112,29 @@ def _cell(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else shown(value)
 
 
-def show(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -> None:
-    """Print a list of what there is, or everything about one.
-
-    Args:
-        what: strategies, problems or data.
-        columns: of the list, for people.
-        name: of the one; None for all.
-        as_json: for programs.
-
-    Raises:
-        BadInput: there is none of that name.
-    """
+def show(what: str, name: str | None, as_json: bool) -> None:
+    """Print a listing (strategies, problems or data), or everything about one entry; BadInput if there is none."""
+    place = None
     if what == "strategies":
         faults = STRATEGIES.loaded()[1]
         if name in faults:
             raise faults[name]
         for fault in faults.values():
             complain(str(fault))
-    own = name if what == "strategies" and name is not None and STRATEGIES.is_place(name) else None
-    found: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "strategies": partial(strategies, own),
+        place = name if name is not None and STRATEGIES.is_place(name) else None
+    listings: dict[str, Callable[[], list[Entry]]] = {
+        "strategies": partial(strategies, place),
         "problems": problems,
         "data": data,
     }
-    entries: list[dict[str, Any]] = found[what]()
-    if name is not None and own is None:
-        entries = [entry(what, entries, name)]
+    entries = listings[what]()
+    if name is not None and place is None:
+        names = [entry["name"] for entry in entries]
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+            raise BadInput(f"{what} has no {name!r}{hint}")
+        entries = [entries[names.index(name)]]
     if as_json:
         print_json(entries)
-    elif name is None:
-        Console().print(overview(what, entries, columns))
     else:
-        Console().print(details(entries[0]))
+        Console().print(overview(what, entries) if name is None else details(entries[0]))

@@ -1,4 +1,4 @@
-"""The Flower ServerApp of simulations and deployments: the run of ``userdp run``, on whatever grid Flower gives it."""
+"""The Flower ServerApp of simulations and deployments: ``userdp run`` on the grid that Flower provides."""
 
 import logging
 
@@ -15,9 +15,9 @@ log = logging.getLogger("userdp")
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the configuration and write its run directory; go on with a run that was killed there."""
+    """Run the configuration and write its run directory; resume a run that was killed there."""
     if not log.handlers:
-        # Flower sends what is printed to `flwr log`; the root logger would repeat Flower's own lines.
+        # Flower sends printed lines to `flwr log`; the root logger would repeat Flower's own lines.
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
     config = run_configuration(context)

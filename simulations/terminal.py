@@ -1,10 +1,10 @@
-"""What the verbs of the `userdp` command share: options, exit codes, errors as sentences, JSON."""
+"""Shared parts of the `userdp` command's verbs: options, exit codes, errors as sentences, JSON."""
 
 import json
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,28 +14,25 @@ from rich.console import Console
 from userdp.errors import BadInput, UserdpError
 from userdp.tracebacks import DEBUG, shows_internals, with_internals
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file (TOML).", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key, such as privacy.epsilon=2; repeatable. "
-        "A whole section: 'strategy={kind=\"non_private\"}'.",
-        show_default=False,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output and nothing else.")]
-Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Show everything about this one.", show_default=False)
-]
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run code that the run's directory names, such as problem.module.")
-]
-Debug = Annotated[bool, typer.Option("--debug", help=f"Show the traceback of an error, as {DEBUG}=1 does.")]
-Output = Annotated[
-    str | None, typer.Option("--output", metavar="DIR", help="Overrides output.directory.", show_default=False)
-]
+
+def argument(metavar: str, text: str) -> Any:
+    """Return an argument with a help text."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
+def option(text: str, *names: str, **settings: Any) -> Any:
+    """Return an option with a help text, and without a default in it."""
+    return typer.Option(*names, help=text, show_default=False, **settings)
+
+
+File = Annotated[Path, argument("FILE", "Configuration file (TOML).")]
+_SET = "Override a key, such as privacy.epsilon=2; repeatable. A whole section: 'strategy={kind=\"non_private\"}'."
+Overrides = Annotated[list[str] | None, option(_SET, "--set", metavar="KEY=VALUE")]
+Json = Annotated[bool, option("Print JSON to standard output and nothing else.", "--json")]
+Name = Annotated[str | None, argument("[NAME]", "Show everything about one.")]
+TrustCode = Annotated[bool, option("Run code that the run's directory names, such as problem.module.", "--trust-code")]
+Debug = Annotated[bool, option(f"Show the traceback of an error, like {DEBUG}=1.", "--debug")]
+Output = Annotated[str | None, option("Overrides output.directory.", "--output", metavar="DIR")]
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
@@ -57,6 +54,13 @@ def exit_codes(debug: bool) -> Iterator[None]:
         raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
 
 
+@contextmanager
+def working(debug: bool) -> Iterator[None]:
+    """Turn errors into exit codes, and keep standard output free for the result."""
+    with exit_codes(debug), redirect_stdout(sys.stderr):
+        yield
+
+
 def _sentence(error: Exception) -> str:
     if isinstance(error, UserdpError):
         return str(error)
@@ -64,17 +68,17 @@ def _sentence(error: Exception) -> str:
 
 
 def complain(sentence: str) -> None:
-    """A sentence on standard error."""
+    """Print a sentence on standard error."""
     typer.secho(f"userdp: {sentence}", err=True, fg=typer.colors.RED)
 
 
 def assignments(given: dict[str, Any]) -> list[str]:
-    """Overrides of the options that have a name of their own."""
+    """Return overrides for options with a name of their own."""
     return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
 def print_json(values: Any) -> None:
-    """Values on standard output, and nothing else there."""
+    """Print values on standard output, and nothing else."""
     sys.stdout.write(json.dumps(values, indent=2) + "\n")
 
 

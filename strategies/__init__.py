@@ -1,7 +1,7 @@
 """Flower strategies with user-level differential privacy.
 
 Each is a Flower `Strategy`; give it a problem, public facts about the users and a budget, and start it on any grid.
-Everything is loaded when it is first asked for.
+Names are loaded on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -111,7 +111,9 @@ __all__ = [
     "model_vector",
 ]
 
-_PLACES = [place.partition(":")[::2] for place in STRATEGIES.places.values()]
+# The baselines of papers are plug-ins; their names are those of this package all the same.
+_BASELINES = [place for place in STRATEGIES.installed.values() if place.startswith("strategies.baselines.")]
+_PLACES = [place.partition(":")[::2] for place in (*STRATEGIES.places.values(), *_BASELINES)]
 __getattr__ = names_from(
     __name__,
     {

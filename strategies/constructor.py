@@ -1,4 +1,4 @@
-"""How a recipe's class looks to type checkers where it is called to run."""
+"""The type of a recipe's class where it is called to run."""
 
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ from userdp.problems.base import Problem
 
 
 class Constructor(Protocol):
-    """A recipe's class as it is called to run: its settings are keywords beside those of `UserLevelStrategy`."""
+    """A recipe's class, called to run: its settings are keywords beside those of `UserLevelStrategy`."""
 
     def __call__(self, problem: Problem, public: PublicFacts, privacy: Privacy, **settings: Any) -> UserLevelStrategy:
-        """The strategy that runs the recipe of these settings."""
+        """Make the strategy that runs the recipe of these settings."""

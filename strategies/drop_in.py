@@ -1,8 +1,6 @@
-"""User-level privacy for an existing Flower app: its clients stay as they are, its server gets another strategy.
+"""User-level privacy for an existing Flower app: its clients stay unchanged, its server gets another strategy.
 
-Ordinary clients train a whole model and reply with it. Here a node is a user, the reply minus the model sent is that
-user's update, and the SERVER clips it; sampler, clip, noise, ledger and guarantee are those of the strategies within
-these classes. See docs/drop-in.md.
+A node is a user, and its reply minus the model sent is that user's update, which the SERVER clips. See docs/drop-in.md.
 """
 
 import logging
@@ -12,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from inspect import signature
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -20,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from strategies import drop_in_report as report
 from strategies.clipping.adaptive_clipping import AdaptiveClipping
 from strategies.clipping.dp_fed_avg import DPFedAvg
 from strategies.clipping.local_options import LocalOptions
@@ -30,23 +29,12 @@ from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult, RoundRecord
-from strategies.drop_in_report import (
-    before_the_model,
-    round_begins,
-    round_ends,
-    run_begins,
-    run_ends,
-    waiting,
-    with_warning,
-    without,
-)
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.roster import Roster
 from strategies.wire.untrusted import untrusted
 from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
 from userdp.arrays.types import Vector
-from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer
@@ -56,19 +44,18 @@ from userdp.problems.base import Box, Certificate, Problem
 log = logging.getLogger("userdp")
 _POLL_SECONDS = 0.2
 
+_BY_CLIENTS = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
+"""Options of users' training, which ordinary clients choose themselves."""
+
 ASSUMPTIONS = (
     "a node is a user: whoever runs two nodes has twice the weight and half the protection",
     "the server, which sees every user's model and clips it, is trusted",
 )
-"""What the guarantee rests on beside the sampler's own assumption."""
+"""The assumptions of the guarantee beside the sampler's own."""
 
 
 class ClientSideLoss(Problem):
-    """A loss that only the clients know: any model is allowed, nothing is certified.
-
-    Args:
-        dimension: p.
-    """
+    """A loss that only the clients know: any model is allowed, nothing is certified."""
 
     name = "client_side"
     summary = "whatever the clients train on"
@@ -80,30 +67,14 @@ class ClientSideLoss(Problem):
         self.domain = Box(np.zeros(dimension), np.inf)
         self.certificate = Certificate(reason="the clients' loss is not known to the server")
 
-    def bound(self, block: Block) -> tuple[Block, int]:
-        """Not for the server to do."""
+    def _unknown(self, *_: Any, **__: Any) -> NoReturn:
         raise BadInput(self.certificate.reason)
 
-    def user_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
-        """Not for the server to compute."""
-        raise BadInput(self.certificate.reason)
-
-    def sample_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
-        """Not for the server to compute."""
-        raise BadInput(self.certificate.reason)
-
-    def sample_losses(self, x: Vector, block: Block) -> NDArray[np.float64]:
-        """Not for the server to compute."""
-        raise BadInput(self.certificate.reason)
+    bound = user_gradients = sample_gradients = sample_losses = _unknown
 
 
 class NodeRoster(Roster):
-    """Each registered node is one user: the nodes in the order of their ids are users 0, 1, ...; more are not used.
-
-    Args:
-        users: n, the public number of users.
-        max_missing: largest share of them that may have no node.
-    """
+    """A roster whose nodes are users 0, 1, ... in the order of their ids; further nodes are not used."""
 
     def __init__(self, users: int, max_missing: float) -> None:
         super().__init__(users)
@@ -113,12 +84,12 @@ class NodeRoster(Roster):
         """Wait until n nodes are registered or ``timeout`` seconds have passed.
 
         Raises:
-            RunFailed: more nodes are missing than a cohort may miss.
+            RunFailed: the share of users without a node exceeds max_missing.
         """
         users, deadline = len(self._owner), time.monotonic() + timeout
         nodes = sorted(grid.get_node_ids())
         if len(nodes) < users:
-            waiting(len(nodes), users)
+            report.waiting(len(nodes), users)
         while len(nodes) < users and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             nodes = sorted(grid.get_node_ids())
@@ -137,10 +108,7 @@ class NodeRoster(Roster):
 
 
 class ClientWire(Wire):
-    """To ordinary Flower clients, each of them a user, which train a whole model and reply with it.
-
-    A client gets ``{"arrays": model, "config": train_config}``, as from Flower's FedAvg, and replies with one
-    ArrayRecord of the same names and shapes. Its metrics, "num-examples" among them, are not read.
+    """The wire to ordinary Flower clients, which train a whole model and reply with it; see `DropIn`.
 
     Args:
         layout: the model's arrays; None before a run, when they are not known.
@@ -155,15 +123,15 @@ class ClientWire(Wire):
         self._layout, self._asks = layout, asks
 
     def roster(self, users: int, max_missing: float) -> NodeRoster:
-        """Each node is a user."""
+        """See `Wire`; each node is a user."""
         return NodeRoster(users, max_missing)
 
     def record(self, x: Vector) -> ArrayRecord:
-        """The model in its own arrays."""
+        """See `Wire`."""
         return self._known.record(x)
 
     def vector(self, arrays: ArrayRecord) -> Vector:
-        """The trained numbers of the model's arrays."""
+        """See `Wire`."""
         return self._known.vector(arrays)
 
     @property
@@ -175,7 +143,7 @@ class ClientWire(Wire):
     def contents(
         self, arrays: ArrayRecord, config: ConfigRecord, parts: Sequence[NDArray[np.int64]], computation: Computation
     ) -> list[RecordDict]:
-        """What Flower's own FedAvg sends, to each client."""
+        """See `Wire`; each client gets the content of Flower's own FedAvg."""
         if isinstance(number := config.get("server-round"), int):
             self._asks(number)
         return [RecordDict({"arrays": arrays, "config": config}) for _ in parts]
@@ -183,14 +151,14 @@ class ClientWire(Wire):
     def read(
         self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int, sent: Vector
     ) -> Answer:
-        """A user's update, clipped as the computation asked for would have it."""
+        """See `Wire`; clips a user's update here, on the server."""
         with untrusted("it did not reply with a model"):
             records = list(reply.content.array_records.values())
         if len(records) != 1:
             raise BadInput(f"it replied with {len(records)} ArrayRecords: send the trained model in one")
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and becomes zero
+        with np.errstate(over="ignore", invalid="ignore"):  # an update that overflows is not finite, and becomes zero
             update = self._known.vector(records[0]) - sent
-        # Where the strategy follows gradients, what the clients' training takes off the model is one.
+        # Strategies of gradients take the negative update for one.
         row = update if computation.name == "local_update" else -update
         pipeline = RowPipeline(computation, users, dimension)
         rows, non_finite = pipeline.finite(row[None])
@@ -198,17 +166,17 @@ class ClientWire(Wire):
 
 
 class DropIn(Strategy):
-    """A userdp strategy for clients that know nothing of userdp: ordinary messages out, ordinary replies in.
+    """A userdp strategy for ordinary Flower clients.
 
     A client gets ``{"arrays": model, "config": train_config}`` with "server-round" in the config, as from Flower's
     FedAvg, and replies with one ArrayRecord of the same names and shapes. Its metrics, "num-examples" among them, are
-    not read: all users weigh the same, and what is computed from private data without noise would leak.
+    not read: all users weigh the same, and values computed from private data without noise would leak.
 
-    *Formal guarantees.* Those of the strategy within, with the update ``reply - model sent`` in the place of what
-    nodes compute there. Unit: one whole user, who is one node, with any number of examples. The update is a function
-    of the released model and of that user's data alone, whatever the client's code does, and it is clipped here, by
-    the server: sensitivities do not rest on honest nodes. An update that is not finite is zero; a reply of other names
-    or shapes counts as missing and adds nothing; the divisor is public. Floating statistics of batch normalisation are
+    *Formal guarantees.* Those of the strategy within, with the update ``reply - model sent`` in the place of the nodes'
+    vectors. Unit: one whole user, who is one node, with any number of examples. The update is a function of the
+    released model and of that user's data alone, whatever the client's code does, and it is clipped here, by the
+    server: sensitivities do not rest on honest nodes. An update that is not finite is zero; a reply of other names or
+    shapes counts as missing and adds nothing; the divisor is public. Floating statistics of batch normalisation are
     parts of the model, clipped and noised like weights. Rounding to the model's types and raising negative variances to
     zero come after the noise. Counts of missing and non-finite users are exact and for the operator only.
 
@@ -218,15 +186,15 @@ class DropIn(Strategy):
         delta: below 1 / users.
         frozen: patterns of arrays that keep their initial value.
         nonnegative: patterns of arrays whose entries are raised to zero after the noise; running variances by default.
-        seed: of cohorts and seeded noise; drawn from the operating system if not given. Whoever knows it can take the
-            noise off again: give one in tests only.
+        seed: of cohorts and seeded noise; drawn from the operating system if not given. Whoever knows it can remove the
+            noise: give one in tests only.
         noise: "seeded": fast, and neither safe in floating point nor from a generator for cryptography; or "secure":
             both, and takes about 15 microseconds a parameter in each round.
         options: of the strategy within: rounds, clip_norm, cohort, ...
 
     Attributes:
-        inner: the strategy within. The model's size is known at the start of the run: until then it is for one
-            parameter, with the final guarantee, and the plan does not state its noise.
+        inner: the strategy within. Before the run starts it is one for a single parameter, with the final guarantee,
+            as the model's size is not known; the plan does not state its noise.
 
     Raises:
         BadInput: an option is unknown or out of range, or the clients' to choose.
@@ -234,11 +202,9 @@ class DropIn(Strategy):
 
     strategy: ClassVar[type[Recipe]]
     settings: ClassVar[dict[str, Any]] = {}
-    """Options of the strategy within that have another default here."""
-    by_clients: ClassVar[frozenset[str]] = frozenset()
-    """Options of the strategy within that say how users train."""
+    """Defaults that differ from those of the strategy within."""
     by_size: ClassVar[frozenset[str]] = frozenset()
-    """Numbers of its plan that depend on the number of the model's parameters."""
+    """Numbers of the plan that depend on the number of the model's parameters."""
     inner: UserLevelStrategy
 
     def __init__(
@@ -253,7 +219,7 @@ class DropIn(Strategy):
         noise: NoiseKind = "seeded",
         **options: Any,
     ) -> None:
-        if theirs := self.by_clients & options.keys():
+        if theirs := _BY_CLIENTS & options.keys():
             raise BadInput(
                 f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
             )
@@ -265,33 +231,25 @@ class DropIn(Strategy):
         self.inner = self._within(None)
 
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
-        """The strategy within, for a model of that layout."""
-        dimension, wire = 1 if layout is None else layout.dimension, ClientWire(layout, self._round_begins)
-        inner = UserLevelStrategy(
-            self._recipe,
-            ClientSideLoss(dimension),
-            self._public,
-            self._privacy,
-            seed=self._seed,
-            wire=wire,
-            **self._around,
-        )
-        plan = without(inner.plan, self.by_clients)
-        inner.plan = before_the_model(without(plan, self.by_size)) if layout is None else with_warning(plan)
+        problem = ClientSideLoss(1 if layout is None else layout.dimension)
+        wire = ClientWire(layout, lambda server_round: report.round_begins(server_round, self.plan))
+        given = (self._recipe, problem, self._public, self._privacy)
+        inner = UserLevelStrategy(*given, seed=self._seed, wire=wire, **self._around)
+        inner.plan = report.shown(inner.plan, _BY_CLIENTS, self.by_size, known=layout is not None)
         return inner
 
     @property
     def plan(self) -> Plan:
-        """The plan of the strategy within, without what clients choose; see `plan_for` for its noise."""
+        """The plan of the strategy within, without the clients' options; see `plan_for` for its noise."""
         return self.inner.plan
 
     def plan_for(self, initial_arrays: ArrayRecord) -> Plan:
-        """The plan for this model: with the noise, which depends on the number of its parameters."""
+        """Return the plan for a model, with the noise, which depends on the number of its parameters."""
         return self._within(ModelLayout(initial_arrays, *self._patterns)).plan
 
     @property
     def result(self) -> PrivateResult:
-        """What there is so far."""
+        """The result so far."""
         return self.inner.result
 
     def start(
@@ -309,17 +267,14 @@ class DropIn(Strategy):
             self.inner = self._within(ModelLayout(initial_arrays, *self._patterns))
         call = signature(self.inner.start).bind(grid, initial_arrays, *arguments, **more).arguments
         call["on_round"] = partial(self._round_ends, call.get("on_round"))
-        run_begins(type(self).__name__, self.plan)
+        report.run_begins(type(self).__name__, self.plan)
         started = time.perf_counter()
         result = self.inner.start(**call)
-        run_ends(result, time.perf_counter() - started)
+        report.run_ends(result, time.perf_counter() - started)
         return result
 
-    def _round_begins(self, server_round: int) -> None:
-        round_begins(server_round, self.plan)
-
     def _round_ends(self, on_round: Callable[[RoundRecord], None] | None, record: RoundRecord) -> None:
-        round_ends(record, self.plan)
+        report.round_ends(record, self.plan)
         if on_round is not None:
             on_round(record)
 
@@ -352,14 +307,10 @@ class DropIn(Strategy):
         self.inner.summary()
 
 
-_TRAINING = frozenset({"local_steps", *(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())})
-"""How users train, which is the business of ordinary clients."""
-
-
 class DropInFedAvg(DropIn):
     """DP-FedAvg of ordinary Flower clients: the mean of clipped model updates, plus Gaussian noise, every round.
 
-    Options: those of `DPFedAvg`, but for how clients train.
+    Options: those of `DPFedAvg`, without users' training.
 
     *Formal guarantees.* Those of `DPFedAvg` as `DropIn` says: replacing a user, one node, moves a round's sum of
     clipped updates by at most 2C (adding or removing one, for poisson, by C), and the noise is calibrated to that.
@@ -367,32 +318,29 @@ class DropInFedAvg(DropIn):
 
     strategy: ClassVar[type[Recipe]] = DPFedAvg
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
-    by_clients: ClassVar[frozenset[str]] = _TRAINING
 
 
 class DropInAdaptiveClipping(DropIn):
     """Adaptive clipping of ordinary Flower clients: the clip follows a private quantile of their updates' norms.
 
-    Options: those of `AdaptiveClipping`, but for how clients train.
+    Options: those of `AdaptiveClipping`, without users' training.
 
-    *Formal guarantees.* Those of `AdaptiveClipping` as `DropIn` says; the server also counts who was not clipped.
+    *Formal guarantees.* Those of `AdaptiveClipping` as `DropIn` says; the server also counts the unclipped users.
     """
 
     strategy: ClassVar[type[Recipe]] = AdaptiveClipping
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
-    by_clients: ClassVar[frozenset[str]] = _TRAINING
 
 
 class DropInRecentredClipping(DropIn):
     """Recentred clipping of ordinary Flower clients: about the update as released so far.
 
-    Options: those of `RecentredClipping`, but for how clients train. What training takes off the model stands for the
-    gradient, as where `RecentredClipping` has users train; steps of length 1 go to the private mean of their models.
+    Options: those of `RecentredClipping`, without users' training. The negative update stands for the gradient, as
+    where `RecentredClipping` has users train; steps of length 1 go to the private mean of their models.
 
     *Formal guarantees.* Those of `RecentredClipping` as `DropIn` says.
     """
 
     strategy: ClassVar[type[Recipe]] = RecentredClipping
     settings: ClassVar[dict[str, Any]] = {"learning_rate": 1.0}
-    by_clients: ClassVar[frozenset[str]] = _TRAINING
     by_size: ClassVar[frozenset[str]] = frozenset({"radius_factor"})

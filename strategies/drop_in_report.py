@@ -1,7 +1,7 @@
-"""The plan of a drop-in strategy as people see it, and its log, which goes to Flower's logger.
+"""The plan of a drop-in strategy for people, and its log, which goes to Flower's logger.
 
-No line of the log holds a number that depends on users' data: how many updates were not finite stays in the result, and
-of cohorts, which may be secret, the planned size is logged.
+The log holds no number that depends on users' data: counts of non-finite updates stay in the result, and of cohorts,
+which may be secret, it has the planned size.
 """
 
 import logging
@@ -19,18 +19,16 @@ _SIZE_UNKNOWN = (
 )
 
 
-def without(plan: Plan, names: AbstractSet[str]) -> Plan:
-    """The plan without these of its numbers."""
-    return replace(plan, numbers={name: value for name, value in plan.numbers.items() if name not in names})
+def shown(plan: Plan, by_clients: AbstractSet[str], by_size: AbstractSet[str], *, known: bool) -> Plan:
+    """Return the plan as people see it, without the clients' options; ``known`` says whether the model is known.
 
-
-def before_the_model(plan: Plan) -> Plan:
-    """A plan made for one parameter, without what depends on their number."""
-    return replace(plan, noise=None, forecast=None, warnings=(_SIZE_UNKNOWN,))
-
-
-def with_warning(plan: Plan) -> Plan:
-    """The plan, with a warning if noise drowns the updates: the loss is not known, so no forecast warns of it."""
+    Before that the plan is one for a single parameter, and lacks the numbers ``by_size``, its noise and its forecast.
+    Afterwards it warns if noise drowns the updates: an unknown loss has no forecast.
+    """
+    hidden = by_clients if known else by_clients | by_size
+    plan = replace(plan, numbers={name: value for name, value in plan.numbers.items() if name not in hidden})
+    if not known:
+        return replace(plan, noise=None, forecast=None, warnings=(_SIZE_UNKNOWN,))
     if not plan.drowned:
         return plan
     drowned = (
@@ -53,13 +51,13 @@ def waiting(connected: int, users: int) -> None:
 
 
 def round_begins(server_round: int, plan: Plan) -> None:
-    """Log what is asked in a round."""
+    """Log the beginning of a round."""
     log.info("[ROUND %d/%d]", server_round, plan.rounds)
     log.info("configure_train: Planned cohort of %d users (out of %d)", plan.cohort, plan.users)
 
 
 def round_ends(record: RoundRecord, plan: Plan) -> None:
-    """Log how a round went and what it cost."""
+    """Log the end of a round, and its cost."""
     log.info("aggregate_train: %d failures, %s s", record.missing_users, _short(record.seconds))
     spent, whole = _short(record.spent_epsilon), _short(plan.guarantee.epsilon)
     log.info("\t└──> Privacy: epsilon %s of %s is spent", spent, whole)
@@ -68,7 +66,7 @@ def round_ends(record: RoundRecord, plan: Plan) -> None:
 
 
 def run_ends(result: PrivateResult, seconds: float) -> None:
-    """Log what is promised for the rounds that were run."""
+    """Log the end of the run, and its guarantee."""
     log.info("Strategy execution finished in %s s", _short(seconds))
     log.info("Guarantee: %s", result.guarantee.sentence())
 

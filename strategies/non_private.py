@@ -16,12 +16,12 @@ from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number, Outline, Scheme, no_ledger
 from strategies.core.step import Noise, Step
+from strategies.quasi_newton import BoxDescent
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
-from userdp.papers.quasi_newton import BoxDescent
 from userdp.problems import Box, Problem
 from userdp.sampling import FixedSizeBatches
 from userdp.state import State, Stateful
@@ -36,7 +36,7 @@ SHARE, LEAST, MOST = 0.1, 100, 1000
 
 @dataclass
 class Momentum(Stateful):
-    """The memory of accelerated descent: the last step's end and length, and how far the next one is pushed on."""
+    """The memory of accelerated descent: the last model, the weight of the extrapolation, the last step's length."""
 
     remembered: ClassVar[tuple[str, ...]] = ("previous", "weight", "moved")
     previous: Vector | None = None
@@ -44,7 +44,7 @@ class Momentum(Stateful):
     moved: float = math.inf
 
     def done(self, tolerance: float) -> bool:
-        """Whether the last step was short."""
+        """Return whether the last step was short."""
         return self.moved <= tolerance
 
 
@@ -66,11 +66,11 @@ class Search(Stateful):
     lost: int = 0
 
     def done(self, tolerance: float) -> bool:
-        """Whether it has converged."""
+        """Return whether the descent has converged."""
         return self.descent is not None and self.descent.converged
 
     def new_part(self, attribute: str, state: State) -> BoxDescent:
-        """The descent, from anywhere."""
+        """Make the descent, from any start."""
         return self.begin(state["best"])
 
 
@@ -82,7 +82,7 @@ class Following(Stateful):
     optimiser: ServerOptimiser
 
     def done(self, tolerance: float) -> bool:
-        """Never: gradients of cohorts do not vanish."""
+        """Return False: gradients of cohorts do not vanish."""
         return False
 
 
@@ -91,11 +91,8 @@ class ReferenceScheme(Scheme):
     """A `Scheme` without any privacy.
 
     Attributes:
-        domain: of models.
-        rounds: most of them.
-        tolerance: at which descent stops.
-        users: n.
-        rate: step size; None where steps are found from gradients.
+        rounds: the largest number of rounds.
+        rate: step size; None where gradients determine the steps.
         cohorts: of Adam; None where everybody takes part in every round.
     """
 
@@ -107,7 +104,7 @@ class ReferenceScheme(Scheme):
     cohorts: FixedSizeBatches | None = None
 
     def ask(self, index: int, memory: Momentum | Search | Following) -> Request | None:
-        """The gradient of the cohort, until descent has converged."""
+        """See `Scheme`; asks for gradients until the descent has converged."""
         if memory.done(self.tolerance):
             return None
         users = np.arange(self.users) if self.cohorts is None else self.cohorts.cohort(index)
@@ -116,11 +113,14 @@ class ReferenceScheme(Scheme):
     def take(
         self, index: int, x: Vector, gathered: Gathered, memory: Momentum | Search | Following, noise: Noise
     ) -> Step:
-        """One step; ``x`` is where nodes took their gradients."""
+        """See `Scheme`."""
         asked = self.users if self.cohorts is None else self.cohorts.batch
         gradient = gathered.values / (asked - gathered.missing)
         if isinstance(memory, Following):
-            return self._followed(index, x, gradient, memory)
+            # Adam's steps shrink to none over the second half of the rounds.
+            part = min(1.0, 2 * (1 - index / self.rounds))
+            x = self.domain.project(x + part * (memory.optimiser.step(x, gradient) - x))
+            return Step(x, x)
         if isinstance(memory, Momentum):
             step = self._accelerated(x, gradient, memory)
         else:
@@ -133,15 +133,8 @@ class ReferenceScheme(Scheme):
             )
         return step
 
-    def _followed(self, index: int, x: Vector, gradient: Vector, memory: Following) -> Step:
-        """A step of Adam, over the second half of the rounds an ever smaller part of it."""
-        part = min(1.0, 2 * (1 - index / self.rounds))
-        moved = x + part * (memory.optimiser.step(x, gradient) - x)
-        x = self.domain.project(moved)
-        return Step(x, x)
-
     def _accelerated(self, x: Vector, gradient: Vector, memory: Momentum) -> Step:
-        """A step of accelerated descent from the extrapolated point ``x``."""
+        """Step by accelerated descent from the extrapolated point ``x``."""
         assert self.rate is not None
         new = self.domain.project(x - self.rate * gradient)
         previous = x if memory.previous is None else memory.previous
@@ -155,9 +148,9 @@ class ReferenceScheme(Scheme):
         return Step(self.domain.project(pushed), new)
 
     def _searched(self, gathered: Gathered, x: Vector, gradient: Vector, memory: Search) -> Step:
-        """A step of `BoxDescent`, which releases the best point so far.
+        """Step by `BoxDescent`, whose best point so far is released.
 
-        A user whose gradient overflows at ``x`` counts as zero, which looks like a minimum: it is none.
+        A user whose gradient overflows at ``x`` counts as zero, which is no sign of a minimum.
         """
         lost = gathered.non_finite + gathered.broken_sums
         if memory.descent is None:
@@ -167,12 +160,11 @@ class ReferenceScheme(Scheme):
 
 
 class NonPrivate(Recipe):
-    """The minimiser of the mean over users of each user's average loss: what privacy costs is measured from here.
+    """The minimiser of the mean over users of each user's average loss: the reference for the cost of privacy.
 
-    Convex losses are minimised by a quasi-Newton method that finds its steps from gradients, whatever smoothness is
-    certified. Where convexity is not certified, or with a step size, it is accelerated gradient descent. Losses that
-    certify nothing, those of modules, are trained as is usual for them, by Adam over random cohorts: a good model, but
-    no minimum, so a private one may come out ahead.
+    Convex losses are minimised by a quasi-Newton method, whose steps follow from gradients. Without certified
+    convexity, or with a step size, it is accelerated gradient descent. Losses without a certificate, as of modules, are
+    trained by Adam over random cohorts: a good model, but no minimum, so a private one may be better.
 
     *Formal guarantees.* *Claim.* None. Nothing is clipped and no noise is added: what privacy costs is measured
     from here.
@@ -238,23 +230,20 @@ class NonPrivate(Recipe):
         return self._scheme(given, Momentum if rate else partial(Search, partial(self._descent, given.problem)), rate)
 
     def _adam(self, given: Given) -> ReferenceScheme:
-        """Adam over cohorts, with the default settings of this project's private strategies but for its floor."""
+        """Return Adam over cohorts, with the defaults of the private strategies, its adaptivity excepted."""
         usual = min(given.users, max(LEAST, min(MOST, round(SHARE * given.users))))
         cohorts = FixedSizeBatches(given.users, self.cohort or usual, self.rounds, given.seed)
         rate = self.learning_rate or ADAM_RATE
-        # Nothing hides small gradients, so their coordinates may move as far as those of large ones.
+        # No noise hides small gradients, so their coordinates may move as far as those of large ones.
         settings = ServerOptions.model_validate({"server_optimiser": "adam", "adaptivity": 1e-6})
         return self._scheme(given, lambda: Following(ServerOptimiser(settings, rate, given.dimension)), rate, cohorts)
 
     def _scheme(
-        self,
-        given: Given,
-        memory: Callable[[], Stateful],
-        rate: float | None,
-        cohorts: FixedSizeBatches | None = None,
+        self, given: Given, memory: Callable[[], Stateful], rate: float | None, cohorts: FixedSizeBatches | None = None
     ) -> ReferenceScheme:
         numbers: dict[str, Number] = {} if rate is None else {"learning_rate": rate}
-        ending: dict[str, Number] = {"tolerance": self.tolerance} if cohorts is None else {}
+        if cohorts is None:
+            numbers["tolerance"] = self.tolerance
         return ReferenceScheme(
             guarantee=Guarantee.none("this strategy adds no noise"),
             ledger=no_ledger,
@@ -264,7 +253,7 @@ class NonPrivate(Recipe):
                 users_needed=1 if cohorts is None else cohorts.batch,
                 noise=0.0,
                 signal=math.inf,
-                numbers=numbers | ending,
+                numbers=numbers,
             ),
             new_memory=memory,
             domain=given.problem.domain,

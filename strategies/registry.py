@@ -1,7 +1,7 @@
-"""Every strategy there is, by name, in the order for a newcomer. Adding one to this package takes a file and a line.
+"""The registry of strategies, by name, in the order for a newcomer.
 
-Other packages add theirs as entry points of the group ``userdp.strategies``, and ``strategy.kind`` may name a class in
-a file: "my_file.py:MyStrategy".
+The baselines of papers, like strategies of other packages, are entry points of the group ``userdp.strategies``.
+``strategy.kind`` may also name a class in a file: "my_file.py:MyStrategy".
 """
 
 from typing import TYPE_CHECKING
@@ -26,20 +26,7 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
         "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",
         "outlier_removal": "strategies.robust.outlier_removal:OutlierRemoval",
         "winsorized_rotation": "strategies.robust.winsorized_rotation:WinsorizedRotation",
-        "sample_clipped_sgd": "strategies.samples.sample_clipped_sgd:SampleClippedSGD",
         "poisson_sample_sgd": "strategies.samples.poisson_sample_sgd:PoissonSampleSGD",
-        "averaged_clipping": "strategies.samples.averaged_clipping:AveragedClipping",
-        "averaged_clipping_restarted": "strategies.samples.averaged_clipping_restarted:AveragedClippingRestarted",
-        "iterative_mean_sgd": "strategies.samples.iterative_mean_sgd:IterativeMeanSGD",
-        "smoothed_truncation_gd": "strategies.samples.smoothed_truncation_gd:SmoothedTruncationGD",
-        "projected_sgd": "strategies.clipping.projected_sgd:ProjectedSGD",
-        "stopped_sgd": "strategies.sparse.stopped_sgd:StoppedSGD",
-        "sparse_exponential": "strategies.sparse.sparse_exponential:SparseExponentialChoice",
-        "output_perturbation": "strategies.sparse.output_perturbation:OutputPerturbation",
-        "robust_frank_wolfe": "strategies.sparse.robust_frank_wolfe:RobustFrankWolfe",
-        "private_lasso": "strategies.sparse.private_lasso:PrivateLasso",
-        "private_hard_thresholding": "strategies.sparse.private_hard_thresholding:PrivateHardThresholding",
-        "sparse_optimisation": "strategies.sparse.sparse_optimisation:SparseOptimisation",
         "non_private": "strategies.non_private:NonPrivate",
     },
     "userdp.strategies",

@@ -111,9 +111,9 @@ def flower_identity() -> None:
 
 @pytest.fixture(scope="session")
 def module_of() -> Iterator[Callable[[str], ModuleType]]:
-    """Imports a module of docs or of benchmarks by its name."""
+    """Imports a module of docs, research or benchmarks by its name."""
     with pytest.MonkeyPatch.context() as patch:
-        for folder in ("benchmarks", "docs"):
+        for folder in ("benchmarks", "research", "docs"):
             patch.syspath_prepend(str(selection.ROOT / folder))
         yield importlib.import_module
 

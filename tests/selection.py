@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = Path(__file__).resolve().parent / "long_run.json"
 PACKAGES = ("userdp", "strategies", "simulations")
-ON_THE_PATH = ("tests", "docs", "benchmarks")
+ON_THE_PATH = ("tests", "docs", "benchmarks", "research")
 """Folders whose modules are imported without the folder's name."""
 EVERYWHERE = ("strategies/core/", "strategies/wire/", "userdp/accounting/", "tests/conftest.py", "tests/selection.py")
 """A change here reaches every test: what all strategies share, and how tests are chosen."""

@@ -1,4 +1,4 @@
-"""Hostile users of benchmarks/byzantine.py do what they are said to do, within the clip."""
+"""Hostile users of research/byzantine.py do what they are said to do, within the clip."""
 
 import numpy as np
 import pytest

@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+import made_pages
 import pytest
 from scipy.stats import norm
 
@@ -13,15 +14,16 @@ from userdp.accounting import Privacy
 from userdp.data.shape import Shape
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+made_pages.made()
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("strategies/**/*.md")])
 TYPED = {
-    "averaged-clipping": {"0.05", "0.21", "0.001"},
-    "heavy-tailed-optimal": {"0.05"},
-    "high-dimensional-heavy-tailed": {"0.418", "0.09"},
-    "robust-user-level": set[str](),
-    "sparse-gradients": set[str](),
+    "strategies/baselines/averaged_clipping/README.md": {"0.05", "0.21", "0.001"},
+    "strategies/baselines/heavy_tailed/README.md": {"0.05"},
+    "strategies/baselines/high_dimensional/README.md": {"0.418", "0.09"},
+    "docs/papers/robust-user-level.md": set[str](),
+    "strategies/baselines/sparse_gradients/README.md": set[str](),
 }
-"""Page of docs/papers -> its settings and constants of proofs with two decimals or more; nothing measured is typed."""
+"""Page of a paper -> its settings and constants of proofs with two decimals or more; nothing measured is typed."""
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=1.0, target_range=(-1.0, 1.0))
 BY_PAPER = [name for name, one in STRATEGIES.items() if "calibration" in one.model_fields]
 FALSE = (
@@ -43,8 +45,8 @@ def named(text: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", text)) & set(STRATEGIES)
 
 
-def test_the_readme_names_who_can_have_secure_noise():
-    told = sentence("README.md", '`privacy.noise = "secure"`:', "[docs/guarantees.md]")
+def test_the_page_on_the_guarantee_names_who_can_have_secure_noise():
+    told = sentence("docs/meaning.md", '`privacy.noise = "secure"`:', "[guarantees]")
     families = {name for name, one in STRATEGIES.items() if one.about.family in {"clipping", "robust"}}
     assert "of the families of clipping and robust means" in told
     can = {name for name, one in STRATEGIES.items() if one.about.without_secure_noise is None}
@@ -82,13 +84,16 @@ def test_no_page_says_of_all_what_some_strategies_are_not(page):
 
 
 def test_every_page_of_a_paper_is_looked_at():
-    assert set(TYPED) == {path.stem for path in ROOT.glob("docs/papers/*.md")} - {"README"}
+    assert {ROOT / page for page in TYPED} == {
+        *ROOT.glob("docs/papers/robust*.md"),
+        *ROOT.glob("strategies/baselines/*/README.md"),
+    }
 
 
 @pytest.mark.parametrize("name", TYPED)
 def test_no_measured_number_of_a_papers_page_is_typed_by_hand(name):
     """Formulas of code stand between backticks."""
-    text = (ROOT / "docs" / "papers" / f"{name}.md").read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
     for made in (r"<!-- [^:>]+: made by docs/make\.py -->.*?<!-- end -->", r"`[^`]*`"):
         text = re.sub(made, "", text, flags=re.DOTALL)
     assert set(re.findall(r"\d+\.\d\d+", text)) <= TYPED[name]

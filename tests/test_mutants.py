@@ -30,9 +30,9 @@ SHARED = {
     "simulations/runs": ("tests/simulations/records/", "tests/simulations/deployment/"),
     # How a sampling is priced, and how its ledger counts, is tested with the sampler.
     "userdp/accounting": ("tests/userdp/sampling/",),
-    # A paper's theorems are tested together, whether a formula or a strategy holds them.
-    "userdp/papers": ("tests/strategies/sparse/",),
-    "strategies/sparse": ("tests/userdp/papers/",),
+    # Baselines are built from the rounds of other rooms.
+    "strategies/samples": ("tests/strategies/baselines/",),
+    "strategies/baselines": ("tests/strategies/samples/", "tests/strategies/clipping/"),
 }
 """Room -> other folders whose tests may notice a fault of it."""
 ELSEWHERE = {

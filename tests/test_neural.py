@@ -1,4 +1,4 @@
-"""What benchmarks/neural.py promises of its numbers, and a trial of it on few users."""
+"""What research/neural.py promises of its numbers, and a trial of it on few users."""
 
 import json
 import os
@@ -132,7 +132,7 @@ def test_the_loss_is_of_the_last_steps_that_the_outputs_speak_of(scripts, shape)
 @pytest.mark.slow
 def test_a_trial_measures_equal_sums(tmp_path):
     report = tmp_path / "report.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "neural.py"), "--quick", "--tools", "ours,loop"]
+    command = [sys.executable, str(ROOT / "research" / "neural.py"), "--quick", "--tools", "ours,loop"]
     command += ["--models", ",".join(TRIED)]
     settings = ["--rounds", "1", "--threads", "1", "--peers", str(tmp_path), "--json", str(report)]
     environment = os.environ | {"USERDP_DATA": str(tmp_path)}

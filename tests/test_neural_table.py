@@ -1,4 +1,4 @@
-"""What benchmarks/neural_table.py measures, and what docs/neural.md says of it."""
+"""What research/neural_table.py measures, and what docs/neural.md says of it."""
 
 import json
 import math

@@ -16,7 +16,7 @@ from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL = ("problem", "strategy", "seed")
-TABLES = sorted((ROOT / "benchmarks" / "results" / "papers").glob("*.csv"))
+TABLES = sorted((ROOT / "research" / "results" / "papers").glob("*.csv"))
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def index(module_of):
 
 def test_every_module_configuration_test_and_page_that_it_names_is_there(index):
     for paper in index.papers():
-        assert (ROOT / "docs" / "papers" / f"{paper.page}.md").exists()
+        assert (ROOT / paper.page).exists()
         for entry in paper.entries:
             for code in set(entry.code) - set(STRATEGIES):
                 module, _, name = code.partition(":")
@@ -265,7 +265,7 @@ def test_a_configuration_runs_the_strategy_that_it_is_named_for(index):
 
 
 def test_every_page_of_a_paper_is_listed_and_the_page_shows_every_entry(index):
-    pages = {path.stem for path in (ROOT / "docs" / "papers").glob("*.md")} - {"README"}
-    assert pages == {paper.page for paper in index.papers()}
+    pages = {*ROOT.glob("docs/papers/*.md"), *ROOT.glob("strategies/baselines/*/README.md")} - {ROOT / index.PAGE}
+    assert pages == {ROOT / paper.page for paper in index.papers()}
     (text,) = index.pages().values()
     assert all(entry.item() in text for paper in index.papers() for entry in paper.entries)

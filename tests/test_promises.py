@@ -1,4 +1,4 @@
-"""The first table of benchmarks/README.md: its limits are those of the scripts, and what is not kept says so."""
+"""The first table of research/README.md: its limits are those of the scripts, and what is not kept says so."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The README's example and configuration, taken out of it and run as written."""
+"""Examples of the README and the first pages, run as written."""
 
 import importlib.util
 import re
@@ -17,17 +17,20 @@ from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
 from userdp.data import LogisticRegression, SyntheticFederation
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_WORDS = 1100
 
 
-def blocks(language: str) -> list[str]:
-    """The README's fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    """Return a page's fenced blocks of a language."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def app_code() -> str:
     """The example of a Flower app."""
-    (code,) = (block for block in blocks("python") if "ServerApp()" in block)
+    (code,) = (block for block in blocks("python", "docs/flower-app.md") if "ServerApp()" in block)
     return code
 
 
@@ -85,11 +88,13 @@ def test_the_example_in_python_runs_as_written(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_readme(example, tmp_path):
+def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_page(example, tmp_path):
     app = tmp_path / "app"
     app.mkdir()
     (app / "app.py").write_text(app_code())
-    (app / "pyproject.toml").write_text(next(block for block in blocks("toml") if "tool.flwr.app" in block))
+    (app / "pyproject.toml").write_text(
+        next(block for block in blocks("toml", "docs/flower-app.md") if "tool.flwr.app" in block)
+    )
     home = tmp_path / "flower"
     home.mkdir()
     engine = FlowerEngine(home)
@@ -100,12 +105,16 @@ def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_readme(example
     check(example, np.load(tmp_path / "model.npy"))
 
 
-def test_the_configuration_of_the_readme_is_valid():
-    (text,) = (block for block in blocks("toml") if "[problem]" in block)
+def test_the_configuration_of_the_first_page_is_valid():
+    (text,) = (block for block in blocks("toml", "docs/train.md") if "[problem]" in block)
     config = parse_config(tomllib.loads(text))
     assert config.data.sample_shape.columns == 2
 
 
-def test_the_table_of_strategies_names_each_once():
-    section = README.partition("## Strategies")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == list(STRATEGIES)
+def test_the_readme_fits_two_screens_and_its_table_has_the_four_strategies_that_people_come_for():
+    table = re.compile("<!-- strategies: made by docs/make.py -->.*?<!-- end -->", re.DOTALL)
+    (rows,) = table.findall(README)
+    names = re.findall(r"^\| `(\w+)` \|", rows, flags=re.MULTILINE)
+    assert len(set(names)) == len(names) == 4
+    assert set(names) <= set(STRATEGIES)
+    assert len(table.sub("", README).split()) <= MOST_WORDS

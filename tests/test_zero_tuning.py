@@ -1,4 +1,4 @@
-"""What benchmarks/zero_tuning.py promises of its numbers, and what docs/zero-tuning.md says of them."""
+"""What research/zero_tuning.py promises of its numbers, and what docs/zero-tuning.md says of them."""
 
 import numpy as np
 import pandas as pd

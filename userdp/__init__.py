@@ -1,9 +1,8 @@
 """Mathematics and data of user-level privacy: problems, federations, estimators, mechanisms, accounting.
 
-What most programs need can be imported from here, and is loaded when it is first asked for; the rest from the packages
-`userdp.accounting`, `userdp.data`, `userdp.mechanisms`, `userdp.problems`, `userdp.sampling` and from `userdp.errors`.
-
-`train`, `plan`, `compare` and `load_model` are those of `simulations`, also where a folder of your own has that name.
+The names here cover most programs, and are imported on first use. Further names are in the packages
+`userdp.accounting`, `userdp.data`, `userdp.mechanisms`, `userdp.problems`, `userdp.sampling` and in `userdp.errors`.
+`train`, `plan`, `compare` and `load_model` are those of `simulations`, even if your own folder has that name.
 
 >>> from userdp import Privacy
 >>> Privacy(epsilon=1.0, delta=1e-6).unit

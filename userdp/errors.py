@@ -1,13 +1,12 @@
-"""What can go wrong, sorted by who has to act.
+"""Errors, sorted by who has to act.
 
-`BadInput` is the user's to fix (the command line turns it into exit code 2), `RunFailed` happened to a
-run that was well specified (exit code 1). Every message is one clear sentence or two: the field, the value,
-what to do.
+The user can fix a `BadInput` (exit code 2 of the command line). A `RunFailed` happened to a well specified run (exit
+code 1). Every message is one clear sentence or two: the field, the value, the fix.
 """
 
 
 class UserdpError(Exception):
-    """Base of all errors that userdp raises on purpose."""
+    """The base of all errors that userdp raises on purpose."""
 
 
 class BadInput(UserdpError, ValueError):
@@ -15,7 +14,7 @@ class BadInput(UserdpError, ValueError):
 
 
 class MissingColumn(BadInput):
-    """A table lacks a column that is declared; the message names it."""
+    """A table lacks a declared column; the message names it."""
 
 
 class MissingAssumption(BadInput):
@@ -23,8 +22,8 @@ class MissingAssumption(BadInput):
 
 
 class PopulationTooSmall(BadInput):
-    """There are fewer users than the guarantee or the test needs; the message names the number it takes."""
+    """The guarantee or the test needs more users; the message names the number."""
 
 
 class RunFailed(UserdpError, RuntimeError):
-    """A run stopped: too few replies, a failing node, a time limit. What it had written stays on disk."""
+    """A run stopped: too few replies, a failing node, a time limit. The files it had written stay on disk."""

@@ -1,7 +1,7 @@
-"""Registries of kinds: what a configuration may name, each imported when it is first asked for.
+"""Registries of the kinds that a configuration may name, each imported on first use.
 
-A registry holds the kinds of this package, one line each; those of other packages, which register them as entry points;
-and, where it says so, a class in a file of somebody's own, named as "my_file.py:MyClass".
+A registry holds this package's kinds, one line each; kinds of other packages, registered as entry points; and, if it
+allows files, a class in the user's own file, named as "my_file.py:MyClass".
 
 >>> from userdp.kinds import Kinds
 >>> losses = Kinds({"linear": "userdp.problems.linear:LinearSettings"})
@@ -22,22 +22,15 @@ from userdp.named_code import imported
 Kind = TypeVar("Kind")
 
 
-def anything(told: str, kind: Any) -> None:
-    """Accepts whatever a place names."""
-
-
 class Kinds(Mapping[str, Kind]):
-    """Name -> the kind of that name. A plan needs a few of them, and importing all takes longer than a plan does.
+    """Map names to kinds, without importing all of them: that would take longer than a plan does.
 
     Args:
-        places: name -> "package.module:attribute", in the order in which people shall see them.
+        places: name -> "package.module:attribute" of this package's own kinds, in the order of display.
         group: the entry points by which other packages add kinds; None for none.
         files: whether a place, such as "my_file.py:MyClass" or "package.module:MyClass", may stand for a name.
-        check: refuses (`BadInput`) what another package or a file gives and is no such kind; it gets the words that
-            name the place, and what stands there.
-
-    Attributes:
-        places: of this package's own kinds.
+        check: raises `BadInput` for a kind from another package or a file that does not fit; its arguments are the
+            words that name the place, and the kind.
     """
 
     def __init__(
@@ -46,7 +39,7 @@ class Kinds(Mapping[str, Kind]):
         group: str | None = None,
         *,
         files: bool = False,
-        check: Callable[[str, Any], None] = anything,
+        check: Callable[[str, Any], None] = lambda told, kind: None,
     ) -> None:
         self.places = dict(places)
         self._group, self._files, self._check = group, files, check
@@ -54,31 +47,29 @@ class Kinds(Mapping[str, Kind]):
 
     @cached_property
     def installed(self) -> dict[str, str]:
-        """Name -> place of other packages' kinds; a name of this package's own stays its own."""
+        """The kinds of other packages, name -> place; this package's own names have priority."""
         found = entry_points(group=self._group) if self._group else ()
         return {one.name: one.value for one in sorted(found) if one.name not in self.places}
 
     def __getitem__(self, name: str) -> Kind:
-        if self.is_place(name):  # whose file may have changed
+        if self.is_place(name):  # its file may have changed
             told = f"kind = {name!r}"
             kind: Kind = imported(name, told, once=True)
             self._check(told, kind)
             return kind
         if name not in self._found:
-            self._found[name] = self._loaded(name)
+            own = name in self.places
+            place = self.places[name] if own else self.installed[name]
+            entry = f'the entry point "{name} = {place}" of {self._group}'
+            told = f'the registry\'s line "{name}": "{place}"' if own else entry
+            kind = _of_line(told, place)
+            if not own:
+                self._check(told, kind)
+            self._found[name] = kind
         return self._found[name]
 
-    def _loaded(self, name: str) -> Any:
-        if name in self.places:
-            return _of_line(f'the registry\'s line "{name}": "{self.places[name]}"', self.places[name])
-        place = self.installed[name]
-        told = f'the entry point "{name} = {place}" of {self._group}'
-        kind = _of_line(told, place)
-        self._check(told, kind)
-        return kind
-
     def loaded(self) -> tuple[dict[str, Kind], dict[str, BadInput]]:
-        """(those that can be loaded, why each of the others cannot), for lists that show what there is."""
+        """Return the kinds that can be loaded, and the fault of each other one."""
         sound: dict[str, Kind] = {}
         faults: dict[str, BadInput] = {}
         for name in self:
@@ -89,7 +80,7 @@ class Kinds(Mapping[str, Kind]):
         return sound, faults
 
     def is_place(self, name: str) -> bool:
-        """Whether a name is the place of a class rather than the name of a kind."""
+        """Return whether a name is the place of a class rather than the name of a kind."""
         return self._files and ":" in name
 
     def __contains__(self, name: object) -> bool:
@@ -104,11 +95,9 @@ class Kinds(Mapping[str, Kind]):
 
 
 def below(place: str, told_of: str) -> Callable[[str, Any], None]:
-    """A check of `Kinds`: what a place names is a class below a base, and defines all that the base leaves open.
+    """Make a check of `Kinds`: a kind must be a concrete class below the base at ``place``, which is imported on use.
 
-    Args:
-        place: of the base, as "package.module:Base"; it is imported only then.
-        told_of: what such a kind is, and where to read about it, for errors.
+    ``told_of`` describes such a kind in errors, and where to read about it.
     """
 
     def check(told: str, kind: Any) -> None:
@@ -123,11 +112,7 @@ def below(place: str, told_of: str) -> Callable[[str, Any], None]:
 
 
 def _of_line(line: str, place: str) -> Any:
-    """The kind at the place that a line names.
-
-    Raises:
-        BadInput: there is no such module, or no such name in it; what the module itself raises goes through.
-    """
+    """Import the kind at the place that a line names; errors raised within the module itself pass through."""
     module, _, attribute = place.partition(":")
     if not attribute:
         raise BadInput(f"{line} names no class: write it as package.module:Class")
@@ -135,7 +120,7 @@ def _of_line(line: str, place: str) -> Any:
         home = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports is not
+            raise  # the module exists, and one of its imports does not
         raise BadInput(f"{line} names the module {error.name}, which does not exist: correct it") from None
     if not hasattr(home, attribute):
         near = get_close_matches(attribute, [known for known in vars(home) if known[:1] != "_"], n=3)

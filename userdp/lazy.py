@@ -1,20 +1,15 @@
-"""Public names of a package, each imported when it is first asked for, so that importing the package costs nothing."""
+"""Public names of a package, each imported on first use, so that importing the package costs nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 
 def names_from(
-    package: str,
-    homes: Mapping[str, Sequence[str]],
-    before_others: Callable[[], None] | None = None,
+    package: str, homes: Mapping[str, Sequence[str]], before_others: Callable[[], None] | None = None
 ) -> Callable[[str], object]:
-    """The ``__getattr__`` of a package.
+    """Make the ``__getattr__`` of a package, from its name and its ``homes``: module -> names taken from it.
 
-    Args:
-        package: its name.
-        homes: module -> the names that the package takes from it.
-        before_others: called before a name is taken from a module of another package.
+    ``before_others`` is called before a name is taken from a module of another package.
     """
     home_of = {name: module for module, names in homes.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""Code that a configuration names by its place: "file.py:name", the file with its whole path, or "package:name"."""
+"""Code that a configuration names by its place: "file.py:name" with the file's absolute path, or "package:name"."""
 
 import hashlib
 import sys
@@ -12,21 +12,16 @@ from userdp.errors import BadInput
 
 
 def imported(place: str, told: str, *, once: bool = False) -> Any:
-    """What stands at a place.
+    """Import the function or class at a place; ``told`` names the place in errors.
 
-    Args:
-        place: of a function or a class.
-        told: names the place in errors, such as "problem.module = 'net.py:make'".
-        once: give the same object each time, for as long as the file stays the same; a class has to be one.
-
-    Raises:
-        BadInput: there is no such file, module or name, or it fails when it is imported.
+    ``once`` returns the same object as long as the file stays the same, as classes need. Raises `BadInput` if the file,
+    module or name does not exist, or importing it fails.
     """
     home, _, name = place.rpartition(":")
     try:
         module = _module_of_file(Path(home), once) if home.endswith(".py") else import_module(home)
         return getattr(module, name)
-    except Exception as error:  # whatever somebody's module raises
+    except Exception as error:  # any error of the module
         raise BadInput(
             f"{told} cannot be imported ({type(error).__name__}: {error}): give 'file.py:function', a file beside "
             "the configuration, or 'package.module:function', installed where every node can import it"
@@ -34,11 +29,6 @@ def imported(place: str, told: str, *, once: bool = False) -> Any:
 
 
 def _module_of_file(path: Path, once: bool) -> ModuleType:
-    """The module that a file makes.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     whole = path.resolve()

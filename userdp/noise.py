@@ -1,6 +1,6 @@
-"""Where noise comes from: seeded streams for simulations, the operating system for releases of real people's data.
+"""Noise from seeded streams for simulations, or from the operating system for releases of real people's data.
 
-A mechanism computes what it may release and how much noise hides a user; a source adds that noise.
+A mechanism computes the value and the amount of noise that hides a user; a source adds that noise.
 
 >>> import numpy as np
 >>> from userdp.noise import SecureNoise, SeededNoise
@@ -25,62 +25,46 @@ from userdp.state import State, Stateful
 
 Values = NDArray[np.float64]
 
-_GRID = 100
-"""Secure noise lives on multiples of ``2^k``, at most ``2^-100`` of its scale."""
+_GRID = 100  # Secure noise lies on multiples of 2^k, at most 2^-100 of its scale.
 
 _LEAST_SLACK = 2.0**-20
 _MOST_SLACK = 0.1
 
 
 class NoiseSource(Stateful, ABC):
-    """Adds noise to values, or chooses with noise.
+    """Adds noise to values, or chooses with noise; `BadInput` refuses values or scores with a NaN or an infinity.
 
     Attributes:
-        slack: how much more noise is drawn than asked for, relatively; see `SecureNoise`.
-        spent: the cost of all releases that mechanisms made with this noise, for whoever charges a ledger.
+        slack: the relative excess of noise drawn over noise asked for; see `SecureNoise`.
+        spent: the cost of all releases that mechanisms made with this noise, for the ledger.
     """
 
     slack: float = 0.0
     spent: Cost = Cost()
 
     def charge(self, cost: Cost) -> None:
-        """Add the cost of a release; a mechanism calls it where it draws the noise."""
-        object.__setattr__(self, "spent", together(self.spent, cost))  # a source is frozen but for its account
+        """Add the cost of a release; a mechanism calls it on drawing the noise."""
+        object.__setattr__(self, "spent", together(self.spent, cost))  # a source is frozen except for its account
 
     @abstractmethod
     def gaussian(self, value: ArrayLike, deviation: float) -> Values:
-        """The value with independent normal noise of that standard deviation on each entry; same shape.
-
-        Raises:
-            BadInput: the value holds a NaN or an infinity.
-        """
+        """Add independent normal noise of that standard deviation to each entry; same shape."""
 
     @abstractmethod
     def laplace(self, value: ArrayLike, scale: float) -> Values:
-        """The value with independent Laplace noise of that scale on each entry; same shape.
-
-        Raises:
-            BadInput: the value holds a NaN or an infinity.
-        """
+        """Add independent Laplace noise of that scale to each entry; same shape."""
 
     @abstractmethod
     def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
-        """(R,): for each row of (R, K) scores a column, by the exponential mechanism.
+        """Choose (R,) a column for each row of (R, K) scores, by the exponential mechanism.
 
         Column k has probability proportional to ``exp(epsilon scores[k] / 2)``, for scores of sensitivity 1.
-
-        Raises:
-            BadInput: the scores hold a NaN or an infinity.
         """
 
 
 @dataclass(frozen=True)
 class SeededNoise(NoiseSource):
-    """SIMULATED noise: floating-point numbers of a seeded generator. Whoever knows the seed takes it off again.
-
-    Attributes:
-        generator: a stream of `userdp.randomness`.
-    """
+    """SIMULATED noise: floating-point numbers of a seeded stream of `userdp.randomness`; the seed reveals them."""
 
     generator: np.random.Generator
 
@@ -101,7 +85,7 @@ class SeededNoise(NoiseSource):
         return np.asarray(np.argmax(noisy, axis=1), dtype=np.int64)
 
     def state(self) -> State:
-        """How far the stream is."""
+        """Return the position of the stream."""
         return {"generator": self.generator.bit_generator.state}
 
     def restore(self, state: State) -> None:
@@ -114,17 +98,17 @@ class SecureNoise(NoiseSource):
     """Noise from the operating system's randomness, exact on a grid, by OpenDP. It has no seed and cannot be repeated.
 
     *Formal guarantees.* Let ``f`` be the function that a mechanism's proof bounds by a sensitivity Delta, in real
-    arithmetic, and ``g`` what the machine computes in its place. Let g of two neighbours lie within
-    ``Delta (1 + slack - 2^-21)`` of each other, as `rounding_slack` proves it for sums. Then what is released here is
-    as private as the mechanism with ideal real-valued noise of the same deviation (or scale, or epsilon), but for an
-    addition to delta of less than ``(1 + e^epsilon) 1e-61`` for each Gaussian coordinate released. *Proof.*
+    arithmetic, and ``g`` the function that the machine computes. Let g of two neighbours lie within ``Delta (1 + slack
+    - 2^-21)`` of each other, as `rounding_slack` proves for sums. Then the release is as private as the mechanism with
+    ideal real-valued noise of the same deviation (or scale, or epsilon), but for an addition to delta of less than ``(1
+    + e^epsilon) 1e-61`` for each Gaussian coordinate released. *Proof.*
 
     1. *Grid.* OpenDP rounds each entry of g to a multiple of ``2^k``, at most ``2^-100`` of the noise's scale; two
-       neighbours come at most ``sqrt(d) 2^-100`` scales closer to or further from each other (d for the l1 norm).
-       That is below ``2^-21 Delta`` for every d and noise multiplier (or 1 / epsilon) whose product is below 2^79. The
-       noise is drawn for Delta (1 + slack), so it covers this, and how g differs from f.
-    2. *Laplace.* Discrete Laplace noise on the grid has likelihood ratio exactly ``exp(distance / scale)``, as the
-       continuous one has.
+       neighbours come at most ``sqrt(d) 2^-100`` scales closer to or further from each other (d for the l1 norm). That
+       is below ``2^-21 Delta`` for every d and noise multiplier (or 1 / epsilon) whose product is below 2^79. The noise
+       is drawn for Delta (1 + slack), so it covers this, and the difference of g and f.
+    2. *Laplace.* Discrete Laplace noise on the grid has likelihood ratio exactly ``exp(distance / scale)``, like the
+       continuous one.
     3. *Gaussian.* Continuous noise, rounded to the grid, is post-processing of the ideal mechanism. The discrete
        Gaussian on the grid differs from it by at most ``(2^k / sigma)^2 / 40 < 2^-205`` in total variation: cell by
        cell, the midpoint rule errs by ``2^3k / 24`` times the largest second derivative of the density, whose absolute
@@ -132,14 +116,14 @@ class SecureNoise(NoiseSource):
        epsilon nor any other Gaussian accounting changes: an output law within total variation t of an (epsilon,
        delta)-DP one is (epsilon, delta + (1 + e^epsilon) t)-DP.
     4. *Output.* Sums of grid points are exact (integers of any length); rounding them to float64 is post-processing.
-    5. *Choice.* OpenDP samples Gumbel noise to as many digits as it takes to know the largest: the exponential
+    5. *Choice.* OpenDP samples as many digits of Gumbel noise as it takes to know the largest: the exponential
        mechanism without rounding, at epsilon / (1 + slack).
 
     Sampling is integer arithmetic on OpenSSL's generator, which the operating system seeds (Canonne, Kamath, Steinke
     2020; OpenDP 0.16). Its running time depends on the noise drawn; an observer with a precise clock is not covered.
 
     Attributes:
-        slack: >= 0, relative; how much more noise is drawn than asked for, see `rounding_slack`.
+        slack: >= 0, the relative excess of noise drawn over noise asked for, see `rounding_slack`.
     """
 
     given: ClassVar[tuple[str, ...]] = ("slack",)
@@ -170,18 +154,18 @@ class SecureNoise(NoiseSource):
         """See `NoiseSource`."""
         dp, values = _opendp(), releasable(scores)
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
-        measure = dp.zero_concentrated_divergence()  # the one for which OpenDP takes Gumbel noise
+        measure = dp.zero_concentrated_divergence()  # OpenDP takes Gumbel noise for this one
         measurement = dp.m.make_noisy_max(domain, dp.linf_distance(T=float), measure, scale=self._enlarged(2 / epsilon))
         return np.array([measurement(row) for row in values.tolist()], dtype=np.int64)
 
     def _enlarged(self, scale: float) -> float:
-        # The next number up makes good for rounding here.
+        # The next number up covers rounding here.
         return math.nextafter(scale * (1 + self.slack), math.inf)
 
 
 @cache
 def _opendp() -> Any:
-    """OpenDP, imported on first use: it is slow to import, and simulations do without."""
+    """Import OpenDP on first use: the import is slow, and simulations do not need it."""
     import opendp.prelude as dp  # noqa: PLC0415
 
     dp.enable_features("contrib")
@@ -189,13 +173,10 @@ def _opendp() -> Any:
 
 
 def discrete_gaussian(length: int, deviation: float) -> NDArray[np.int64]:
-    """(length,) whole numbers, each with probability proportional to ``exp(-x^2 / (2 deviation^2))``.
+    """Draw (length,) whole numbers, each with probability proportional to ``exp(-x^2 / (2 deviation^2))``.
 
-    Exact, from the operating system's randomness, by OpenDP (Canonne, Kamath, Steinke 2020); beyond 64 bits the numbers
-    end at the last one.
-
-    Raises:
-        BadInput: the deviation is no positive number.
+    The law is exact, from the operating system's randomness, by OpenDP (Canonne, Kamath, Steinke 2020); numbers beyond
+    64 bits are clipped to the largest one. Raises `BadInput` for a deviation that is not positive and finite.
     """
     if not 0 < deviation < math.inf:
         raise BadInput(f"discrete noise of deviation {deviation} cannot be drawn: it must be a positive number")
@@ -206,10 +187,9 @@ def discrete_gaussian(length: int, deviation: float) -> NDArray[np.int64]:
 
 
 def granularity(scale: float) -> int:
-    """k: secure noise of that scale lives on multiples of ``2^k <= 2^-100 scale``.
+    """Return k: secure noise of that scale lies on multiples of ``2^k <= 2^-100 scale``.
 
-    Raises:
-        BadInput: the scale is no positive number, or so small that float64 has no such multiples.
+    Raises `BadInput` for a scale that is not positive and finite, or for which float64 has no such multiples.
     """
     if not 2.0**-974 <= scale < math.inf:
         raise BadInput(f"noise of scale {scale} cannot be drawn: measure values in other units")
@@ -217,26 +197,25 @@ def granularity(scale: float) -> int:
 
 
 def rounding_slack(terms: int, spread: float = 1.0, further: float = 0.0) -> float:
-    """How much a sensitivity can grow, relatively, by being computed in float64; what `SecureNoise` takes.
+    """Bound the relative growth of a sensitivity by computing in float64, which `SecureNoise` covers.
 
-    *Formal guarantees.* Each user contributes float64 vectors that depend on its own data alone, to the last bit (which
-    `Computation.separate` sees to). They are clipped to norm C in float64, so their norm is at most
-    ``C (1 + (d + 8) u)``, with u = 2^-53 and d at most 2^30 entries: within ``2^-22 C``. Adding ``terms`` of them in
-    ANY order, each first multiplied by a public number in [0, 1] or not, and dividing by a public number gives each
-    entry an error of at most ``(terms + 5) u (1 + 2^-28)`` times the sum of absolute values (Higham 2002, Section
-    4.2). Between neighbours the result moves by at most ``2 (terms + 5) terms u C (1 + 2^-21)`` more than the exact
-    sum (the last factor has the clip's excess in it). Relative to a sensitivity of ``C / spread`` or more that is below
-    ``spread (terms + 8)^2 2^-52`` as long as it is below a tenth; another 2^-20 covers the clip and what `SecureNoise`
-    needs itself. What is no such sum brings a bound of its own, which is added: of robust means,
+    *Formal guarantees.* Each user contributes float64 vectors that depend on its own data alone, to the last bit
+    (ensured by `Computation.separate`). They are clipped to norm C in float64, so their norm is at most ``C (1 + (d +
+    8) u)``, with u = 2^-53 and d at most 2^30 entries: within ``2^-22 C``. Adding ``terms`` of them in ANY order, each
+    first multiplied by a public number in [0, 1] or not, and dividing by a public number gives each entry an error of
+    at most ``(terms + 5) u (1 + 2^-28)`` times the sum of absolute values (Higham 2002, Section 4.2). Between
+    neighbours the result moves by at most ``2 (terms + 5) terms u C (1 + 2^-21)`` more than the exact sum (the last
+    factor has the clip's excess in it). Relative to a sensitivity of ``C / spread`` or more that is below ``spread
+    (terms + 8)^2 2^-52`` as long as it is below a tenth; another 2^-20 covers the clip and `SecureNoise` itself.
+    Estimators that are no such sum add a bound of their own; for robust means:
     `userdp.estimators.robust.Estimator.rounding` and `userdp.estimators.outlier_removal.NeighbourMean.rounding`.
 
     Args:
-        terms: vectors added up, at most.
+        terms: the most vectors added up.
         spread: largest norm of a term over the sensitivity of the sum (before the division), at most.
-        further: how much more the sensitivity of what is computed from the terms can grow, relatively.
+        further: the further relative growth of the sensitivity of a result computed from the terms.
 
-    Raises:
-        BadInput: rounding would cost more than a tenth of the noise.
+    Raises `BadInput` if rounding would cost more than a tenth of the noise.
     """
     slack = _LEAST_SLACK + spread * (terms + 8.0) ** 2 * 2.0**-52 + further
     if slack > _MOST_SLACK:
@@ -248,11 +227,7 @@ def rounding_slack(terms: int, spread: float = 1.0, further: float = 0.0) -> flo
 
 
 def releasable(value: ArrayLike) -> Values:
-    """The value as float64, if it can be released.
-
-    Raises:
-        BadInput: it holds a NaN or an infinity.
-    """
+    """Return the value as float64; `BadInput` refuses a NaN or an infinity."""
     values = np.asarray(value, dtype=np.float64)
     if not np.isfinite(values).all():
         raise BadInput("a value to release is not finite: sanitise it before the mechanism")

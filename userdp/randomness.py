@@ -1,7 +1,7 @@
 """Random streams, one for each role, all from one seed.
 
-Streams of different roles or labels never overlap, and a stream does not depend on how many workers run or on
-the order in which streams are asked for. Nothing in userdp touches numpy's global state.
+Streams of different roles or labels never overlap, and a stream does not depend on the number of workers or on the
+order of calls. Nothing in userdp touches numpy's global state.
 
 >>> import numpy as np
 >>> from userdp.randomness import stream
@@ -18,10 +18,10 @@ _ROLES: dict[str, int] = {"data": 0, "truth": 1, "split": 2, "sampling": 3, "noi
 
 
 def seed_sequence(seed: int, role: Role, *labels: int) -> np.random.SeedSequence:
-    """The `SeedSequence` of a role; ``labels`` (a round, a user, an epoch) spawn independent children."""
+    """Make the `SeedSequence` of a role; ``labels`` (a round, a user, an epoch) spawn independent children."""
     return np.random.SeedSequence(seed, spawn_key=(_ROLES[role], *labels))
 
 
 def stream(seed: int, role: Role, *labels: int) -> np.random.Generator:
-    """A PCG64 generator for a role and labels; equal arguments give equal streams."""
+    """Make a PCG64 generator for a role and labels; equal arguments give equal streams."""
     return np.random.Generator(np.random.PCG64(seed_sequence(seed, role, *labels)))

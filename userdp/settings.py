@@ -1,4 +1,4 @@
-"""What every section of a configuration file has in common."""
+"""The base of every section of a configuration file."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -6,7 +6,7 @@ TWO_NUMBERS = (
     "a range takes two numbers; for dates, declare a feature under dates, such as dates = { born = ['1950-01-01', "
     "'2030-12-31'] }, and write a target as numbers, such as days since a public day"
 )
-"""What is said of a declared range of anything else."""
+"""The remedy for a declared range that is not two numbers."""
 
 
 class Section(BaseModel):

@@ -1,8 +1,8 @@
-"""The two packages beside this one, also where a folder of somebody's own has the name of one of them.
+"""The two packages beside this one, imported even if the user's own folder has the name of one of them.
 
 Imports point one way, and `userdp` needs neither: only `userdp.train`, `userdp.plan`, `userdp.compare` and
-`userdp.load_model` reach up, when they are first asked for. ``from simulations import train`` finds a folder
-``simulations`` beside somebody's program first; these find the package that was installed together with this one.
+`userdp.load_model` import them, on first use. ``from simulations import train`` would find a folder ``simulations``
+beside the user's program first; this module finds the package installed together with `userdp`.
 """
 
 import sys
@@ -15,8 +15,7 @@ _HERE = Path(__file__).resolve().parent.parent
 def load_siblings() -> None:
     """Make ``strategies`` and ``simulations`` the packages beside this one for the rest of the process.
 
-    Raises:
-        ImportError: the program has imported something else of that name already.
+    Raises `ImportError` if the program has already imported something else of that name.
     """
     for name in ("strategies", "simulations"):
         file = _HERE / name / "__init__.py"
@@ -29,7 +28,7 @@ def load_siblings() -> None:
                     "rename that file or folder, or do not import it in the same program",
                     name=name,
                 )
-        elif file.is_file():  # elsewhere Python finds them by itself
+        elif file.is_file():  # otherwise Python finds them by itself
             _load(name, file)
 
 

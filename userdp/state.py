@@ -1,4 +1,4 @@
-"""Objects that say what they remember, so that a run can go on after its process was killed.
+"""Objects that declare their memory, so that a killed run can be resumed.
 
 >>> class Mean(Stateful):
 ...     remembered = ("total", "count")
@@ -23,14 +23,14 @@ import numpy as np
 from userdp.errors import BadInput
 
 OTHER_VERSION = "resume with the version of userdp that the run began with"
-"""The remedy where a state is sound and not what this version writes."""
+"""The remedy for a sound state that another version wrote."""
 
 State = dict[str, Any]
 """Plain data: None, numbers, strings, arrays of numbers, lists of plain data, and dicts with plain keys and values."""
 
 
 class Stateful:
-    """An object whose class declares every attribute in one of three lists; nothing is discovered or looked up.
+    """An object whose class declares every attribute in one of three lists: remembered, parts or given.
 
     A subclass adds to the lists of its base. An attribute in no list is an error of the class, which `state` reports.
 
@@ -38,7 +38,7 @@ class Stateful:
         remembered: attributes that hold plain data; a deque counts as a list.
         parts: attributes that hold a `Stateful`, or None, or nothing yet.
         given: attributes that the settings determine. A state leaves them out.
-        added: those of ``remembered`` that states of former versions lack, where they were given.
+        added: those of ``remembered`` that states of former versions lack; they keep their initial values.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ()
@@ -47,15 +47,14 @@ class Stateful:
     given: ClassVar[tuple[str, ...]] = ()
 
     def state(self) -> State:
-        """What the object remembers, as plain data; arrays are not copied.
+        """Return the object's memory as plain data; arrays are not copied.
 
-        Raises:
-            BadInput: an attribute is in no list, or holds what its list does not allow.
+        Raises `BadInput` if an attribute is in no list, or its list does not allow its value.
         """
         name = type(self).__name__
         for attribute in vars(self).keys() - {*self.remembered, *self.parts, *self.given}:
             raise BadInput(
-                f"{name}.{attribute} is not declared, and a run that is killed would forget it: list {attribute!r} in "
+                f"{name}.{attribute} is not declared, and a killed run would forget it: list {attribute!r} in "
                 f"{name}.remembered, or in {name}.given if the settings determine it"
             )
         state: State = {}
@@ -78,11 +77,7 @@ class Stateful:
         return state
 
     def restore(self, state: State) -> None:
-        """Go on from a state. The object is a fresh one, made from the settings of the one that gave the state.
-
-        Raises:
-            BadInput: the state is of another class.
-        """
+        """Restore a state into a fresh object with equal settings; `BadInput` refuses the state of another class."""
         try:
             for attribute in self.remembered:
                 if attribute in self.added and attribute not in state:
@@ -105,16 +100,14 @@ class Stateful:
             raise BadInput(f"the checkpoint does not fit {name} ({type(error).__name__}): {OTHER_VERSION}") from None
 
     def new_part(self, attribute: str, state: State) -> "Stateful":
-        """A fresh part that a fresh object lacks; a class with such parts defines it."""
+        """Make a part that a fresh object lacks; a class with such parts defines it."""
         raise NotImplementedError(f"{type(self).__name__}.new_part makes no {attribute}")
 
     def _set(self, attribute: str, value: Any) -> None:
-        """Set an attribute of a fresh object; it may be a frozen one."""
         object.__setattr__(self, attribute, value)
 
 
 def _plain(value: Any) -> bool:
-    """Whether a checkpoint can hold the value."""
     if isinstance(value, np.ndarray):
         return not value.dtype.hasobject
     if isinstance(value, list):
@@ -125,28 +118,23 @@ def _plain(value: Any) -> bool:
 
 
 def state_of(memory: Any) -> State | None:
-    """What an object remembers that a run needs to go on; None where there is nothing to remember.
+    """Return the state of an object that a run needs to resume; None for None or an empty state.
 
-    Raises:
-        BadInput: it does not declare all of that.
+    Raises `BadInput` if the object is no `Stateful`, or its declaration is incomplete.
     """
     if memory is None:
         return None
     if not isinstance(memory, Stateful):
         raise BadInput(
-            f"{type(memory).__name__} is what a server remembers between rounds, and does not declare its attributes: "
-            "make it a userdp.state.Stateful"
+            f"the server's memory, a {type(memory).__name__}, does not declare its attributes: make it a "
+            "userdp.state.Stateful"
         )
     return memory.state() or None
 
 
 def put_back(memory: Any, state: State | None) -> None:
-    """Have a fresh object go on from what `state_of` gave.
-
-    Raises:
-        BadInput: that was of another class.
-    """
+    """Restore a state from `state_of` into a fresh object; `BadInput` refuses that of another class."""
     if (state_of(memory) is None) != (state is None):
-        raise BadInput(f"the checkpoint and this run do not remember the same between rounds: {OTHER_VERSION}")
+        raise BadInput(f"the checkpoint and this run keep different memory between rounds: {OTHER_VERSION}")
     if memory is not None and state is not None:
         memory.restore(state)

@@ -1,11 +1,10 @@
-"""Checks that a strategy of your own keeps to what every strategy has to.
+"""Checks of the contract that every strategy must keep, for strategies of your own.
 
     from userdp.testing import check_strategy
 
-    def test_my_strategy():
-        check_strategy(MyStrategy)
+    def test_my_strategy(): check_strategy(MyStrategy)
 
-Like `userdp.train`, this reaches up to `simulations`, when it is first asked for.
+Like `userdp.train`, this imports `simulations` on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Threads of one process, for work that numpy does without Python's lock; with any number of them the same numbers."""
+"""Threads of one process, for numpy's work outside Python's lock; results do not depend on their number."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ Result = TypeVar("Result")
 
 
 def threads() -> int:
-    """As many as mathematics may take here: what a Ray actor or an operator says, else one a processor."""
+    """Return the number of threads for mathematics: that of a Ray actor or an operator, else one a processor."""
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
 def side_by_side(function: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
-    """The function of each part, in their order; as many at a time as there are `threads`."""
+    """Apply the function to each part, up to `threads` at a time; results keep the order of parts."""
     workers = min(threads(), len(parts))
     if workers < 2:
         return [function(part) for part in parts]

@@ -1,4 +1,4 @@
-"""Tracebacks of errors that are the caller's to fix: the caller's own lines, and none of what lies below."""
+"""Short tracebacks for the caller's own errors: the caller's lines, without userdp's internals."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,20 +9,20 @@ from typing import ParamSpec, TypeVar
 from userdp.errors import UserdpError
 
 DEBUG = "USERDP_DEBUG"
-"""The environment variable that is 1 where whole tracebacks are wanted."""
+"""The environment variable that asks for whole tracebacks with the value 1."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def shows_internals() -> bool:
-    """Whether whole tracebacks are wanted."""
+    """Return whether whole tracebacks are asked for."""
     return os.environ.get(DEBUG) == "1"
 
 
 @contextmanager
 def with_internals() -> Iterator[None]:
-    """Whole tracebacks within this block, and in the processes that it starts."""
+    """Show whole tracebacks within this block, and in the processes that it starts."""
     before = os.environ.get(DEBUG)
     os.environ[DEBUG] = "1"
     try:
@@ -35,10 +35,10 @@ def with_internals() -> Iterator[None]:
 
 
 def without_internals(call: Callable[P, R]) -> Callable[P, R]:
-    """A public function whose errors end at the line that called it.
+    """Wrap a public function so that tracebacks of a `UserdpError` end at the line that called it.
 
-    A `UserdpError` keeps its type, its sentence and the cause that it names, such as an exception of the caller's own
-    module. Any other exception is a defect and keeps its whole traceback.
+    The error keeps its type, its message and its named cause, such as an exception of the caller's own module. Any
+    other exception is a defect and keeps its whole traceback.
     """
 
     @wraps(call)

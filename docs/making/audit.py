@@ -7,7 +7,7 @@ from typing import Any
 from strategies import STRATEGIES
 from userdp.audit import Approximate, Gaussian, TradeOff
 
-MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "audit.json"
+MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "audit.json"
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-6
@@ -30,7 +30,7 @@ def translation() -> str:
 
 
 def measured() -> str:
-    """A table of what `userdp audit benchmarks/audit.toml --all` left, one row a strategy."""
+    """A table of what `userdp audit research/audit.toml --all` left, one row a strategy."""
     entries = json.loads(MEASURED.read_text(encoding="utf-8"))
     head = [
         "strategy",
@@ -48,14 +48,14 @@ def measured() -> str:
 
 def _told(entries: list[dict[str, Any]]) -> str:
     first = next(one for one in entries if "refused" not in one)
-    command = first["command"].replace("config.toml", "benchmarks/audit.toml")
+    command = first["command"].replace("config.toml", "research/audit.toml")
     risk = sum(1 - one["confidence"] for one in entries if "refused" not in one)
     left = [
         f"`{name}`" for name in STRATEGIES if name != "non_private" and name not in {one["strategy"] for one in entries}
     ]
     missing = f" It was stopped before {', '.join(left)}." if left else ""
     own = [
-        f"`{one['strategy']}` from `benchmarks/audit-{one['name']}.toml`"
+        f"`{one['strategy']}` from `research/audit-{one['name']}.toml`"
         for one in entries
         if one["name"] != first["name"]
     ]

@@ -1,4 +1,4 @@
-"""What docs/byzantine.md says that hostile users do, made from what benchmarks/byzantine.py measured."""
+"""What docs/byzantine.md says that hostile users do, made from what research/byzantine.py measured."""
 
 import csv
 import textwrap
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
-MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "byzantine.csv"
+MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "byzantine.csv"
 Cells = Mapping[tuple[str, str, str, str], list[float]]
 """(task, strategy, attack, share of hostile users) -> how far models went, a seed each."""
 

@@ -1,11 +1,9 @@
 """docs/configuration.md, made from the models that check a configuration."""
 
 from collections.abc import Iterable
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import tomli_w
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -16,6 +14,7 @@ from simulations.comparison.sections import (
     StrategyEntry,
     TuningSection,
 )
+from simulations.config.keys import shown, values
 from simulations.config.run_config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies import STRATEGIES, StrategyOptions
 from userdp.data import POPULATIONS
@@ -70,7 +69,6 @@ COMPARISON = """\
 `userdp compare FILE` reads a file with these sections, and runs every strategy at every point of the grid with every
 seed, all at the same unit, epsilon and delta. `compare-*.toml` in the same folder explain their settings.
 """
-SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
 
 
 def page() -> str:
@@ -130,40 +128,6 @@ def row(name: str, field: FieldInfo) -> str:
     default = "**needed**" if field.is_required() else shown(field.get_default(call_default_factory=True))
     told = " ".join((field.description or "").split()).replace("|", "\\|")
     return f"| `{name}` | {values(field)} | {default} | {told} |"
-
-
-def values(field: FieldInfo) -> str:
-    """What a key may be, with its bounds."""
-    bounds = [
-        f"{sign} {getattr(item, attribute):g}"
-        for item in field.metadata
-        for kind, (sign, attribute) in SIGNS.items()
-        if isinstance(item, kind)
-    ]
-    return " ".join([kind_of(field.annotation), ", ".join(bounds)]).strip()
-
-
-def kind_of(annotation: Any) -> str:
-    """A type in words of TOML."""
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return " or ".join(f'`"{choice}"`' for choice in get_args(annotation))
-    if origin in (Union, UnionType):
-        return " or ".join(kind_of(part) for part in get_args(annotation) if part is not NoneType)
-    if origin is list:
-        return f"list of {kind_of(get_args(annotation)[0])}"
-    if origin is dict:
-        return f"table of {kind_of(get_args(annotation)[1])}"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "section"
-    return {bool: "true or false", int: "whole number", float: "number", str: "text"}.get(annotation, "any value")
-
-
-def shown(default: object) -> str:
-    """A default as it would stand in the file."""
-    if default is None:
-        return ""
-    return f"`{str(default).lower() if isinstance(default, bool) else repr(default)}`".replace("'", '"')
 
 
 def sentence(text: str) -> str:

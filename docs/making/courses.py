@@ -18,7 +18,7 @@ from making.pictures import BLUE, INK, RED
 from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASURED = ROOT / "benchmarks" / "results" / "strategies.csv"
+MEASURED = ROOT / "research" / "results" / "strategies.csv"
 REAL = "insteval"
 """The example of real people, which the README shows."""
 COLUMNS = ("example", "round", "median", "least", "most", "auto", "gain", "seeds", "configuration", "userdp")
@@ -70,7 +70,7 @@ def sentence(name: str) -> str:
         f"This run learns {example_of(name).told}, with {promise if name != 'non_private' else 'no privacy'}. "
         f"{_ended(last)}{beside}. 0% is the initial model, 100% training without privacy. The line is the median of "
         f"{int(last['seeds'])} seeds, the band the least and the most. It is one small, easy problem, and no verdict. "
-        "The table behind it, `benchmarks/results/strategies.csv`, is made by `python docs/make_courses.py`."
+        "The table behind it, `research/results/strategies.csv`, is made by `python docs/make_courses.py`."
     )
     words = f"Share of the way from the initial model to training without privacy, by round of {name}"
     return f"![{words}](../pictures/strategy-{name}.svg)\n\n{fill(text)}\n"

@@ -1,4 +1,4 @@
-"""What docs/neural.md says that neural models reach with privacy, as benchmarks/neural_table.py measured it."""
+"""What docs/neural.md says that neural models reach with privacy, as research/neural_table.py measured it."""
 
 import textwrap
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pandas as pd
 
 from userdp.accounting.composition import promises_something
 
-MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "neural_table.csv"
+MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "neural_table.csv"
 WITHOUT, NO_PRIVACY = "trivial", "non_private"
 SETS = {
     "pupils": "Pupils (ASSISTments 2015): is the next answer right? Area under the curve, larger is better.",
@@ -194,7 +194,7 @@ def _measured_with(rows: pd.DataFrame) -> str:
     return textwrap.fill(
         f"Seeds {seeds}; {len(rows)} runs, {hours:.1f} hours on one core in all; userdp {of['userdp']}, torch "
         f"{of['torch']}, Python {of['python']}. All rows, with their settings and the commit that was measured, are in "
-        "benchmarks/results/neural_table.csv.",
+        "research/results/neural_table.csv.",
         120,
     )
 

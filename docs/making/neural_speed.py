@@ -1,4 +1,4 @@
-"""What benchmarks/README.md says that neural models cost, made from what benchmarks/neural.py measured."""
+"""What research/README.md says that neural models cost, made from what research/neural.py measured."""
 
 import json
 import textwrap
@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "neural.json"
+MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "neural.json"
 MODELS = {
     "perceptron": "perceptron 64-32-10",
     "embedding": "embedding and perceptron",

@@ -1,7 +1,7 @@
 """The pictures of the papers' pages: what was measured, and how theory says that it falls or grows.
 
-Drawn from the tables of `benchmarks/papers.py`, where a line is the median over seeds, and from those of
-`benchmarks/paper_sweeps.py`, where it is what the sweep calls the error. Its band is the least and the most.
+Drawn from the tables of `research/papers.py`, where a line is the median over seeds, and from those of
+`research/paper_sweeps.py`, where it is what the sweep calls the error. Its band is the least and the most.
 """
 
 import math

@@ -1,11 +1,11 @@
-"""What the papers' pages say was measured, made from the tables that benchmarks/papers.py keeps."""
+"""What the papers' pages say was measured, made from the tables that research/papers.py keeps."""
 
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "papers"
+RESULTS = Path(__file__).resolve().parents[2] / "research" / "results" / "papers"
 VERSIONS = ("userdp", "numpy", "python")
 """Columns that say what made a table."""
 
@@ -35,12 +35,12 @@ def by_cell(name: str) -> str:
 
 
 def by_sweep(name: str) -> str:
-    """The table of that sweep of benchmarks/paper_sweeps.py, as it is."""
+    """The table of that sweep of research/paper_sweeps.py, as it is."""
     rows = pd.read_csv(RESULTS / "sweeps" / f"{name}.csv")
     shown = [column for column in rows.columns if column not in VERSIONS]
     lines = [f"| {' | '.join(column.replace('_', ' ') for column in shown)} |", f"|{'---|' * len(shown)}"]
     lines += [f"| {' | '.join(_told(value) for value in row)} |" for row in rows[shown].itertuples(index=False)]
-    told = f"`python benchmarks/paper_sweeps.py --only {name}` (userdp {rows['userdp'].iloc[0]})."
+    told = f"`python research/paper_sweeps.py --only {name}` (userdp {rows['userdp'].iloc[0]})."
     return "\n".join([told, "", *lines])
 
 

@@ -3,6 +3,7 @@
 What is said of each is kept in papers_index.toml, and a test looks up every module, configuration and test named there.
 """
 
+import posixpath
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ class Paper:
         title: of the paper.
         authors: of the paper.
         cited: how the strategies' classes name it, at the least.
-        page: stem of its page in docs/papers.
+        page: path of its page in the repository.
         entries: what it holds.
     """
 
@@ -81,7 +82,7 @@ class Paper:
         return "\n".join(
             [
                 f"## {self.title}\n",
-                f"{self.authors}: [{self.page}]({self.page}.md).\n",
+                f"{self.authors}: [its page]({posixpath.relpath(self.page, posixpath.dirname(PAGE))}).\n",
                 *(entry.item() for entry in self.entries),
             ]
         )
@@ -100,4 +101,4 @@ def pages() -> dict[str, str]:
 
 def _code(name: str) -> str:
     """A strategy leads to its page."""
-    return f"[{name}](../strategy/{name}.md)" if name in STRATEGIES.places else f"`{name}`"
+    return f"[{name}](../strategy/{name}.md)" if name in list(STRATEGIES) else f"`{name}`"

@@ -1,4 +1,4 @@
-"""What is promised of speed and size, and what was measured: the first table of benchmarks/README.md, from results."""
+"""What is promised of speed and size, and what was measured: the first table of research/README.md, from results."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,30 +58,32 @@ def promises() -> Iterator[Promise]:
     for row in read("robust")["rows"]:
         if limit := ROBUST.get((row["what"], row["rival"])):
             what = f"{row['what']} of {row['rows']} x {row['columns']}: {row['rival']} over ours"
-            yield _at_least(what, limit, row["ratio"], "robust.py")
+            yield _at_least(what, limit, row["ratio"], "research/robust.py")
     yield from _populations(read("population")["runs"])
     table = read("streaming")
     share = table["file_mib"] / table["limit_mib"]
     what = f"a Parquet file of {share:.0f} times the addresses that the process may have"
     trained = table["runs"]["in batches"]["trained"]
-    yield Promise(what, "trains", "trains" if trained else "fails", trained and share >= 3, "streaming.py")
+    yield Promise(what, "trains", "trains" if trained else "fails", trained and share >= 3, "research/streaming.py")
     seconds = read("start")["rows"][-1]["clock"]
-    yield _at_most("`compare-quick.toml`, 36 cells, seconds", MOST_COMPARING, seconds, "start.py")
+    yield _at_most("`compare-quick.toml`, 36 cells, seconds", MOST_COMPARING, seconds, "research/start.py")
 
 
 def _rounds(rows: Rows) -> Iterator[Promise]:
     """One private round of 1000 users beside other tools."""
     for size, most in zip(SIZES, AT_MOST["numpy"], strict=True):
         ratio = milliseconds(rows[size]["ours"]) / milliseconds(rows[size]["numpy"])
-        yield _at_most(f"round at (m, d) = {size}: ours over plain numpy", most, ratio, "peers.py")
+        yield _at_most(f"round at (m, d) = {size}: ours over plain numpy", most, ratio, "research/peers.py")
     largest = rows[SIZES[-1]]
     ratio = milliseconds(largest["ours on ray"], "wall") / milliseconds(largest["numpy"], "wall")
-    yield _at_most(f"round at {SIZES[-1]}: ours on Ray over plain numpy, on the clock", ON_RAY, ratio, "peers.py")
+    yield _at_most(
+        f"round at {SIZES[-1]}: ours on Ray over plain numpy, on the clock", ON_RAY, ratio, "research/peers.py"
+    )
     for tool, leasts in AT_LEAST.items():
         for size, least in zip(SIZES, leasts, strict=False):
             if least:
                 ratio = milliseconds(rows[size][tool]) / milliseconds(rows[size]["ours"])
-                yield _at_least(f"round at {size}: {NAMES[tool]} over ours", least, ratio, "peers.py")
+                yield _at_least(f"round at {size}: {NAMES[tool]} over ours", least, ratio, "research/peers.py")
 
 
 def _populations(runs: list[dict[str, Any]]) -> Iterator[Promise]:
@@ -90,10 +92,10 @@ def _populations(runs: list[dict[str, Any]]) -> Iterator[Promise]:
         by_users = {run["users"]: run for run in runs if run["strategy"] == strategy}
         few, many = by_users[10_000], by_users[1_000_000]
         name = f"`{strategy}`, a million users"
-        yield _at_most(f"{name}: seconds", MOST_SECONDS, many["seconds"], "population.py")
-        yield _at_most(f"{name}: MiB", MOST_MIB, many["peak_mib"], "population.py")
+        yield _at_most(f"{name}: seconds", MOST_SECONDS, many["seconds"], "benchmarks/population.py")
+        yield _at_most(f"{name}: MiB", MOST_MIB, many["peak_mib"], "benchmarks/population.py")
         growth = many["seconds"] / many["users"] / (few["seconds"] / few["users"])
-        yield _at_most(f"{name}: seconds a user, over those of 10,000", MOST_GROWTH, growth, "population.py")
+        yield _at_most(f"{name}: seconds a user, over those of 10,000", MOST_GROWTH, growth, "benchmarks/population.py")
 
 
 def _at_most(what: str, limit: float, measured: float, script: str) -> Promise:

@@ -12,6 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {
     "README.md": "index.md",
     "benchmarks/README.md": "benchmarks.md",
+    "research/README.md": "research.md",
+    **{
+        f"strategies/baselines/{folder}/README.md": f"papers/{folder}.md"
+        for folder in ("averaged_clipping", "heavy_tailed", "high_dimensional", "sparse_gradients")
+    },
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }

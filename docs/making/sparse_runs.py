@@ -1,11 +1,11 @@
-"""What docs/papers/sparse-gradients.md counts: the error bound of a run where several share a budget."""
+"""The error bound of a run where several runs share a budget, for the page on sparse gradients."""
 
 import math
 
-from userdp.papers.sparse_gradients.bias_reduction import ProjectedMean, second_moment_bound
-from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors
-from userdp.papers.sparse_gradients.reference.boosting import SelectionBudget
-from userdp.papers.sparse_gradients.stopped_sgd import StepBudget, typical_length
+from strategies.baselines.sparse_gradients.bias_reduction import ProjectedMean, second_moment_bound
+from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
+from strategies.baselines.sparse_gradients.reference.boosting import SelectionBudget
+from strategies.baselines.sparse_gradients.stopping import StepBudget, typical_length
 
 RECORDS = (1_000, 10_000, 30_000)
 RUNS = (4, 16)

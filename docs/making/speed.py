@@ -1,4 +1,4 @@
-"""What benchmarks/README.md says of a round, estimators, populations, large tables and whole commands, from tables."""
+"""What research/README.md says of a round, estimators, populations, large tables and whole commands, from tables."""
 
 import json
 import textwrap
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from making.pictures import BLUE, INK, RED, STYLE, WIDTH, svg
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "research" / "results"
 TOOLS = {"numpy": "plain numpy", "ours": "ours", "ours on ray": "ours, Ray", "pfl": "pfl", "jax": "jax-privacy"}
 TOOLS |= {"flower": "Flower"}
 Rows = dict[tuple[int, int], dict[str, dict[str, Any]]]

@@ -1,4 +1,4 @@
-"""What docs/zero-tuning.md says that `auto` reaches, made from what benchmarks/zero_tuning.py measured."""
+"""What docs/zero-tuning.md says that `auto` reaches, made from what research/zero_tuning.py measured."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
 
-MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "zero_tuning.csv"
+MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "zero_tuning.csv"
 ORACLE = "oracle-"
 """What the labels of strategies that were tuned with the answers begin with."""
 Cell = tuple[str, str]
@@ -66,7 +66,7 @@ def _introduction(shares: Shares) -> str:
         "at the answers** (`userdp compare --against-oracle`): **not private**, not something you may do, and there to "
         "show what tuning would be worth. In the last column is the best of the same three as they come, with the "
         "preparation that a file without clip and step gets. Where auto is behind, the difference is bold. All "
-        "numbers are in benchmarks/results/zero_tuning.csv."
+        "numbers are in research/results/zero_tuning.csv."
     )
 
 

@@ -1,1 +1,1 @@
-"""What the command does, as functions and objects of Python."""
+"""The functions and objects of Python that do what the command does."""

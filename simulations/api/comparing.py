@@ -1,24 +1,21 @@
-"""What ``userdp compare`` does, in Python."""
+"""``userdp compare`` in Python."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 
-from simulations.api.frames import FRAME
-from simulations.api.kept_files import folder_of, kept_folder, write_page
+from simulations.api.files import FRAME, WithReport, folder_of
 from simulations.api.keywords import (
     OF_A_COMPARISON,
     SEVERAL_BUDGETS,
     SEVERAL_STRATEGIES,
-    absolute_path,
     as_in_a_file,
-    refuse_settings,
+    configured,
     sections,
 )
 from simulations.comparison.cells import Cell
@@ -39,16 +36,17 @@ Data = pd.DataFrame | str | Path | Comparison | Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class ComparisonResult:
-    """What a comparison found.
+class ComparisonResult(WithReport):
+    """The results of a comparison.
 
     Attributes:
-        table: one row a cell, as results.parquet has them: strategy, seed and budget, "value" of the main metric beside
-            those of the best "constant", the "initial" model and of training without privacy, "error_private" for
-            cells that failed. docs/what-leaves.md says what may be shown to whom.
+        table: one row a cell, as in results.parquet: strategy, seed and budget, "value" of the main metric beside those
+            of the best "constant", the "initial" model and of training without privacy, "error_private" for cells that
+            failed. docs/what-leaves.md lists who may see which column.
         page: report.html, with the ranking.
-        directory: where the comparison's files are; None where nothing was kept.
-        together: what all runs cost the same people together, a line for each source of people; none for made-up ones.
+        directory: the folder of the comparison's files; None if nothing was kept.
+        together: the budget that all runs cost the same people together, one line for each source of people; empty for
+            synthetic people.
     """
 
     table: pd.DataFrame
@@ -56,20 +54,8 @@ class ComparisonResult:
     directory: Path | None
     together: tuple[str, ...] = ()
 
-    @without_internals
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one HTML page.
-
-        Args:
-            path: of the file; report.html in the comparison's directory if not given.
-
-        Raises:
-            BadInput: neither a path nor a directory, or a file that cannot be written.
-        """
-        return write_page(self.page, path, self.directory)
-
     def summary(self) -> pd.DataFrame:
-        """Means over seeds for each strategy and budget, the best first; cells without a value are left out."""
+        """Return means over seeds for each strategy and budget, the best first; cells without a value are left out."""
         explained = (f"metric.{name}" for name in dict.fromkeys(EXPLAINED.values()))
         wanted = [*explained, "value", "constant", "initial", "reference_private"]
         numbers = [name for name in wanted if name in self.table and self.table[name].notna().any()]
@@ -101,56 +87,45 @@ def compare(
     progress: bool = True,
     **settings: Any,
 ) -> ComparisonResult:
-    """Compare strategies at one epsilon and delta, exactly as ``userdp compare`` does.
+    """Compare strategies at one epsilon and delta, like ``userdp compare``.
 
     Args:
         data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a
             comparison, which has all settings.
-        directory: where to write the comparison's files. What lies there already is not run again, unless ``data`` is
-            a DataFrame. If None, nothing is kept on disk.
+        directory: the folder to write. Its finished cells are not run again, unless ``data`` is a DataFrame. If None,
+            nothing is kept on disk.
         workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
-        progress: show on standard error how far the cells are: a table on a terminal, a line a minute elsewhere.
+        progress: show the progress of the cells on standard error: a table on a terminal, a line a minute elsewhere.
         **settings: as for `simulations.train`, with a list of ``strategies``, ``seeds``, ``grid`` and ``tuning``.
-            ``epsilon`` and ``delta`` may be lists, which then are the grid's.
+            ``epsilon`` and ``delta`` may be lists, which the grid then gets.
 
     Raises:
-        BadInput: a setting that cannot be used; field, value and remedy are named. Cells that fail are rows.
+        BadInput: a setting that cannot be used; it names field, value and remedy. Cells that fail are rows.
         RunFailed: Ray cannot be started.
     """
-    with TemporaryDirectory(prefix="userdp-") as tables, folder_of(directory) as folder:
-        comparison = _configured(data, settings, Path(tables))
+    with folder_of(None) as tables, folder_of(directory) as folder:
+        comparison = _configured(data, settings, tables)
         with live(comparison) if progress else nullcontext() as watch:
             run_all(comparison, workers=workers, directory=folder, watch=watch)
         page = (folder / "report.html").read_text(encoding="utf-8")
         table, lines = pd.read_parquet(folder / TABLE), tuple(costs_together(folder))
-        return ComparisonResult(table, page, kept_folder(directory), lines)
+        return ComparisonResult(table, page, None if directory is None else folder, lines)
 
 
 def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Comparison:
-    """The comparison; a frame is written into the folder ``tables``."""
+
+    def declared(path: str) -> Comparison:
+        return parse_comparison(sections(_in_grid(settings), path, OF_A_COMPARISON, "comparison"))
+
     if isinstance(data, pd.DataFrame):
-        path = tables / FRAME
-        comparison = parse_comparison(sections(_in_grid(settings), str(path), OF_A_COMPARISON, "comparison"))
-        write_frame(data, path, _columns(comparison.cells))
+        comparison = declared(str(tables / FRAME))
+        write_frame(data, tables / FRAME, _columns(comparison.cells))
         return comparison
-    if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
-        return parse_comparison(sections(_in_grid(settings), absolute_path(data), OF_A_COMPARISON, "comparison"))
-    refuse_settings(settings)
-    if isinstance(data, Comparison):
-        return data
-    if isinstance(data, Mapping):
-        return parse_comparison(data)
-    if isinstance(data, str | Path):
-        return load_comparison(data)
-    raise BadInput(f"data is a {type(data).__name__}: give a pandas DataFrame, a path, or a comparison")
+    return configured(data, settings, Comparison, declared, parse_comparison, load_comparison)
 
 
 def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a file has them, of what people write: several strategies, and lists of budgets.
-
-    Raises:
-        BadInput: one thing is given twice.
-    """
+    """Return settings as in a file, where several strategies and lists of budgets have their own places."""
     found = dict(settings)
     if found.get(SEVERAL_STRATEGIES) is not None:
         if found.get("strategy") is not None:
@@ -169,6 +144,5 @@ def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _columns(cells: Sequence[Cell]) -> list[str]:
-    """Every column that a cell declares."""
     found = [name for cell in cells for name in Columns(**cell.config().data.declarations).names]
     return list(dict.fromkeys(found))

@@ -1,8 +1,8 @@
-"""Keyword arguments of Python calls, sorted into the sections of a configuration, where each is declared once."""
+"""Keyword arguments of Python calls, sorted into the sections of a configuration, which declare each of them once."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,33 +21,51 @@ _PRIVACY = frozenset(PrivacySection.model_fields)
 INITIAL_MODEL = "initial_model"
 """A key of [problem] that may stand beside it."""
 SEVERAL_STRATEGIES = "strategies"
-"""What people call those of a comparison first."""
+"""An alias of ``strategy`` in a comparison."""
 SEVERAL_BUDGETS = ("epsilon", "delta")
-"""Settings of which a comparison takes lists."""
+"""Settings that may be lists in a comparison."""
 OF_A_RUN = frozenset(RunConfig.model_fields) - {"data", "privacy"}
 OF_A_COMPARISON = frozenset(ComparisonConfig.model_fields) - {"data", "privacy"}
+T = TypeVar("T")
+
+
+def configured(
+    data: object,
+    settings: Mapping[str, Any],
+    kind: type[T],
+    declared: Callable[[str], T],
+    parse: Callable[[Mapping[str, Any]], T],
+    load: Callable[[str | Path], T],
+) -> T:
+    """Return the configuration of a call: ``declared`` for the path of a table, else ``data`` parsed or loaded."""
+    if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
+        return declared(absolute_path(data))
+    given = [key for key, value in settings.items() if value is not None]
+    if given:
+        raise BadInput(
+            f"{given[0]} is given beside a configuration, which has all settings: change it there, or by "
+            'load_config(path, ["privacy.epsilon=2"])'
+        )
+    if isinstance(data, kind):
+        return data
+    if isinstance(data, Mapping):
+        return parse(data)
+    if isinstance(data, str | Path):
+        return load(data)
+    wanted = "comparison" if kind is not RunConfig else "configuration"
+    raise BadInput(f"data is a {type(data).__name__}: give a pandas DataFrame, a path, or a {wanted}")
 
 
 def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name: str) -> dict[str, Any]:
-    """The values of a configuration file, for a table.
+    """Return the values of a configuration file, for the table at ``path``; BadInput for an unknown key.
 
-    Args:
-        settings: keys of the sections [data] (of a table) and [privacy]; and of the file itself, where one with a kind
-            may be that kind alone: ``strategy="dp_fed_sgd"``; and ``initial_model``, of the problem. None stands for
-            what is not given.
-        path: of the table.
-        top: keys of the file itself.
-        name: of the configuration, unless the settings have one.
-
-    Raises:
-        BadInput: a key that none of these has.
+    ``settings`` hold keys of [data] (of a table) and [privacy], keys on ``top`` of the file, and the problem's
+    ``initial_model``. A section may be its kind alone: ``strategy="dp_fed_sgd"``. None means not given.
     """
     raw: dict[str, Any] = {"name": name, "data": {"kind": "table", "path": path}, "privacy": {}}
     for key, value in settings.items():
-        if value is None:
-            continue
-        if key == INITIAL_MODEL:
-            continue  # below, once the problem is known
+        if value is None or key == INITIAL_MODEL:
+            continue  # the initial model follows below, once the problem is known
         if key in top:
             raw[key] = _with_kind(value) if key in ("problem", "strategy", "engine") else as_in_a_file(value)
             make_absolute({key: raw[key]}, Path())
@@ -57,13 +75,12 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
             raise BadInput(f"there is no setting {key!r}{_where_it_may_be(key, settings, top)}")
     if settings.get(INITIAL_MODEL) is not None:
         if not isinstance(raw.get("problem"), dict):
-            raise BadInput(f"{INITIAL_MODEL} is given without problem, which says what it is a model of: give both")
+            raise BadInput(f"{INITIAL_MODEL} is given without problem, the loss of that model: give both")
         raw["problem"] = {**raw["problem"], INITIAL_MODEL: absolute_path(settings[INITIAL_MODEL])}
     return raw
 
 
 def _where_it_may_be(key: str, settings: Mapping[str, Any], top: Collection[str]) -> str:
-    """What to write in place of a key that does not stand beside the sections."""
     for section in ("strategy", "problem"):
         given = settings.get(section) or (DEFAULT if section == "strategy" else None)
         kind = given.get("kind") if isinstance(given, Mapping) else given
@@ -77,23 +94,18 @@ def _where_it_may_be(key: str, settings: Mapping[str, Any], top: Collection[str]
 
 
 def _keys_of(section: str, kind: str) -> Collection[str]:
-    """The keys that a kind of strategy or problem has; none if there is no such kind."""
     if section == "strategy":
         return strategy_section(kind).model_fields if kind in STRATEGIES else ()
     return PROBLEMS[kind].model_fields if kind in PROBLEMS else ()
 
 
 def absolute_path(path: str | Path) -> str:
-    """The path that a configuration gets: relative to the current folder, and absolute from then on."""
+    """Return the absolute path that a configuration gets, for one relative to the current folder."""
     return str(Path(path).expanduser().resolve())
 
 
 def refuse_several(settings: Mapping[str, Any]) -> None:
-    """Refuse what makes several runs of one: only a comparison takes it.
-
-    Raises:
-        BadInput: a list where one value stands, or a key that only comparisons have.
-    """
+    """Refuse lists and keys that make several runs; only a comparison accepts them."""
     for key, value in settings.items():
         if value is None:
             continue
@@ -103,20 +115,6 @@ def refuse_several(settings: Mapping[str, Any]) -> None:
             raise BadInput(f"{key} = {plain}: one model has one {key}; give one, or call compare, which takes several")
 
 
-def refuse_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings beside a configuration, which has them all.
-
-    Raises:
-        BadInput: there are some.
-    """
-    given = [key for key, value in settings.items() if value is not None]
-    if given:
-        raise BadInput(
-            f"{given[0]} is given beside a configuration, which has all settings: change it there, or by "
-            'load_config(path, ["privacy.epsilon=2"])'
-        )
-
-
 def _with_kind(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_with_kind(one) for one in value]
@@ -124,15 +122,14 @@ def _with_kind(value: Any) -> Any:
 
 
 def as_in_a_file(value: Any) -> Any:
-    """A value as a file would give it: those of NumPy and pandas, tuples and paths become TOML's types."""
+    """Return a value in TOML's types, for those of NumPy and pandas, tuples and paths."""
     if isinstance(value, Mapping):
         return {key: as_in_a_file(inner) for key, inner in value.items()}
     if isinstance(value, pd.Index | pd.Series | ExtensionArray):
         return as_in_a_file(value.to_numpy())
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "M":
-        return as_in_a_file(value.astype(str))  # as lists, those in nanoseconds would be whole numbers
     if isinstance(value, np.ndarray | np.generic):
-        return as_in_a_file(value.tolist())
+        # Dates as text: as lists, those in nanoseconds would be whole numbers.
+        return as_in_a_file(value.astype(str) if value.dtype.kind == "M" else value.tolist())
     if isinstance(value, list | tuple | range):
         return [as_in_a_file(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value

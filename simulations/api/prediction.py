@@ -1,22 +1,20 @@
-"""What a trained model says of tables: predictions row by row, and the metrics that a run reports."""
+"""Predictions of a trained model for the rows of a table, and the metrics that a run reports."""
 
-import json
 import logging
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 
-from simulations.api.frames import Tabular, table_file
+from simulations.api.files import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
-from simulations.records.run_directory import RunDirectory
+from simulations.records.run_directory import RunDirectory, read_json, writing
 from simulations.reports.standing import CONSTANT, INITIAL
 from simulations.reports.units import in_target_units
 from simulations.runs.build import build_problem, starting_problem
@@ -38,13 +36,13 @@ _NEEDED = ("config.toml", "guarantee.json", "model.npz")
 
 @dataclass(frozen=True, eq=False)
 class SavedModel:
-    """A released model with the configuration that says how to feed it.
+    """A released model with the configuration of its inputs.
 
     Attributes:
         config: of its run.
         model: (p,) its parameters.
-        guarantee: what the run promised to the people whom it was trained on. It does not cover the people of tables
-            that are scored: predictions and metrics are exact functions of their rows.
+        guarantee: for the people of the run. It does not cover the people of tables that are scored: predictions and
+            metrics are exact functions of their rows.
     """
 
     config: RunConfig
@@ -59,18 +57,18 @@ class SavedModel:
 
     @without_internals
     def predict(self, data: Tabular) -> pd.DataFrame:
-        """Predictions for every row of a table, features transformed as in training.
+        """Predict every row of a table, with features transformed as in training.
 
-        Neither the user column nor the target is read. Rows that a loss could not use (a missing number, say) get no
-        prediction, NaN, and a warning says how many and which columns.
+        Neither the user column nor the target is read. Rows that a loss cannot use (a missing number, say) get NaN, and
+        a warning counts them and names their columns.
 
         Args:
             data: a DataFrame, or the path of a CSV or Parquet file.
 
         Returns:
             One row for each of the table, with the index of a DataFrame. "prediction" is a number in the target's own
-            units, or a class; with classes, "probability" is that of class 1 (of the cell declared as ``positive``),
-            "probability.0", "probability.1", ... those of several classes. Where ``target_levels`` declares the
+            units, or a class. "probability" is that of class 1 (of the cell declared as ``positive``);
+            "probability.0", "probability.1", ... are those of several classes. If ``target_levels`` declares the
             classes, predictions are these, and "probability of LEVEL" is that of each of them.
 
         Raises:
@@ -94,31 +92,30 @@ class SavedModel:
         if block.usable is not None:
             found.loc[~block.usable] = np.nan
         if missing := int(found["prediction"].isna().sum()):
-            told = ", ".join(f"{column!r} in {cells}" for column, cells in unusable.items()) or "no single column"
+            affected = ", ".join(f"{column!r} in {cells}" for column, cells in unusable.items()) or "no single column"
             log.warning(
                 "%d of %d rows get no prediction (NaN): they hold a cell that the model cannot use (%s of them); "
                 "correct these cells, or train with impute",
                 missing,
                 rows,
-                told,
+                affected,
             )
         return found
 
     @without_internals
     def evaluate(self, data: Tabular) -> pd.DataFrame:
-        """The metrics that a run reports of held-out users, on a table of others.
+        """Measure the model on a table, with the metrics that a run reports of held-out users.
 
-        Every user has the same weight in a mean; ranking and calibration are over all their samples together.
-
-        Exact about the table's people, whom no guarantee covers. All their rows count: ``min_samples`` and
+        Every user has the same weight in a mean; ranking and calibration are over all samples together. The metrics are
+        exact about the table's people, whom no guarantee covers. All their rows count: ``min_samples`` and
         ``max_samples`` of the run do not apply.
 
         Args:
-            data: as for `predict`, with the user column and, where there is one, the target.
+            data: as for `predict`, with the user column and, if the problem has one, the target.
 
         Returns:
-            One row a metric; columns "this model", "best constant", which says the mean target of this very table of
-            every row, and "initial model", which needs no data. They are there to be beaten.
+            One row a metric; columns "this model", "best constant", which predicts the mean target of this very table,
+            and "initial model", which needs no data. The model should beat both.
 
         Raises:
             MissingColumn: the table lacks a declared column.
@@ -134,88 +131,75 @@ class SavedModel:
         if not metrics:
             log.warning("not measured: no row of the table has all cells that the model needs")
         elif table.federation.samples > 1 and measure.one_class(self.model, metrics):
-            log.warning("all targets of the table are one class: accuracy and loss do not say if the model tells any")
+            log.warning("all targets of the table are one class: accuracy and loss say nothing about the model")
         constant = {CONSTANT: measure.constant} if measure.constant else {}
         return pd.DataFrame({THIS: metrics, **constant, INITIAL: measure.whole(initial)})
 
     @without_internals
     def save(self, directory: str | Path) -> Path:
-        """Write what `load_model` reads: parameters, configuration and guarantee.
+        """Write the files that `load_model` reads: parameters, configuration and guarantee.
 
         Args:
-            directory: a new folder, or an empty one.
-
-        Returns:
-            The folder.
+            directory: a new or empty folder, which is returned.
 
         Raises:
-            BadInput: something lies there, or it cannot be written.
+            BadInput: the folder holds something, or cannot be written.
         """
         folder = Path(directory)
-        try:
+        with writing(f"save({str(directory)!r}):"):
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
-                raise BadInput(f"save({str(directory)!r}): something lies there already; name a new folder")
+                raise BadInput(f"save({str(directory)!r}): the folder is not empty; name a new one")
             files = RunDirectory(folder)
             files.text("config.toml", self.config.toml())
             files.json("guarantee.json", self.guarantee.as_dict())
             files.model(self.model)
-        except OSError as error:
-            raise BadInput(f"save({str(directory)!r}): cannot be written ({type(error).__name__})") from None
         return folder
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
-        """The same metrics, and below them errors in the units of the target, where its range is declared."""
+        """Return the metrics, and below them errors in the units of the target if its range is declared."""
         section = self.config.data.model_dump(exclude_none=True)
-        columns = {name: metrics[name].dropna() for name in metrics}
-        more = {
-            name: in_target_units(dict(zip(map(str, one.index), one, strict=True)), section)
-            for name, one in columns.items()
-        }
+        columns = {name: {str(key): one for key, one in metrics[name].dropna().items()} for name in metrics}
+        more = {name: in_target_units(one, section) for name, one in columns.items()}
         return pd.concat([metrics, pd.DataFrame(more)]) if any(more.values()) else metrics
 
     def _columns(self) -> Columns:
-        return Columns(**self._declared())
-
-    def _declared(self) -> dict[str, Any]:
-        """What the run's columns were declared to be, but for who is held out: people who are scored are all alike."""
+        """Return the declared columns of the run, except the split: every user of a scored table counts."""
         if isinstance(self.config.data, SyntheticData):
             raise BadInput(
                 'data.kind = "synthetic": samples of simulated users have no named columns, so no table can be scored '
                 "with this model; train on a table, or on a public data set"
             )
         declared = self.config.data.declarations
-        return {name: value for name, value in declared.items() if name not in ("split_column", "split_test")}
+        split = ("split_column", "split_test")
+        return Columns(**{name: value for name, value in declared.items() if name not in split})
 
 
 def _with_names(found: pd.DataFrame, levels: Sequence[object]) -> pd.DataFrame:
-    """Predictions of classes 0, 1, ... in terms of the declared levels."""
     if "probability" not in found and "probability.0" not in found:
         return found
     numbers = all(isinstance(level, int | float) and not isinstance(level, bool) for level in levels)
-    told = np.array(levels, dtype=np.float64) if numbers else np.array([cell_text(one) for one in levels], dtype=object)
+    names = [cell_text(one) for one in levels]
+    named = np.array(levels, dtype=np.float64) if numbers else np.array(names, dtype=object)
     if "probability" in found:
         found = found.assign(**{"probability.0": 1 - found["probability"], "probability.1": found["probability"]})
         found = found.drop(columns="probability")
-    # A sample that cannot be used has no class: NaN takes the place of what the model says of its zeros.
-    named = found.assign(prediction=told[found["prediction"].astype(np.int64)])
-    return named.rename(
-        columns={f"probability.{k}": f"probability of {cell_text(one)}" for k, one in enumerate(levels)}
-    )
+    found = found.assign(prediction=named[found["prediction"].astype(np.int64)])
+    return found.rename(columns={f"probability.{k}": f"probability of {name}" for k, name in enumerate(names)})
 
 
 @without_internals
 def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel:
-    """The model of a run's directory, or of a copy that ``userdp report DIR --released`` made of one.
+    """Load the model of a run's directory, or of a copy made by ``userdp report DIR --released``.
 
     Args:
         directory: of the run.
-        trust_code: let the code run that its configuration may name (``problem.module``, ``loss``, ``metrics``). Else
-            nothing that lies there is executed.
+        trust_code: run the code that its configuration names (``problem.module``, ``loss``, ``metrics``). Otherwise
+            nothing in the directory is executed.
 
     Raises:
-        BadInput: the directory is none, or what lies there does not fit together; or it names code that is not trusted,
-            or is another than the run had.
+        BadInput: the directory does not hold a run, or its files do not fit together; or it names code that is not
+            trusted, or differs from the code of the run.
     """
     directory = Path(directory)
     for name in _NEEDED:
@@ -223,7 +207,7 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
             raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
     try:
         raw = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
-        promised = Guarantee.from_dict(json.loads((directory / "guarantee.json").read_text(encoding="utf-8")))
+        promised = Guarantee.from_dict(read_json(directory / "guarantee.json"))
         with (directory / "model.npz").open("rb") as file, np.load(file) as arrays:
             x = arrays["x"]
     except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:

@@ -1,4 +1,4 @@
-"""How far a run is, on standard error: a bar on a terminal, a line a minute elsewhere."""
+"""Progress of runs and plans on standard error: a bar on a terminal, a line a minute elsewhere."""
 
 import time
 from collections.abc import Iterator
@@ -9,24 +9,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from simulations.reports.explain import METRICS, shown, shown_claim
 from simulations.reports.minutes import Clock, MinuteLines
+from simulations.runs.advice import Progress as OnPlan
 from simulations.runs.run import Progress as OnRound
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 
 
+def _bar(name: str, console: Console) -> Progress:
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, TimeElapsedColumn(), console=console)
+
+
 @contextmanager
 def progress_bar(clock: Clock = time.monotonic) -> Iterator[OnRound]:
-    """What a run calls after every round.
-
-    Args:
-        clock: that tells when a line is due.
-    """
+    """Yield the function that a run calls after every round."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield round_lines(clock)
         return
-    columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+    with _bar("round", console) as bar:
         task = bar.add_task("starting", total=None)
 
         def step(record: RoundRecord, planned: Plan) -> None:
@@ -37,18 +38,31 @@ def progress_bar(clock: Clock = time.monotonic) -> Iterator[OnRound]:
         yield step
 
 
+@contextmanager
+def planning_bar(clock: Clock = time.monotonic) -> Iterator[OnPlan]:
+    """Yield the function that is called before each plan."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        lines = MinuteLines(clock)
+        yield lambda _, done, of: lines.tell(done, of, lambda: f"{done} of {of} strategies planned")
+        return
+    with _bar("planning", console) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda strategy, done, of: bar.update(task, completed=done, total=of, description=strategy)
+
+
 def round_lines(clock: Clock) -> OnRound:
-    """A line a minute about the rounds of a run."""
+    """Return the function that prints a line a minute about the rounds of a run."""
     lines = MinuteLines(clock)
-    told: float | None = None
+    last: float | None = None
 
     def step(record: RoundRecord, planned: Plan) -> None:
-        nonlocal told
+        nonlocal last
         now = clock()
-        # No round takes less time than it says: one that comes sooner was taken over from a process that was killed.
-        if told is None or now - told < record.seconds / 2:
+        # A round that comes sooner than its own seconds was taken over from a killed process.
+        if last is None or now - last < record.seconds / 2:
             lines.count_from(record.round - 1, ago=record.seconds)
-        told = now
+        last = now
         lines.tell(record.round, planned.rounds, lambda: _sentence(record, planned))
 
     return step

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulations.api.prediction import THIS, load_model
-from simulations.records.run_directory import plain
+from simulations.records.run_directory import plain, writing
 from simulations.reports.explain import show_promise, shown_apart
 from simulations.reports.standing import CONSTANT, INITIAL
 from simulations.reports.units import ordered
@@ -20,25 +20,18 @@ from userdp.errors import BadInput, MissingColumn
 
 NOT_COVERED = (
     "No guarantee covers the people of this table: predictions and metrics are exact functions of their rows. The "
-    "guarantee is about the people whom the model was trained on."
+    "guarantee is for the people in the training data."
 )
 _SUFFIXES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What scoring a table gave.
+    """The scores of a table.
 
-    Attributes:
-        output: the file of predictions.
-        rows: of the table, and of that file.
-        unusable: rows without a prediction, because a cell holds nothing that the model could use.
-        metrics: one row a metric, columns "this model", "best constant" and "initial model"; None where the table
-            cannot be measured.
-        in_units: the same, and errors in the target's units; None likewise.
-        not_measured: why not; None where it was.
-        guarantee: of the model.
-        kept: columns of the table beside the predictions.
+    ``unusable`` rows have a cell that the model cannot use. ``metrics`` have one row a metric, and the columns of
+    `SavedModel.evaluate`; they and their copy ``in_units`` of the target are None if ``not_measured`` names a reason.
+    ``kept`` are the table's columns beside the predictions.
     """
 
     output: Path
@@ -51,16 +44,16 @@ class Scores:
     kept: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        metrics = self.metrics
+        """Return plain values, for JSON."""
+        columns = {} if self.metrics is None else self.metrics.to_dict()
         values: dict[str, Any] = plain(
             {
                 "output": str(self.output),
                 "rows": self.rows,
                 "unusable_rows": self.unusable,
-                "metrics": None if metrics is None else metrics[THIS].to_dict(),
-                "constant": None if metrics is None or CONSTANT not in metrics else metrics[CONSTANT].to_dict(),
-                "initial": None if metrics is None else metrics[INITIAL].to_dict(),
+                "metrics": columns.get(THIS),
+                "constant": columns.get(CONSTANT),
+                "initial": columns.get(INITIAL),
                 "not_measured": self.not_measured,
                 "guarantee": self.guarantee.as_dict(),
             }
@@ -73,15 +66,8 @@ def score(
 ) -> Scores:
     """Predict every row of a table, write the predictions, and measure the model if the table allows it.
 
-    Args:
-        directory: of a run.
-        table: CSV or Parquet file.
-        output: the same, to write; ``table``'s name with "-predictions.csv", in the current folder, if None.
-        keep: columns of the table that are copied into it, such as who a row is about.
-        trust_code: as for `simulations.api.prediction.load_model`.
-
-    Raises:
-        BadInput: what `simulations.api.prediction.SavedModel.predict` refuses, or a file that cannot be written.
+    ``output`` is by default the table's name with "-predictions.csv", in the current folder; ``keep`` names columns of
+    the table to copy into it, such as a row's person.
     """
     target = Path(f"{table.stem}-predictions.csv") if output is None else output
     if target.suffix.lower() not in _SUFFIXES:
@@ -95,14 +81,16 @@ def score(
         metrics = saved.evaluate(table)
     except MissingColumn as error:
         reason = str(error)
-    _write(_with_columns(predictions, table, keep), target)
+    rows = _with_columns(predictions, table, keep)
+    with writing(f"--output {target}:", "choose another"):
+        write = rows.to_csv if target.suffix.lower() == ".csv" else rows.to_parquet
+        write(target, index=False)
     unusable = int(predictions["prediction"].isna().sum())
     in_units = None if metrics is None else saved.in_target_units(metrics)
     return Scores(target, len(predictions), unusable, metrics, in_units, reason, saved.guarantee, tuple(keep))
 
 
 def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str]) -> pd.DataFrame:
-    """The predictions beside columns of the table, cells as they stand there."""
     if not keep:
         return predictions
     if taken := sorted({*keep} & {*map(str, predictions)}):
@@ -111,18 +99,8 @@ def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str]) -
     return pd.concat([cells, predictions], axis=1)
 
 
-def _write(predictions: pd.DataFrame, target: Path) -> None:
-    try:
-        if target.suffix.lower() == ".csv":
-            predictions.to_csv(target, index=False)
-        else:
-            predictions.to_parquet(target, index=False)
-    except OSError as error:
-        raise BadInput(f"--output {target}: cannot be written ({type(error).__name__}); choose another") from None
-
-
 def show_scores(scores: Scores, console: Console) -> None:
-    """Print what a person wants to know."""
+    """Print the metrics, the guarantee and the file of predictions."""
     if scores.in_units is None:
         console.print(f"Not measured: {scores.not_measured}", highlight=False)
     else:
@@ -131,14 +109,12 @@ def show_scores(scores: Scores, console: Console) -> None:
         )
         first, rest = ordered(map(str, scores.in_units.index))
         for name in [*first, *rest]:
-            told = shown_apart(scores.in_units.loc[name])
+            cells = shown_apart(scores.in_units.loc[name])
             style = "" if name in first else "dim"
-            table.add_row(name.replace("_", " "), *told, style=style, end_section=[name] == first[-1:])
+            table.add_row(name.replace("_", " "), *cells, style=style, end_section=[name] == first[-1:])
         console.print(table)
     show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
     console.print(NOT_COVERED, highlight=False)
     console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)
     if not scores.kept:
-        console.print(
-            "They stand in the order of the table; --keep COLUMN copies a column beside them.", highlight=False
-        )
+        console.print("They are in the order of the table; --keep COLUMN copies a column beside them.", highlight=False)

@@ -1,4 +1,4 @@
-"""What ``userdp run`` and ``userdp plan`` do, in Python.
+"""``userdp run`` and ``userdp plan`` in Python.
 
 >>> import pandas as pd
 >>> from userdp import plan
@@ -27,9 +27,8 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.api.frames import FRAME, frame_datasets
-from simulations.api.kept_files import folder_of, kept_folder, write_page
-from simulations.api.keywords import OF_A_RUN, absolute_path, refuse_settings, refuse_several, sections
+from simulations.api.files import FRAME, WithReport, folder_of, frame_datasets
+from simulations.api.keywords import OF_A_RUN, configured, refuse_several, sections
 from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
@@ -39,7 +38,6 @@ from simulations.reports.units import ordered
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from strategies.core.plan import Plan
-from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
 Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
@@ -47,15 +45,15 @@ Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedModel(SavedModel):
-    """A trained model with all that its run left.
+class TrainedModel(SavedModel, WithReport):
+    """A trained model with the records of its run.
 
     Attributes:
-        plan: every number that was fixed before data were seen.
-        result: the content of result.json; docs/what-leaves.md says which fields the guarantee covers.
+        plan: every number that was fixed before the run read data.
+        result: the content of result.json; docs/what-leaves.md lists the fields that the guarantee covers.
         rounds: the content of rounds.parquet, one row a round.
         page: report.html.
-        directory: where the run's files are; None where nothing was kept.
+        directory: the folder of the run's files; None if nothing was kept.
     """
 
     plan: Plan
@@ -66,40 +64,26 @@ class TrainedModel(SavedModel):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metric -> mean over the users who were held out, whom no guarantee covers; or what docs say it is of them."""
+        """The metrics, most of them means over the held-out users; no guarantee covers these users."""
         return dict(self.result["metrics"])
 
     def summary(self) -> pd.DataFrame:
-        """Metrics of this model, the best constant, the initial model, and training without privacy on the same people.
+        """Return metrics of this model, the best constant, the initial model, and training without privacy.
 
-        The best constant says the same of everybody: the mean that the run released, or else, which nobody could know,
-        that of the held-out people. Training without privacy is an exact function of private data, for their holder
-        alone; it is there unless switched off with ``output={"reference": False}``, or noise is secure.
+        The best constant predicts one mean for everybody: the mean that the run released, or else that of the held-out
+        people, which nobody may know. Training without privacy on the same people is an exact function of private data,
+        for their holder alone; ``output={"reference": False}`` and secure noise switch it off.
         """
         reference = self.result["reference_private"]["non_private"]
         columns = {THIS: self.metrics, **references(self.result), f"{NON_PRIVATE} (private)": reference}
         return pd.DataFrame({name: values for name, values in columns.items() if values}, index=list(self.metrics))
 
-    @without_internals
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one HTML page.
-
-        Args:
-            path: of the file; report.html in the run's directory if not given.
-
-        Raises:
-            BadInput: neither a path nor a directory, or a file that cannot be written.
-        """
-        return write_page(self.page, path, self.directory)
-
     def __repr__(self) -> str:
         first, rest = self._shown()
         parts = [self._title(), *self._not_measured, *([first.to_string()] if len(first) else [])]
-        parts += (
-            [f"({len(rest)} more: spread, calibration, scaled units; see summary() and report())"] if len(rest) else []
-        )
-        parts += self._about_errors(first)
-        return "\n".join(parts) + f"\nGuarantee: {self.guarantee.sentence()}"
+        if len(rest):
+            parts.append(f"({len(rest)} more: spread, calibration, scaled units; see summary() and report())")
+        return "\n".join([*parts, *self._about_errors(first), f"Guarantee: {self.guarantee.sentence()}"])
 
     def _repr_html_(self) -> str:
         table = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self._not_measured)
@@ -124,40 +108,36 @@ class TrainedModel(SavedModel):
         return [] if reason is None else [f"Not measured: {reason}."]
 
     def _shown(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The few metrics that matter most, and the others."""
-        whole = self.in_target_units(self.summary()).astype(object)
-        errors = self._errors
-        told = (
-            whole.apply(lambda row: shown_with_error(row, errors.get(str(row.name))), axis=1, result_type="broadcast")
-            if len(whole)
-            else whole
-        )
-        first, rest = ordered(map(str, told.index))
-        return told.loc[first], told.loc[rest]
+        whole, errors = self.in_target_units(self.summary()).astype(object), self._errors
+        if len(whole):
+            whole = whole.apply(
+                lambda row: shown_with_error(row, errors.get(str(row.name))), axis=1, result_type="broadcast"
+            )
+        first, rest = ordered(map(str, whole.index))
+        return whole.loc[first], whole.loc[rest]
 
     def _title(self) -> str:
-        told = self.result
-        return f"{told['problem']} by {told['strategy']}: {told['dimension']} parameters, {told['rounds']} rounds"
+        return "{problem} by {strategy}: {dimension} parameters, {rounds} rounds".format(**self.result)
 
 
 @without_internals
 def train(data: Data, *, directory: str | Path | None = None, progress: bool = True, **settings: Any) -> TrainedModel:
-    """Train a model with privacy, exactly as ``userdp run`` does.
+    """Train a model with privacy, like ``userdp run``.
 
     Args:
         data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a
             configuration, which has all settings.
-        directory: where to write the run's files; if None, nothing is kept on disk.
-        progress: show on standard error how far the run is: a bar on a terminal, a line a minute elsewhere.
-        **settings: the keys of a configuration by their names, as docs/configuration.md has them. Those of [data] for
-            a table: ``user``, ``target``, ``features``, ``ranges``, ``users``, ... Those of [privacy]: ``epsilon``,
+        directory: the folder to write; if None, nothing is kept on disk.
+        progress: show the progress of the run on standard error: a bar on a terminal, a line a minute elsewhere.
+        **settings: the keys of a configuration by their names; docs/configuration.md lists them. Keys of [data] for a
+            table: ``user``, ``target``, ``features``, ``ranges``, ``users``, ... Keys of [privacy]: ``epsilon``,
             ``delta``, ... And ``problem``, ``strategy`` and ``engine``, each the name of a kind or a dict with ``kind``
             and its keys; ``initial_model``, the file of a PUBLIC model to start from (``problem.initial_model``);
-            ``output``, ``name`` and ``seed``. What the proof of privacy rests on, such as ranges, is
-            declared here and never read off the data.
+            ``output``, ``name`` and ``seed``. Declare here what the privacy proof uses, such as ranges: it is never
+            read off the data.
 
-    A DataFrame's cells are read one by one, as those of a file are. What made the frame may have read them otherwise:
-    `pandas.read_csv` makes 7 of everybody's "007" unless one person's cell is a word. Give it ``dtype=str``, or give
+    Cells of a DataFrame are read one by one, like those of a file. The code that made the frame may have changed them:
+    `pandas.read_csv` reads everybody's "007" as 7 unless one person's cell is a word. Give it ``dtype=str``, or give
     `train` the path.
 
     Returns:
@@ -165,7 +145,7 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
         model.
 
     Raises:
-        BadInput: a setting that cannot be used, or a table that does not fit it; field, value and remedy are named.
+        BadInput: a setting that cannot be used, or a table that does not fit it; it names field, value and remedy.
         RunFailed: the run stopped.
     """
     config, frame = _configured(data, settings)
@@ -180,17 +160,17 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
             result=outcome.result,
             rounds=pd.read_parquet(folder / "rounds.parquet"),
             page=(folder / "report.html").read_text(encoding="utf-8"),
-            directory=kept_folder(directory),
+            directory=None if directory is None else folder,
         )
 
 
 @without_internals
 def plan(data: Data | None = None, **settings: Any) -> Plan:
-    """Every number of a run, before it touches any data: ``userdp plan``.
+    """Compute every number of a run before it reads any data, like ``userdp plan``.
 
     Args:
-        data: as for `train`; a DataFrame or a table's file is not looked into, and may be left out.
-        **settings: as for `train`; ``users`` has to be among them.
+        data: as for `train`; a DataFrame or a table's file is not opened, and may be left out.
+        **settings: as for `train`; ``users`` is required.
 
     Raises:
         BadInput: something is not declared, or the population is too small for the strategy.
@@ -199,22 +179,12 @@ def plan(data: Data | None = None, **settings: Any) -> Plan:
 
 
 def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.DataFrame | None]:
-    """The configuration of a run, and the frame that takes the place of its table's file, if there is one."""
+    """Return the configuration of a run, and the frame in place of its table's file, if there is one."""
+
+    def declared(path: str) -> RunConfig:
+        refuse_several(settings)
+        return parse_config(sections(settings, path, OF_A_RUN, "model"))
+
     if isinstance(data, pd.DataFrame):
-        return _declared(settings, FRAME), data
-    if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
-        return _declared(settings, absolute_path(data)), None
-    refuse_settings(settings)
-    if isinstance(data, RunConfig):
-        return data, None
-    if isinstance(data, Mapping):
-        return parse_config(data), None
-    if isinstance(data, str | Path):
-        return load_config(data), None
-    raise BadInput(f"data is a {type(data).__name__}: give a pandas DataFrame, a path, or a configuration")
-
-
-def _declared(settings: Mapping[str, Any], path: str) -> RunConfig:
-    """The configuration of a run on a table."""
-    refuse_several(settings)
-    return parse_config(sections(settings, path, OF_A_RUN, "model"))
+        return declared(FRAME), data
+    return configured(data, settings, RunConfig, declared, parse_config, load_config), None

@@ -1,1 +1,1 @@
-"""`userdp audit`: what is claimed against what many runs, or one with many canaries, tell of a user."""
+"""`userdp audit`: claimed guarantees under attack, in many runs or in one run with many canaries."""

@@ -1,52 +1,46 @@
-"""Worst cases: canaries of few users, as far away as data within the declared bounds can be, chosen by coins."""
+"""Worst cases: canaries among few users, as extreme as data within the declared bounds can be, chosen by coins."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from simulations.audit.instance import CANARIES, Instance, edge, public_sampler
 from strategies.core.scheme import law_of
+from userdp.arrays.types import Array, Indices
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.node import Node
 from userdp.problems.linear import Linear
 
-_SEVERAL = 16
-"""Canaries of one run, at least, where there are not just one."""
-
-Floats = NDArray[np.float64]
-Coins = NDArray[np.int64]
+_SEVERAL = 16  # fewest canaries of an attack with several
+Coins = Indices
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Which users are canaries, and what the others hold.
+    """The canaries of a run and the data of all users; the name is for reports.
 
     Attributes:
-        name: for people.
         canaries: (m,) users.
-        directions: (m, p) of length one: where each canary pulls the model.
-        others: (n, k) features of everybody else; also what a canary holds who joins them.
-        heads: (m, k) features of canaries whose coin is 1.
-        tails: (m, k) those whose coin is -1; not a number for somebody who is not there.
+        directions: (m, p) of length one: the direction in which each canary pulls the model.
+        others: (n, k) features of all other users; also of a canary who joins them.
+        heads, tails: (m, k) features of canaries whose coin is 1 or -1; NaN for an absent canary.
     """
 
     name: str
-    canaries: NDArray[np.int64]
-    directions: Floats
-    others: Floats
-    heads: Floats
-    tails: Floats
+    canaries: Indices
+    directions: Array
+    others: Array
+    heads: Array
+    tails: Array
 
     def nodes(self, instance: Instance, coins: Coins) -> list[Node]:
-        """One node with everybody, two if their sum is masked, or one for each where they are heard.
+        """Return one node with all users, two nodes if their sum is masked, or one for each user that the server hears.
 
-        Canaries are as their coins say.
-
-        In a regression everybody's target is the sign of the first feature, and features are their absolute values: the
+        In a regression every user's target is the sign of the first feature, and features are absolute values: the
         gradient at a model of zeros is the product of the two.
         """
         rows = self.others.copy()
@@ -61,73 +55,90 @@ class Attack:
 
 
 def attacks(instance: Instance) -> tuple[Attack, ...]:
-    """Those to try against a strategy.
+    """Return the attacks to try: with one canary each, and with many."""
+    return (*_one_canary(instance), *_many_canaries(instance))
 
-    Canaries pull in orthogonal directions. Rows of a Hadamard matrix lie in corners of the declared bounds: each
-    is as long as users can be in any norm; columns are for norms in which corners are cut off. Beside many, others pull
-    in a direction of their own, as a strategy that believes what stands out of its noise alone would else believe
-    nothing; beside one, they hold zeros. In few columns many share one: each is noise for the others, but little where
-    one canary moves much less than noise does. One canary also pulls in one column alone, for a server may keep few of
-    them. Where a test looks at whether users agree, colluders
-    who disagree with the others bring it to where it may go either way, and beyond the radius of agreement nobody moves
-    a robust mean further.
+
+def _one_canary(instance: Instance) -> Iterator[Attack]:
+    """Yield attacks with one canary among users who hold zeros, colluders, or a crowd at the edge.
+
+    A canary also pulls in one column alone, for servers that keep few of them. If a test checks whether users agree,
+    colluders who disagree with the others bring it to its threshold, and beyond the radius of agreement nobody moves a
+    robust mean further.
     """
     users, columns, far = instance.facts.users, instance.problem.columns, edge(instance.problem)
     dimension, numbers = instance.problem.dimension, instance.plan.numbers
-    crowd, every, first = np.zeros((users, columns)), np.ones(columns), np.eye(1, columns)[0]
-    add = instance.plan.guarantee.relation == "add_or_remove"
-    against = "nobody" if add else "its negative"
+    zeros, every, first = np.zeros((users, columns)), np.ones(columns), np.eye(1, columns)[0]
+    add, against = _relation(instance)
 
-    def one(name: str, pull: Floats, others: Floats, tail: float | None = None) -> Attack:
-        """Of one canary; a tail is a share of its pull."""
+    def attack(name: str, pull: Array, others: Array, tail: float) -> Attack:
+        """Make an attack whose tail is a multiple of the pull."""
         direction = (
             pull[None] / np.linalg.norm(pull) if columns == dimension else np.full((1, dimension), dimension**-0.5)
         )
-        tail = (np.nan if add else -1.0) if tail is None else tail
         return Attack(name, np.zeros(1, dtype=np.int64), direction, others, pull[None], tail * pull[None])
 
-    found = [one(f"a canary at the edge against {against}", far * every, crowd)]
+    opposite = np.nan if add else -1.0
+    yield attack(f"a canary at the edge against {against}", far * every, zeros, opposite)
     if columns == dimension > 1:
-        found.append(one(f"a canary at the edge of one column against {against}", far * first, crowd))
+        yield attack(f"a canary at the edge of one column against {against}", far * first, zeros, opposite)
     if isinstance(threshold := numbers.get("threshold"), float) and isinstance(radius := numbers.get("radius"), float):
-        found.append(one(f"a canary at twice the radius of agreement against {against}", 2 * radius * every, crowd))
+        name = f"a canary at twice the radius of agreement against {against}"
+        yield attack(name, 2 * radius * every, zeros, opposite)
         for many in _tipping(threshold, instance.plan.cohort):
-            others = crowd.copy()
+            others = zeros.copy()
             others[_beside(instance, many - 1)] = far
             name = f"{many - 1} colluders far away in the cohort of a canary who joins them or not"
-            found.append(one(name, far * every, others, 0.0))
+            yield attack(name, far * every, others, 0.0)
     elif law_of(instance.template.scheme) is not None and not add and columns > 1:
-        # What a choice is likely to be then falls where one vertex rises.
+        # The probability of a likely choice then falls while that of one vertex rises.
         name = "a canary who pulls one column forth and all others back, against its negative, in a crowd at the edge"
-        found.append(one(name, far * (2 * first - every), np.tile(far * every, (users, 1))))
+        yield attack(name, far * (2 * first - every), np.tile(far * every, (users, 1)), -1.0)
+
+
+def _many_canaries(instance: Instance) -> Iterator[Attack]:
+    """Yield attacks with many canaries in orthogonal directions, or in one column if there are few.
+
+    Rows of a Hadamard matrix lie in corners of the declared bounds: each is as long as users can be in any norm;
+    columns are for norms that cut corners off. The other users pull in a direction of their own, because a strategy
+    that discards values below its noise level would otherwise keep nothing. Canaries who share a column are noise for
+    each other, but little if one canary moves much less than the noise.
+    """
+    users, columns, far = instance.facts.users, instance.problem.columns, edge(instance.problem)
     alike = _alike(instance)
-    several = columns == dimension and len(alike) >= _SEVERAL
-    if several and columns == CANARIES:
-        for pulls, where in (
-            (hadamard(columns).astype(np.float64), "at the edge"),
-            (np.eye(columns), "at the edge of a column each"),
-        ):
-            # On a linear loss nothing would stop the others before the domain's edge.
-            pulled = crowd if isinstance(instance.problem, Linear) else np.tile(far * pulls[-1], (users, 1))
-            found.append(_many(where, against, alike[: columns - 1], far * pulls[:-1], pulled, add=add))
-    elif several:
-        pulls = far * first * np.ones((min(len(alike), CANARIES), 1))
-        found.append(_many("at the edge of one column", against, alike[: len(pulls)], pulls, crowd, add=add))
-    return tuple(found)
+    if columns != instance.problem.dimension or len(alike) < _SEVERAL:
+        return
+    zeros = np.zeros((users, columns))
+    if columns != CANARIES:
+        pulls = far * np.eye(1, columns)[0] * np.ones((min(len(alike), CANARIES), 1))
+        yield _many("at the edge of one column", instance, alike[: len(pulls)], pulls, zeros)
+        return
+    for pulls, where in (
+        (hadamard(columns).astype(np.float64), "at the edge"),
+        (np.eye(columns), "at the edge of a column each"),
+    ):
+        # On a linear loss nothing would stop the others before the edge of the domain.
+        others = zeros if isinstance(instance.problem, Linear) else np.tile(far * pulls[-1], (users, 1))
+        yield _many(where, instance, alike[: columns - 1], far * pulls[:-1], others)
 
 
-def _many(where: str, against: str, users: NDArray[np.int64], pulls: Floats, others: Floats, *, add: bool) -> Attack:
-    """Of these canaries, who pull so against the negative of that, or against nobody."""
+def _many(where: str, instance: Instance, users: Indices, pulls: Array, others: Array) -> Attack:
+    add, against = _relation(instance)
     directions = pulls / np.linalg.norm(pulls, axis=1, keepdims=True)
     tails = np.full(pulls.shape, np.nan) if add else -pulls
     return Attack(f"{len(users)} canaries {where}, each against {against}", users, directions, others, pulls, tails)
 
 
-def _tipping(threshold: float, cohort: int) -> list[int]:
-    """How many of a cohort are far from the others, at one place, when its score falls to the threshold.
+def _relation(instance: Instance) -> tuple[bool, str]:
+    add = instance.plan.guarantee.relation == "add_or_remove"
+    return add, "nobody" if add else "its negative"
 
-    If a score is what share of the others each user agrees with, added up, it is ``(B - j)^2 / B + j^2 / B``; if it
-    counts users whom most agree with, it is ``B - j``.
+
+def _tipping(threshold: float, cohort: int) -> list[int]:
+    """Return how many of a cohort must be far from the others, at one place, to bring its score to the threshold.
+
+    A score that adds up the share of users with whom each user agrees is ``(B - j)^2 / B + j^2 / B``; a score that
+    counts the users with whom most agree is ``B - j``.
     """
     share = threshold / cohort
     if not 0.5 < share < 1:
@@ -135,18 +146,18 @@ def _tipping(threshold: float, cohort: int) -> list[int]:
     return sorted({math.ceil(cohort * (1 - math.sqrt(2 * share - 1)) / 2), math.ceil(cohort * (1 - share))})
 
 
-def _beside(instance: Instance, many: int) -> NDArray[np.int64]:
-    """So many users of the first cohort that user 0 is in, without user 0."""
+def _beside(instance: Instance, many: int) -> Indices:
+    """Return ``many`` other users of the first cohort that contains user 0."""
     sampler = public_sampler(instance.template)
     cohorts = [] if sampler is None else [sampler.cohort(index) for index in range(sampler.rounds)]
     found = next((cohort for cohort in cohorts if cohort[0] == 0), np.arange(instance.facts.users))
     return found[1 : 1 + many]
 
 
-def _alike(instance: Instance) -> NDArray[np.int64]:
-    """Users who take part in the same rounds as many, as far as everybody can know: the first rounds that there are.
+def _alike(instance: Instance) -> Indices:
+    """Return many users who take part in the same rounds, in the first ones possible, as far as cohorts are public.
 
-    What is released at the end of a phase moves furthest by those who came first in it.
+    The release at the end of a phase depends most on the users who came first in it.
     """
     sampler, users = public_sampler(instance.template), instance.facts.users
     if sampler is None:
@@ -154,7 +165,7 @@ def _alike(instance: Instance) -> NDArray[np.int64]:
     present = np.zeros((users, sampler.rounds), dtype=bool)
     for index in range(sampler.rounds):
         present[sampler.cohort(index), index] = True
-    # In their order the pattern with the earliest rounds is the last.
+    # In sorted order the pattern with the earliest rounds is the last.
     _, pattern, counts = np.unique(present, axis=0, return_inverse=True, return_counts=True)
     enough = counts >= min(CANARIES - 1, int(counts.max()))
     return np.flatnonzero(pattern.ravel() == int(np.flatnonzero(enough)[-1]))

@@ -1,7 +1,7 @@
-"""A small instance of a run: the same strategy with the same settings and budget, for as few people as it accepts.
+"""Small instances of a run: the same strategy with the same settings and budget, for as few users as it accepts.
 
-What a strategy leaks of one user against what it claims does not grow with n: noise is calibrated to what one user can
-move. So a few users and two columns are enough to attack it, thousands of times.
+The leakage about one user, compared with the claim, does not grow with n: noise is calibrated to the influence of one
+user. So a few users and two columns suffice to attack the strategy, thousands of times.
 """
 
 import copy
@@ -26,42 +26,21 @@ from userdp.problems.linear import Linear
 from userdp.problems.separable import Quadratic
 from userdp.sampling.base import Sampler
 
-_BOUND, _RADIUS = 1e3, 1e6
-"""Of the users' features, far beyond any sensible clip, and of a domain that models do not leave."""
-
-_NEAR = 1.0
-"""The same where noise follows from them: from a domain beyond which users lie, or from how far users are apart."""
-
-_SAMPLES = 1000
-"""Times as many of each user, where noise follows from how far averages over samples are apart."""
-
+_BOUND, _RADIUS = 1e3, 1e6  # bound of features far above sensible clips, and of a domain that models do not leave
+_NEAR = 1.0  # small bound or radius, for noise that follows from the domain or from the distance of users
+_SAMPLES = 1000  # factor on the samples of each user, for noise that follows from the distance of averages over samples
 _SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, target_range=(-1.0, 1.0))
-"""Two features in [-1, 1], and a target there, for strategies that need a loss of their own."""
-
-CANARIES = 128
-"""Columns, one for each canary of a run and one for the crowd, where each can pull in a direction of its own."""
-
-_CROWD = 64
-"""Users in two columns: enough to agree on something."""
-
-_HEARD = 16
-"""Users whom the server hears one by one: as many answers in each round."""
-
+"""Two features in [-1, 1] and a target, for strategies that need a loss of their own."""
+CANARIES = 128  # columns of an instance with many canaries: one direction for each canary and one for the crowd
+_CROWD = 64  # users of an instance with two columns, enough for users to agree
+_HEARD = 16  # users whose single answers the server sees, in each round
 _MOST_USERS = 1 << 14
-_SIZES = ("cohort", "batch")
-"""Settings that count users, and shrink with them."""
+_SIZES = ("cohort", "batch")  # settings that count users and shrink with their number
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A run for few users.
-
-    Attributes:
-        config: of the run, with settings that count users made smaller.
-        problem: the loss.
-        facts: public facts of the few users.
-        template: the strategy, planned, before its first round.
-    """
+    """A run for few users: smaller settings, the loss, public facts, and the strategy planned before its rounds."""
 
     config: RunConfig
     problem: Problem
@@ -69,15 +48,10 @@ class Instance:
     template: UserLevelStrategy
 
     @classmethod
-    def of(cls, config: RunConfig) -> "Instance":
-        """The first of `all_of`."""
-        return cls.all_of(config)[0]
-
-    @classmethod
     def all_of(cls, config: RunConfig) -> "tuple[Instance, ...]":
-        """Instances worth attacking: the smallest that the strategy accepts in each scene; reads no data.
+        """Return the smallest instance that the strategy accepts in each scene; reads no data.
 
-        What noise follows from differs between strategies, and with it where canaries can reach what it is made for.
+        Strategies calibrate noise to different things, so canaries need different scenes to reach them.
 
         Raises:
             BadInput: the strategy promises nothing, the configuration's own plan cannot be made, or no small instance
@@ -95,8 +69,10 @@ class Instance:
         seeded = seeded.model_copy(update={"preparation": prepared})
         found: list[Instance] = []
         reason = BadInput("no user")
-        for scene in (*_scenes(config.strategy.kind), _last_scene(config.strategy.kind)):
-            if found and scene.last:
+        # The loss of the strategy's own example comes last, for strategies that accept no other scene.
+        last = Scene((example_problem(STRATEGIES[config.strategy.kind], _SHAPE),), 1)
+        for scene in (*_scenes(config.strategy.kind), last):
+            if found and scene is last:
                 break
             try:
                 found.append(cls._smallest(seeded, scene, whole, facts))
@@ -108,17 +84,13 @@ class Instance:
 
     @classmethod
     def _smallest(cls, config: RunConfig, scene: "Scene", whole: Plan, facts: PublicFacts) -> "Instance":
-        """With the first loss of a scene, and the fewest users, that the strategy accepts.
-
-        Raises:
-            BadInput: it accepts none.
-        """
+        """Return the instance with a scene's first accepted loss and fewest accepted users; BadInput for none."""
         reason = BadInput("no user")
         for problem in scene.losses:
             for users in _populations(whole, scene.people):
-                few = _few(facts, users, config, scene.samples)
+                few, shrunk = _few(facts, users, config, scene.samples), _shrunk(config, users, facts.users)
                 try:
-                    found = cls._planned(_shrunk(config, users, facts.users), problem, few)
+                    found = cls(shrunk, problem, few, make_strategy(shrunk, problem, few))
                 except BadInput as error:
                     reason = error
                 else:
@@ -126,18 +98,14 @@ class Instance:
                         return found
         raise reason
 
-    @classmethod
-    def _planned(cls, config: RunConfig, problem: Problem, facts: PublicFacts) -> "Instance":
-        return cls(config, problem, facts, make_strategy(config, problem, facts))
-
     @property
     def plan(self) -> Plan:
-        """Of the small instance."""
+        """The plan of the small instance."""
         return self.template.plan
 
     @property
     def heard(self) -> bool:
-        """Whether users are protected from the server, who then hears each of them by itself."""
+        """Whether the guarantee is against the server, who then sees the answers of single users."""
         return not self.template.about.server_trusted
 
     @property
@@ -147,14 +115,13 @@ class Instance:
 
     @property
     def samples(self) -> int:
-        """Of each user: all that one may hold, where a whole user is protected."""
+        """The samples of each user: the most that one may hold, if whole users are protected."""
         return self.facts.min_samples
 
     def strategy(self, seed: int) -> UserLevelStrategy:
-        """The strategy before its first round, with noise of its own.
+        """Return the strategy before its first round, with noise of its own.
 
-        Where who takes part is public, it stays the same in all runs, which an attacker may know; else it is drawn
-        anew.
+        Public cohorts are the same in all runs, since an attacker may know them; secret cohorts are drawn anew.
         """
         if public_sampler(self.template) is None:
             return make_strategy(self.config.model_copy(update={"seed": seed}), self.problem, self.facts)
@@ -165,33 +132,25 @@ class Instance:
 
 @dataclass(frozen=True)
 class Scene:
-    """What an instance may be like.
-
-    Attributes:
-        losses: to try in turn.
-        people: users in each cohort, at least.
-        samples: times as many of each user as the configuration says.
-        last: only if there is nothing else.
-    """
+    """The setting of an instance: losses to try in turn, least users of a cohort, factor on each user's samples."""
 
     losses: Sequence[Problem]
     people: int
     samples: int = 1
-    last: bool = False
 
 
 def _scenes(strategy: str) -> Iterator[Scene]:
-    """Scenes to try: with canaries and as many others, where that is possible, and with as few users as there can be.
+    """Yield scenes with many canaries and as many other users, if possible, and with as few users as possible.
 
-    Steps on a quadratic loss are as long as what is released. Where noise follows from certified bounds, those of a
-    linear loss are what a canary has at every model; where it follows from the domain, canaries lie beyond it; and
-    where it follows from how far users are apart, users hold many samples, so that canaries can be further away.
+    Steps on a quadratic loss are as long as the releases. If noise follows from certified bounds, canaries reach those
+    of a linear loss at every model. If it follows from the domain, canaries lie beyond it. If it follows from the
+    distance of users, users hold many samples, so that canaries can be further away.
     """
     kind = STRATEGIES[strategy]
     first, second = (
         (Quadratic, Linear) if kind.about.needs.startswith(About.model_fields["needs"].default) else (Linear, Quadratic)
     )
-    # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
+    # If users add their own noise against the server, the noise of others hides nobody.
     sizes = [(2, 1)] if kind.about.server_trusted else [(2, _HEARD)]
     if kind.about.server_trusted and not kind.about.compares_users:
         sizes.insert(0, (CANARIES, 2 * CANARIES))
@@ -203,15 +162,10 @@ def _scenes(strategy: str) -> Iterator[Scene]:
         yield Scene((Linear(2, _NEAR, _RADIUS),), _CROWD, _SAMPLES)
 
 
-def _last_scene(strategy: str) -> Scene:
-    """The loss that the strategy's own example has."""
-    return Scene((example_problem(STRATEGIES[strategy], _SHAPE),), 1, last=True)
-
-
 def _populations(whole: Plan, people: int) -> Iterator[int]:
-    """Numbers of users to try: ``people`` for each cohort in an epoch of the run, and twice, four times ... that.
+    """Yield numbers of users to try: ``people`` for each cohort in an epoch of the run, twice that, four times that ...
 
-    Where many would be canaries, no more than twice: what asks for a crowd takes long in many columns.
+    With many canaries, at most twice: strategies that need a crowd take long in many columns.
     """
     users = people * max(1, whole.users // max(1, whole.cohort))
     most = max(_MOST_USERS, whole.users) if people == 1 else 2 * users
@@ -221,13 +175,12 @@ def _populations(whole: Plan, people: int) -> Iterator[int]:
 
 
 def _few(facts: PublicFacts, users: int, config: RunConfig, samples: int) -> PublicFacts:
-    """The same facts for fewer users, who hold as many times the same number of samples each."""
+    """Return the same facts for fewer users, with ``samples`` times the samples of each."""
     each = 1 if config.privacy.unit == "sample" else (facts.max_samples or facts.min_samples) * samples
     return PublicFacts(users, each, each, users * each)
 
 
 def _shrunk(config: RunConfig, users: int, whole: int) -> RunConfig:
-    """The configuration with its sizes in the same proportion to fewer users."""
     options = config.strategy
     sizes = {
         name: max(1, round(getattr(options, name) * users / whole))
@@ -238,11 +191,11 @@ def _shrunk(config: RunConfig, users: int, whole: int) -> RunConfig:
 
 
 def public_sampler(strategy: UserLevelStrategy) -> Sampler | None:
-    """Who takes part, where everybody may know; None where that is secret, or not drawn by a sampler."""
+    """Return the sampler of public cohorts; None if cohorts are secret or no sampler draws them."""
     sampler = getattr(strategy.scheme, "sampler", None)
     return sampler if isinstance(sampler, Sampler) and not sampler.secret else None
 
 
 def edge(problem: Problem) -> float:
-    """The largest feature that the instance's loss admits."""
+    """Return the largest feature that the instance's loss admits."""
     return float(np.max(problem.high)) if isinstance(problem, Linear | Quadratic) else 1.0

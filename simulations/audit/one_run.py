@@ -1,4 +1,4 @@
-"""An audit by ONE run of a configuration as it is: its own users and model, and canaries thrown in by coins."""
+"""An audit by ONE run of a configuration as it is: its own users and model, and canaries inserted by coins."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,6 @@ from typing import cast
 
 import numpy as np
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 
 from simulations.audit.finding import Audit
 from simulations.config.run_config import RunConfig
@@ -15,7 +14,7 @@ from simulations.runs.build import load_datasets, make_strategy, public_facts, s
 from strategies.core.base import UserLevelStrategy
 from strategies.wire.questions import model_vector
 from userdp.arrays.sparse_rows import AnyRows, dense
-from userdp.arrays.types import Vector
+from userdp.arrays.types import Array, Indices, Vector
 from userdp.audit.one_run import guessed, one_run_lower_bound
 from userdp.errors import BadInput
 from userdp.masking.masks import MaskKey
@@ -26,64 +25,55 @@ from userdp.problems.base import Problem
 
 LEAST_CANARIES = 20
 MOST_CANARIES = 1000
-_GUESSED = 1 / 4
-"""Share of canaries whose coins are guessed, those with the most extreme scores; fixed beforehand."""
-
-_REHEARSALS = 4
-"""Runs without canaries, with other noise, that tell an attacker where the model goes."""
-
-_FAR = 1e6
-"""Length of what a canary sends before its clip, in clips."""
+_GUESSED = 1 / 4  # share of canaries whose coins are guessed, those with the most extreme scores; fixed in advance
+_REHEARSALS = 4  # runs without canaries, with other noise, that show an attacker where the model moves
+_FAR = 1e6  # length of a canary's answer before its clip, in clips
 
 
 class Canaries:
-    """A node of canary users, who send a direction of their own in place of what is asked of them.
+    """A node of canary users, who answer with a direction of their own instead of their gradient.
 
-    A user may hold anything, so this is what the worst users of a loss can send. Questions whose answers are no
-    gradients or updates get zeros. It answers as a `Node` does.
+    A user may hold any data, so these are the worst answers that users of a loss can give. The answer to a question
+    that asks for neither gradients nor updates is zero. The class has the interface of a `Node`.
 
     Args:
-        problem: the loss.
-        users: (m,) among all.
+        users: (m,) the canaries among all users of the ``problem``.
         pulls: (m, p) directions of length one.
-        coins: (m,) 1 or -1.
-        absent: whether a coin of -1 means that the canary is not there; else it sends the negative.
+        coins: (m,) 1 or -1; a canary with -1 is ``absent``, or else sends the negative direction.
     """
 
-    def __init__(
-        self, problem: Problem, users: NDArray[np.int64], pulls: Vector, coins: NDArray[np.int64], *, absent: bool
-    ) -> None:
+    def __init__(self, problem: Problem, users: Indices, pulls: Vector, coins: Indices, *, absent: bool) -> None:
         self.problem, self.users, self.labels, self.clipped_samples = problem, users, None, 0
         self.key = MaskKey()
         self._rows = pulls if absent else pulls * coins[:, None]
         self._there = coins == 1 if absent else np.ones(len(coins), dtype=bool)
 
-    def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
-        """As `Node.compute`.
+    def compute(self, x: Vector, users: Indices, computation: Computation) -> Answer:
+        """See `Node.compute`.
 
         Raises:
-            BadInput: the computation clips nothing, or groups or draws samples, so that nobody is at a clip.
+            BadInput: the computation does not clip each user as a whole: it clips nothing, or groups or draws samples.
         """
         clip = computation.clip_norm
         if clip is None or computation.partition is not None or computation.coins is not None:
-            raise BadInput("canaries of one run need users who are clipped as a whole: use the audit without --one-run")
+            raise BadInput(
+                "canaries of one run need a strategy that clips each user as a whole: use the audit without --one-run"
+            )
         pipeline = RowPipeline(computation, users, self.problem.dimension)
         pipeline.collect(self._clipped(clip, users, computation, pipeline), slice(0, len(users)))
         lengths = np.full(len(users), _FAR * clip) if computation.lengths else None
         hidden = None if computation.masked is None else pipeline.masked(self.key, x)
         return Answer(users, pipeline.values, 0, lengths, hidden)
 
-    def _clipped(
-        self, clip: float, users: NDArray[np.int64], computation: Computation, pipeline: RowPipeline
-    ) -> AnyRows:
-        """The canaries' rows after the clip: their directions where they are there, zeros where nobody is."""
+    def _clipped(self, clip: float, users: Indices, computation: Computation, pipeline: RowPipeline) -> AnyRows:
+        """Return the canaries' rows after the clip: directions, or zeros for absent canaries."""
         if not computation.of_parameters:
             return np.zeros((len(users), computation.width(self.problem.dimension)))
         places = np.searchsorted(self.users, users)
         centre = 0.0 if computation.centre is None else computation.centre
-        # Models follow updates, and go against gradients.
-        way = -_FAR * clip if computation.name == "local_update" else _FAR * clip
-        rows, _ = pipeline.finite(way * self._rows[places] + centre)
+        # Models move along updates, and against gradients.
+        length = -_FAR * clip if computation.name == "local_update" else _FAR * clip
+        rows, _ = pipeline.finite(length * self._rows[places] + centre)
         return np.where(self._there[places, None], dense(pipeline.clipped(rows)), 0.0)
 
 
@@ -94,21 +84,21 @@ def audit_one_run(
     confidence: float = 0.95,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Audit:
-    """Run a configuration once, with canaries among its users, and guess who they were.
+    """Run a configuration once, with canaries among its users, and guess their coins.
 
     *Formal guarantees.* If the run is (epsilon, delta)-DP under its own relation, the bound exceeds epsilon with
-    probability at most ``1 - confidence``, whatever the others' data (`one_run_p_value`). A coin decides whether a
-    canary is there, under add-or-remove, or whether it is there or its negative, under replace-one: each time one step
-    of the relation.
+    probability at most ``1 - confidence``, for any data of the others (`one_run_p_value`). A coin decides whether a
+    canary is present or absent, under add-or-remove, or whether it sends its direction or the negative, under
+    replace-one: each time one step of the relation.
 
     Args:
-        config: of the run; its engine is this process.
-        canaries: m, at least 20; as many as the model has parameters if not given, 20 at least and 1000 at most.
+        config: configuration of the run; its engine is this process.
+        canaries: m, at least 20; the default is the number of the model's parameters, but 20 at least and 1000 at most.
         confidence: of the bound.
-        progress: called with rounds done and rounds in all, those of rehearsals among them.
+        progress: called with the finished rounds and their total number, rehearsals included.
 
     Raises:
-        BadInput: the strategy promises nothing or clips nobody, or a number is out of range.
+        BadInput: the strategy promises nothing or clips no user, or a number is out of range.
         RunFailed: the run stopped.
     """
     config = config.model_copy(update={"privacy": config.privacy.model_copy(update={"noise": "seeded"})})
@@ -116,17 +106,17 @@ def audit_one_run(
     dimension = problem.dimension
     count = min(MOST_CANARIES, max(LEAST_CANARIES, dimension)) if canaries is None else canaries
     if count < LEAST_CANARIES:
-        raise BadInput(f"canaries = {count}: fewer than {LEAST_CANARIES} coins support no bound worth having")
+        raise BadInput(f"canaries = {count}: fewer than {LEAST_CANARIES} canaries prove no useful bound; take more")
     facts, n = public_facts(config, train), train.users
     samples = None if facts.samples is None else facts.samples + count * facts.min_samples
     strategy = make_strategy(config, problem, replace(facts, users=n + count, samples=samples))
     guarantee = strategy.plan.guarantee
     if not guarantee.holds or guarantee.unit != "user":
         raise BadInput(
-            f"strategy.kind = {config.strategy.kind!r}: canaries are whole users, who are promised nothing here; "
+            f"strategy.kind = {config.strategy.kind!r} promises nothing to whole users, and canaries are whole users: "
             "choose a strategy with a guarantee at user level"
         )
-    # Numbers that no stream of the run itself has.
+    # No stream of the run itself has this key.
     rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(1 << 30,)))
     coins = 2 * rng.integers(0, 2, count) - 1
     pulls = directions(count, dimension, rng)
@@ -137,13 +127,13 @@ def audit_one_run(
     finished = 0
 
     def moved(made: UserLevelStrategy, node: Canaries) -> Vector:
-        """(p,) how far the released models of a run lie from the first, on average."""
+        """Return the (p,) mean distance of a run's released models from the first."""
         nonlocal finished
         models, rounds = list[Vector](), strategy.plan.rounds
 
         def seen(server_round: int, arrays: ArrayRecord) -> None:
             models.append(model_vector(arrays))
-            # Where cohorts are drawn anew, a run may have more rounds than its plan.
+            # With cohorts drawn anew, a run may have more rounds than its plan.
             progress(finished * rounds + min(server_round, rounds), (1 + _REHEARSALS) * rounds)
 
         with LocalGrid([*crowd, cast(Node, node)]) as grid:
@@ -152,21 +142,15 @@ def audit_one_run(
         return np.asarray(np.mean(models[1:], axis=0) - models[0])
 
     audited = moved(strategy, Canaries(problem, users, pulls, coins, absent=absent))
-    # An attacker knows everybody else's data, and so where the model goes without canaries.
+    # An attacker knows everybody else's data, and therefore where the model moves without canaries.
     nobody = Canaries(problem, users, pulls, np.full(count, -1), absent=True)
-    seeds = rng.integers(0, 2**62, _REHEARSALS)
-    expected = np.mean(
-        [
-            moved(make_strategy(config.model_copy(update={"seed": int(seed)}), problem, strategy.public), nobody)
-            for seed in seeds
-        ],
-        axis=0,
-    )
+    seeds = [int(seed) for seed in rng.integers(0, 2**62, _REHEARSALS)]
+    rehearsals = [make_strategy(config.model_copy(update={"seed": one}), problem, strategy.public) for one in seeds]
+    expected = np.mean([moved(rehearsal, nobody) for rehearsal in rehearsals], axis=0)
     guesses = max(2, 2 * round(_GUESSED * count / 2))
-    # Whoever is there pulls the model against its direction, as a gradient does.
+    # A present canary pulls the model against its direction, as a gradient does.
     found = guessed(pulls @ (expected - audited), guesses)
     correct = int(np.count_nonzero(found == coins))
-    measured = one_run_lower_bound(count, guesses, correct, guarantee.delta, confidence)
     against = "each there or not" if absent else "each there or replaced by its negative"
     return Audit(
         strategy=strategy.plan.strategy,
@@ -180,16 +164,12 @@ def audit_one_run(
         guesses=guesses,
         correct=correct,
         confidence=confidence,
-        mu=None,
-        exact=None,
-        measured=measured,
-        false_positives=np.empty(0),
-        false_negatives=np.empty(0),
+        measured=one_run_lower_bound(count, guesses, correct, guarantee.delta, confidence),
     )
 
 
-def directions(count: int, dimension: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """(m, p) random directions of length one, orthogonal as long as there are enough dimensions for it."""
+def directions(count: int, dimension: int, rng: np.random.Generator) -> Array:
+    """Draw (m, p) random directions of length one, orthogonal if there are enough dimensions."""
     drawn = rng.normal(size=(count, dimension))
     if count <= dimension:
         drawn = np.linalg.qr(drawn.T)[0].T

@@ -1,57 +1,52 @@
-"""report.html of an audit, made from the files of its directory and nothing else."""
+"""report.html of an audit and its chart, made only from the files of the audit's directory."""
 
-import csv
 import json
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulations.audit.chart import TradeOffChart
+import numpy as np
+import pandas as pd
+
 from simulations.audit.many_runs import LESSONS
-from simulations.audit.page import PAGE
+from simulations.reports.plots import BLUE, GREEN, LEGEND, ORANGE, drawing, svg
 from simulations.reports.report import fill
 from userdp.audit.trade_off import Approximate, Gaussian
 
 AUDIT, CURVE, CONFIG = "audit.json", "trade-off.csv", "config.toml"
-Points = tuple[list[float], list[float]]
-"""Measured false positives, and false negatives."""
+Points = tuple[list[float], list[float]]  # measured false positive rates and false negative rates
 
 
 def is_audit(directory: Path) -> bool:
-    """Whether a directory is one of an audit."""
+    """Return whether a directory is one of an audit."""
     return (directory / AUDIT).is_file()
 
 
 def render_audit(directory: Path) -> Path:
-    """Write report.html, and of one strategy the chart alone as trade-off.svg and trade-off.png.
+    """Write report.html and return its path.
 
-    Returns:
-        The path of report.html.
+    An audit of one strategy also gets its chart as trade-off.svg and trade-off.png.
     """
     values = json.loads((directory / AUDIT).read_text(encoding="utf-8"))
-    entries = values if isinstance(values, list) else [values]
-    curves = _curves(directory)
-    audits = [_shown(one, curves) for one in entries if "refused" not in one]
+    several = isinstance(values, list)
+    entries, curves = values if several else [values], _curves(directory / CURVE)
+    images = () if several else tuple(directory / f"trade-off.{kind}" for kind in ("svg", "png"))
+    audits = [_shown(one, curves.get(one["strategy"], ([], [])), images) for one in entries if "refused" not in one]
     content = {
         **{name: entries[0][name] for name in ("name", "seed", "versions", "command")},
         "audits": audits,
         "refusals": [one for one in entries if "refused" in one],
-        "several": isinstance(values, list),
+        "several": several,
         "refuted": [one["strategy"] for one in audits if one["refuted"]],
         "unit": "sample" if {one["unit"] for one in audits} == {"sample"} else "user",
         "config": (directory / CONFIG).read_text(encoding="utf-8"),
     }
-    if not content["several"]:
-        for kind in ("svg", "png"):
-            _chart(audits[0], curves).save(directory / f"trade-off.{kind}")
     path = directory / "report.html"
-    path.write_text(fill(PAGE, content), encoding="utf-8")
+    path.write_text(fill("audit.html.md", content), encoding="utf-8")
     return path
 
 
-def _shown(one: Mapping[str, Any], curves: Mapping[str, Points]) -> dict[str, Any]:
-    """What the page shows of one audit."""
+def _shown(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> dict[str, Any]:
     success = [
         (f"guess something about a {one['unit']}", float(rate), most, one["unrefuted_guess_success"][rate])
         for rate, most in one["most_guess_success"].items()
@@ -59,26 +54,33 @@ def _shown(one: Mapping[str, Any], curves: Mapping[str, Points]) -> dict[str, An
     membership = one["most_membership_accuracy"], one["unrefuted_membership_accuracy"]
     return dict(one) | {
         "success": [("tell two equally likely data sets apart", 0.5, *membership), *success],
-        "chart": _chart(one, curves).element(),
-        "points": bool(curves[one["strategy"]][0]),
-        "proved_share": one["measured_epsilon"] / one["claimed_epsilon"],
-        "right": one["correct"] / one["guesses"],
+        "chart": _chart(one, points, images),
+        "points": bool(points[0]),
         "tested": one["runs"] - one["runs"] // LESSONS,
     }
 
 
-def _chart(one: Mapping[str, Any], curves: Mapping[str, Points]) -> TradeOffChart:
+def _chart(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> str:
+    """Draw the trade-off between an attacker's two errors; save it as each of the images and return it as SVG."""
     pairs = (one["claimed_mu"], one["claimed_epsilon"]), (one["measured_mu"], one["measured_epsilon"])
-    claimed, left = (Approximate(epsilon, one["delta"]) if mu is None else Gaussian(mu) for mu, epsilon in pairs)
-    return TradeOffChart(one["strategy"], claimed, left, *curves[one["strategy"]])
+    claim, unrefuted = (Approximate(epsilon, one["delta"]) if mu is None else Gaussian(mu) for mu, epsilon in pairs)
+    alarms = np.linspace(0, 1, 401)
+    with drawing("false positives", "false negatives", height=4.0) as (figure, axes):
+        axes.fill_between(alarms, 0, claim.false_negatives(alarms), color=BLUE, alpha=0.12)
+        axes.plot(alarms, claim.false_negatives(alarms), color=BLUE, label="claimed")
+        axes.plot(alarms, unrefuted.false_negatives(alarms), color=GREEN, linestyle="--", label="not refuted")
+        axes.plot([0, 1], [1, 0], color="0.6", linestyle=":", label="blind")
+        if points[0]:
+            axes.plot(*points, color=ORANGE, marker="o", markersize=2.5, linestyle="none", label="measured")
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+        axes.legend(**(LEGEND | {"ncols": 4}))
+        for path in images:
+            figure.savefig(path, dpi=160)
+        return svg(figure, f"errors of an attacker on {one['strategy']}")
 
 
-def _curves(directory: Path) -> Mapping[str, Points]:
-    """Strategy -> its measured errors."""
-    found: defaultdict[str, Points] = defaultdict(lambda: ([], []))
-    if (directory / CURVE).is_file():
-        with (directory / CURVE).open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                for column, values in zip(("false_positives", "false_negatives"), found[row["strategy"]], strict=True):
-                    values.append(float(row[column]))
-    return found
+def _curves(path: Path) -> dict[str, Points]:
+    if not path.is_file():
+        return {}
+    rows = pd.read_csv(path).groupby("strategy")
+    return {str(name): (own["false_positives"].tolist(), own["false_negatives"].tolist()) for name, own in rows}

@@ -1,4 +1,4 @@
-"""The cells of a comparison: every combination of problem, point of the grid, strategy and seed, each a run."""
+"""The cells of a comparison: one run for each problem, point of the grid, strategy and seed."""
 
 import copy
 import json
@@ -17,15 +17,10 @@ GRID_SECTIONS = ("problem", "data", "privacy")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison.
+    """One run of a comparison: labels of problem and strategy, seed, point of the grid, and sections of the run.
 
-    Attributes:
-        problem: label.
-        strategy: label.
-        seed: of data, sampling and simulated noise.
-        grid: dotted key -> value.
-        raw: sections of the run, without what tuning chooses.
-        oracle: its settings are chosen by looking at the answers; see `simulations.comparison.oracle`.
+    ``raw`` lacks the settings that tuning chooses; `simulations.comparison.oracle` tunes an ``oracle`` on the private
+    data.
     """
 
     problem: str
@@ -37,61 +32,55 @@ class Cell:
 
     @property
     def kind(self) -> str:
-        """Of the strategy."""
+        """The kind of the strategy."""
         return str(self.raw["strategy"]["kind"])
 
     @property
     def group(self) -> str:
-        """Equal for cells that differ in nothing but the seed: they share what tuning chooses."""
+        """A key shared by cells that differ only in the seed; tuning chooses one setting for them."""
         return json.dumps([self.problem, self.strategy, dict(self.grid)])
 
     def config(self, *, seed: int | None = None, **options: Any) -> RunConfig:
-        """The run, with strategy options replaced, and possibly for another seed."""
+        """Return the run's configuration, with options of the strategy and possibly the seed replaced."""
         strategy = {**self.raw["strategy"], **options}
-        # What the run leaves says so too, whoever finds it.
+        # The files of an oracle's run say so too, for readers who find them alone.
         name = f"{self.raw['name']}-oracle-NOT-private" if self.oracle else self.raw["name"]
         seed = self.seed if seed is None else seed
         return parse_config({**self.raw, "name": name, "seed": seed, "strategy": strategy})
 
     def reference(self) -> RunConfig:
-        """Training without privacy on the same data."""
-        # The same for all strategies, also where they differ in their preparation.
+        """Return the configuration of training without privacy on the same data."""
+        # Strategies share it, also if they differ in their preparation.
         raw = {key: section for key, section in self.raw.items() if key != "preparation"}
         return parse_config({**raw, "seed": self.seed, "strategy": {"kind": "non_private"}})
 
 
 def expand(config: ComparisonConfig) -> Iterator[Cell]:
-    """Every cell, strategies side by side.
+    """Yield every cell, strategies side by side.
 
     Raises:
-        BadInput: two entries of one name, an engine that is not the local one, or a grid, seeds or a problem's settings
-            that are not usable.
+        BadInput: two entries of one name, an engine other than the local one, or an unusable grid, list of seeds or
+            setting of a problem.
     """
     problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
     entries = [*((entry, False) for entry in config.strategy), *((entry, True) for entry in oracle_entries(config))]
     labels = [entry.name for entry, _ in entries]
     for names, key in ((labels, "strategy.label"), ([entry.label for entry in problems], "problems.label")):
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise BadInput(f"{key} = {twice[0]!r} stands for two entries: give each a label of its own")
+            raise BadInput(f"{key} = {twice[0]!r} stands for two entries: give each entry a label of its own")
     if config.engine.get("kind", "local") != "local":
-        raise BadInput(
-            f"engine.kind = {config.engine['kind']!r}: cells run side by side on the local engine, leave it out"
-        )
-    check_settings(config)
+        raise BadInput(f"engine.kind = {config.engine['kind']!r}: cells always run on the local engine; remove the key")
+    _check_settings(config)
     for entry, point, (strategy, oracle), seed in product(problems, combinations(grid), entries, seeds):
-        # What an oracle sets it has found, whatever the problem.
-        settings = {} if oracle else entry.settings(strategy)
         sections = _sections(config, entry, strategy, point)
-        sections["strategy"] |= copy.deepcopy(settings)
+        # The oracle tunes its settings for each problem; the file's settings by problem do not apply.
+        if not oracle:
+            for name in (strategy.kind, strategy.name):
+                sections["strategy"] |= copy.deepcopy(entry.strategy.get(name, {}))
         yield Cell(entry.label, strategy.name, seed, point, sections, oracle)
 
 
-def check_settings(config: ComparisonConfig) -> None:
-    """Refuse settings by problem of strategies that there are not, and what is no setting of one.
-
-    Raises:
-        BadInput: there are such.
-    """
+def _check_settings(config: ComparisonConfig) -> None:
     known = {name for entry in config.strategy for name in (entry.name, entry.kind)}
     for entry in config.problems:
         for name, settings in entry.strategy.items():
@@ -99,35 +88,30 @@ def check_settings(config: ComparisonConfig) -> None:
             if not settings or settings.keys() & {"kind", "label", "preparation"}:
                 raise BadInput(
                     f"problems.strategy.{name} = {settings!r} (problem {entry.label!r}): give the strategy's own keys, "
-                    "such as rounds = 60; what is another strategy, or prepared otherwise, is a [[strategy]] of its own"
+                    "such as rounds = 60; another strategy or preparation needs a [[strategy]] of its own"
                 )
 
 
 def check_strategy(key: str, name: str, known: Collection[str]) -> None:
-    """Refuse a name that is neither a label nor a kind.
-
-    Raises:
-        BadInput: it is not.
-    """
+    """Raise BadInput for a name that is neither a label nor a kind."""
     if name not in known:
-        raise BadInput(f"{key}: no strategy has this label or kind; there are {', '.join(sorted(known))}")
+        raise BadInput(f"{key}: no strategy has this label or kind; choose one of {', '.join(sorted(known))}")
 
 
 def _sections(
     config: ComparisonConfig, entry: ProblemEntry, strategy: StrategyEntry, point: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The sections of a run at a point of the grid."""
     raw: dict[str, Any] = copy.deepcopy(
         {
             "name": config.name,
             "problem": entry.problem,
             "data": entry.data,
             "privacy": config.privacy,
-            "strategy": strategy.section,
+            "strategy": {"kind": strategy.kind, **(strategy.model_extra or {})},
             **({} if strategy.preparation is None else {"preparation": strategy.preparation}),
             "engine": {"kind": "local", **config.engine},
-            # The reference is trained once for all strategies, by a run of its own. A strategy that is expected to be
-            # worse than doing nothing is there to be seen so.
+            # One run of its own trains the reference for all strategies. A comparison also runs strategies that the
+            # plan expects to be no better than the initial model.
             "output": {"evaluate_every": config.output.evaluate_every, "reference": False, "anyway": True},
         }
     )
@@ -149,7 +133,7 @@ def _problems(config: ComparisonConfig) -> list[ProblemEntry]:
 def _seeds(config: ComparisonConfig) -> list[int]:
     seeds = list(range(config.seeds)) if isinstance(config.seeds, int) else config.seeds
     if not seeds or len(set(seeds)) < len(seeds):
-        raise BadInput(f"seeds = {config.seeds}: give how many (at least 1), or a list of different numbers")
+        raise BadInput(f"seeds = {config.seeds}: give a number of seeds (at least 1), or a list of different seeds")
     return seeds
 
 
@@ -169,7 +153,7 @@ def _grid(config: ComparisonConfig) -> dict[str, list[Any]]:
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys: TOML nests what is written without quotes."""
+    """Turn nested tables into dotted keys, as TOML nests keys without quotes."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -177,16 +161,12 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def combinations(lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Key -> one of its values, for every way to choose them."""
+    """Yield key -> one of its values, in every combination."""
     for values in product(*lists.values()):
         yield dict(zip(lists, values, strict=True))
 
 
 def check_values(key: str, values: Any) -> None:
-    """Refuse what is not a list of different values.
-
-    Raises:
-        BadInput: it is not.
-    """
+    """Raise BadInput for anything but a list of different values."""
     if not isinstance(values, list) or not values or any(values.count(value) > 1 for value in values):
         raise BadInput(f"{key} = {values!r}: must be a list of different values")

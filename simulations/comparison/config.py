@@ -1,4 +1,4 @@
-"""One TOML file a comparison: the sections of a run, with several strategies, problems, seeds and a grid of settings.
+"""A comparison's TOML file: the sections of a run, with several strategies, problems, seeds and a grid of settings.
 
 >>> from simulations.comparison.config import parse_comparison
 >>> comparison = parse_comparison({
@@ -16,6 +16,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from simulations.comparison.cells import Cell, check_strategy, check_values, combinations, expand, flatten
-from simulations.comparison.oracle import oracle_entries, oracle_seed
+from simulations.comparison.oracle import FIRST_SEED, oracle_entries
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.errors import sentences
 from simulations.config.run_config import make_absolute, read_toml
@@ -32,13 +33,7 @@ from userdp.errors import BadInput
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison, checked and expanded.
-
-    Attributes:
-        config: as written.
-        raw: the same as plain values, paths absolute.
-        cells: every run, strategies side by side.
-    """
+    """A comparison: the file's content, the same as plain values with absolute paths, and its cells."""
 
     config: ComparisonConfig
     raw: Mapping[str, Any]
@@ -46,37 +41,28 @@ class Comparison:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of the strategies, in the file's order; those of the oracle after them."""
+        """The labels of the strategies, in the file's order, and then of the oracle's."""
         return tuple(entry.name for entry in (*self.config.strategy, *oracle_entries(self.config)))
 
     @property
     def grid_keys(self) -> tuple[str, ...]:
-        """Dotted keys that vary."""
+        """The dotted keys of the grid."""
         return tuple(flatten(self.config.grid))
 
     @property
-    def directory(self) -> Path:
-        """Where it is written."""
-        return Path(self.config.output.directory) / self.config.name
-
-    @property
     def public_seeds(self) -> range:
-        """Of the federations that tuning searches on."""
+        """The seeds of the federations for tuning."""
         tuning = self.config.tuning
         return range(0) if tuning is None else range(tuning.public_seed, tuning.public_seed + tuning.repeats)
 
     @property
     def oracle_seed(self) -> int:
-        """Of the federation, or the split of a table, that the oracle searches on: none that others use."""
-        return oracle_seed({*self.public_seeds, *(cell.seed for cell in self.cells)})
-
-    def at(self, cell: Cell) -> str:
-        """The problem whose own settings a cell has, in words; nothing where it has none."""
-        own = {entry.label for entry in self.config.problems if entry.strategy.keys() & {cell.strategy, cell.kind}}
-        return f" for problem {cell.problem!r}" if cell.problem in own and not cell.oracle else ""
+        """The seed of the federation, or split of a table, for the oracle's search: a seed with no other use."""
+        taken = {*self.public_seeds, *(cell.seed for cell in self.cells)}
+        return next(seed for seed in count(FIRST_SEED) if seed not in taken)
 
     def candidates(self, cell: Cell) -> list[dict[str, Any]]:
-        """The settings that tuning tries for a cell; none when its strategy is not tuned, or by the oracle."""
+        """Return the settings that tuning tries for a cell; none for an oracle or a strategy without tuning."""
         tuning = self.config.tuning
         if tuning is None or cell.oracle:
             return []
@@ -84,29 +70,29 @@ class Comparison:
         return [] if search is None else list(combinations(flatten(search)))
 
     def toml(self) -> str:
-        """The comparison as a file that can be run again."""
+        """Return the comparison as a file that reproduces it."""
         return tomli_w.dumps(dict(self.raw))
 
 
 def load_comparison(path: str | Path, overrides: Sequence[str] = ()) -> Comparison:
-    """Read a comparison file and expand it.
+    """Read a comparison file and expand it; overrides are those of `simulations.config.run_config.load_config`.
 
-    Args:
-        path: the TOML file. Data paths in it are relative to its folder.
-        overrides: as for `simulations.config.run_config.load_config`.
+    Data paths in the file are relative to its folder.
 
     Raises:
-        BadInput: file missing, TOML syntax, or anything wrong in any cell; one sentence a problem.
+        BadInput: file missing, TOML syntax, or an error in any cell; one sentence for each problem.
     """
     path = Path(path)
     raw = read_toml(path, overrides)
-    for sections in (raw, *_tables(raw.get("problems"))):
+    problems = raw.get("problems")
+    tables = [one for one in problems if isinstance(one, dict)] if isinstance(problems, list) else []
+    for sections in (raw, *tables):
         make_absolute(sections, path.parent)
     return parse_comparison(raw)
 
 
 def parse_comparison(raw: Mapping[str, Any]) -> Comparison:
-    """A comparison from plain values.
+    """Make a comparison from plain values.
 
     Raises:
         BadInput: one sentence for each problem, one a line.
@@ -126,12 +112,7 @@ def parse_comparison(raw: Mapping[str, Any]) -> Comparison:
     return comparison
 
 
-def _tables(value: Any) -> list[Any]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
 def _check_tuning(comparison: Comparison) -> None:
-    """Refuse a search that is not what it declares itself to be."""
     tuning = comparison.config.tuning
     if tuning is None:
         return
@@ -153,24 +134,23 @@ def _check_tuning(comparison: Comparison) -> None:
 
 
 def _check_cells(comparison: Comparison) -> None:
-    """Validate every configuration; seeds do not matter for it."""
     problems: dict[str, None] = {}
-    groups: set[str] = set()
-    for cell in comparison.cells:
-        if cell.group in groups:
-            continue
-        groups.add(cell.group)
+    first = {cell.group: cell for cell in reversed(comparison.cells)}
+    for cell in reversed(first.values()):
         if cell.raw["privacy"].get("noise", "seeded") != "seeded":
             raise BadInput(
-                "privacy.noise: a comparison spends its budget once a run and is a simulation; leave noise out"
+                "privacy.noise: a comparison is a simulation and spends its budget once in each run; remove the key"
             )
+        own = [one.label for one in comparison.config.problems if one.strategy.keys() & {cell.strategy, cell.kind}]
+        place = f" for problem {cell.problem!r}" if cell.problem in own and not cell.oracle else ""
         for options in comparison.candidates(cell) or [{}]:
             try:
                 cell.config(**options)
             except BadInput as error:
-                own = f"strategy {cell.strategy!r}{comparison.at(cell)}: "
                 problems |= dict.fromkeys(
-                    f"{own if line.startswith(('strategy', 'unknown key strategy')) else ''}{line}"
+                    f"strategy {cell.strategy!r}{place}: {line}"
+                    if line.startswith(("strategy", "unknown key strategy"))
+                    else line
                     for line in str(error).split("\n")
                 )
     if problems:

@@ -1,7 +1,7 @@
 """`userdp compare`: strategies x settings x problems x seeds, every cell a run of its own at the same budget.
 
-A cell's directory is named by the hash of its whole configuration, and its last file is cell.json: what is there is
-never run again, so a comparison that was stopped continues where it stood. A cell that failed is a row with its reason.
+A cell's directory is named by the hash of its whole configuration, and its last file is cell.json. A finished cell is
+never run again, so a stopped comparison resumes. A failed cell is a row with its reason.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,45 +31,35 @@ log = logging.getLogger("userdp")
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a cell, a candidate of a search, or a reference without privacy.
+    """One run, of a stage: "cells", "tuning", "oracle" (its search) or "reference".
 
-    Attributes:
-        stage: "cells", "tuning", "oracle" (its search) or "reference".
-        label: of the strategy.
-        config: the run.
-        private: its settings were chosen without looking at the data; where they were not, the run promises nothing.
+    A run is ``private`` if its settings are independent of the data; otherwise it promises nothing.
     """
 
     stage: str
     label: str
     config: RunConfig
     private: bool = True
-    digest: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        text = f"{versions()['userdp']}\n{self.config.toml()}"
-        object.__setattr__(self, "digest", hashlib.sha256(text.encode()).hexdigest())
+    @cached_property
+    def digest(self) -> str:
+        """The hash of version and configuration."""
+        return hashlib.sha256(f"{versions()['userdp']}\n{self.config.toml()}".encode()).hexdigest()
 
     @property
     def folder(self) -> str:
-        """Relative to the comparison's directory."""
+        """The run's directory, relative to the comparison's."""
         return f"{self.stage}/{self.label}-seed{self.config.seed}-{self.digest[:10]}"
 
 
-Watch = Callable[[Job, Record, bool], None]
-"""Called with every finished run, and whether it was made now: those of earlier calls are told as well."""
+Watch = Callable[[Job, Record, bool], None]  # called with every finished run, and whether this call made it
+Execute = Callable[[Sequence[Job], Path], Iterator[tuple[Job, Record]]]
+Search = list[tuple[dict[str, Any], Job]]  # (settings, their run) of everything that a search tries
 
 
 @dataclass(frozen=True)
 class ComparisonOutcome:
-    """What a comparison left.
-
-    Attributes:
-        directory: with results.parquet, rounds.parquet, comparison.toml, comparison.json, report.html, report.md
-            and the cells.
-        rows: of results.parquet.
-        ran: runs that this call made; the others were there.
-    """
+    """The result of a comparison: its directory, the rows of results.parquet, and the number of runs made now."""
 
     directory: Path
     rows: list[dict[str, Any]]
@@ -86,17 +77,17 @@ def compare(
     """Run every cell that has not been run, and write the table and the report.
 
     Args:
-        comparison: what to run.
+        comparison: the comparison.
         workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
-        directory: where to write; ``comparison.directory`` if not given.
-        limit: make at most so many runs, and call what remains "not run yet".
+        directory: where to write; the file's output directory and name if not given.
+        limit: most runs to make; the remaining cells are "not run yet".
         watch: called after every run.
 
     Raises:
         BadInput: the directory cannot be written.
         RunFailed: Ray cannot be started.
     """
-    root = directory or comparison.directory
+    root = directory or Path(comparison.config.output.directory) / comparison.config.name
     try:
         root.mkdir(parents=True, exist_ok=True)
         (root / "comparison.toml").write_text(comparison.toml(), encoding="utf-8")
@@ -104,26 +95,23 @@ def compare(
         raise BadInput(
             f"output.directory: {root} cannot be written ({type(error).__name__}); choose another folder"
         ) from None
-    course = _Course(comparison, root, math.inf if limit is None else limit, watch)
+    state = _State(comparison, root, math.inf if limit is None else limit, watch)
     try:
         with _executor(workers) as execute:
-            course.run(execute)
+            state.run(execute)
     finally:
-        # Also when it is interrupted: the table then says what is missing.
-        rows = course.rows()
-        write_table(root, comparison, rows, course.chosen)
+        # After an interruption the table says what is missing.
+        rows = state.rows()
+        write_table(root, comparison, rows, state.chosen)
     from simulations.comparison.report import render_comparison  # noqa: PLC0415 -- charts are slow to import
 
     render_comparison(root)
-    return ComparisonOutcome(root, rows, course.ran)
-
-
-Execute = Callable[[Sequence[Job], Path], Iterator[tuple[Job, Record]]]
+    return ComparisonOutcome(root, rows, state.ran)
 
 
 @dataclass
-class _Course:
-    """A comparison under way."""
+class _State:
+    """A comparison under way: runs still allowed, runs made, records by digest, chosen settings by group of cells."""
 
     comparison: Comparison
     root: Path
@@ -134,33 +122,29 @@ class _Course:
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, execute: Execute) -> None:
-        """References and searches first, then the cells with what was found."""
-        searches = {
-            cell.group: self._search(cell) for cell in self.comparison.cells if self.comparison.candidates(cell)
-        }
-        looking = {cell.group: cell for cell in reversed(self.comparison.cells) if cell.oracle}
-        searches |= {group: self._look(cell) for group, cell in reversed(looking.items())}
-        references = [reference_job(cell) for cell in self.comparison.cells]
+        cells = self.comparison.cells
+        searches = {cell.group: self._tuning(cell) for cell in cells if self.comparison.candidates(cell)}
+        first = {cell.group: cell for cell in reversed(cells) if cell.oracle}
+        searches |= {group: self._oracle(cell) for group, cell in reversed(first.items())}
+        references = [reference_job(cell) for cell in cells]
         self._finish([*references, *(job for jobs in searches.values() for _, job in jobs)], execute)
         self.chosen = {group: choice for group, jobs in searches.items() if (choice := self._best(jobs)) is not None}
-        ready = [job for cell in self.comparison.cells if (job := self._job(cell)) is not None]
-        self._finish(ready, execute)
+        self._finish([job for cell in cells if (job := self._job(cell)) is not None], execute)
 
-    def _search(self, cell: Cell) -> list[tuple[dict[str, Any], Job]]:
-        """(settings, run on a public federation) of everything that tuning tries for a cell."""
+    def _tuning(self, cell: Cell) -> Search:
         return [
             (options, Job("tuning", cell.strategy, cell.config(seed=seed, **options)))
             for options in self.comparison.candidates(cell)
             for seed in self.comparison.public_seeds
         ]
 
-    def _look(self, cell: Cell) -> list[tuple[dict[str, Any], Job]]:
-        """(settings, run) of everything that the oracle tries for a cell: on a seed of its own, of the same data."""
+    def _oracle(self, cell: Cell) -> Search:
+        """Return the runs of the oracle, on the same data with a seed of its own."""
         seed = self.comparison.oracle_seed
         try:
             settings = scales_of(cell.config(seed=seed), self.root / "oracle").settings()
         except Exception as error:
-            # Whoever's data cannot be looked at cannot be trained on either: the cells say why.
+            # The cells fail on the same data and give the reason.
             log.warning("the oracle could not look at the data (%s): it has no settings to try", type(error).__name__)
             settings = [{}]
         return [
@@ -168,8 +152,7 @@ class _Course:
             for options in settings
         ]
 
-    def _best(self, jobs: Sequence[tuple[dict[str, Any], Job]]) -> dict[str, Any] | None:
-        """The settings with the least mean of the main metric, or None while runs are missing."""
+    def _best(self, jobs: Search) -> dict[str, Any] | None:
         if any(job.digest not in self.records for _, job in jobs):
             return None
         totals: dict[str, float] = {}
@@ -180,7 +163,7 @@ class _Course:
         return best
 
     def _job(self, cell: Cell) -> Job | None:
-        """The run of a cell, once its settings are known."""
+        """Return the run of a cell; None until its settings are chosen."""
         if not cell.oracle and not self.comparison.candidates(cell):
             return Job("cells", cell.strategy, cell.config())
         options = self.chosen.get(cell.group)
@@ -189,7 +172,6 @@ class _Course:
         return Job("cells", cell.strategy, cell.config(**options), private=not cell.oracle)
 
     def _finish(self, jobs: Sequence[Job], execute: Execute) -> None:
-        """Look up what was run before, and run the rest."""
         missing = []
         for job in {job.digest: job for job in jobs}.values():
             record = finished(self.root / job.folder, job.digest)
@@ -208,34 +190,25 @@ class _Course:
             self.watch(job, record, made_now)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a cell, in the order of the file."""
         rows = []
         for cell in self.comparison.cells:
             job = self._job(cell)
             record = self.records.get(job.digest) if job else None
             reference = self.records.get(reference_job(cell).digest)
-            tuned = self.chosen.get(cell.group)
-            rows.append(
-                row(
-                    cell,
-                    record or {"error_private": NOT_RUN},
-                    reference,
-                    tuned,
-                    job.folder if job is not None else None,
-                )
-            )
+            folder = job.folder if job else None
+            rows.append(row(cell, record or {"error_private": NOT_RUN}, reference, self.chosen.get(cell.group), folder))
         return rows
 
 
 def reference_job(cell: Cell) -> Job:
-    """Training without privacy on a cell's data: the same run for all strategies and all budgets."""
+    """Return the run without privacy on a cell's data, which all strategies and budgets share."""
     config = cell.reference()
     budget = config.privacy.model_copy(update={"epsilon": 1.0, "delta": 1e-12, "trust": "server", "colluding": 0.0})
     return Job("reference", "non_private", config.model_copy(update={"privacy": budget}))
 
 
 def measured(record: Record) -> float:
-    """The main metric of a run; infinite for one that failed or measured nothing."""
+    """Return the main metric of a run; infinite if it failed or measured nothing."""
     metrics = (record.get("result") or {}).get("metrics") or {}
     name = main_metric(metrics)
     value = None if record.get("error_private") or name is None else metrics[name]
@@ -244,11 +217,10 @@ def measured(record: Record) -> float:
 
 @contextmanager
 def _executor(workers: int | None) -> Iterator[Execute]:
-    """How runs are made: in this process, or in Ray processes that are stopped afterwards."""
     if workers == 0:
         yield _one_by_one
         return
-    # As Ray will do by itself in future; it warns where this is not said.
+    # Ray's future default; without it Ray prints a warning.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray  # noqa: PLC0415
 
@@ -271,7 +243,7 @@ def _one_by_one(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]
 
 
 def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
-    """One Ray task a run, with one CPU; in the order in which they finish."""
+    """Make each run in a Ray task with one CPU; yield in the order in which they finish."""
     import ray  # noqa: PLC0415
 
     task = ray.remote(num_cpus=1, max_retries=0)(run_job)
@@ -286,8 +258,6 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
         try:
             record: Record = ray.get(done)
         except ray.exceptions.RayError as error:
-            record = {
-                "digest": waiting[done].digest,
-                "error_private": f"the process of this cell ended ({type(error).__name__})",
-            }
+            reason = f"the process of this cell ended ({type(error).__name__})"
+            record = {"digest": waiting[done].digest, "error_private": reason}
         yield waiting[done], record

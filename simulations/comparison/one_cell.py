@@ -1,4 +1,4 @@
-"""A run of a comparison in the process that makes it, which imports no more than a run needs, and what it leaves."""
+"""One run of a comparison and its record; this module imports no more than a run needs."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ Record = dict[str, Any]
 
 
 def finished(directory: Path, digest: str) -> Record | None:
-    """What a run left, if it was this configuration and it did not fail: failures are tried again."""
+    """Return the record of a finished run with this configuration; None after a failure, so that it is repeated."""
     try:
         record: Record = json.loads((directory / DONE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -28,10 +28,10 @@ def finished(directory: Path, digest: str) -> Record | None:
 
 
 def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
-    """Run a configuration, and leave cell.json as the very last file; not ``private``, without any promise.
+    """Run a configuration and write cell.json last; remove the guarantee if the run is not ``private``.
 
-    Returns:
-        digest, error_private (None or the reason), seconds, result (of result.json, or None), numbers (of the plan).
+    The record holds digest, error_private (None or the reason), seconds, result, numbers (of the plan),
+    predicted_excess.
     """
     started, error = time.perf_counter(), None
     (directory / DONE).unlink(missing_ok=True)
@@ -47,15 +47,16 @@ def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
         from simulations.comparison.oracle import take_promise_back  # noqa: PLC0415 -- few runs are an oracle's
 
         take_promise_back(directory)
-    planned = _stored(directory / "plan.json") or {}
+    files = [directory / name for name in ("plan.json", "result.json")]
+    plan, result = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None for file in files)
     record: Record = plain(
         {
             "digest": digest,
             "error_private": error,
             "seconds": time.perf_counter() - started,
-            "result": _stored(directory / "result.json"),
-            "numbers": planned.get("numbers", {}),
-            "predicted_excess": (planned.get("forecast") or {}).get("predicted_excess"),
+            "result": result,
+            "numbers": (plan or {}).get("numbers", {}),
+            "predicted_excess": ((plan or {}).get("forecast") or {}).get("predicted_excess"),
         }
     )
     directory.mkdir(parents=True, exist_ok=True)
@@ -63,10 +64,3 @@ def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
     partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, directory / DONE)
     return record
-
-
-def _stored(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values

@@ -1,41 +1,30 @@
 """Charts of a comparison, in the style of a run's. Strategies differ by colour and by marker."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 
 from simulations.reports.explain import shown
-from simulations.reports.plots import BLUE, INK, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, STYLE, figure_and_axes, svg
+from simulations.reports.plots import BLUE, INK, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, drawing, svg
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
-_PARTS = (("initial", INITIAL), ("constant", CONSTANT), ("non_private", NON_PRIVATE))
-_LEVELS = tuple((part, name, *LEVELS[name]) for part, name in _PARTS)
-"""(of a point, what it is called, colour, dashes)"""
+_LEVELS = {"initial": INITIAL, "constant": CONSTANT, "non_private": NON_PRIVATE}  # field of a point -> label
 _COLOURS = (BLUE, ORANGE, "#8b5cf6", "#0d9488", "#db2777", "#84780a", "#64748b", "#0891b2", "#b45309", "#7c3aed")
 _MARKERS = "osD^vP*XhH"
-_MARKER_SPACING = 0.08
-"""Of markers along a curve of many points, as a share of the chart's diagonal."""
+_MARKER_SPACING = 0.08  # distance of markers along a curve with many points, as a share of the chart's diagonal
 _MANY_POINTS = 12
 _LEGEND = {name: value for name, value in LEGEND.items() if name != "bbox_to_anchor"} | {"loc": "outside upper center"}
-_LOG_AXIS_FROM = 4.0
-"""A logarithmic horizontal axis from this ratio of the largest to the smallest setting on."""
-_LOG_ROUNDS_FROM = 10.0
-"""The same for the most and the fewest rounds of a strategy."""
-_FIRST_ROUND = 0.4
-"""Width of the first round on a logarithmic axis, in decades."""
-_ROOM = 0.06
-"""Least distance of two labels of an axis, as a share of it."""
-_PRIVACY_COSTS = 2.0
-"""Privacy is said to cost more than sampling from this ratio of the risks with and without it on."""
-_DEEPER = 5.0
-"""How much further down the axis may go for a guide."""
-_BESIDE = 0.6
-"""How far below the line that it is to be compared with a guide is drawn."""
+_LOG_AXIS_FROM = 4.0  # ratio of the largest to the smallest setting at which the horizontal axis becomes logarithmic
+_LOG_ROUNDS_FROM = 10.0  # ratio of the most to the fewest rounds at which the axis of rounds becomes logarithmic
+_FIRST_ROUND = 0.4  # width of the first round on a logarithmic axis, in decades
+_ROOM = 0.06  # least distance of two labels of an axis, as a share of the axis
+_PRIVACY_COSTS = 2.0  # ratio of the risks with and without privacy at which privacy is said to cost more than sampling
+_DEEPER = 5.0  # factor by which the axis may be extended downwards for a guide
+_BESIDE = 0.6  # ratio of a guide to the curve that it is drawn below
 
 
 def sweep_chart(
@@ -46,124 +35,104 @@ def sweep_chart(
     title: str,
     power: float | None = None,
 ) -> tuple[str, bool]:
-    """The main metric against one setting: median with minimum and maximum over seeds.
+    """Draw the main metric against the setting ``key``: median with minimum and maximum over seeds.
 
-    Args:
-        points: of a report, by increasing value of ``key``.
-        key: dotted key of the horizontal axis.
-        name: of the axis.
-        labels: the strategies, in the order of their colours.
-        title: said by screen readers.
-        power: the slope that theory predicts where privacy costs more than sampling.
+    Points are sorted by the setting, whose axis is called ``name``; labels are in the order of their colours; screen
+    readers read the title out. ``power`` is the slope that theory predicts where privacy costs more than sampling.
 
     Returns:
-        SVG, and whether the predicted slope is in it; "" if nothing was measured. No slope is drawn unless both axes
-        are logarithmic and the best private strategy at the end where privacy costs most has a risk that is less than
-        the initial model's and at least twice that without privacy.
+        SVG ("" without measurements), and whether the predicted slope is drawn: only if both axes are logarithmic and
+        the best private strategy at the end where privacy costs most has a risk below the initial model's and at least
+        twice the risk without privacy.
     """
-    if not any(line["median"] is not None for point in points for line in point["ranking"]):
-        return "", False
     at = [float(point["values"][key]) for point in points]
+    placed = [
+        (x, line) for x, one in zip(at, points, strict=True) for line in one["ranking"] if line["median"] is not None
+    ]
+    if not placed:
+        return "", False
     seen = [
         *(line[part] for point in points for line in point["ranking"] for part in ("low", "high")),
-        *(point[part] for point in points for part, *_ in _LEVELS),
+        *(point[part] for point in points for part in _LEVELS),
     ]
-    with mpl.rc_context(STYLE):
-        figure, axes = figure_and_axes(height=_height(labels))
+    with drawing(name, points[0]["metric"], _height(labels)) as (figure, axes):
         edge = _metric_axis(axes, seen)
         for index, label in enumerate(labels):
-            found = [
-                (x, line)
-                for x, point in zip(at, points, strict=True)
-                for line in point["ranking"]
-                if line["strategy"] == label and line["median"] is not None
-            ]
+            found = [(x, line) for x, line in placed if line["strategy"] == label]
             if found:
                 _curve(axes, index, label, [x for x, _ in found], [line for _, line in found], edge)
-        for part, label, colour, dash in _LEVELS:
-            level = [
-                (x, max(edge, point[part])) for x, point in zip(at, points, strict=True) if point[part] is not None
-            ]
+        for part, label in _LEVELS.items():
+            level = [(x, max(edge, one[part])) for x, one in zip(at, points, strict=True) if one[part] is not None]
             if level:
+                colour, dash = LEVELS[label]
                 axes.plot(*zip(*level, strict=True), color=colour, linestyle=dash, label=label, zorder=3)
         _settings_axis(axes, at)
         drawn = power is not None and _guide(axes, points, at, power)
-        axes.set_xlabel(name)
-        axes.set_ylabel(points[0]["metric"])
         _legend(figure, axes)
         return svg(figure, title), drawn
 
 
 def rounds_chart(point: Mapping[str, Any], labels: Sequence[str], title: str) -> str:
-    """The main metric by round, from the initial model on: median with minimum and maximum over seeds.
+    """Draw the main metric by round, from the initial model on: median with minimum and maximum over seeds.
 
-    Args:
-        point: of a report; ``point["course"]`` holds strategy -> [{"round", "median", "low", "high"}].
-        labels: the strategies, in the order of their colours.
-        title: said by screen readers.
-
-    Returns:
-        SVG; "" if no round was measured.
+    ``point["course"]`` holds strategy -> [{"round", "median", "low", "high"}]; the result is "" without measured
+    rounds.
     """
     courses = {label: point["course"][label] for label in labels if point["course"].get(label)}
     if not courses:
         return ""
-    levels = [(point[part], *look) for part, *look in _LEVELS if point[part] is not None]
     start = point["initial"]
     first = [] if start is None else [{"round": 0, "median": start, "low": start, "high": start}]
     seen = [line[part] for course in courses.values() for line in course for part in ("low", "high")]
-    with mpl.rc_context(STYLE):
-        figure, axes = figure_and_axes(height=_height(labels))
-        edge = _metric_axis(axes, [*seen, *(level for level, *_ in levels)])
+    with drawing("round", point["metric"], _height(labels)) as (figure, axes):
+        edge = _metric_axis(axes, [*seen, *(point[part] for part in _LEVELS)])
         for index, label in enumerate(labels):
             if label in courses:
                 course = [*first, *courses[label]]
                 _curve(axes, index, label, [line["round"] for line in course], course, edge)
-        for level, label, colour, dash in levels:
-            axes.axhline(max(edge, level), color=colour, linestyle=dash, label=label, zorder=3)
+        _level_lines(axes.axhline, point, edge)
         _rounds_axis(axes, [course[-1]["round"] for course in courses.values()])
-        axes.set_xlabel("round")
-        axes.set_ylabel(point["metric"])
         _legend(figure, axes)
         return svg(figure, title)
 
 
 def dot_chart(point: Mapping[str, Any]) -> str:
-    """The strategies of one point: median and interval, best on top; lines for the references.
+    """Draw the strategies of one point: median and interval, best on top, with lines for the reference models.
 
-    Returns:
-        SVG; "" if nothing was measured.
+    Returns SVG; "" without measurements.
     """
     lines = [line for line in point["ranking"] if line["median"] is not None]
     if not lines:
         return ""
-    levels = [(point[part], *look) for part, *look in _LEVELS if point[part] is not None]
-    edge = _edge([*(line[part] for line in lines for part in ("low", "high")), *(level for level, *_ in levels)])
-    with mpl.rc_context(STYLE):
-        figure, axes = figure_and_axes(height=1.2 + 0.3 * len(lines))
+    edge = _edge([*(line[part] for line in lines for part in ("low", "high")), *(point[part] for part in _LEVELS)])
+    with drawing(point["metric"], "", 1.2 + 0.3 * len(lines)) as (figure, axes):
         for row, line in enumerate(lines):
-            colour, marker, label = (RED, "X", "worse than nothing") if line["worse"] else (BLUE, "o", None)
+            colour, marker, label = (RED, "X", "no better than the baseline") if line["worse"] else (BLUE, "o", None)
             ends = [max(edge, line["low"]), max(edge, line["high"])]
             axes.plot(ends, [row, row], color=colour, lw=5, alpha=0.3, solid_capstyle="round")
             middle = max(edge, line["median"])
             axes.plot(middle, row, color=colour, marker=marker, markersize=6, linestyle="", label=label, clip_on=False)
-        for level, label, colour, dash in levels:
-            axes.axvline(max(edge, level), color=colour, linestyle=dash, label=label, zorder=3)
+        _level_lines(axes.axvline, point, edge)
         if edge > 0:
             axes.set_xscale("log")
             axes.set_xlim(left=edge)
             axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(lines)), [line["strategy"] for line in lines])
         axes.invert_yaxis()
-        axes.set_xlabel(point["metric"])
         _legend(figure, axes)
         return svg(figure, f"{point['metric']} of each strategy, {point['index']}")
+
+
+def _level_lines(draw: Any, point: Mapping[str, Any], edge: float) -> None:
+    for part, label in _LEVELS.items():
+        if point[part] is not None:
+            colour, dash = LEVELS[label]
+            draw(max(edge, point[part]), color=colour, linestyle=dash, label=label, zorder=3)
 
 
 def _curve(
     axes: Axes, index: int, label: str, at: Sequence[float], lines: Sequence[Mapping[str, float]], edge: float
 ) -> None:
-    """Medians and the band about them; what lies below the edge of the chart is drawn on it."""
     colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
     every = _MARKER_SPACING if len(at) > _MANY_POINTS else 1
     medians, low, high = ([max(edge, line[part]) for line in lines] for part in ("median", "low", "high"))
@@ -172,39 +141,27 @@ def _curve(
 
 
 def _guide(axes: Axes, points: Sequence[Mapping[str, Any]], at: Sequence[float], power: float) -> bool:
-    """A thin line of the predicted slope beside the best private strategy, from the end where privacy costs most."""
+    """Draw a line of the predicted slope below the best private strategy, from the end where privacy costs most."""
     end = 0 if power < 0 else -1
-    point = points[end]
-    good = [line["median"] for line in point["ranking"] if line["holds"] and line["median"] and not line["worse"]]
-    floor = point["non_private"] or 0.0
-    # A floor of zero lies on the edge of the chart, which then has to stay where it is.
-    if (
-        floor <= 0
-        or axes.get_xscale() != "log"
-        or axes.get_yscale() != "log"
-        or not good
-        or min(good) < _PRIVACY_COSTS * floor
-    ):
+    good = [line["median"] for line in points[end]["ranking"] if line["holds"] and line["median"] and not line["worse"]]
+    floor = points[end]["non_private"] or 0.0
+    # A floor of zero lies on the edge of the chart, which then must not move.
+    logarithmic = axes.get_xscale() == axes.get_yscale() == "log"
+    if floor <= 0 or not logarithmic or not good or min(good) < _PRIVACY_COSTS * floor:
         return False
     low, high = axes.get_ylim()
     values = [_BESIDE * min(good) * (x / at[end]) ** power for x in at]
-    axes.plot(at, values, color=INK, alpha=0.55, linewidth=1.0, label=f"theory: slope {_signed(power)}")
+    signed = f"{power:+g}".replace("-", "\N{MINUS SIGN}")
+    axes.plot(at, values, color=INK, alpha=0.55, linewidth=1.0, label=f"theory: slope {signed}")
     axes.set_ylim(max(min(0.8 * min(values), low), low / _DEEPER), high)
     return True
 
 
-def _signed(power: float) -> str:
-    """A slope with a minus sign as wide as a plus sign."""
-    return f"{power:+g}".replace("-", "\N{MINUS SIGN}")
-
-
 def _height(labels: Sequence[str]) -> float:
-    """Of a chart whose legend has two columns, in inches."""
     return 3.2 + 0.2 * (len(labels) // 2)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Above the chart, in as many columns as there is room for."""
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     if unique:
@@ -213,7 +170,6 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _settings_axis(axes: Axes, at: Sequence[float]) -> None:
-    """Ticks at the settings, logarithmic where they are far apart; labels that would touch are left out."""
     values = sorted(set(at))
     place = [float(value) for value in values]
     if values[0] > 0 and values[-1] >= _LOG_AXIS_FROM * values[0]:
@@ -224,7 +180,7 @@ def _settings_axis(axes: Axes, at: Sequence[float]) -> None:
 
 
 def _labels(values: Sequence[float], place: Sequence[float]) -> list[str]:
-    """Of ticks at ``place``, in any unit and increasing; empty where it would touch the one before."""
+    """Label ticks at increasing places; a label that would touch the one before is empty."""
     room, last, labels = _ROOM * (place[-1] - place[0]), -math.inf, []
     for value, where in zip(values, place, strict=True):
         fits = where - last >= room
@@ -234,7 +190,7 @@ def _labels(values: Sequence[float], place: Sequence[float]) -> list[str]:
 
 
 def _brief(value: float) -> str:
-    """A tick's label of at most four or five characters: 10,000 is 10k."""
+    """Format a tick's label with at most four or five characters: 10,000 is 10k."""
     for size, unit in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= 10 * size or (abs(value) >= size and value % size == 0):
             return f"{value / size:.4g}{unit}"
@@ -242,7 +198,7 @@ def _brief(value: float) -> str:
 
 
 def _rounds_axis(axes: Axes, rounds: Sequence[int]) -> None:
-    """From round 0, the initial model; logarithmic beyond 1 where some strategies take many more rounds than others."""
+    """Start the axis at round 0; make it logarithmic if some strategies take many more rounds than others."""
     if max(rounds) < _LOG_ROUNDS_FROM * min(rounds):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         return
@@ -253,8 +209,8 @@ def _rounds_axis(axes: Axes, rounds: Sequence[int]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _metric_axis(axes: Axes, values: Sequence[float | None]) -> float:
-    """Logarithmic where the values are far apart; returns their edge."""
+def _metric_axis(axes: Axes, values: Iterable[float | None]) -> float:
+    """Make the axis logarithmic if the values are far apart; return its edge."""
     known = [value for value in values if value is not None]
     edge = _edge(known)
     if edge > 0:
@@ -263,11 +219,12 @@ def _metric_axis(axes: Axes, values: Sequence[float | None]) -> float:
     return edge
 
 
-def _edge(values: Sequence[float]) -> float:
-    """Where zero, an exact optimum, is drawn if the axis is logarithmic; minus infinity if it is not.
+def _edge(values: Iterable[float | None]) -> float:
+    """Return the place of zero, an exact optimum, on a logarithmic axis; minus infinity for a linear axis.
 
-    It is where values, none of them negative, span so much that they are shown by their logarithm.
+    The axis is logarithmic if no value is negative and the positive values span at least a factor ``LOG_FROM``.
     """
-    positive = [value for value in values if value > 0]
-    wide = bool(positive) and min(values) >= 0 and max(positive) >= LOG_FROM * min(positive)
+    known = [value for value in values if value is not None]
+    positive = [value for value in known if value > 0]
+    wide = bool(positive) and min(known) >= 0 and max(positive) >= LOG_FROM * min(positive)
     return 0.5 * min(positive) if wide else -math.inf

@@ -1,61 +1,244 @@
-"""The rankings of a comparison as plain text, for a terminal, a log, or a file that standard output goes to."""
+"""The rankings of a comparison, at every point of its grid and as plain text for a terminal, a log or a file."""
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulations.comparison.oracle import ORACLE
-from simulations.comparison.report import costs_together, ranked_points
-from simulations.reports.explain import percent, shown
-from simulations.reports.standing import NON_PRIVATE
+import pandas as pd
 
-_HEAD = ("strategy", "median", "min to max")
-_LAST = "way to no privacy (private)"
+from simulations.comparison.oracle import ORACLE
+from simulations.comparison.table import ROUNDS, SUMMARY, TABLE
+from simulations.comparison.together import sentences
+from simulations.reports.explain import digits_apart, percent, shown, shown_claim, shown_promise
+from simulations.reports.report import check_files
+from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
+
+_NO_GAP = 1e-6  # relative improvement of training without privacy over the baseline that counts as rounding
+_FEWEST_RANKED = 4  # fewest strategies for a rank correlation
+
+
+def read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any], list[str]]:
+    """Read the cells, the summary, and the keys of the grid with more than one value.
+
+    Raises:
+        BadInput: the directory lacks a file of a comparison.
+    """
+    check_files(directory, (TABLE, ROUNDS, SUMMARY, "comparison.toml"), "a comparison, such as comparisons/...")
+    frame = pd.read_parquet(directory / TABLE)
+    summary: dict[str, Any] = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
+    return frame, summary, [key for key in summary["grid"] if frame[key].nunique() > 1]
+
+
+def oracles_of(summary: Mapping[str, Any]) -> set[str]:
+    """Return the labels of oracle strategies; comparisons of earlier versions have none."""
+    return {label for label, entry in summary.get("strategies", {}).items() if entry.get("oracle")}
+
+
+def ranked_points(frame: pd.DataFrame, summary: Mapping[str, Any], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Rank the strategies at every point of the grid, in the file's order; keys have more than one value."""
+    oracles = oracles_of(summary)
+    return [
+        _point(str(problem), dict(zip(keys, map(_plain, values), strict=True)), cells, summary["labels"], oracles)
+        for (problem, *values), cells in frame.groupby(["problem", *keys], sort=False)
+    ]
+
+
+def _point(
+    problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Sequence[str], oracles: Collection[str]
+) -> dict[str, Any]:
+    constant = median(cells["constant"]) if "constant" in cells else None  # comparisons of earlier versions have none
+    initial, free = median(cells["initial"]), median(cells["reference_private"])
+    zero = initial if constant is None else constant
+    lines = [
+        _line(label, cells[cells["strategy"] == label], zero, free) | {"oracle": label in oracles} for label in labels
+    ]
+    lines.sort(key=lambda line: math.inf if line["median"] is None else line["median"])
+    names = dict.fromkeys(str(name) for name in cells["main_metric"].dropna())
+    return {
+        "index": ", ".join([problem, *in_words(values)]),
+        "problem": problem,
+        "values": values,
+        "epsilon": float(cells["epsilon"].min()),
+        "mixed": cells["relation"][cells["holds"].eq(other=True)].nunique() > 1,
+        # A median looks equal to the baseline only if it is.
+        "digits": max(digits_apart([line["median"], zero]) for line in lines),
+        "metric": next(iter(names), "no metric").replace("_", " "),
+        "zero_name": INITIAL if constant is None else CONSTANT,
+        "zero": zero,
+        "constant": constant,
+        "initial": initial,
+        "non_private": free,
+        "references": [
+            (name, value, _closed(value, zero, free))
+            for name, value in ((CONSTANT, constant), (INITIAL, initial), (NON_PRIVATE, free))
+            if value is not None or name != CONSTANT
+        ],
+        "stuck": _stuck(zero, free),
+        "ranking": lines,
+    }
+
+
+def _line(label: str, rows: pd.DataFrame, zero: float | None, free: float | None) -> dict[str, Any]:
+    good = rows["value"].dropna()
+    middle = median(good)
+    return {
+        "strategy": label,
+        "median": middle,
+        "low": None if good.empty else float(good.min()),
+        "high": None if good.empty else float(good.max()),
+        "seeds": len(good),
+        "failed": len(rows) - len(good),
+        "reason": next(iter(rows["error_private"].dropna()), None),
+        "worse": middle is not None and zero is not None and middle >= zero,
+        "closed": _closed(middle, zero, free),
+        "terms": _terms(rows),
+        "holds": bool(rows["holds"].dropna().all()) if rows["holds"].notna().any() else None,
+    }
+
+
+def _terms(rows: pd.DataFrame) -> str:
+    given = rows[rows["holds"].eq(other=True)]
+    if given.empty:
+        return ""
+    # The numbers of a plan are the same for all seeds.
+    one = given.iloc[0]
+    words = f"{one['unit']} level, {one['relation'].replace('_', ' ')}"
+    if one["relation"] != "replace_one":
+        words += f"; to replace one: {replaced(one)}"
+    if one["unit"] == "user" and pd.notna(one["group"]) and pd.notna(one["sample_level_epsilon"]):
+        user, sample = (shown_claim(float(one[name])) for name in ("spent_epsilon", "sample_level_epsilon"))
+        words += (
+            f"; epsilon = {user} for a user of {shown(int(one['group']))} samples by group privacy: "
+            f"noise calibrated to epsilon = {sample} per sample"
+        )
+    return words
+
+
+def replaced(row: "pd.Series[Any]") -> str:
+    """Describe the promise for replacing one user that follows from one for adding or removing a user."""
+    epsilon, delta = (float(row[f"replace_one_{name}"]) for name in ("epsilon", "delta"))
+    return shown_promise(epsilon, delta, int(row["users"]))
+
+
+def median(values: pd.Series) -> float | None:
+    """Return the median of the known values; None if none is known."""
+    known = values.dropna()
+    return None if known.empty else float(known.astype(float).median())
+
+
+def in_words(values: Mapping[str, Any]) -> list[str]:
+    """Format a point of the grid as "name = value" for each key."""
+    return [f"{short(key)} = {shown(value)}" for key, value in values.items()]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def short(key: str) -> str:
+    """Return the last part of a dotted key, in words."""
+    return key.rpartition(".")[2].replace("_", " ")
+
+
+def _stuck(zero: float | None, free: float | None) -> bool:
+    """Return whether training without privacy is no better than the baseline, up to rounding."""
+    return zero is not None and free is not None and zero - free <= _NO_GAP * max(abs(zero), abs(free))
+
+
+def _closed(value: float | None, zero: float | None, free: float | None) -> float | None:
+    """Return the closed share of the gap between baseline and training without privacy; None without a gap."""
+    if value is None or zero is None or free is None or _stuck(zero, free):
+        return None
+    return (zero - value) / (zero - free)
+
+
+def overall(points: Sequence[dict[str, Any]], labels: Sequence[str], oracles: Collection[str]) -> list[dict[str, Any]]:
+    """Count over all points how often each strategy is first, no better than the baseline, or fails; best first."""
+    ranked = pd.DataFrame([line | {"at": point["index"]} for point in points for line in point["ranking"]])
+    private = ranked[ranked["holds"].fillna(value=True).astype(bool) & ~ranked["strategy"].isin(list(oracles))]
+    best = private[private["median"] == private.groupby("at")["median"].transform("min")]
+    lines = []
+    for label in labels:
+        own = ranked[ranked["strategy"] == label]
+        lines.append(
+            {
+                "strategy": label,
+                "private": label in set(private["strategy"]),
+                "oracle": label in oracles,
+                "first": int((best["strategy"] == label).sum()),
+                "worse": int(own["worse"].sum()),
+                "failed": int(own["failed"].sum()),
+                "closed": median(own["closed"]),
+            }
+        )
+    return sorted(lines, key=lambda line: (not line["private"], -line["first"], -(line["closed"] or -math.inf)))
+
+
+def foresight(frame: pd.DataFrame, keys: Collection[str], left_out: Collection[str]) -> dict[str, float | int] | None:
+    """Compute Spearman's rank correlation of predicted excess risk and main metric over strategies.
+
+    The result is the mean over "points", with at most this many "strategies" each; None if no point has enough
+    strategies with a prediction and a measurement.
+    """
+    if "predicted_excess" not in frame:
+        return None  # a comparison of an earlier version
+    known = frame[~frame["strategy"].isin(list(left_out))].dropna(subset=["predicted_excess", "value"])
+    found, most = [], 0
+    for _, cells in known.groupby(["problem", *keys], sort=False):
+        medians = cells.groupby("strategy")[["predicted_excess", "value"]].median()
+        if len(medians) >= _FEWEST_RANKED and medians.nunique().min() > 1:
+            found.append(float(medians.rank().corr().to_numpy()[0, 1]))
+            most = max(most, len(medians))
+    return {"correlation": sum(found) / len(found), "points": len(found), "strategies": most} if found else None
+
+
+# As plain text -----------------------------------------------------------------------------------------------------
 
 
 def rankings(directory: Path) -> str:
-    """One table for every point of the grid, the best strategy first, and what all runs cost together.
-
-    Raises:
-        BadInput: the directory does not hold a comparison's files.
-    """
-    return "\n\n".join([*map(_ranking, ranked_points(directory)), *costs_together(directory)])
+    """Format a table for every point of the grid, best strategy first, and the total cost; BadInput: see `read`."""
+    frame, summary, keys = read(directory)
+    return "\n\n".join([*map(_table, ranked_points(frame, summary, keys)), *sentences(summary)])
 
 
-def _ranking(point: dict[str, Any]) -> str:
-    head = (*_HEAD, f"beside the {point['zero_name']}", _LAST)
-    lines = [head, *(_line(one, point) for one in point["ranking"])]
-    for name, value, way in point["references"]:
-        told = f"{name} (private)" if name == NON_PRIVATE else name
-        lines.append((told, _number(value, point), "", "", "-" if way is None else percent(way)))
-    seeds = max((one["seeds"] for one in point["ranking"]), default=0)
-    over = f"median over {seeds} seed{'' if seeds == 1 else 's'}"
-    table = f"{point['index']}: {point['metric']}, {over}, smaller is better\n{_aligned(lines)}"
-    return f"{table}\n  {ORACLE}" if any(one["oracle"] for one in point["ranking"]) else table
+def _table(point: dict[str, Any]) -> str:
+    head = ("strategy", "median", "min to max", f"against the {point['zero_name']}", "gap closed (private)")
+    rows: list[tuple[str, ...]] = [head, *(_row(line, point) for line in point["ranking"])]
+    digits = partial(shown, digits=point["digits"])
+    for name, value, closed in point["references"]:
+        label = f"{name} (private)" if name == NON_PRIVATE else name
+        rows.append((label, _dash(value, digits), "", "", _dash(closed, percent)))
+    seeds = max((line["seeds"] for line in point["ranking"]), default=0)
+    title = (
+        f"{point['index']}: {point['metric']}, median over {seeds} seed{'' if seeds == 1 else 's'}, smaller is better"
+    )
+    note = [f"  {ORACLE}"] if any(line["oracle"] for line in point["ranking"]) else []
+    return "\n".join([title, *_aligned(rows), *note])
 
 
-def _line(one: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
-    """A strategy's cells of the table."""
-    plain = one["oracle"] or one["holds"] is not False
-    name = one["strategy"] if plain else f"{one['strategy']} (no privacy)"
-    if one["median"] is None:
-        return name, "-", "-", f"no result: {one['failed']} failed", "-"
-    beside = _beside(one["median"], point["zero"]) + (f"; {one['failed']} failed" if one["failed"] else "")
-    spread = f"{shown(one['low'])} to {shown(one['high'])}"
-    return name, _number(one["median"], point), spread, beside, "-" if one["closed"] is None else percent(one["closed"])
+def _row(line: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
+    name = line["strategy"] if line["oracle"] or line["holds"] is not False else f"{line['strategy']} (no privacy)"
+    if line["median"] is None:
+        return name, "-", "-", f"no result: {line['failed']} failed", "-"
+    verdict = _against(line["median"], point["zero"]) + (f"; {line['failed']} failed" if line["failed"] else "")
+    spread = f"{shown(line['low'])} to {shown(line['high'])}"
+    return name, shown(line["median"], point["digits"]), spread, verdict, _dash(line["closed"], percent)
 
 
-def _beside(median: float, zero: float | None) -> str:
+def _against(value: float, zero: float | None) -> str:
     if zero is None:
         return "not measured"
-    return "better" if median < zero else "as good, no better" if median == zero else "WORSE"
+    return "better" if value < zero else "equal, no better" if value == zero else "WORSE"
 
 
-def _number(value: float | None, point: dict[str, Any]) -> str:
-    return "-" if value is None else shown(value, point["digits"])
+def _dash(value: float | None, formatted: Callable[[float], str]) -> str:
+    return "-" if value is None else formatted(value)
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(f"  {line}".rstrip() for line in padded)
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

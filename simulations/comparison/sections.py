@@ -1,4 +1,4 @@
-"""The sections of a comparison's file: what may be written, and what each key means."""
+"""The sections and keys of a comparison's file."""
 
 from typing import Any, Literal
 
@@ -12,12 +12,12 @@ LABEL = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class StrategyEntry(Section):
-    """A [[strategy]] of a comparison: a strategy's section, and what to call it."""
+    """A [[strategy]] of a comparison: a strategy's section and its label."""
 
     model_config = Section.model_config | {"extra": "allow"}
 
     kind: str = Field(description="The strategy; its own keys stand beside, as in a run.")
-    label: str | None = Field(None, pattern=LABEL, description="Name in tables and plots; the kind if not given.")
+    label: str | None = Field(None, pattern=LABEL, description="Name in tables and plots; the default is the kind.")
     preparation: Preparing | None = Field(None, description="As in a run, for this strategy.")
 
     @property
@@ -25,14 +25,9 @@ class StrategyEntry(Section):
         """The label, or the strategy's own name."""
         return self.label or (STRATEGIES[self.kind].about.name if STRATEGIES.is_place(self.kind) else self.kind)
 
-    @property
-    def section(self) -> dict[str, Any]:
-        """The strategy's section of a run."""
-        return {"kind": self.kind, **(self.model_extra or {})}
-
 
 class ProblemEntry(Section):
-    """One of [[problems]]: sections that replace the base ones."""
+    """An entry of [[problems]]: sections that replace the base ones."""
 
     label: str = Field(pattern=LABEL, description="Name in tables and plots.")
     problem: dict[str, Any] = Field(description="As [problem] of a run.")
@@ -40,21 +35,19 @@ class ProblemEntry(Section):
     strategy: dict[str, dict[str, Any]] = Field(
         {},
         description="Label or kind of a strategy -> keys that replace its own for this problem, such as "
-        "dp_fed_sgd = { rounds = 60 }; what is given for its label goes before what is given for its kind.",
+        "dp_fed_sgd = { rounds = 60 }; keys given for a label take precedence over keys given for a kind.",
     )
-
-    def settings(self, strategy: StrategyEntry) -> dict[str, Any]:
-        """What this problem sets of a strategy."""
-        return {**self.strategy.get(strategy.kind, {}), **self.strategy.get(strategy.name, {})}
 
 
 class TuningSection(Section):
-    """A declared search for strategies' settings, on federations made of nothing but public seeds."""
+    """A declared search for strategies' settings, on synthetic federations of public seeds only."""
 
     cost: Literal["free, tuned on public synthetic data"] = Field(
-        description="What the search costs in privacy: nothing, since it sees synthetic data of another seed only."
+        description="Privacy cost of the search: none, since it reads only synthetic data of another seed."
     )
-    public_seed: int = Field(ge=0, lt=2**62, description="Of the public federation; none of the comparison's seeds.")
+    public_seed: int = Field(
+        ge=0, lt=2**62, description="Seed of the public federation; none of the comparison's seeds."
+    )
     repeats: int = Field(1, ge=1, description="Public federations to average over: public_seed, public_seed + 1, ...")
     search: dict[str, dict[str, Any]] = Field(
         description="Label or kind of a strategy -> its keys -> the values to try; all combinations are tried at every "
@@ -63,24 +56,24 @@ class TuningSection(Section):
 
 
 class ComparisonOutput(Section):
-    """What is written where."""
+    """The output of a comparison."""
 
     directory: str = Field(
-        "comparisons", description="Folder of comparisons' directories; relative to where the command is run from."
+        "comparisons", description="Folder of comparisons' directories; relative to the working directory."
     )
     evaluate_every: int = Field(
-        1, ge=1, description="Rounds between evaluations; the last is always evaluated, and is what is compared."
+        1, ge=1, description="Rounds between evaluations; the last round is always evaluated, and is the one compared."
     )
 
 
 class ComparisonConfig(Section):
-    """Everything about a comparison. Every cell is calibrated to the same unit, epsilon and delta."""
+    """A comparison's file. Every cell is calibrated to the same unit, epsilon and delta."""
 
     name: str = Field(pattern=LABEL, description="Names the comparison's directory.")
-    seeds: int | list[int] = Field(5, description="How many (0, 1, ...), or which.")
+    seeds: int | list[int] = Field(5, description="How many (0, 1, ...), or a list.")
     problem: dict[str, Any] | None = Field(None, description="As in a run; not needed with [[problems]].")
     data: dict[str, Any] | None = Field(None, description="As in a run; not needed with [[problems]].")
-    privacy: dict[str, Any] = Field(description="As in a run; what [grid] sets may be left out.")
+    privacy: dict[str, Any] = Field(description="As in a run; leave out the keys that [grid] sets.")
     engine: dict[str, Any] = Field({}, description="As in a run; always the local engine, cells run in parallel.")
     output: ComparisonOutput = ComparisonOutput.model_validate({})
     strategy: list[StrategyEntry] = Field(min_length=1, description="The strategies, written [[strategy]].")
@@ -91,6 +84,6 @@ class ComparisonConfig(Section):
     tuning: TuningSection | None = Field(None, description="A search for strategies' settings, written [tuning].")
     against_oracle: bool = Field(
         False,
-        description="Also run clipping strategies whose settings were chosen by looking at the answers, to see what "
-        "tuning is worth: NOT private, not something you may do. `--against-oracle` sets it.",
+        description="Also run clipping strategies tuned on the private data itself, to see how much tuning is worth: "
+        "NOT private, not something you may do. `--against-oracle` sets it.",
     )

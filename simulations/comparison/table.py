@@ -1,7 +1,6 @@
 """The files of a comparison that its report is made from; they stay when the cells' directories are deleted.
 
-results.parquet has one row a cell, rounds.parquet one a measured round of a cell, comparison.json what is the same for
-all.
+results.parquet has one row for each cell, rounds.parquet one for each measured round, comparison.json the rest.
 """
 
 import json
@@ -33,24 +32,23 @@ def row(
     tuned: Mapping[str, Any] | None,
     folder: str | None,
 ) -> dict[str, Any]:
-    """One row of results.parquet; `simulations.records.released_fields` says of which kind each column is.
+    """Make one row of results.parquet; `simulations.records.released_fields` states the kind of each column.
 
-    Args:
-        cell: the cell.
-        record: of its cell.json; {"error_private": reason} where there is none.
-        reference: the record of training without privacy on the same data.
-        tuned: settings that a search on public data chose, or the oracle.
-        folder: of the run, relative to the comparison's directory.
+    ``record`` is the content of the cell's cell.json, ``reference`` that of training without privacy on the same data;
+    ``tuned`` settings were chosen by tuning on public data, or by the oracle.
     """
-    result = record.get("result") or {}
-    # A run that failed half-way measured something, and it is not what the cell is about.
+    result, free = record.get("result") or {}, (reference or {}).get("result") or {}
+    # Metrics of a run that failed half-way are not the cell's.
     metrics = {} if record.get("error_private") else result.get("metrics", {})
-    references = result.get("reference", {}), _result(reference).get("reference", {})
-    initial, constant = (_first(name, references) for name in ("initial", "constant"))
-    free = _result(reference).get("metrics", {})
+    references = [one.get("reference", {}) for one in (result, free)]
+    initial: Mapping[str, Any] = next((one["initial"] for one in references if one.get("initial")), {})
+    constant: Mapping[str, Any] = next((one["constant"] for one in references if one.get("constant")), {})
+    free = free.get("metrics", {})
     main = main_metric(metrics) or main_metric(free)
     value, start, zero = (None if main is None else values.get(main) for values in (metrics, initial, constant))
     measured = value is not None and "not_measured" not in result
+    numbers = record.get("numbers", {})
+    groups = {"metric": metrics, "constant": constant, "initial": initial, "reference_private": free}
     return {
         "problem": cell.problem,
         "strategy": cell.strategy,
@@ -71,30 +69,17 @@ def row(
         "seconds": record.get("seconds"),
         "rounds": result.get("rounds"),
         "users": result.get("users"),
-        "group": record.get("numbers", {}).get("group"),
-        "sample_level_epsilon": record.get("numbers", {}).get("sample_level_epsilon"),
+        "group": numbers.get("group"),
+        "sample_level_epsilon": numbers.get("sample_level_epsilon"),
         "predicted_excess": record.get("predicted_excess"),
         "tuned": None if tuned is None or cell.oracle else json.dumps(tuned),
         "oracle_private": json.dumps(tuned) if cell.oracle and tuned is not None else None,
         "directory": folder,
-        **{f"metric.{name}": one for name, one in metrics.items()},
-        **{f"constant.{name}": one for name, one in constant.items()},
-        **{f"initial.{name}": one for name, one in initial.items()},
-        **{f"reference_private.{name}": one for name, one in free.items()},
+        **{f"{group}.{name}": one for group, values in groups.items() for name, one in values.items()},
     }
 
 
-def _first(name: str, references: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The metrics of that name in the first record that has some."""
-    return next((one[name] for one in references if one.get(name)), {})
-
-
-def _result(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return (record or {}).get("result") or {}
-
-
 def _promise(cell: Cell, guarantee: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What was asked for, what was given, and what that means for replacing one user or sample."""
     privacy = cell.raw["privacy"]
     asked = {"unit": privacy.get("unit", "user"), "epsilon": privacy["epsilon"], "delta": privacy["delta"]}
     given: dict[str, Any] = dict.fromkeys(
@@ -116,14 +101,15 @@ def write_table(
     """Write results.parquet, rounds.parquet and comparison.json into the comparison's directory."""
     frame = pd.DataFrame(list(rows))
     for key in comparison.grid_keys:
-        # Parquet columns have one type each.
+        # A column of a Parquet file has one type.
         if frame[key].map(lambda value: isinstance(value, list | dict)).any():
             frame[key] = frame[key].map(json.dumps)
     _write(root / TABLE, frame)
     _write(root / ROUNDS, _rounds(root, frame, comparison.grid_keys))
-    tuning, oracles = comparison.config.tuning, {entry.name: entry for entry in oracle_entries(comparison.config)}
+    config, oracles = comparison.config, {entry.name: entry for entry in oracle_entries(comparison.config)}
+    tuning, oracle = config.tuning, {"seed": comparison.oracle_seed, "chosen": _chosen(chosen, oracles, inside=True)}
     summary = {
-        "name": comparison.config.name,
+        "name": config.name,
         "labels": list(comparison.labels),
         "grid": list(comparison.grid_keys),
         "seeds": list(dict.fromkeys(cell.seed for cell in comparison.cells)),
@@ -134,17 +120,13 @@ def write_table(
                 "guarantee": _guarantee(root, rows, entry.name),
                 "oracle": entry.name in oracles,
             }
-            for entry in (*comparison.config.strategy, *oracles.values())
+            for entry in (*config.strategy, *oracles.values())
         },
         "settings": [
-            [entry.label, name, settings]
-            for entry in comparison.config.problems
-            for name, settings in entry.strategy.items()
+            [entry.label, name, settings] for entry in config.problems for name, settings in entry.strategy.items()
         ],
         "tuning": None if tuning is None else tuning.model_dump() | {"chosen": _chosen(chosen, oracles, inside=False)},
-        "oracle_private": {"seed": comparison.oracle_seed, "chosen": _chosen(chosen, oracles, inside=True)}
-        if oracles
-        else None,
+        "oracle_private": oracle if oracles else None,
         "slopes": expected_slopes(comparison),
         "together": together(comparison.cells, rows),
         "versions": versions(),
@@ -153,7 +135,6 @@ def write_table(
 
 
 def _chosen(chosen: Mapping[str, Mapping[str, Any]], oracles: Collection[str], *, inside: bool) -> list[list[Any]]:
-    """[problem, strategy, point of the grid, settings] of every search, of the oracle's strategies or of all others."""
     found = [[*json.loads(group), dict(best)] for group, best in chosen.items()]
     return [one for one in found if (one[1] in oracles) == inside]
 
@@ -165,7 +146,7 @@ def _write(path: Path, frame: pd.DataFrame) -> None:
 
 
 def _rounds(root: Path, frame: pd.DataFrame, grid_keys: Sequence[str]) -> pd.DataFrame:
-    """The main metric of every finished cell by round, where it was measured; the initial model is in results.parquet.
+    """Collect the main metric of every finished cell by measured round; the initial model is in results.parquet.
 
     Columns: problem, strategy, seed, the keys of the grid, round (from 1), spent_epsilon, value.
     """
@@ -182,7 +163,6 @@ def _rounds(root: Path, frame: pd.DataFrame, grid_keys: Sequence[str]) -> pd.Dat
 
 
 def _guarantee(root: Path, rows: Sequence[dict[str, Any]], label: str) -> dict[str, Any] | None:
-    """In full, of the first cell of a strategy that has one."""
     for one in rows:
         path = root / str(one["directory"]) / "guarantee.json"
         if one["strategy"] == label and one["error_private"] is None and path.is_file():

@@ -1,39 +1,32 @@
-"""How fast the excess risk should fall: the slopes that theory predicts on logarithmic axes, where it predicts any.
+"""The slopes of the excess risk on logarithmic axes, for settings where theory predicts one.
 
-Take n users with m samples each, independent of one another and with variance sigma^2 in each of d coordinates, and
-let s^2 be the squared error of a coordinate of an estimated mean.
-
-*Sampling.* The mean of all samples has ``s^2 = sigma^2 / (n m)``.
-
-*Privacy.* A user's mean lies within ``r = sigma sqrt(d / m)`` of the truth (up to a logarithm), so if noise follows
+Take n users with m samples each, independent and with variance sigma^2 in each of d coordinates, and let s^2 be the
+squared error of a coordinate of an estimated mean. *Sampling.* The mean of all samples has ``s^2 = sigma^2 / (n m)``.
+*Privacy.* A user's mean lies within ``r = sigma sqrt(d / m)`` of the truth (up to a logarithm). If the noise follows
 this radius, replacing a user moves the mean by ``2 r / n``, and the Gaussian mechanism adds
 
     s^2 = (2 r / n)^2 2 ln(1 / delta) / epsilon^2 ~ sigma^2 d / (n^2 m epsilon^2)
 
-while epsilon is at most about ln(1 / delta); above, the noise falls more slowly.
-
-No private estimate of a mean does better than the sum of both, up to logarithms: Levy, Sun, Amin, Kale, Kulesza, Mohri,
-Suresh, "Learning with User-Level Privacy" (2021); there for vectors of length 1, here of length sqrt(d). Noise for a
-clip about zero is in proportion to the largest gradient instead of r: the same slopes, but none in m.
+while epsilon is at most about ln(1 / delta); above, the noise falls more slowly. No private estimate of a mean is
+better than the sum of both, up to logarithms: Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh, "Learning with User-Level
+Privacy" (2021), there for vectors of length 1, here of length sqrt(d). Noise for a clip around zero is proportional to
+the largest gradient instead of r: the same slopes, but none in m.
 
 The excess risk of the quadratic loss is ``d s^2 / 2`` if the mean lies inside the domain, so
 
     excess risk ~ sigma^2 d / (n m) + sigma^2 d^2 / (n^2 m epsilon^2),
 
-and where privacy costs more than sampling the slopes are -2 in epsilon and n, -1 in m and +2 in d.
-
-For other losses, populations and metrics nothing is predicted: no slope is better than a wrong one. The linear loss is
-left out on purpose. For the worst instance at each n, m and epsilon, with every ``|mu_j|`` about s, its excess risk is
-``d s``, hence the rates ``d / sqrt(n m) + d^(3/2) / (n epsilon sqrt(m))`` of Ghazi, Kumar, Liu, Manurangsi,
-"Linear-Time User-Level DP-SCO via Robust Statistics" (2025); but a comparison holds the instance. Over means drawn
-uniformly the expectation is in proportion to ``d s^2``, and comes from the few instances where a sign was mistaken: the
-median over seeds, which charts show, follows neither.
+and where privacy costs more than sampling the slopes are -2 in epsilon and n, -1 in m and +2 in d. Other losses,
+populations and metrics have no prediction: no slope is better than a wrong one. The linear loss is left out on purpose.
+Its excess risk for the worst instance at each n, m and epsilon, with every ``|mu_j|`` about s, is ``d s``, hence the
+rates ``d / sqrt(n m) + d^(3/2) / (n epsilon sqrt(m))`` of Ghazi, Kumar, Liu, Manurangsi, "Linear-Time User-Level DP-SCO
+via Robust Statistics" (2025); but a comparison fixes the instance. Over uniformly drawn means the expectation is
+proportional to ``d s^2`` and comes from the few instances with a mistaken sign: the median over seeds, which charts
+show, follows neither.
 """
 
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -42,44 +35,24 @@ from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison
 from simulations.config.run_config import RunConfig
 
-
-@dataclass(frozen=True)
-class Slope:
-    """A prediction.
-
-    Attributes:
-        power: the main metric grows as this power of the setting.
-        reason: in one line, for the reader of a chart.
-    """
-
-    power: float
-    reason: str
-
-
 _PRIVACY = (
     "where privacy costs more than sampling, the excess risk follows d² / (n² m epsilon²), for n users with m samples "
-    "each in dimension d; with a clip about zero m does not help"
+    "each in dimension d; with a clip around zero m does not help"
 )
 _POWERS = {"privacy.epsilon": -2.0, "data.users": -2.0, "data.dimension": 2.0, "data.samples_per_user": -1.0}
-_SLOPES = {key: Slope(power, _PRIVACY) for key, power in _POWERS.items()}
-_CLIPS = 4.0
-"""Deviations from the mean at which the bound of the data hardly moves it."""
+_CLIPS = 4.0  # standard deviations from the mean at which the bound of the data hardly moves the mean
 
 
-def expected_slope(config: RunConfig, key: str) -> Slope | None:
-    """The power of a setting that the excess risk should follow, if all else is held and privacy dominates.
+def expected_slope(config: RunConfig, key: str) -> float | None:
+    """Return the power of a setting that the excess risk should follow if privacy dominates and all else is fixed.
 
-    Args:
-        config: a run of the comparison; its strategy does not matter.
-        key: dotted key of the setting.
-
-    Returns:
-        None where nothing is predicted: another loss than the quadratic; data that are not normal, with the same number
-        of samples for every user, all honest, unclipped, and around a mean inside the domain; m where users differ from
-        each other by more than their samples; an epsilon above ln(1 / delta); a unit other than users.
+    There is no prediction for a loss other than the quadratic; for data that are not normal, with the same number of
+    samples for every user, all honest, unclipped, and around a mean inside the domain; for m if users differ from each
+    other by more than their samples; for an epsilon above ln(1 / delta); for a unit other than users. The strategy does
+    not matter.
     """
     data, problem = config.data, config.problem
-    if key not in _SLOPES or config.privacy.unit != "user" or problem.kind != "quadratic" or problem.bound is None:
+    if key not in _POWERS or config.privacy.unit != "user" or problem.kind != "quadratic" or problem.bound is None:
         return None
     if getattr(data, "population", None) != "gaussian" or data.samples_tail is not None:
         return None
@@ -90,22 +63,20 @@ def expected_slope(config: RunConfig, key: str) -> Slope | None:
         return None
     largest = population.spread if population.mean is None else float(np.abs(population.mean).max())
     reach = largest + _CLIPS * math.hypot(population.deviation, population.heterogeneity)
-    return _SLOPES[key] if largest <= problem.radius and reach <= problem.bound else None
+    return _POWERS[key] if largest <= problem.radius and reach <= problem.bound else None
 
 
 def expected_slopes(comparison: Comparison) -> dict[str, dict[str, dict[str, Any]]]:
-    """Problem -> key of the grid -> {"power", "reason"}, where all cells of the problem have the same prediction."""
+    """Return problem -> key of the grid -> {"power", "reason"}, if all runs of the problem have the same prediction."""
+    # Strategies and seeds do not matter: one run for each problem and point of the grid.
+    points: dict[str, dict[str, Cell]] = {}
+    for cell in comparison.cells:
+        points.setdefault(cell.problem, {})[json.dumps(dict(cell.grid))] = cell
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for problem in dict.fromkeys(cell.problem for cell in comparison.cells):
-        runs = _runs(cell for cell in comparison.cells if cell.problem == problem)
+    for problem, cells in points.items():
+        runs = [cell.reference() for cell in cells.values()]
         for key in comparison.grid_keys:
             (first, *others) = {expected_slope(run, key) for run in runs}
             if first is not None and not others:
-                found.setdefault(problem, {})[key] = asdict(first)
+                found.setdefault(problem, {})[key] = {"power": first, "reason": _PRIVACY}
     return found
-
-
-def _runs(cells: Iterable[Cell]) -> list[RunConfig]:
-    """One for each point of the grid: strategies and seeds do not matter."""
-    points = {json.dumps(dict(cell.grid)): cell for cell in cells}
-    return [cell.reference() for cell in points.values()]

@@ -1,4 +1,4 @@
-"""Validation errors of a configuration as sentences: the dotted field, the value, what to do."""
+"""Validation errors of a configuration as sentences: the dotted field, the value and the fix."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -11,25 +11,19 @@ from userdp.settings import TWO_NUMBERS
 DISCRIMINATORS = ("kind", "population")
 """Keys whose value chooses the model of a section."""
 _WHOLE = ("extra_forbidden", "missing", "union_tag_not_found", "union_tag_invalid")
-"""Problems of a key rather than of the type of its value."""
+"""Problems of a key rather than of its value's type."""
 _TARGET_RANGE = ("data", "target_range")
-"""Where two numbers are written as one."""
+"""A setting of two numbers; pydantic's path ends with the place of one."""
 
 
 def sentences(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
-    """One sentence for each problem.
-
-    Args:
-        error: what validating ``raw`` gave.
-        raw: the configuration as read.
-        model: of the whole configuration.
-    """
+    """Return one sentence for each problem that validating ``raw`` with a ``model`` gave."""
     known = dict(_known(model, raw))
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = _dotted(item["loc"], raw)
         if where in found and item["type"] not in _WHOLE:
-            # A value that fits none of several types: one sentence for all of them.
+            # A value that fits none of several types gets one sentence for all of them.
             if _wanted(item) not in found[where]:
                 found[where] += f", or {_wanted(item)}"
         else:
@@ -51,12 +45,11 @@ def _sentence(item: Any, where: str, known: Mapping[str, str]) -> str:
             return f"unknown key {where}{_nearest(where, known)}"
         case "missing":
             return _missing(where, known)
-        case "union_tag_not_found":
+        case "union_tag_not_found" | "union_tag_invalid":
             name = f"{where}.{item['ctx']['discriminator'].strip(chr(39))}"
-            return f"{name} is missing: choose one of {', '.join(_choices(name, known))}"
-        case "union_tag_invalid":
-            name = f"{where}.{item['ctx']['discriminator'].strip(chr(39))}"
-            choices = _choices(name, known)
+            choices = known[name].splitlines()
+            if item["type"] == "union_tag_not_found":
+                return f"{name} is missing: choose one of {', '.join(choices)}"
             near = difflib.get_close_matches(str(item["ctx"]["tag"]), choices, n=1)
             there = f"did you mean {near[0]!r}? There are" if near else "there are"
             return f"{name} = {item['ctx']['tag']!r} is unknown: {there} {', '.join(choices)}"
@@ -67,20 +60,24 @@ def _sentence(item: Any, where: str, known: Mapping[str, str]) -> str:
 
 
 def _missing(where: str, known: Mapping[str, str]) -> str:
-    if f"{where}.kind" in known:
-        return f"{where} is missing: its kind is one of {', '.join(_choices(f'{where}.kind', known))}"
-    told = _told(where, known).rstrip(".") or "this section"
-    return f"{where} is missing: give {told[0].lower() if told[1:2].islower() else told[0]}{told[1:]}"
+    if kinds := known.get(f"{where}.kind"):
+        return f"{where} is missing: its kind is one of {', '.join(kinds.splitlines())}"
+    described = _described(where, known) or "this section"
+    first = described[0].lower() if described[1:2].islower() else described[0]
+    return f"{where} is missing: give {first}{described[1:]}"
 
 
 def _meaning(where: str, known: Mapping[str, str]) -> str:
-    """What a key is, in brackets; nothing where that is not said."""
-    told = _told(where, known).rstrip(".")
-    return f" ({told})" if told else ""
+    described = _described(where, known)
+    return f" ({described})" if described else ""
+
+
+def _described(name: str, known: Mapping[str, str]) -> str:
+    return known.get(name, "").replace("\n", ", ").rstrip(".")
 
 
 def _dotted(loc: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
-    """The key as written in the file: pydantic puts the chosen kinds between a section and its keys."""
+    """Return the key as written in the file, without the kinds that pydantic puts between a section and its keys."""
     if loc[:2] == _TARGET_RANGE:
         return ".".join(_TARGET_RANGE)
     section = raw.get(str(loc[0]))
@@ -88,12 +85,12 @@ def _dotted(loc: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
     rest = list(loc[1:])
     while rest and rest[0] in chosen:
         chosen.remove(rest.pop(0))
-    # It ends a key's path with the type it tried: what the file holds says where the path really ends.
+    # pydantic ends a key's path with the type that it tried; the file shows where the path really ends.
     return ".".join(map(str, [loc[0], *rest[: _depth(section, rest)]]))
 
 
 def _depth(section: Any, path: list[int | str]) -> int:
-    """How many keys of a path lead into a section: one; a second into a table or list; more into tables of tables."""
+    """Return how many keys of a path lead into a section: one; a second into a table or list; more into tables."""
     inner = _at(section, path[:1])
     if not isinstance(inner, Mapping | list):
         return 1
@@ -110,10 +107,7 @@ def _at(section: Any, path: list[int | str]) -> Any:
 
 
 def _known(model: type[BaseModel], raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(dotted key, description) of every key that the configuration may have, given the kinds it chose.
-
-    A key that chooses a kind is described by the kinds there are, one a line.
-    """
+    """Yield (dotted key, description) for every possible key, given the chosen kinds; a kind's own lists the kinds."""
     for name, field in model.model_fields.items():
         yield name, field.description or ""
         section = raw.get(name)
@@ -131,10 +125,10 @@ def _known(model: type[BaseModel], raw: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _named(where: str, annotation: Any, tables: Any) -> Iterator[tuple[str, str]]:
-    """The same of sections within a section: [data.sequence], or of those that people name, [data.derive.NAME]."""
+    """Yield the keys of sections within a section: [data.sequence], or with a user's own name [data.derive.NAME]."""
     if get_origin(annotation) is dict:
-        wheres = [f"{where}.{name}" for name in tables] if isinstance(tables, Mapping) else []
-        yield from ((key, told) for each in wheres for key, told in _keys(each, get_args(annotation)[1]))
+        for name in tables if isinstance(tables, Mapping) else ():
+            yield from _keys(f"{where}.{name}", get_args(annotation)[1])
     elif get_args(annotation):
         for argument in get_args(annotation):
             yield from _named(where, argument, tables)
@@ -149,7 +143,7 @@ def _keys(where: str, annotation: Any) -> Iterator[tuple[str, str]]:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The section models in an annotation, through unions and nested choices."""
+    """Yield the section models in an annotation, through unions and nested choices."""
     if get_origin(annotation) is Annotated:
         yield from _models(get_args(annotation)[0])
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -169,17 +163,8 @@ def _agrees(model: type[BaseModel], section: Any, discriminator: str) -> bool:
     return not tags or not isinstance(section, Mapping) or section.get(discriminator, tags[0]) in tags
 
 
-def _choices(name: str, known: Mapping[str, str]) -> list[str]:
-    return known[name].split("\n")
-
-
-def _told(name: str, known: Mapping[str, str]) -> str:
-    text = known.get(name, "")
-    return text.replace("\n", ", ")
-
-
 def _nearest(where: str, known: Mapping[str, str]) -> str:
-    """The key that was probably meant: of the same section first, then of any; or what keys there are."""
+    """Suggest a key, of the same section first, then of any; or list the keys."""
     section, _, last = where.rpartition(".")
     siblings = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == section]
     if near := difflib.get_close_matches(last, siblings, n=1):

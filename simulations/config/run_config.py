@@ -15,7 +15,7 @@ A strategy's section has exactly the fields of its `Options`, so a new strategy 
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast
@@ -37,30 +37,23 @@ from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"
 """The strategy that others are compared with."""
-
 DEFAULT = "auto"
 """The strategy of a file that names none."""
-
-
 Preparing = Literal["learn", "none", "where_useful"]
-"""Whether a preparation comes before a strategy's own rounds."""
+"""The choice of a preparation before a strategy's own rounds."""
 
 
 class PrivacySection(Section):
-    """The budget, and whom it protects."""
+    """The budget and the protected unit."""
 
     epsilon: float = Field(gt=0, description="Budget; 1 is strong, 10 is weak.")
-    delta: float = Field(
-        ge=0, lt=1, description="Budget; well below 1/users. 0 is pure privacy, which few strategies promise."
-    )
+    delta: float = Field(ge=0, lt=1, description="Well below 1/users; 0 is pure privacy, which few strategies promise.")
     unit: Literal["user", "sample"] = Field("user", description="One whole user, or one sample (much weaker).")
-    allow_large_delta: bool = Field(
-        False, description="Accept delta >= 1/users, which permits publishing a user's data."
-    )
+    allow_large_delta: bool = Field(False, description="Accept delta >= 1/users, which may publish a user's data.")
     noise: Literal["seeded", "secure"] = Field(
         "seeded",
-        description="Where noise comes from. seeded: the seed, so that a run can be repeated; for simulations, never "
-        "for real releases. secure: the operating system, safe in floating point; other noise in each run.",
+        description="Source of the noise. seeded: the seed, so that a run can be repeated; for simulations, never for "
+        "real releases. secure: the operating system, safe in floating point; fresh noise in each run.",
     )
     trust: Literal["server", "sum"] = Field(
         "server",
@@ -72,85 +65,81 @@ class PrivacySection(Section):
         0.0,
         ge=0,
         lt=1,
-        description="Largest share of the nodes of a sum that may put together what they know, with the server or "
-        "without, for trust = sum: the others' noise is then enough. One node may in any case.",
+        description="Largest share of a sum's nodes that may combine their knowledge, with the server or without it, "
+        "for trust = sum: the noise of the others then suffices. A single node may do so in any case.",
     )
 
 
 class EngineSection(Section):
-    """Where nodes run. The same seed gives the same result on every engine; a GPU's is the same to rounding."""
+    """The place of the nodes. One seed gives one result on every engine; on a GPU up to rounding."""
 
     kind: Literal["local", "ray"] = Field("local", description="In this process, or in Ray actors.")
     users_per_node: int | None = Field(
         None,
         ge=1,
-        description="Users a node. If not given there are as many nodes as are worth their messages: one for each "
-        "32 MiB of samples, 8 at most; 8 for torch modules, and where sums are masked.",
+        description="Users a node. By default as many nodes as are worth their messages: one for each 32 MiB of "
+        "samples, 8 at most; 8 for torch modules, and if sums are masked.",
     )
-    workers: int | None = Field(None, ge=1, description="Ray actors; one a CPU if not given. Unused by local.")
+    workers: int | None = Field(None, ge=1, description="Ray actors; one a CPU by default. Unused by local.")
     device: Device = Field(
         "cpu",
-        description="Where torch modules are computed: cuda is an NVIDIA GPU, auto one where the process that computes "
-        "finds one. The processor unless said otherwise, so that a seed means the same numbers on every machine.",
+        description="Device of torch modules: cuda is an NVIDIA GPU, auto takes one if the computing process finds "
+        "one. The processor by default, so that a seed gives the same numbers on every machine.",
     )
     gpus_per_actor: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of a GPU that Ray sets aside for each actor: with 0.25 four actors are on each. 0 sets none "
-        "aside, and actors share the first GPU that they see. Unused by local.",
+        description="Share of a GPU that Ray reserves for each actor: with 0.25 four actors share each. With 0 it "
+        "reserves none, and actors share the first GPU that they see. Unused by local.",
     )
-    address: str | None = Field(None, description="Of a running Ray cluster; a private one is started if not given.")
-    timeout: float = Field(
-        3600.0, gt=0, description="Seconds a round may take before unanswered users count as missing."
-    )
+    address: str | None = Field(None, description="Address of a running Ray cluster; a private one by default.")
+    timeout: float = Field(3600.0, gt=0, description="Seconds of a round before unanswered users count as missing.")
     roster_timeout: float = Field(60.0, gt=0, description="Seconds to wait until every user has a node.")
 
 
 class OutputSection(Section):
-    """What is written where."""
+    """The files of a run."""
 
     directory: str = Field(
         "runs",
         description="Folder of run directories: NAME-STRATEGY-seedN (NAME-STRATEGY-warm-seedN with "
         "problem.initial_model), and after it NAME-STRATEGY-seedN-2, -3, ..., so that no run writes over another; "
-        "relative to where the command is run from, not to this file.",
+        "relative to the folder where the command runs, not to this file.",
     )
     reference: bool | None = Field(
         None,
         description="Also train without privacy, on the same engine, to compare with; by default with seeded noise "
-        "only, since what such training finds is not covered by any guarantee.",
+        "only, because no guarantee covers the result of such training.",
     )
     compare_with_initial: bool = Field(
         False,
-        description="Spend a twentieth of epsilon on a last round in which users say whether the model serves them "
-        "better than the initial one, and release the initial one if most say no. auto always does something like it.",
+        description="Spend a twentieth of epsilon on a last round in which users vote whether the model serves them "
+        "better than the initial one; release the initial one if most vote no. auto always does something like it.",
     )
     anyway: bool = Field(
         False,
-        description="Run even where the plan predicts a model far worse than the initial one, which is refused "
+        description="Run even if the plan predicts a model far worse than the initial one, which is refused "
         "otherwise: the budget would be spent for nothing.",
     )
     checkpoint: bool = Field(
         True,
-        description="Keep on disk, until the run has ended, what userdp run --resume DIRECTORY needs to go on after "
-        "the process was killed: with secure noise after every round, else in at most a twentieth of the time. Cells "
-        "of a comparison keep nothing: it goes on with those that are missing.",
+        description="Keep on disk, until the run has ended, the state from which userdp run --resume DIRECTORY "
+        "resumes a killed process: with secure noise after every round, else in at most a twentieth of the time. Cells "
+        "of a comparison keep nothing: a restarted comparison runs the missing cells.",
     )
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
     private_figures: bool | None = Field(
         None,
         description="Show exact figures about the people who train, which no guarantee covers, in the report, on the "
         "console and by --json; by default with seeded noise only. Files of the run directory hold them in any case, "
-        "under names that end in _private; trackers are never told.",
+        "under names that end in _private; trackers never get them.",
     )
-    trackers: list[Literal["mlflow", "tensorboard"]] = Field(
-        [], description="Where else to write while the run goes; needs userdp[trackers]."
-    )
+    trackers: list[Literal["mlflow", "tensorboard"]] = Field([], description="Also write here; needs userdp[trackers].")
 
 
 def strategy_section(kind: str) -> type[StrategyOptions]:
-    """The section's model for the strategy of that name: its options, and ``kind``."""
+    """Return the section's model for the strategy of that name: its options, and ``kind``."""
     return _with_kind(kind, STRATEGIES[kind])
 
 
@@ -162,7 +151,7 @@ def _with_kind(kind: str, options: type[StrategyOptions]) -> type[StrategyOption
 
 
 class RunConfig(Section):
-    """Everything about a run. What a file is checked against has the sections of its kinds: see `_model_of`."""
+    """The configuration of a run. `_model_of` makes the model with the sections of a file's kinds."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the run directory.")
     seed: int = Field(0, ge=0, lt=2**63, description="Of data, split, sampling and simulated noise (separate streams).")
@@ -172,50 +161,48 @@ class RunConfig(Section):
     strategy: Any  # StrategyOptions, with the kind
     preparation: Preparing = Field(
         "where_useful",
-        description="Whether users first tell, in private rounds for a part of the budget, how their columns lie and "
-        "how long their gradients are, so that strategies with a fixed clip and step need none given. where_useful: if "
-        "the strategy can, neither is given, and the plan does not take it for hopeless.",
+        description="Whether private rounds, for a part of the budget, first estimate a preconditioner and the length "
+        "of users' gradients, so that strategies with a fixed clip and step size need neither. where_useful: if the "
+        "strategy can, the file sets neither, and the plan is not hopeless.",
     )
     engine: EngineSection = EngineSection.model_validate({})
     output: OutputSection = OutputSection.model_validate({})
 
     @property
     def strategy_options(self) -> dict[str, Any]:
-        """Keyword arguments of the strategy."""
+        """The keyword arguments of the strategy."""
         options: dict[str, Any] = self.strategy.model_dump(exclude={"kind"})
         return options
 
     @property
     def trains_reference(self) -> bool:
-        """Whether training without privacy follows."""
+        """True if the run also trains without privacy."""
         wanted = self.output.reference
         return self.strategy.kind != REFERENCE and (self.privacy.noise == "seeded" if wanted is None else wanted)
 
     @property
     def shows_private(self) -> bool:
-        """Whether reports, console and ``--json`` show private figures."""
+        """True if reports, console and ``--json`` show private figures."""
         wanted = self.output.private_figures
         return self.privacy.noise == "seeded" if wanted is None else wanted
 
     @property
     def run_directory(self) -> Path:
-        """Where the first run of that name is written; later ones get a number, whatever their settings."""
+        """The folder of the first run of that name; later runs get a number, with any settings."""
         warm = "" if self.problem.initial_model is None else "-warm"
         return Path(self.output.directory) / f"{self.name}-{self.strategy_name}{warm}-seed{self.seed}"
 
     @property
     def strategy_name(self) -> str:
-        """Of the strategy: the kind, or where that is a class in a file the name that the class gives itself."""
+        """The name of the strategy: the kind, or the name that a class in a file gives itself."""
         return STRATEGIES[self.strategy.kind].about.name
 
     def toml(self) -> str:
-        """The configuration with every default written out; reads back as the same configuration."""
+        """Return the configuration with every default; it reads back as the same configuration."""
         values = self.model_dump(exclude_none=True)
-        for section in values.values():
+        for name, section in values.items():
             if isinstance(section, dict) and "kind" in section:
-                rest = dict(section)
-                section.clear()
-                section.update({"kind": rest.pop("kind")}, **rest)
+                values[name] = {"kind": section["kind"], **section}
         return tomli_w.dumps(values)
 
 
@@ -225,8 +212,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     Args:
         path: the TOML file. Data paths in it are relative to its folder.
-        overrides: "privacy.epsilon=2": a dotted key and a TOML value; what is no TOML value is taken as a string. A
-            whole section can be replaced: 'strategy={kind="dp_fed_sgd", rounds=5}'.
+        overrides: "privacy.epsilon=2": a dotted key and a TOML value; any other text is a string. A whole section can
+            be replaced: 'strategy={kind="dp_fed_sgd", rounds=5}'.
 
     Raises:
         BadInput: file missing, TOML syntax, unknown key, wrong type, value out of range; one sentence a problem.
@@ -238,11 +225,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The values of a TOML file with overrides in place.
-
-    Raises:
-        BadInput: file missing or unreadable, TOML syntax, or an override that is no assignment.
-    """
+    """Read the values of a TOML file, and apply overrides; BadInput if one of them cannot be read."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -257,24 +240,20 @@ def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def parse_config(raw: Mapping[str, Any]) -> RunConfig:
-    """A configuration from plain values.
-
-    Raises:
-        BadInput: one sentence for each problem, one a line.
-    """
+    """Check plain values and return their configuration; BadInput with one sentence a line for each problem."""
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
-    kinds = _kinds(raw)
-    # A class in a file is another one once the file has changed.
-    model = _model_of(*kinds[:-1], strategy_section(kinds[-1]) if kinds[-1] else None)
+    problem, data, population, strategy = _kinds(raw)
+    # The cache needs the class: one in a file changes with the file.
+    model = _model_of(problem, data, population, strategy_section(strategy) if strategy else None)
     try:
         config = model.model_validate(raw, strict=True)
     except ValidationError as error:
         raise BadInput("\n".join(sentences(error, raw, model))) from None
     if config.privacy.noise == "secure" and config.output.reference:
         raise BadInput(
-            "output.reference = true with privacy.noise = 'secure': training without privacy would give away the very "
-            "users whom the noise protects; leave output.reference out, or compare in a simulation with seeded noise"
+            "output.reference = true with privacy.noise = 'secure': training without privacy would expose the users "
+            "whom the noise protects; leave output.reference out, or compare in a simulation with seeded noise"
         )
     if config.engine.gpus_per_actor and config.engine.device == "cpu":
         raise BadInput(
@@ -285,11 +264,7 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
 
 
 def _with_preparation(config: RunConfig) -> RunConfig:
-    """Without one where what it would find is given.
-
-    Raises:
-        BadInput: one is asked for all the same.
-    """
+    """Drop the preparation if the file sets what it would estimate; refuse a file that asks for both."""
     options = config.strategy
     if not isinstance(options, PreparedOptions):
         return config
@@ -298,7 +273,7 @@ def _with_preparation(config: RunConfig) -> RunConfig:
         for name in options.found_by_preparation
         if name in options.model_fields_set and getattr(options, name) is not None
     ]
-    # A file that was written out in full gives every setting its default.
+    # A file written by `RunConfig.toml` holds defaults too.
     if "preparation" in config.model_fields_set:
         given = [name for name in given if getattr(options, name) != type(options).model_fields[name].default]
     if given and config.preparation == "learn":
@@ -307,26 +282,24 @@ def _with_preparation(config: RunConfig) -> RunConfig:
 
 
 def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
-    """What a file names as (problem, data, population, strategy); None where that is none there is."""
-    places = (
-        ("problem", "kind", PROBLEMS),
-        ("data", "kind", DATA_SOURCES),
-        ("data", "population", POPULATIONS),
-        ("strategy", "kind", STRATEGIES),
+    def kind(name: str, key: str, kinds: Container[str]) -> str | None:
+        section = raw.get(name)
+        found = section.get(key) if isinstance(section, Mapping) else None
+        return found if isinstance(found, str) and found in kinds else None
+
+    return (
+        kind("problem", "kind", PROBLEMS),
+        kind("data", "kind", DATA_SOURCES),
+        kind("data", "population", POPULATIONS),
+        kind("strategy", "kind", STRATEGIES),
     )
-    sections = [(raw.get(name), key, kinds) for name, key, kinds in places]
-    named = [(one.get(key) if isinstance(one, Mapping) else None, kinds) for one, key, kinds in sections]
-    problem, data, population, strategy = (
-        kind if isinstance(kind, str) and kind in kinds else None for kind, kinds in named
-    )
-    return problem, data, population, strategy
 
 
 @cache
 def _model_of(
     problem: str | None, data: str | None, population: str | None, strategy: type[StrategyOptions] | None
 ) -> type[RunConfig]:
-    """The model of files that name these kinds; a section whose kind is None may be of any there is."""
+    """Return the model of files with these kinds; a section whose kind is None may have any kind."""
     made: Any = create_model(
         "RunConfig",
         __base__=RunConfig,
@@ -338,14 +311,12 @@ def _model_of(
 
 
 def _data_model(data: str | None, population: str | None) -> Any:
-    """The same for the [data] section, of which a synthetic one has a second choice, the population."""
     synthetic = _one_of("population", map(synthetic_settings, [population] if population else POPULATIONS))
     sources = [data] if data else list(DATA_SOURCES.loaded()[0])
     return _one_of("kind", [synthetic if name == "synthetic" else DATA_SOURCES[name] for name in sources])
 
 
 def _one_of(key: str, models: Iterable[Any]) -> Any:
-    """The union of the models, of which ``key`` chooses one."""
     first, *rest = models
     return Annotated[Union[(first, *rest)], Field(discriminator=key)] if rest else first
 
@@ -368,7 +339,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Make the data paths in ``raw``, and files that problem and strategies name, relative to ``folder``, in place."""
+    """Resolve data paths and named files in ``raw`` relative to ``folder``, in place."""
     data, problem, strategies = raw.get("data"), raw.get("problem"), raw.get("strategy")
     for strategy in strategies if isinstance(strategies, list) else [strategies]:
         if isinstance(strategy, dict):
@@ -385,7 +356,7 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
 
 
 def _absolute_place(section: dict[str, Any], key: str, folder: Path) -> None:
-    """Make the file of a place of code, such as "net.py:make", relative to ``folder``; other values stay."""
+    """Resolve the file of a place of code, such as "net.py:make", relative to ``folder``; other values stay."""
     place = section.get(key)
     home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
     if colon and home.endswith(".py"):

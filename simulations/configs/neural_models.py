@@ -1,6 +1,6 @@
 """Small models of the public sets for neural training; configurations beside this file name them.
 
-A model that is trained with privacy is better off small: noise grows with the root of the number of parameters.
+Models trained with privacy should be small: noise grows with the root of the number of parameters.
 """
 
 import torch
@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 CHARACTERS = 105
-"""Codes of a character of `gerdracor`: its alphabet, and one for all others. 0 is what comes before a text."""
+"""Codes of a character of `gerdracor`: its alphabet, and one for all others. 0 precedes a text."""
 
 SKILLS = 101
 """Codes of a skill of `assistments2015`, and one for all others."""
 
 
 class NextAnswer(nn.Module):
-    """Whether a pupil's next answer is right: a gated memory of the skills practised and the answers given."""
+    """A predictor of a pupil's next answer: a gated memory of the practised skills and the given answers."""
 
     def __init__(self, width: int = 16, hidden: int = 32) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class NextAnswer(nn.Module):
 
 
 class NextCharacter(nn.Module):
-    """The next character of a text, by a gated memory of those before."""
+    """A predictor of the next character of a text: a gated memory of the earlier ones."""
 
     def __init__(self, width: int = 16, hidden: int = 48) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class NextCharacter(nn.Module):
 
 
 class AttentiveCharacter(nn.Module):
-    """The next character of a text, by attention to all those before."""
+    """A predictor of the next character of a text: attention to all earlier ones."""
 
     def __init__(self, steps: int = 80, width: int = 32) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class AttentiveCharacter(nn.Module):
 
 
 class Digit(nn.Module):
-    """Which of ten digits a picture of 28 x 28 shows: two convolutions and a linear layer."""
+    """A classifier of digits in pictures of 28 x 28: two convolutions and a linear layer."""
 
     def __init__(self, channels: int = 8) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The module of own-model.toml: what comes next, from what came before."""
+"""The module of own-model.toml: a predictor of the next song from the earlier ones."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ SONGS = 20
 
 
 class NextSong(nn.Module):
-    """(N, L) codes to (N, L, songs + 1) scores: at each step of the song that comes next."""
+    """Maps (N, L) codes to (N, L, songs + 1) scores: at each step of the next song."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -15,10 +15,10 @@ class NextSong(nn.Module):
         self.scores = nn.Linear(32, SONGS + 1)  # every song, and "another song"
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Scores of every step, from the steps before it."""
+        """Return scores of every step, from the earlier steps."""
         return self.scores(self.memory(self.embedding(codes))[0])  # type: ignore[no-any-return]
 
 
 def make() -> nn.Module:
-    """What the configuration names; it takes no arguments."""
+    """Make the module; the configuration names this function, which takes no arguments."""
     return NextSong()

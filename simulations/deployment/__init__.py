@@ -1,5 +1,5 @@
-"""A real federation in containers: keys, the SuperLink and the gate in front of it, silos' data, and submitting a run.
+"""A real federation in containers: keys, the SuperLink and the gate before it, silos' data, and submitting a run.
 
-``python -m simulations.deployment --help`` lists the jobs; docker-compose.yml puts them together. Everything here
-stands beside Flower's own programs and leaves server and client app as they are in simulations.
+``python -m simulations.deployment --help`` lists the jobs; docker-compose.yml combines them. Flower's programs and the
+server and client apps are those of simulations.
 """

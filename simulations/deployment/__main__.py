@@ -1,13 +1,16 @@
-"""The jobs of a deployment, one verb each; exit code 1 when a job fails, 2 for bad input."""
+"""The jobs of a deployment, one verb each; exit code 1 if a job fails, 2 for bad input."""
 
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from userdp.errors import BadInput, UserdpError
+
+if TYPE_CHECKING:
+    from simulations.config.run_config import RunConfig
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
@@ -15,7 +18,7 @@ Config = Annotated[Path, typer.Option(help="Configuration of the run.")]
 Overrides = Annotated[str, typer.Option(metavar="KEY=VALUE;...", help="Overrides, separated by ';'.")]
 Folder = Annotated[Path, typer.Option(help="Folder to make.")]
 Silos = Annotated[int, typer.Option(min=1, help="Number of silos.")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: for a closed test bench alone.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: only for a closed test bench.")]
 Keys = Annotated[Path, typer.Option(help="Folder with this party's keys.")]
 
 
@@ -25,7 +28,7 @@ def keys(
     silos: Silos = 3,
     host: Annotated[list[str] | None, typer.Option(help="Further name or address of the gate; repeatable.")] = None,
 ) -> None:
-    """Make a throw-away authority, certificates and keys of every party; keys that are still good stay."""
+    """Make a throw-away authority, and certificates and keys for every party; valid keys stay."""
     from simulations.deployment.keys import make_keys  # noqa: PLC0415
 
     made = make_keys(output, silos, tuple(host or ()))
@@ -34,12 +37,10 @@ def keys(
 
 @app.command()
 def split(config: Config, output: Folder, silos: Silos = 3, overrides: Overrides = "") -> None:
-    """Deal the users of one data set to silos: a rehearsal."""
-    from simulations.config.run_config import load_config  # noqa: PLC0415
-    from simulations.flower import separated  # noqa: PLC0415
+    """Deal the users of one data set to silos, for a rehearsal."""
     from simulations.runs.silos import split as deal  # noqa: PLC0415
 
-    counts = deal(load_config(config, separated(overrides)), [output / f"silo-{silo + 1}" for silo in range(silos)])
+    counts = deal(_loaded(config, overrides), [output / f"silo-{silo + 1}" for silo in range(silos)])
     typer.echo(f"silos: {', '.join(map(str, counts))} users in {output}")
 
 
@@ -51,11 +52,9 @@ def prepare(
     overrides: Overrides = "",
 ) -> None:
     """Make one silo's folder from its own table."""
-    from simulations.config.run_config import load_config  # noqa: PLC0415
-    from simulations.flower import separated  # noqa: PLC0415
     from simulations.runs.silos import prepare as make  # noqa: PLC0415
 
-    users = make(load_config(config, separated(overrides)), output, first_user)
+    users = make(_loaded(config, overrides), output, first_user)
     typer.echo(f"silo: users {first_user} to {first_user + users - 1} in {output}")
 
 
@@ -71,7 +70,7 @@ def superlink(keys: Keys = Path("/keys"), insecure: Insecure = False) -> None:
 def gate(
     superlink: str = "superlink:8000", port: int = 8000, keys: Keys = Path("/keys"), insecure: Insecure = False
 ) -> None:
-    """Let silos through to the SuperLink, but only to what SuperNodes need."""
+    """Forward silos' requests to the SuperLink, but only those that SuperNodes need."""
     from simulations.deployment.gate import serve  # noqa: PLC0415
 
     serve(superlink, port, None if insecure else keys)
@@ -82,20 +81,27 @@ def submit(
     config: Annotated[str, typer.Option(help="Configuration, relative to the app's folder.")],
     application: Annotated[Path, typer.Option("--app", help="The Flower app.")] = Path("/app"),
     superlink: str = "superlink:8000",
-    results: Annotated[Path, typer.Option(help="Where the ServerApp writes; this process must see it too.")] = Path(
-        "/results"
-    ),
-    output: Annotated[Path, typer.Option(help="Where the results of this run are copied to.")] = Path("/out"),
+    results: Annotated[
+        Path, typer.Option(help="Folder that the ServerApp writes; this process must see it too.")
+    ] = Path("/results"),
+    output: Annotated[Path, typer.Option(help="Folder for a copy of this run's results.")] = Path("/out"),
     overrides: Overrides = "",
-    resume: Annotated[str, typer.Option(help="Go on with the run whose files are in this folder of the results.")] = "",
+    resume: Annotated[str, typer.Option(help="Resume the run whose files are in this folder of the results.")] = "",
     keys: Keys = Path("/keys"),
     insecure: Insecure = False,
 ) -> None:
-    """Submit a run, show its log, wait for its end, copy its files; exit code 0 if and only if it went well."""
+    """Submit a run, show its log, wait for its end, copy its files; exit code 0 only if it succeeded."""
     from simulations.deployment.submit import Submission  # noqa: PLC0415
 
     link = (superlink, None if insecure else keys)
     raise typer.Exit(Submission(application, config, overrides, results, resume).run(*link, output))
+
+
+def _loaded(config: Path, overrides: str) -> "RunConfig":
+    from simulations.config.run_config import load_config  # noqa: PLC0415
+    from simulations.flower import separated  # noqa: PLC0415
+
+    return load_config(config, separated(overrides))
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""The gate: what silos can reach of the SuperLink, which is Flower's Fleet API and nothing more.
+"""The gate: it lets silos reach Flower's Fleet API on the SuperLink, and nothing else.
 
-Flower serves SuperNodes, run submission and the registration of SuperNodes' keys on ONE port, and asks whoever submits
-or registers for no proof. A silo that reached that port could register keys of its own choosing and run its own code at
-the other silos. So silos reach this process alone, which passes on the paths of the Fleet API and refuses the rest.
+Flower serves SuperNodes, run submission and the registration of SuperNodes' keys on ONE port, without authentication of
+submissions or registrations. A silo that reached that port could register its own keys and run its own code at the
+other silos. So silos reach only this process, which forwards the paths of the Fleet API and refuses all others.
 """
 
 import logging
@@ -25,11 +25,7 @@ _SECONDS = 60.0
 
 
 def gate(client: httpx.AsyncClient) -> Starlette:
-    """The gate as an ASGI app.
-
-    Args:
-        client: its base address is the SuperLink's.
-    """
+    """Return the gate as an ASGI app; the base address of ``client`` is the SuperLink's."""
 
     async def forward(request: Request) -> Response:
         path, peer = request.url.path, request.client.host if request.client else "somebody"
@@ -65,13 +61,7 @@ async def _content(reply: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def serve(superlink: str, port: int, keys: Path | None) -> None:
-    """Serve until stopped.
-
-    Args:
-        superlink: host:port.
-        port: to listen on.
-        keys: folder with ca.crt, server.crt and server.key; None for no TLS at all.
-    """
+    """Serve until stopped, with ca.crt, server.crt and server.key of the folder ``keys``; without TLS if it is None."""
     verify = ssl.create_default_context(cafile=str(keys / "ca.crt")) if keys else False
     scheme = "https" if keys else "http"
     client = httpx.AsyncClient(base_url=f"{scheme}://{superlink}", verify=verify, timeout=_SECONDS, trust_env=False)

@@ -4,17 +4,18 @@
 |---|---|---|
 | superlink | the SuperLink | its certificate, the secret of its SuperExec, the silos' public keys |
 | gate | the gate before it | its certificate |
-| coordinator | ServerApp's SuperExec, who submits | that secret |
-| node-k | SuperNode k | the key that it proves itself with, a certificate, the secret of its SuperExec |
-| app-k | ClientApp's SuperExec of silo k | that secret; NOT the node's key, for it runs the coordinator's code |
+| coordinator | ServerApp's SuperExec, the submitter | that secret |
+| node-k | SuperNode k | its identity key, a certificate, the secret of its SuperExec |
+| app-k | ClientApp's SuperExec of silo k | that secret; NOT the node's key, because it runs the coordinator's code |
 
-Every folder holds ca.crt, by which its owner knows the others.
+Every folder holds ca.crt, with which its owner verifies the others.
 """
 
 import datetime
 import ipaddress
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
@@ -22,16 +23,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from simulations.records.run_directory import writing
 from userdp.errors import BadInput
 
 DAYS = 30
 _RENEW = datetime.timedelta(days=1)
 _HOME = ("localhost", "127.0.0.1")
+_PEM = serialization.Encoding.PEM
 
 
 class _Authority:
-    """Signs for as long as this object lives."""
-
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP384R1())
         self._name = _name("userdp throw-away authority")
@@ -40,49 +41,40 @@ class _Authority:
         self.certificate = _pem(signed.sign(self._key, hashes.SHA384()))
 
     def server(self, hosts: Sequence[str]) -> dict[str, bytes]:
-        """A key and certificate for a server of these names and addresses."""
+        """Make a key and certificate for a server of these names and addresses."""
         key = ec.generate_private_key(ec.SECP384R1())
         signed = _certificate(_name(hosts[0]), self._name, key.public_key())
         names = x509.SubjectAlternativeName([_host(host) for host in (*hosts, *_HOME)])
         signed = signed.add_extension(names, critical=False)
         signed = signed.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        return {"server.crt": _pem(signed.sign(self._key, hashes.SHA384())), "server.key": _private(key)}
+        return {
+            "server.crt": _pem(signed.sign(self._key, hashes.SHA384())),
+            "server.key": _private(key, serialization.PrivateFormat.PKCS8),
+        }
 
 
 def make_keys(folder: Path, silos: int, gate_hosts: Sequence[str] = ()) -> bool:
-    """Make the keys of every party, all of them anew unless all are there and good for another day.
+    """Make the keys of every party, unless all exist and are valid for another day; return whether keys were made.
 
-    Args:
-        folder: where every party gets a folder; only its owner may read the files.
-        silos: number of silos.
-        gate_hosts: names and addresses by which silos reach the gate, beside "gate".
-
-    Returns:
-        Whether keys were made.
-
-    Raises:
-        BadInput: a host that is no name or address, or a folder that cannot be written.
+    Only the owner of ``folder`` may read the files. ``gate_hosts`` are further names and addresses of the gate.
     """
     files = _files(silos, gate_hosts)
     if _good([folder / name for name in files], folder / "superlink" / "ca.crt", silos):
         return False
     for name, content in files.items():
         path = folder / name
-        try:
+        with writing(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
             path.touch(mode=0o600)
             path.write_bytes(content)
-        except OSError as error:
-            raise BadInput(f"{path} cannot be written ({type(error).__name__}); choose another folder") from None
-    for path in (folder / "superlink").glob("*.pub"):  # of silos that are no more
+    for path in (folder / "superlink").glob("*.pub"):  # of removed silos
         if f"superlink/{path.name}" not in files:
             path.unlink()
     return True
 
 
 def _files(silos: int, gate_hosts: Sequence[str]) -> Mapping[str, bytes]:
-    """Path -> content of everything."""
     authority, coordinator = _Authority(), secrets.token_hex(32).encode()
     parties = {
         "superlink": authority.server(["superlink"]) | {"superexec.secret": coordinator},
@@ -94,10 +86,7 @@ def _files(silos: int, gate_hosts: Sequence[str]) -> Mapping[str, bytes]:
         parties["superlink"][f"node-{number}.pub"] = key.public_key().public_bytes(
             serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         )
-        identity = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-        )
-        own = {"node.key": identity, "superexec.secret": secret}
+        own = {"node.key": _private(key, serialization.PrivateFormat.OpenSSH), "superexec.secret": secret}
         parties[f"node-{number}"] = authority.server([f"node-{number}"]) | own
         parties[f"app-{number}"] = {"superexec.secret": secret}
     return {
@@ -108,7 +97,7 @@ def _files(silos: int, gate_hosts: Sequence[str]) -> Mapping[str, bytes]:
 
 
 def _good(paths: Sequence[Path], certificate: Path, silos: int) -> bool:
-    """Whether all files are there, of as many silos, and from one authority that lasts another day."""
+    """Return whether all files exist, for this number of silos, from one authority valid for another day."""
     if not all(path.is_file() for path in paths) or len(list(certificate.parent.glob("*.pub"))) != silos:
         return False
     if len({path.read_bytes() for path in paths if path.name == "ca.crt"}) != 1:
@@ -136,21 +125,16 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
 
 
 def _host(host: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError):
         return x509.DNSName(host)
-    except ValueError:
-        raise BadInput(f"host {host!r} is neither a name nor an address") from None
+    raise BadInput(f"host {host!r} is neither a name nor an address")
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+    return certificate.public_bytes(_PEM)
 
 
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(_PEM, form, serialization.NoEncryption())

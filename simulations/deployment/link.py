@@ -1,4 +1,4 @@
-"""Calling Flower's command line against a SuperLink."""
+"""Calls of Flower's command line against a SuperLink."""
 
 import json
 import os
@@ -18,13 +18,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Link:
-    """A SuperLink, as Flower's command line knows it.
-
-    Attributes:
-        address: host:port.
-        keys: folder with ca.crt; None for no TLS.
-        home: Flower's folder, with the connection's settings.
-    """
+    """A SuperLink at host:port, for Flower's command line; ``keys`` is the folder of ca.crt, or None for no TLS."""
 
     address: str
     keys: Path | None
@@ -36,16 +30,12 @@ class Link:
         (self.home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
 
     def command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
-        """A command of Flower's and the environment that it needs; "LINK" stands for the connection's name."""
+        """Return a Flower command and its environment; "LINK" stands for the connection's name."""
         named = [_NAME if argument == "LINK" else argument for argument in arguments]
         return ["flwr", *named], os.environ | {"FLWR_HOME": str(self.home)}
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        """What a command answers in JSON.
-
-        Raises:
-            RunFailed: no answer; says the command's last line.
-        """
+        """Return a command's answer in JSON; RunFailed without one, with the command's last line."""
         command, environment = self.command(*arguments, "--format", "json")
         try:
             done = subprocess.run(

@@ -1,9 +1,8 @@
-"""Submit a run to a SuperLink, wait for its end, bring its files.
+"""Submit a run to a SuperLink, wait for its end and copy its files.
 
-`flwr run --stream` alone ends with exit code 0 whatever became of the run.
+`flwr run --stream` alone ends with exit code 0 even if the run fails.
 """
 
-import json
 import logging
 import os
 import secrets
@@ -18,7 +17,7 @@ from pathlib import Path
 import tomli_w
 
 from simulations.deployment.link import Link
-from simulations.records.run_directory import CHECKPOINT, FILES
+from simulations.records.run_directory import CHECKPOINT, FILES, read_json
 from userdp.errors import BadInput, RunFailed
 
 log = logging.getLogger("userdp.submit")
@@ -30,14 +29,9 @@ _NEEDED = ("model.npz", "result.json", "guarantee.json", "report.html")
 
 @dataclass(frozen=True)
 class Submission:
-    """What is to be run.
+    """A run to submit: the folder of the Flower app, a configuration file in it, and overrides separated by ";".
 
-    Attributes:
-        app: folder of the Flower app.
-        config: configuration file, relative to that folder.
-        overrides: of the configuration, separated by ";".
-        results: folder that the ServerApp writes to under this very path; runs get folders of their own in it.
-        resume: name of the folder of a run that stopped, to go on with; empty for a new run.
+    The ServerApp writes ``results`` under this very path, a folder for each run; ``resume`` names one of these.
     """
 
     app: Path
@@ -47,14 +41,9 @@ class Submission:
     resume: str = ""
 
     def run(self, superlink: str, keys: Path | None, output: Path) -> int:
-        """Submit, follow, copy.
+        """Submit the run, wait for its end and copy its files; return 0 only if it completed and left all of them.
 
-        Returns:
-            0 if the run completed and left all its files, 1 otherwise; what there is gets copied in any case.
-
-        Raises:
-            BadInput: the output folder cannot be written, or there is no run to resume.
-            RunFailed: the SuperLink does not take the run.
+        BadInput if ``output`` cannot be written, or there is no run to resume; RunFailed if the SuperLink refuses it.
         """
         if not os.access(output, os.W_OK):
             raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
@@ -62,8 +51,8 @@ class Submission:
         folder = self.results / (self.resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
         if self.resume and not (folder / CHECKPOINT).is_file():
             raise BadInput(
-                f"--resume {self.resume}: {folder} holds no checkpoint of a run; name the folder that the log of the "
-                "run said its files go to, or leave it out"
+                f"--resume {self.resume}: {folder} holds no checkpoint of a run; name the folder in the log of the "
+                "run, or leave it out"
             )
         number = self._submit(link, folder)
         log.info("run %s is submitted; its files go to %s", number, folder)
@@ -78,10 +67,9 @@ class Submission:
 
 
 def follow(link: Link, number: str) -> str:
-    """Wait for the end of a run; what became of it.
+    """Show the log of a run until its end, and return its status.
 
-    Its log is shown meanwhile. A SuperLink that does not answer, or does not know the run any more, is asked again for
-    a minute.
+    A SuperLink that does not answer, or no longer knows the run, is asked again for a minute.
     """
     command, environment = link.command("log", number, "LINK", "--stream")
     log_shown = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
@@ -95,7 +83,7 @@ def follow(link: Link, number: str) -> str:
 def _status(link: Link, number: str, log_shown: subprocess.Popen[bytes]) -> str:
     heard = time.monotonic()
     while True:
-        # The log ends with the run: to ask more often would take the processor that the run needs.
+        # The log ends with the run; polling more often would take processor time from the run.
         with suppress(subprocess.TimeoutExpired):
             log_shown.wait(_POLL_SECONDS)
         try:
@@ -112,24 +100,20 @@ def _status(link: Link, number: str, log_shown: subprocess.Popen[bytes]) -> str:
 
 
 def bring(folder: Path, output: Path, status: str) -> int:
-    """Copy a run's files in place of those of an earlier run, and say what they hold.
-
-    Returns:
-        0 if the run completed and its files are all there, 1 otherwise.
-    """
+    """Copy a run's files over those of an earlier one, and log its guarantee; 0 only if it completed with all files."""
     for name in FILES:
         (output / name).unlink(missing_ok=True)
         if (folder / name).is_file():
             shutil.copyfile(folder / name, output / name)
     missing = [name for name in _NEEDED if not (output / name).is_file()]
-    result = {} if "result.json" in missing else json.loads((output / "result.json").read_text(encoding="utf-8"))
+    result = {} if "result.json" in missing else read_json(output / "result.json")
     if "guarantee.json" not in missing:
-        promised = json.loads((output / "guarantee.json").read_text(encoding="utf-8"))
+        promised = read_json(output / "guarantee.json")
         log.info("guarantee: %s", promised["sentence"])
     if status == "finished:completed" and not missing and "error" not in result:
         log.info("the run is done: %s are in %s", ", ".join(_NEEDED), output)
         return 0
     why = result.get("error") or (f"it left no {', '.join(missing)}" if missing else "its log says why")
-    goes_on = f"; it can go on: --resume {folder.name}" if (folder / CHECKPOINT).is_file() else ""
-    print(f"userdp: the run failed ({status}): {why}{goes_on}", file=sys.stderr, flush=True)
+    resume = f"; resume it with --resume {folder.name}" if (folder / CHECKPOINT).is_file() else ""
+    print(f"userdp: the run failed ({status}): {why}{resume}", file=sys.stderr, flush=True)
     return 1

@@ -1,7 +1,7 @@
-"""Flower's SuperLink, ready only once it knows the silos' keys.
+"""Flower's SuperLink, ready once it knows the silos' keys.
 
 Its state, which holds every message and so every user's vector, stays in memory. Keys are registered at every start, so
-a SuperLink that restarts finds its silos again.
+that a restarted SuperLink finds its silos again.
 """
 
 import logging
@@ -22,11 +22,7 @@ _POLL_SECONDS = 2.0
 
 
 def command(keys: Path | None) -> list[str]:
-    """How the SuperLink is started.
-
-    Args:
-        keys: folder with its keys; None for no TLS, and SuperNodes that nobody knows.
-    """
+    """Return the command of the SuperLink; ``keys`` is its folder, or None for no TLS and unknown SuperNodes."""
     started = ["flower-superlink", "--isolation", "process", "--host", "0.0.0.0", "--port", str(PORT)]
     started += ["--disable-runtime-dependency-installation"]
     if keys is None:
@@ -42,7 +38,7 @@ def command(keys: Path | None) -> list[str]:
 
 
 def serve(keys: Path | None) -> int:
-    """Run the SuperLink until it ends or is told to; returns its exit code."""
+    """Run the SuperLink until it ends or gets SIGTERM, and return its exit code."""
     READY.unlink(missing_ok=True)
     process = Popen(command(keys))
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
@@ -71,7 +67,6 @@ def _healthy(keys: Path | None) -> bool:
 
 
 def _register(link: Link, keys: Path | None) -> bool:
-    """Whether every silo's key is known now."""
     for path in [] if keys is None else sorted(keys.glob("*.pub")):
         try:
             link.ask("supernode", "register", str(path), "LINK")

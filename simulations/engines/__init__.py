@@ -1,1 +1,1 @@
-"""Where nodes run: in this process, or as Ray actors."""
+"""The engines of a run: nodes in this process, or in Ray actors."""

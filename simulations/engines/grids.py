@@ -1,8 +1,7 @@
-"""Where messages go when no Flower SuperLink is needed: in process, here, or over Ray actors (`ray_grid`).
+"""Flower `Grid`s without a SuperLink: nodes in this process, here, or in Ray actors (`ray_grid`).
 
-Both are Flower `Grid`s, so every strategy runs on them unchanged, and both hand over a node's rows without copying
-them. A node that raises gives an error reply; a node that does not answer in time gives none, and the strategy counts
-its users as missing.
+Every strategy runs on them unchanged, and they hand over a node's rows without copying them. A node that raises gives
+an error reply; a node that does not answer in time gives none, and the strategy counts its users as missing.
 """
 
 import logging
@@ -31,36 +30,30 @@ from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
 MOST_NODES = 8
-"""Nodes where neither their number nor the size of a block is given; fewer where the samples are few."""
+"""Nodes if neither their number nor the size of a block is given; fewer for few samples."""
 
 
 def shards(users: int, users_per_node: int | None = None, *, nodes: int = MOST_NODES) -> list[NDArray[np.int64]]:
-    """Users 0..n-1 cut into consecutive blocks, one a node.
-
-    Args:
-        users: n.
-        users_per_node: block size (the last block may be smaller).
-        nodes: number of blocks, as even as possible, if no block size is given; never more than users.
-    """
+    """Cut users 0..n-1 into consecutive blocks of ``users_per_node``, one a node; or into ``nodes`` even blocks."""
     if users_per_node is None:
         return np.array_split(np.arange(users), min(nodes, users))
     return [np.arange(first, min(first + users_per_node, users)) for first in range(0, users, users_per_node)]
 
 
 def worthwhile_nodes(problem: Problem, federation: Federation) -> int:
-    """How many nodes are worth their messages, up to `MOST_NODES`: the same on every engine and every machine."""
+    """Return how many nodes are worth their messages, up to `MOST_NODES`: equal on every engine and machine."""
     return int(np.clip(federation.nbytes // problem.node_bytes, 1, MOST_NODES))
 
 
 class InMachineGrid(Grid):
-    """What the grids of one machine or one cluster share: node ids 1..k, no serialisation."""
+    """A grid of one machine or one cluster: node ids 1..k, no serialisation."""
 
     def __init__(self, nodes: int) -> None:
         self._node_ids = list(range(1, nodes + 1))
         self._replies: dict[str, Message] = {}
         self._sent = 0
         if TaskIdentity._run_id is None:
-            # Flower's Message insists on an identity that only its own processes have.
+            # Flower's Message needs an identity that only its own processes have.
             TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
         self._run = Run.create_empty(TaskIdentity.run_id)
 
@@ -71,7 +64,7 @@ class InMachineGrid(Grid):
         self.close()
 
     def close(self) -> None:
-        """Release what the grid holds."""
+        """Release the resources of the grid."""
 
     def set_run(self, run: Run) -> None:
         """Set the run that messages belong to."""
@@ -85,11 +78,11 @@ class InMachineGrid(Grid):
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """A message to a node."""
+        """Make a message to a node."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes; they are there from the start."""
+        """Return all nodes."""
         return list(self._node_ids)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -97,7 +90,7 @@ class InMachineGrid(Grid):
         return self._push(messages, None)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Replies to earlier messages, each once."""
+        """Return replies to earlier messages, each once."""
         return [self._replies.pop(key) for key in message_ids if key in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -117,22 +110,18 @@ class InMachineGrid(Grid):
 
     @abstractmethod
     def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
-        """Replies, in any order."""
+        """Yield replies, in any order."""
 
 
 def error_reply(message: Message, error: Exception) -> Message:
-    """The reply of a node that raised this."""
-    if isinstance(error, UserdpError):  # whose texts name fields, never data, unlike those of foreign errors
+    """Return the reply of a node that raised an error."""
+    if isinstance(error, UserdpError):  # its text names fields, never data, unlike that of a foreign error
         log.warning("node %d cannot answer: %s", message.metadata.dst_node_id, error)
     return failed(message, type(error).__name__)
 
 
 class LocalGrid(InMachineGrid):
-    """All nodes in this process, one after the other.
-
-    Args:
-        nodes: the nodes; ids 1..k in this order.
-    """
+    """All nodes in this process, one after the other; ids 1..k in their order."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(len(nodes))
@@ -149,7 +138,7 @@ class LocalGrid(InMachineGrid):
                 try:
                     node = self._nodes[message.metadata.dst_node_id - 1]
                     if message.metadata.message_type == MessageType.QUERY and keys_wanted(message):
-                        node.key = MaskKey()  # another run begins: the server of this process is no adversary
+                        node.key = MaskKey()  # a new run: the server of this process is no adversary
                     yield answer_message(node, message, share=True, reader=reader)
                 except Exception as error:
                     yield error_reply(message, error)
@@ -157,12 +146,11 @@ class LocalGrid(InMachineGrid):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One BLAS thread, as in a Ray actor: results must not depend on how many there are."""
+    """Use one BLAS thread, like a Ray actor: results must not depend on the number of threads."""
     with _thread_pools().limit(limits=1, user_api="blas"):
         yield
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # finding the libraries takes as long as a small round
 def _thread_pools() -> ThreadpoolController:
-    """Looked for at the first round and kept: finding the libraries takes milliseconds, as long as a small round."""
     return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""Where messages go on Ray: nodes in actors, on this machine or on a cluster."""
+"""A Flower `Grid` on Ray: nodes in actors, on this machine or on a cluster."""
 
 import logging
 import os
@@ -11,12 +11,7 @@ from flwr.app import Message, MessageType
 from numpy.typing import NDArray
 
 from simulations.engines.grids import InMachineGrid, error_reply, one_thread
-from strategies.wire.protocol import (
-    Holding,
-    answer_content,
-    failed,
-    roster_content,
-)
+from strategies.wire.protocol import Holding, answer_content, failed, roster_content
 from strategies.wire.questions import Reader, counts_wanted, keys_wanted
 from userdp.data import Federation
 from userdp.errors import RunFailed, UserdpError
@@ -27,37 +22,34 @@ from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
 ATTEMPTS = 3
-"""How often actors are asked in a round when they die of it; after that their users are missing."""
+"""Attempts in a round with actors that die; after the last their users are missing."""
+
+Model = NDArray[np.float64] | None
+Task = tuple[int, NDArray[np.int64] | None, Computation | None]
+"""Node, its users and the computation; without the last two a question for the users of the node."""
+Outcome = Answer | Holding | UserdpError | str
+"""An answer, the users of a node, an error of userdp, or the kind of a foreign error."""
 
 
 class _Worker:
-    """A Ray actor: some of the nodes, built when first asked."""
+    """A Ray actor: some of the nodes, each built on its first task."""
 
     def __init__(self, problem: Problem, federation: Federation, users: Mapping[int, NDArray[np.int64]]) -> None:
         self._problem, self._federation, self._users = problem, federation, users
         self._nodes: dict[int, Node] = {}
 
-    def compute(
-        self, x: NDArray[np.float64] | None, tasks: Sequence[tuple[int, NDArray[np.int64] | None, Computation | None]]
-    ) -> list[Answer | Holding | UserdpError | str]:
-        """Answers in order; a task without computation asks whom the node holds."""
+    def compute(self, x: Model, tasks: Sequence[Task]) -> list[Outcome]:
+        """Return the outcomes of tasks, in order."""
         with one_thread():
             return [self._one(x, *task) for task in tasks]
 
-    def _one(
-        self,
-        x: NDArray[np.float64] | None,
-        node_id: int,
-        users: NDArray[np.int64] | None,
-        computation: Computation | None,
-    ) -> Answer | Holding | UserdpError | str:
-        """An answer, an error that may be told, or the kind of a foreign one."""
+    def _one(self, x: Model, node_id: int, users: NDArray[np.int64] | None, computation: Computation | None) -> Outcome:
         try:
             if node_id not in self._nodes:
                 self._nodes[node_id] = Node(self._problem, self._federation, self._users[node_id])
             node = self._nodes[node_id]
             if x is None or users is None or computation is None:
-                node.key = MaskKey()  # another run begins, as in `LocalGrid`
+                node.key = MaskKey()  # a new run, as in `LocalGrid`
                 return Holding(node.users, node.clipped_samples, key=node.key.public)
             return node.compute(x, users, computation)
         except UserdpError as error:
@@ -67,19 +59,12 @@ class _Worker:
 
 
 class RayGrid(InMachineGrid):
-    """Nodes in Ray actors, on this machine or on a cluster.
+    """Nodes in Ray actors, on this machine or on a cluster; ids 1..k in the order of ``user_blocks``.
 
-    Args:
-        problem: the loss.
-        federation: the data, or the recipe for it; put into the object store once and read there without a copy.
-        user_blocks: users of each node; ids 1..k in this order.
-        workers: actors; one a CPU of the cluster if not given.
-        address: of a running Ray cluster; a private one is started on this machine if not given.
-        gpus: share of a GPU that Ray sets aside for each actor, which then sees no other; no more actors are started
-            than there are shares. 0: none, and actors see all GPUs of their machine.
-
-    Raises:
-        RunFailed: Ray cannot be reached or started, or has no GPU to share.
+    Ray gets problem and federation once, and actors read them without a copy. There is one actor a CPU by default.
+    ``address`` is that of a running Ray cluster; a private one starts on this machine by default. ``gpus`` is the share
+    of a GPU that Ray reserves for each actor, which then sees no other; it limits the number of actors. With 0, actors
+    see all GPUs of their machine. RunFailed if Ray cannot be reached or started, or has no GPU to share.
     """
 
     def __init__(
@@ -91,7 +76,7 @@ class RayGrid(InMachineGrid):
         address: str | None = None,
         gpus: float = 0.0,
     ) -> None:
-        # GPUs of which none is set aside are the actors' to share: Ray must not hide them.
+        # Ray must not hide GPUs from actors that reserve none: they share them.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray  # noqa: PLC0415 -- a second's import that local runs do not need
 
@@ -101,7 +86,7 @@ class RayGrid(InMachineGrid):
         if self._started:
             try:
                 ray.init(
-                    address=address or "local",  # or Ray would join whatever runs on this machine
+                    address=address or "local",  # otherwise Ray would join a cluster on this machine
                     num_cpus=None if address else workers,
                     include_dashboard=False,
                     log_to_driver=False,
@@ -125,16 +110,12 @@ class RayGrid(InMachineGrid):
         self._workers: list[Any] = [self._actor.remote(*self._shared, users) for users in self._users]
 
     def _shares(self, there: float, each: float) -> int:
-        """How many actors find a share of a GPU; a share lies on one GPU as a whole.
-
-        Raises:
-            RunFailed: none does; Ray would wait for a GPU forever.
-        """
+        """Return how many actors find a share of a GPU, as a whole on one GPU; without any, Ray would wait forever."""
         shares = int(there) * int(1 / each + 1e-9)
         if not shares:
             self._leave()
             raise RunFailed(
-                f"engine.gpus_per_actor = {each:g}: Ray knows of no GPU; set it to 0, or start Ray where there are some"
+                f"engine.gpus_per_actor = {each:g}: Ray knows of no GPU; set it to 0, or start Ray where there is one"
             )
         return shares
 
@@ -156,7 +137,7 @@ class RayGrid(InMachineGrid):
         for attempt in range(1, ATTEMPTS + 1):
             replies, lost = self._answers(asked, reader, deadline)
             yield from replies
-            # A fresh actor has other keys than those that the other nodes' masks are made with.
+            # A fresh actor lacks the keys that the other nodes' masks use.
             asked = {worker: part for worker, part in lost.items() if attempt < ATTEMPTS and not _masked(part)}
             for worker in lost.keys() - asked.keys():
                 yield from (failed(message, "ActorDied") for message in lost[worker])
@@ -164,7 +145,7 @@ class RayGrid(InMachineGrid):
     def _answers(
         self, asked: Mapping[int, Sequence[Message]], reader: Reader, deadline: float | None
     ) -> tuple[list[Message], dict[int, Sequence[Message]]]:
-        """What actors reply in time, and the messages of those that died, in whose place there is another."""
+        """Return replies in time, and the messages of actors that died and were replaced."""
         pending = {self._ask(worker, part, reader): worker for worker, part in asked.items()}
         if not pending:
             return [], {}
@@ -185,9 +166,8 @@ class RayGrid(InMachineGrid):
         return replies, lost
 
     def _ask(self, worker: int, messages: Sequence[Message], reader: Reader) -> Any:
-        """Have an actor answer these messages; Ray's reference to what it will say."""
-        x: NDArray[np.float64] | None = None
-        tasks: list[tuple[int, NDArray[np.int64] | None, Computation | None]] = []
+        x: Model = None
+        tasks: list[Task] = []
         for message in messages:
             users, computation = None, None
             if message.metadata.message_type != MessageType.QUERY:
@@ -203,9 +183,9 @@ class RayGrid(InMachineGrid):
         return parts
 
     def _replace(self, worker: int, why: str) -> None:
-        """A dead or stuck actor would fail in every later round: start a fresh one.
+        """Replace a dead or stuck actor, which would fail in every later round.
 
-        It sets no CPU aside: that of the dead one may not be free yet, or gone with its machine.
+        The new one reserves no CPU: that of the old one may not be free yet, or be gone with its machine.
         """
         log.warning("%s: starting another", why)
         self._ray.kill(self._workers[worker])
@@ -224,5 +204,4 @@ class RayGrid(InMachineGrid):
 
 
 def _masked(messages: Sequence[Message]) -> bool:
-    """Whether answers to these are masked for one another."""
     return any("masked" in message.content for message in messages)

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its metrics, its folder, and which of its fields may be handed on."""
+"""Records of a run: metrics, run directory, checkpoints, and the lists of fields and log lines."""

@@ -1,7 +1,7 @@
-"""What a run keeps on disk so that it can go on after its process was killed; removed when the run has ended.
+"""Checkpoints of a run, from which it resumes after its process was killed; removed when the run has ended.
 
-Files are NumPy archives of arrays and one JSON text: reading them executes nothing. Each is written beside its place,
-brought to the disk and moved there as a whole, so that a kill at any moment leaves the one before or the new one.
+Files are NumPy archives of arrays and one JSON text: reading them executes nothing. Each file is flushed to the disk
+beside its place and moved as a whole, so that a kill at any moment leaves the previous or the new one.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ import numpy as np
 from simulations.config.run_config import RunConfig, read_toml
 from simulations.records.environment import versions
 from simulations.records.named_code import check_code, digests, signature, signed
-from simulations.records.run_directory import ASKED, CHECKPOINT
+from simulations.records.run_directory import ASKED, CHECKPOINT, partial_of, read_json, writing
 from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
@@ -31,35 +31,29 @@ from userdp.state import OTHER_VERSION
 
 _LOCK = ".running"
 _STATE = "state_private"
-"""What the text is called in an archive, and before a dot the arrays."""
+"""Name of the text in an archive; arrays are named "state_private.KEY"."""
 _RECORDED_LATER = ("code",)
-"""What files of former versions do not say of their run."""
+"""Keys that files of former versions lack."""
 _ADDED_LATER = {"problem.kernels": "own"}
-"""Settings that files of former versions do not name, and what their runs did."""
+"""Settings that files of former versions lack -> the value that their runs used."""
 _FORMAT, _FORMER = 2, 1
-"""Former files hold whole objects, of which `Snapshot` reads what they remember."""
+"""Former files hold whole objects; `Snapshot` reads their remembered attributes."""
 _OF_VERSIONS = ("userdp", "numpy")
-"""Packages on which the bits of a round that is computed again depend."""
+"""Packages that decide the bits of a round that is computed again."""
 
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),
     *(struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""What reading a damaged archive may raise."""
+"""Errors that reading a damaged archive may raise."""
 SPARING = 20.0
-"""Where rounds need not all be kept, so many times as long as a checkpoint took passes before the next: < 5 %."""
+"""An optional checkpoint waits this many times as long as the last one took to write, so that it costs < 5 %."""
 
 
 class Checkpoints:
-    """The `strategies.core.run_state.Keeper` of a run directory.
-
-    Args:
-        folder: the run directory.
-        config: the run, whose configuration stands in every file.
-    """
+    """The `strategies.core.run_state.Keeper` of a run directory: `CHECKPOINT` after a round, `ASKED` before one."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
-        # CHECKPOINT: after the last round that is kept; ASKED: before users are asked, where noise is secure.
         self._folder = folder
         self._settings = _settings(config)
         self._signature = signature(config) if self._settings["code"] else None
@@ -67,23 +61,15 @@ class Checkpoints:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While this lasts no other process writes here; a process that is killed lets go.
-
-        Raises:
-            BadInput: one does already, or the folder cannot be written.
-        """
-        try:
+        """Keep other processes from writing here (BadInput if one does); a killed process releases the lock."""
+        with writing(f"output.directory: {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise BadInput(
-                f"output.directory: {self._folder} cannot be written ({type(error).__name__}); choose another folder"
-            ) from None
         try:
             if not self._locked(lock):
                 raise BadInput(
-                    f"{self._folder} belongs to a run that is under way: wait for its end, or stop it before it is "
-                    "resumed"
+                    f"{self._folder} belongs to a run that has not ended: wait for its end, or stop it before you "
+                    "resume it"
                 )
             try:
                 yield
@@ -93,7 +79,7 @@ class Checkpoints:
             os.close(lock)
 
     def _locked(self, lock: int) -> bool:
-        """Lock the file; False where another process has, or had and took the file away since it was opened."""
+        """Lock the file; return False if another process holds it, or removed it since it was opened."""
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.fstat(lock).st_ino == (self._folder / _LOCK).stat().st_ino
@@ -101,11 +87,11 @@ class Checkpoints:
             return False
 
     def ask(self, taken: Snapshot) -> None:
-        """Keep that users are about to be asked."""
+        """Record that users are about to be asked."""
         self._write(ASKED, taken)
 
     def keep(self, take: Callable[[], Snapshot], *, must: bool) -> None:
-        """Keep a run's state; if it must not be, at most a twentieth of the run's time is spent on it."""
+        """Write the state of the run; unless it ``must``, spend at most a twentieth of the run's time on it."""
         started = time.monotonic()
         if not must and started < self._next:
             return
@@ -114,10 +100,9 @@ class Checkpoints:
         self._next = ended + SPARING * (ended - started)
 
     def read(self) -> Resumed | None:
-        """What a killed run left; None if it was killed before its first round.
+        """Read the state of a killed run; None if it was killed before its first round.
 
-        Raises:
-            BadInput: it was another configuration's, cannot be read, or has ended.
+        BadInput if the run had another configuration or has ended, or its state cannot be read.
         """
         kept, asked = self._read(CHECKPOINT), self._read(ASKED)
         if kept is not None:
@@ -127,7 +112,7 @@ class Checkpoints:
                 f"{self._folder / CHECKPOINT} is missing, though users were asked: the run cannot be resumed without it"
             )
         try:
-            ended = "error" not in json.loads((self._folder / "result.json").read_text(encoding="utf-8"))
+            ended = "error" not in read_json(self._folder / "result.json")
         except (OSError, ValueError):
             ended = False
         if ended:
@@ -135,17 +120,17 @@ class Checkpoints:
         return None
 
     def remove(self) -> None:
-        """The run has ended."""
+        """Remove all files, because the run has ended."""
         for name in (CHECKPOINT, ASKED):
             (self._folder / name).unlink(missing_ok=True)
-            (self._folder / f".{name}.partial").unlink(missing_ok=True)
+            partial_of(self._folder / name).unlink(missing_ok=True)
 
     def _write(self, name: str, taken: Snapshot) -> None:
         kept = {"format": _FORMAT, **self._settings, "signature": self._signature}
         kept |= {"values": taken.values, "arrays": list(taken.arrays)}
         text = json.dumps(kept, allow_nan=False)
-        partial = self._folder / f".{name}.partial"
-        # For nobody but the run's owner: it may hold exact numbers of users' data.
+        partial = partial_of(self._folder / name)
+        # Readable for the run's owner alone: it may hold exact numbers of users' data.
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             parts: dict[str, Any] = {_STATE: np.frombuffer(text.encode(), dtype=np.uint8)}
             parts |= {f"{_STATE}.{key}": array for key, array in taken.arrays.items()}
@@ -172,11 +157,7 @@ class Checkpoints:
             ) from None
 
     def _check(self, path: Path, kept: Mapping[str, Any]) -> None:
-        """Refuse what another run wrote.
-
-        Raises:
-            BadInput: names every setting, what it is there and what here.
-        """
+        """Refuse the file of another run, with every setting that differs and both its values."""
         if (form := kept.get("format")) not in (_FORMAT, _FORMER):
             raise BadInput(
                 f"{path} has format {form!r}, and this version of userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}"
@@ -197,10 +178,9 @@ class Checkpoints:
 
 
 def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The text of an archive, and its arrays; raises some of `_UNREADABLE`."""
+    """Return the JSON values of an archive, and its arrays; raises some of `_UNREADABLE`."""
     with path.open("rb") as file:
-        # It compares the checksum of every part.
-        if zipfile.ZipFile(file).testzip() is not None:
+        if zipfile.ZipFile(file).testzip() is not None:  # compares the checksum of every part
             raise zipfile.BadZipFile
         file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
@@ -209,17 +189,13 @@ def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_resumed(folder: Path, *, trusted: bool) -> None:
-    """Refuse a directory whose configuration names code, unless it is trusted or this user began the run here.
-
-    Raises:
-        BadInput: it is not.
-    """
+    """Refuse (BadInput) a directory that names code, unless it is trusted or this user began the run here."""
     values = read_toml(folder / "config.toml")
     check_code(folder, values, trusted=trusted or began_here(folder, values))
 
 
 def began_here(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether this user began the run, here, with the code that its config.toml names; that may have changed since."""
+    """Return whether this user began the run here, with the code that its config.toml names."""
     try:
         kept, _ = _opened(folder / CHECKPOINT)
         return signed(config, kept["code"], str(kept["signature"]))
@@ -228,22 +204,18 @@ def began_here(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def configuration_file(file: Path | None, resume: Path | None) -> Path:
-    """The configuration file that ``userdp run`` means: that of a run to be resumed lies in its directory.
-
-    Raises:
-        BadInput: neither is given, or the directory is none of a run.
-    """
+    """Return FILE, or config.toml in the directory of --resume; BadInput if neither is there."""
     if resume is not None and not (resume / "config.toml").is_file():
-        raise BadInput(f"--resume {resume}: is no directory of a run, for it holds no config.toml; check the path")
+        raise BadInput(f"--resume {resume}: it holds no config.toml, so it is not the directory of a run; check it")
     if file is not None:
         return file
     if resume is None:
-        raise BadInput("FILE is missing: name a configuration file, or a run to go on with by --resume DIRECTORY")
+        raise BadInput("FILE is missing: name a configuration file, or resume a run with --resume DIRECTORY")
     return resume / "config.toml"
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """What must be the same for a run to go on: versions, code, and all settings that can change a bit of it."""
+    """Return everything that must be equal for a run to resume: versions, code, settings that can change a bit."""
     configuration = tomllib.loads(config.toml())
     configuration["output"].pop("directory")
     configuration["data"].pop("memory", None)
@@ -252,7 +224,6 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Dotted key -> value."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{before}{key}"
@@ -261,7 +232,6 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _bring_to_disk(folder: Path) -> None:
-    """Make a move within the folder last."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

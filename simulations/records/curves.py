@@ -1,11 +1,11 @@
-"""What the pictures of a run are drawn from: small tables about groups of held-out people."""
+"""Data of a run's pictures: small tables about groups of held-out users."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulations.records.held_out import HeldOut
 from simulations.records.measured import BINS
-from simulations.records.ranking import groups_alike
+from simulations.records.quality import groups_alike
 from simulations.records.uncertainty import error_of_influences
 from userdp.arrays.types import Array
 
@@ -13,18 +13,18 @@ Curve = dict[str, list[float]]
 """Column -> its values."""
 
 POINTS = 100
-"""Of a ROC curve, at most."""
+"""Points of a ROC curve, at most."""
 PEOPLE_A_GROUP = 5
-"""Held-out people for each group of samples, on average: few points are then about one person alone."""
+"""Held-out users for each group of samples, on average, so that few points are about one user alone."""
 FEWEST_PEOPLE = 2 * PEOPLE_A_GROUP
-"""Of whom pictures are made."""
+"""Pictures need at least this many users."""
 
 
 def curves(seen: HeldOut) -> dict[str, Curve]:
-    """Name -> columns of a curve; nothing of fewer than `FEWEST_PEOPLE` people, or where a prediction is not finite.
+    """Return name -> columns of a curve; none for fewer than `FEWEST_PEOPLE` users, or predictions that are not finite.
 
-    "predicted_against_observed" of targets that are numbers, as the loss has them; "calibration" and "roc" of two
-    classes, "predicted_class_calibration" of several, nothing if one alone was observed.
+    A number gives "predicted_against_observed", in the loss's units; two classes give "calibration" and "roc"; several
+    classes give "predicted_class_calibration". If only one class was observed, there is no curve.
     """
     if seen.target is None or len(seen.sizes) < FEWEST_PEOPLE or not np.isfinite(seen.predicted).all():
         return {}
@@ -47,19 +47,16 @@ def curves(seen: HeldOut) -> dict[str, Curve]:
 
 
 def roc(scores: Array, positive: NDArray[np.bool_], points: int | None = POINTS) -> tuple[Array, Array]:
-    """Shares of negative and of positive samples whose score is at least a threshold, as it falls: from 0 to 1.
+    """Return the shares of negative and of positive samples above a falling threshold, from 0 to 1.
 
-    Args:
-        scores: (N,), finite.
-        positive: (N,) the samples of class 1; there have to be some of either.
-        points: how many are kept, both ends among them: the area under them differs by 2 / (points - 1) at most.
-            None for all, whose area is `simulations.records.quality.auc`.
+    ``scores`` (N,) are finite, and both classes of ``positive`` (N,) occur. Of all points, whose area is
+    `simulations.records.quality.auc`, ``points`` are kept, which changes the area by 2 / (points - 1) at most.
     """
     _, places = np.unique(-scores, return_inverse=True)
     above = np.cumsum(np.bincount(places, positive)), np.cumsum(np.bincount(places, ~positive))
     true, false = (np.concatenate([[0.0], one / one[-1]]) for one in above)
     if points is not None:
-        # Evenly along the curve, whose steps are as long to the right as up.
+        # Evenly along the curve: a step to the right counts as much as a step up.
         kept = np.unique(np.searchsorted(true + false, np.linspace(0.0, 2.0, points)))
         true, false = true[kept], false[kept]
     return false, true
@@ -72,17 +69,17 @@ def _one_class(seen: HeldOut) -> bool:
 
 
 def _means(seen: HeldOut, groups: NDArray[np.int64]) -> Curve:
-    """Means over the samples of each group that has some, and how many these are."""
+    """Return the means over the samples of each group that is not empty, and its number of samples."""
     samples = np.bincount(groups)
     there = samples > 0
-    with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverged
+    with np.errstate(over="ignore", invalid="ignore"):  # a model may have diverged
         sums = {name: np.bincount(groups, getattr(seen, name)) for name in ("predicted", "observed")}
         means = {name: (values[there] / samples[there]).tolist() for name, values in sums.items()}
     return means | {"samples": samples[there].tolist()}
 
 
 def _errors(seen: HeldOut, groups: NDArray[np.int64]) -> list[float]:
-    """One standard error over users of each group's observed mean; NaN of a group of one user."""
+    """Return one standard error over users of each group's observed mean; NaN for a group of one user."""
     owners, errors = seen.owners, []
     for group in np.unique(groups):
         inside = groups == group
@@ -92,7 +89,6 @@ def _errors(seen: HeldOut, groups: NDArray[np.int64]) -> list[float]:
 
 
 def _percentiles(observed: Array, groups: NDArray[np.int64]) -> Curve:
-    """Of what was observed in each group the range that leaves out a tenth at either end."""
     values = observed[np.lexsort((observed, groups))]
     samples = np.bincount(groups)
     ends = np.cumsum(samples)[samples > 0]

@@ -1,4 +1,4 @@
-"""The machine and the packages that a run was computed with."""
+"""The machine and the packages of a run."""
 
 import platform
 import resource
@@ -10,14 +10,13 @@ from pathlib import Path
 
 
 def peak_memory() -> float:
-    """Peak resident memory of this process and the largest of its finished children, in MiB."""
+    """Return the peak resident memory of this process plus its largest finished child, in MiB."""
     kibibytes = sum(resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    # macOS counts bytes.
-    return kibibytes / (1024 * 1024 if sys.platform == "darwin" else 1024)
+    return kibibytes / (1024 * 1024 if sys.platform == "darwin" else 1024)  # macOS counts bytes
 
 
 def own_version() -> str:
-    """Of the code that runs: a Flower app brings its own beside pyproject.toml, whatever is installed."""
+    """Return the version in pyproject.toml beside the running code, as in a Flower app; else that of the package."""
     project = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if project.is_file():
         return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
@@ -25,13 +24,12 @@ def own_version() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Package -> version, of what a result depends on."""
+    """Return package -> version for everything that a result depends on."""
     return dict(_versions())
 
 
-@cache
+@cache  # reading versions from files takes longer than the arithmetic of a small run
 def _versions() -> dict[str, str]:
-    """Looked up once: a package's version is read from files, which takes longer than many a run's arithmetic."""
     found = {"python": platform.python_version(), "userdp": own_version()}
     for package in ("flwr", "ray", "numpy", "torch", "opendp"):
         try:

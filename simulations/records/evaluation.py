@@ -22,11 +22,11 @@ NOBODY = "nobody was held out"
 
 
 class Evaluation:
-    """Measures models on held-out users, each user with the same weight.
+    """Measures models on held-out users, all with equal weight.
 
     Args:
-        problem: with its metrics, and its excess risk in closed form where the population is known.
-        train: the training users; only what is known of their population is used. None where nothing is.
+        problem: the loss, with its excess risk in closed form if the population is known.
+        train: the training users, only for known facts about their population; or None.
         test: held-out users, or None.
     """
 
@@ -34,19 +34,19 @@ class Evaluation:
         self._problem, self._train, self._test = problem, train, test
         self._kept = test is not None and not test.stored and test.nbytes <= MEMORY_BYTES
         if self._kept and test is not None:
-            # Clipped into the declared bounds as the training data are: the model is made for such samples.
+            # Clipped into the declared bounds like the training data, which the model was made for.
             self._test = ColumnarFederation(problem.bound(test.block(np.arange(test.users)))[0])
         self._optimum = None if train is None else problem.optimum(train)
 
     def __call__(self, x: Vector) -> dict[str, float]:
-        """Name -> mean over held-out users.
+        """Return name -> mean over held-out users.
 
-        Before them "excess_risk" where it is known; or, where the optimum is, "excess_loss": the held-out loss above
-        that of the optimum on the same samples, which cancels most of what heavy tails do to either. After them the
-        l2 "distance" to a known optimum.
+        "excess_risk" comes first if it is known; or, if the optimum is known, "excess_loss": the held-out loss above
+        that of the optimum on the same samples, which cancels most of the effect of heavy tails. The l2 "distance" to
+        a known optimum comes last.
         """
         metrics = _means(self._by_user(lambda block: self._problem.metrics(x, block)))
-        risk = None if self._train is None else self._problem.excess_risk(x, self._train)
+        risk = self._risk(x)
         if risk is not None:
             metrics = {"excess_risk": risk, **metrics}
         if self._optimum is None:
@@ -56,20 +56,19 @@ class Evaluation:
         return {**metrics, "distance": float(np.linalg.norm(x - self._optimum))}
 
     def whole(self, x: Vector) -> dict[str, float]:
-        """The same, and what `simulations.records.quality` adds: for the models at a run's end, not for every round."""
+        """Return the same with `details`: for models at a run's end, not for every round."""
         metrics = self(x)
         return {**metrics, **self.details(x, metrics)}
 
     def details(self, x: Vector, metrics: Mapping[str, float]) -> dict[str, float]:
-        """What is added to a model's ``metrics``; nothing where nobody is held out."""
+        """Return what `simulations.records.quality` adds to a model's ``metrics``; nothing if nobody is held out."""
         return {**explained(metrics, self.constant), **quality(self._problem, x, self._blocks())}
 
     @cached_property
     def constant(self) -> dict[str, float]:
-        """Metrics of the best constant: what says the held-out users' own mean target (rate, shares) of every sample.
+        """The metrics of the best constant, which predicts the held-out users' own mean target for every sample.
 
-        It needs no features, and nobody who may not look can know it: the zero that a model is measured from. Empty
-        where nobody is held out, or the loss has no such constant.
+        It needs no features, and nobody may know it without looking. Empty if nobody is held out, or the loss has none.
         """
         mean = self._target_mean
         if mean is None:
@@ -81,10 +80,7 @@ class Evaluation:
         return {**metrics, **explained(metrics, metrics)}
 
     def shown(self, x: Vector) -> dict[str, Any]:
-        """What result.json holds of the released model beside its metrics; nothing where nobody is measured.
-
-        "measured_users", "standard_errors", "curves" where there are some, and of several classes their "confusion".
-        """
+        """Return result.json's "measured_users", "standard_errors", "confusion" and "curves", as far as they exist."""
         seen = held_out(self._problem, x, self._blocks())
         if not seen.users:
             return {}
@@ -94,16 +90,14 @@ class Evaluation:
         return found | ({"curves": drawn} if (drawn := curves(seen)) else {})
 
     def _errors(self, x: Vector, seen: HeldOut) -> dict[str, float]:
-        """Standard errors of the model's metrics, also of those that compare each user with what another model says."""
         errors = explained_error(seen.users, self._constant_by_user)
-        risk = None if self._train is None else self._problem.excess_risk(x, self._train)
-        if risk is None and self._least_losses is not None:
+        if self._risk(x) is None and self._least_losses is not None:
             above = seen.users["test_loss"] - self._least_losses
             seen = replace(seen, users={"excess_loss": above, **seen.users})
         return {**errors, **standard_errors(seen)}
 
     def not_measured(self, x: Vector, metrics: Mapping[str, float]) -> str | None:
-        """Why ``metrics`` of a model say nothing about it; None where they do. A fact about held-out users."""
+        """Return why ``metrics`` say nothing about a model, a fact about held-out users; None if they do."""
         if not metrics:
             if self._test is None:
                 return NOBODY
@@ -113,43 +107,44 @@ class Evaluation:
             )
         if self.one_class(x, metrics):
             return (
-                "all targets of the held-out users are one class, so that accuracy and loss do not say whether the "
-                "model tells anything; check data.positive, or hold out more users"
+                "all targets of the held-out users are one class, so accuracy and loss do not say whether the model "
+                "separates classes; check data.positive, or hold out more users"
             )
         return None
 
     def one_class(self, x: Vector, metrics: Mapping[str, float]) -> bool:
-        """Whether the model predicts classes, and all people that it is measured on are of one."""
+        """Return whether the model predicts classes, and all measured users are of one class."""
         return main_metric(metrics) == "test_loss" and only_class(self._problem, x, self._blocks())
+
+    def _risk(self, x: Vector) -> float | None:
+        return None if self._train is None else self._problem.excess_risk(x, self._train)
 
     @cached_property
     def _target_mean(self) -> Vector | None:
-        """(k,) what the best constant says; None where nobody is held out, or samples have no targets."""
+        """(k,) The prediction of the best constant; None if nobody is held out, or samples have no targets."""
         means = [found for block in self._blocks() if (found := self._problem.target_means(block)) is not None]
         return np.asarray(np.concatenate(means).mean(axis=0)) if means else None
 
     @cached_property
     def _constant_by_user(self) -> dict[str, Array]:
-        """Of each held-out user what the best constant's metrics are, name -> (U,); empty where there is none."""
+        """The best constant's metrics for each held-out user, name -> (U,); empty if there is none."""
         mean = self._target_mean
         return {} if mean is None else self._by_user(lambda block: self._problem.constant_metrics(mean, block))
 
     @cached_property
     def _least_losses(self) -> Array | None:
-        """(U,) the optimum's, of the held-out users; None where the optimum is not known."""
+        """(U,) The optimum's loss for each held-out user; None if the optimum is not known."""
         optimum = self._optimum
         if optimum is None:
             return None
         return self._by_user(lambda block: self._problem.metrics(optimum, block))["test_loss"]
 
     def _with_excess_loss(self, metrics: dict[str, float]) -> dict[str, float]:
-        """The same, after how far the loss is above that of the optimum, where that is known."""
         if "test_loss" not in metrics or self._least_losses is None:
             return metrics
         return {"excess_loss": metrics["test_loss"] - float(self._least_losses.mean()), **metrics}
 
     def _by_user(self, measure: Callable[[Block], Mapping[str, Array]]) -> dict[str, Array]:
-        """What is measured of each held-out user, name -> (U,); empty where nobody is held out."""
         parts = [measure(block) for block in self._blocks()]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
@@ -164,39 +159,29 @@ class Evaluation:
 
 
 def _means(users: Mapping[str, Array]) -> dict[str, float]:
-    """Of each metric, name -> (U,), the mean over users."""
     return {name: float(values.mean()) for name, values in users.items()}
 
 
 def main_metric(metrics: Mapping[str, float]) -> str | None:
-    """The metric that "better than the initial model" is about: the excess where it is known, or the loss."""
+    """Return the metric that "better than the initial model" compares: the excess if it is known, or the loss."""
     return next((name for name in ("excess_risk", "excess_loss", "test_loss") if name in metrics), None)
 
 
 def better(metrics: Mapping[str, float], other: Mapping[str, float] | None) -> bool | None:
-    """Whether a model has less of its main metric than another; None where there is nothing to measure with."""
+    """Return whether a model's main metric is below another's; None without one of them."""
     main = main_metric(metrics)
     return None if main is None or other is None or main not in other else metrics[main] < other[main]
 
 
 def best_constant(reference: Mapping[str, Any]) -> Mapping[str, float] | None:
-    """What a model is to be better than, of result.json's "reference"; None where there is none.
-
-    The constant that the run released, which anybody could use in the model's place; else that of the held-out people.
-    """
+    """Return the metrics that a model must beat, from result.json's "reference": the released or best constant's."""
     constant: Mapping[str, float] | None = reference.get("released_constant") or reference.get("constant")
     return constant
 
 
 @dataclass
 class Schedule:
-    """The ``evaluate_fn`` of a run: every so many rounds, the first and the last, and only when the model changed.
-
-    Attributes:
-        evaluation: what is called.
-        every: rounds between evaluations.
-        last: number of the last round.
-    """
+    """The ``evaluate_fn`` of a run: ``every`` few rounds, the first and the ``last``, and only if the model changed."""
 
     evaluation: Evaluation
     every: int
@@ -205,13 +190,13 @@ class Schedule:
     _metrics: dict[str, float] = field(default_factory=dict, init=False)
 
     def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Metrics of the model in ``arrays``; None in rounds that are not evaluated."""
+        """Return metrics of the model in ``arrays``; None in rounds that are not evaluated."""
         if server_round > 1 and server_round % self.every and server_round != self.last:
             return None
         return MetricRecord(self.of(model_vector(arrays)))  # type: ignore[arg-type]
 
     def of(self, x: Vector) -> dict[str, float]:
-        """Metrics of a model, computed anew only if it is another one than the last."""
+        """Return metrics of a model, computed anew only if it differs from the last one."""
         if self._seen is None or not np.array_equal(x, self._seen):
             self._seen, self._metrics = x.copy(), self.evaluation(x)
         return dict(self._metrics)

@@ -1,4 +1,4 @@
-"""One pass over held-out people: what it keeps of a model, from which everything that takes all of them follows."""
+"""Predictions and observations of held-out users, collected in one pass; metrics over all of them follow from it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ Target = Literal["number", "two classes", "several classes"]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a model predicts of U people and N samples, and what was observed: two numbers a sample, a few a user.
+    """Predictions and observations of U users and N samples.
 
     Attributes:
         users: metric -> (U,) each user's average.
-        sizes: (U,) samples of each user; those below stand in the order of their users.
-        predicted: (N,) the number, or the probability of class 1; of several classes that of the predicted one.
-        observed: (N,) the number or class; of several classes 1 where the predicted one was right, else 0.
-        target: what is predicted; None of a loss that predicts nothing, whose ``predicted`` is empty.
-        classes: K, where there are several; 0 elsewhere, and of more than `MOST_CLASSES`.
-        cells: (N,) of K classes K times the observed one and the predicted one.
+        sizes: (U,) samples of each user; samples below follow the order of their users.
+        predicted: (N,) the number, or the probability of class 1; with several classes that of the predicted one.
+        observed: (N,) the number or class; with several classes 1 if the predicted one was right, else 0.
+        target: kind of the target; None for a loss that predicts nothing, whose ``predicted`` is empty.
+        classes: K for several classes; 0 otherwise, and for more than `MOST_CLASSES`.
+        cells: (N,) K times the observed class plus the predicted one; empty without classes.
     """
 
     users: dict[str, Array]
@@ -40,12 +40,12 @@ class HeldOut:
 
     @property
     def owners(self) -> NDArray[np.int64]:
-        """(N,) whose sample each is, from 0 to U - 1."""
+        """(N,) The user of each sample, from 0 to U - 1."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     @property
     def counts(self) -> NDArray[np.int64] | None:
-        """(K, K) samples of each class (rows) that are taken for each class (columns); None without classes."""
+        """(K, K) The samples by observed class (rows) and predicted class (columns); None without classes."""
         if not self.classes:
             return None
         return np.bincount(self.cells, minlength=self.classes**2).reshape(self.classes, self.classes)
@@ -55,13 +55,7 @@ _NOTHING = (np.empty(0), np.empty(0), None, 0, np.empty(0, np.int16))
 
 
 def held_out(problem: Problem, x: Vector, blocks: Iterable[Block]) -> HeldOut:
-    """Measure a model on people, a block of them at a time.
-
-    Args:
-        problem: the loss.
-        x: (p,) the model.
-        blocks: samples of the users whom it is measured on, all usable.
-    """
+    """Measure a model x, (p,), on users, one block of usable samples at a time."""
     parts = [_of_block(problem, x, block) for block in blocks]
     if not parts:
         return HeldOut({}, np.empty(0, np.int64), *_NOTHING)
@@ -75,7 +69,7 @@ def held_out(problem: Problem, x: Vector, blocks: Iterable[Block]) -> HeldOut:
 
 def _of_block(problem: Problem, x: Vector, block: Block) -> HeldOut:
     users, sizes = problem.metrics(x, block), problem.observed_sizes(block)
-    pair = told(problem, x, block)
+    pair = predictions(problem, x, block)
     if pair is None:
         return HeldOut(users, sizes, *_NOTHING)
     predicted, observed, target = _compared(*pair)
@@ -84,28 +78,26 @@ def _of_block(problem: Problem, x: Vector, block: Block) -> HeldOut:
     return HeldOut(users, sizes, predicted, observed, target, classes, cells)
 
 
-def told(problem: Problem, x: Vector, block: Block) -> tuple[dict[str, Array], Array] | None:
-    """What `Problem.predict` says of each sample, and what was observed; None of a loss that has not both."""
+def predictions(problem: Problem, x: Vector, block: Block) -> tuple[dict[str, Array], Array] | None:
+    """Return `Problem.predict` for each sample, and the observed targets; None for a loss without either."""
     observed = problem.observed(block)
     if observed is None:
         return None
     try:
         return problem.predict(x, block), observed
-    except BadInput:  # a mean of the samples, say
+    except BadInput:  # such as a mean of the samples
         return None
 
 
-def _compared(told: dict[str, Array], observed: Array) -> tuple[Array, Array, Target]:
-    """What is predicted of each sample, what was observed, and what that is; see `HeldOut`."""
-    if "probability" in told:
-        return told["probability"], observed, "two classes"
-    shares = [share for name, share in told.items() if name.startswith("probability.")]
+def _compared(predicted: dict[str, Array], observed: Array) -> tuple[Array, Array, Target]:
+    if "probability" in predicted:
+        return predicted["probability"], observed, "two classes"
+    shares = [share for name, share in predicted.items() if name.startswith("probability.")]
     if shares:
-        return np.max(shares, axis=0), (told["prediction"] == observed).astype(np.float64), "several classes"
-    return told["prediction"], observed, "number"
+        return np.max(shares, axis=0), (predicted["prediction"] == observed).astype(np.float64), "several classes"
+    return predicted["prediction"], observed, "number"
 
 
-def _classes(told: dict[str, Array], observed: Array) -> int:
-    """K, of several classes that are not too many and hold all that was observed; 0 elsewhere."""
-    classes = sum(name.startswith("probability.") for name in told)
+def _classes(predicted: dict[str, Array], observed: Array) -> int:
+    classes = sum(name.startswith("probability.") for name in predicted)
     return classes if classes <= MOST_CLASSES and ((observed >= 0) & (observed < classes)).all() else 0

@@ -1,4 +1,4 @@
-"""Code that a configuration names: a model is data, and this is not. Somebody else's runs only when it is trusted."""
+"""Code that a configuration names: a model is data, and code is not. A stranger's code runs only if it is trusted."""
 
 import hashlib
 import hmac
@@ -12,28 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from simulations.config.run_config import RunConfig
+from simulations.records.run_directory import read_json
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 
 log = logging.getLogger("userdp")
 _KEY = Path("userdp") / "key"
 NO_FILE = "no file"
-"""In place of a digest."""
-
+"""The value for a digest that cannot be computed."""
 
 Values = RunConfig | Mapping[str, Any]
-"""A configuration, or its values as a file has them: those of a stranger are looked at before anything is imported."""
+"""A configuration, or its values as read: a stranger's are inspected before anything is imported."""
 
 
 def code_in(config: Values) -> dict[str, str]:
-    """Field of the configuration -> the code that it names, "file.py:name" or "package.module:name".
+    """Return field of the configuration -> code that it names, "file.py:name" or "package.module:name".
 
-    Fields of [problem] have their own names, ``strategy.kind`` has its whole one.
+    Fields of [problem] are named without their section, ``strategy.kind`` with it.
     """
     values = config.model_dump(exclude_none=True) if isinstance(config, RunConfig) else config
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     problem, strategy = (_section(values, name) for name in ("problem", "strategy"))
-    for field in _code_fields(problem.get("kind")):
+    kind: Any = problem.get("kind")
+    for field in PROBLEMS[kind].code_fields if kind in PROBLEMS else ():
         given = problem.get(field)
         named = {f"{field}.{name}": place for name, place in given.items()} if isinstance(given, Mapping) else {}
         found |= named or {field: given}
@@ -46,15 +47,10 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
-def _code_fields(kind: Any) -> tuple[str, ...]:
-    """Of a problem; none of one that there is not, which is refused elsewhere."""
-    return PROBLEMS[kind].code_fields if kind in PROBLEMS else ()
-
-
 def digests(config: Values) -> dict[str, str]:
-    """Field of the configuration -> SHA-256 of the file of code that it names; what that file imports is not in it.
+    """Return field of the configuration -> SHA-256 of the file of code that it names, without that file's imports.
 
-    To find the module of a package the packages around it are imported.
+    To find the module of a package, the packages around it are imported.
     """
     return {field: _digest(place) for field, place in code_in(config).items()}
 
@@ -65,17 +61,17 @@ def _digest(place: str) -> str:
         spec = None if home.endswith(".py") else find_spec(home)
         path = Path(home) if home.endswith(".py") else Path((spec and spec.origin) or "")
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    except Exception:  # whatever somebody's package raises: who imports it says what is wrong
+    except Exception:  # a foreign package may raise anything; importing it later names the fault
         return NO_FILE
 
 
 def signature(config: Values) -> str:
-    """Says that this user ran the code that the configuration names: an HMAC (RFC 2104) by a key of the user's."""
+    """Return a proof that this user ran the named code: an HMAC (RFC 2104) with a key of the user's."""
     return _signature(config, digests(config))
 
 
 def signed(config: Values, recorded: Mapping[str, str], found: str) -> bool:
-    """Whether it is the `signature` of a configuration that named this code, of those digests."""
+    """Return whether ``found`` is the `signature` of a configuration that named code with the recorded digests."""
     return hmac.compare_digest(_signature(config, recorded), found)
 
 
@@ -85,7 +81,7 @@ def _signature(config: Values, recorded: Mapping[str, str]) -> str:
 
 
 def _key() -> bytes:
-    """Of this user on this machine, made when it is first asked for; another each time where none can be kept."""
+    """Return the key of this user on this machine, made on first use; a fresh one each time if none can be stored."""
     path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / _KEY
     fresh = secrets.token_bytes(32)
     try:
@@ -101,29 +97,23 @@ def _key() -> bytes:
 
 
 def check_code(directory: Path, config: Values, *, trusted: bool) -> None:
-    """Refuse to import what a run directory names, before it is imported.
+    """Refuse to import the code that a run directory names, unless it is trusted and the same as the run had.
 
-    Args:
-        directory: of the run, whoever sent it.
-        config: what its config.toml says, not yet parsed: a strategy's class is imported by that.
-        trusted: whether the caller has said so.
-
-    Raises:
-        BadInput: it names code, which is not trusted, or is not what the run had.
+    ``config`` holds the values of its config.toml, not yet parsed, because parsing imports the class of a strategy.
     """
     named = code_in(config)
     if not named:
         return
     recorded = _recorded(directory)
-    told = "; ".join(
+    places = "; ".join(
         f"{_whole(field)} = {place!r} (SHA-256 {recorded.get(field, 'not recorded')})" for field, place in named.items()
     )
     if not trusted:
         raise BadInput(
-            f"{directory} names code that would run here: {told}. A model is data, and this is not: look at the code, "
-            "and if you trust whoever wrote it, add --trust-code (in Python trust_code=True)"
+            f"{directory} names code that would run here: {places}. A model is data, and this is not: read the code, "
+            "and if you trust its author, add --trust-code (in Python trust_code=True)"
         )
-    log.warning("code that %s names runs here: %s", directory, told)
+    log.warning("code that %s names runs here: %s", directory, places)
     for field, found in digests(config).items():
         if recorded.get(field, found) != found:
             raise BadInput(
@@ -133,14 +123,13 @@ def check_code(directory: Path, config: Values, *, trusted: bool) -> None:
 
 
 def _whole(field: str) -> str:
-    """The field's name with its section."""
     return field if field.startswith("strategy.") else f"problem.{field}"
 
 
 def _recorded(directory: Path) -> Mapping[str, str]:
-    """What result.json says; nothing of a run that was killed, whose checkpoint is compared when it is resumed."""
+    """Return the digests of result.json; a killed run has none, and its checkpoint is compared on resuming."""
     try:
-        found = json.loads((directory / "result.json").read_text(encoding="utf-8")).get("code")
+        found = read_json(directory / "result.json").get("code")
     except (OSError, ValueError, AttributeError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,7 +1,4 @@
-"""What people ask of a model beyond means over users: does it rank, are its numbers right, and for whom.
-
-Measured once, at a run's end: ranking and calibration take the scores of all held-out samples together.
-"""
+"""Quality of a model beyond means over users, once at a run's end: ranking, calibration and the spread over users."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,26 +6,18 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.records.held_out import held_out, told
+from simulations.records.held_out import held_out, predictions
 from simulations.records.measured import BINS, ERRORS, EXPLAINED, PERCENTILES, SPREAD
-from simulations.records.ranking import groups_alike, ranks
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
 from userdp.problems import Problem
 
 
 def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, float]:
-    """Spread over users, ranking and calibration of a model; of a loss that predicts nothing the spread alone.
+    """Measure a model x, (p,), on blocks of usable samples.
 
-    Args:
-        problem: the loss.
-        x: (p,) the model.
-        blocks: samples of the users whom it is measured on, all usable.
-
-    Returns:
-        "METRIC_p10", "METRIC_p50" and "METRIC_p90" of users' averages; "calibration_error" and
-        "predicted_minus_observed" where targets are predicted; "auc" where they are of two classes, and both occur;
-        "macro_f1" where they are of several, as `HeldOut.counts` has them.
+    Returns "METRIC_p10", "METRIC_p50" and "METRIC_p90" of users' averages; "calibration_error" and
+    "predicted_minus_observed" if targets are predicted; "auc" for two classes that both occur; "macro_f1" for several.
     """
     seen = held_out(problem, x, blocks)
     spread = _spread(seen.users)
@@ -44,13 +33,9 @@ def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, f
 
 
 def explained(metrics: Mapping[str, float], constant: Mapping[str, float]) -> dict[str, float]:
-    """How much of what the best constant leaves over a model explains: 1 is perfect, 0 no better, below it is worse.
+    """Return the share of the best constant's error that a model removes: 1 is perfect, 0 no better, below 0 worse.
 
-    "r2" of squared errors; "deviance_explained" of counts and of classes, by the log loss without a ridge term.
-
-    Args:
-        metrics: of the model.
-        constant: of the best constant, on the same users.
+    "r2" for squared errors; "deviance_explained" for counts and classes, by the log loss without a ridge term.
     """
     if (found := explained_by(metrics, constant)) is None:
         return {}
@@ -59,29 +44,26 @@ def explained(metrics: Mapping[str, float], constant: Mapping[str, float]) -> di
 
 
 def explained_by(metrics: Mapping[str, float], constant: Mapping[str, float]) -> tuple[str, str] | None:
-    """(what the explained part is called, the metric that it is of); None where the constant leaves nothing over."""
+    """Return (name of the explained share, its metric); None if the constant leaves no error."""
     for measured, name in EXPLAINED.items():
         if measured in metrics and constant.get(measured, 0.0) > 0:
             return name, measured
-    if "accuracy" in metrics and constant.get("test_loss", 0.0) > 0:  # a module, whose loss is nothing but that
+    if "accuracy" in metrics and constant.get("test_loss", 0.0) > 0:  # a torch module: its loss has no ridge term
         return "deviance_explained", "test_loss"
     return None
 
 
 def macro_f1(counts: NDArray[np.int64]) -> float:
-    """The mean over classes of the harmonic mean of how many of it are found, and of those found how many are of it.
-
-    Of (K, K) `HeldOut.counts`; classes that are neither observed nor predicted are left out.
-    """
+    """Return the mean F1 (harmonic mean of recall and precision) over classes that occur in (K, K) `HeldOut.counts`."""
     sums = counts.sum(axis=0) + counts.sum(axis=1)
     return float((2 * np.diag(counts)[sums > 0] / sums[sums > 0]).mean())
 
 
 def only_class(problem: Problem, x: Vector, blocks: Iterable[Block]) -> bool:
-    """Whether targets are classes, and all samples are of one: whoever always says it is right, so nothing is shown."""
+    """Return whether targets are classes and all samples are of one, so that a constant prediction is always right."""
     classes: set[float] = set()
     for block in blocks:
-        pair = told(problem, x, block)
+        pair = predictions(problem, x, block)
         if pair is None or not any(name.startswith("probability") for name in pair[0]):
             return False
         classes |= set(np.unique(pair[1]).tolist())
@@ -91,9 +73,9 @@ def only_class(problem: Problem, x: Vector, blocks: Iterable[Block]) -> bool:
 
 
 def auc(scores: Array, positive: NDArray[np.bool_]) -> float | None:
-    """Share of pairs of a positive and a negative sample in which the positive one scores higher; ties count half.
+    """Return the share of pairs of a positive and a negative sample that are ranked correctly; ties count half.
 
-    By the ranks of all scores (Mann, Whitney 1947). None without a pair, NaN where a score is not finite.
+    Computed from the ranks of all scores (Mann, Whitney 1947). None without a pair, NaN if a score is not finite.
     """
     ones = int(np.count_nonzero(positive))
     zeros = len(positive) - ones
@@ -106,22 +88,22 @@ def auc(scores: Array, positive: NDArray[np.bool_]) -> float | None:
 
 
 def calibration(predicted: Array, observed: Array) -> tuple[float, float]:
-    """How far predicted and observed means are apart: within groups of like predictions, and over all samples.
+    """Return how far predicted and observed means are apart, within groups of similar predictions and over all samples.
 
-    There are `BINS` groups at most. The first number is the mean absolute difference of a sample's group, the second
-    the signed difference over all. NaN where a prediction is not finite.
+    The first number is the mean over samples of their group's absolute difference, with up to `BINS` groups; the second
+    is the signed difference over all. NaN if a prediction is not finite.
     """
     if not np.isfinite(predicted).all():
         return math.nan, math.nan
     count = len(predicted)
     groups = groups_alike(predicted, BINS)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverged
+    with np.errstate(over="ignore", invalid="ignore"):  # a model may have diverged
         gaps = np.bincount(groups, predicted - observed, minlength=BINS)
         return float(np.abs(gaps).sum()) / count, float(gaps.sum()) / count
 
 
 def _spread(users: dict[str, Array]) -> dict[str, float]:
-    """Percentiles over users; each is the average of some user, so nothing overflows between two."""
+    """Return percentiles over users; each is the average of some user, so that no interpolation overflows."""
     wanted = [name for name in SPREAD if name in users]
     if any(name in users for name in ERRORS):
         wanted.remove("test_loss")
@@ -130,3 +112,18 @@ def _spread(users: dict[str, Array]) -> dict[str, float]:
         values = np.percentile(users[name], PERCENTILES, method="inverted_cdf")
         found |= {f"{name}_p{share}": float(value) for share, value in zip(PERCENTILES, values, strict=True)}
     return found
+
+
+def ranks(values: Array) -> Array:
+    """(N,) Ranks in rising order, from 1; equal values share the mean of their ranks."""
+    _, places, times = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(times) - 0.5 * (times - 1))[places])
+
+
+def groups_alike(predicted: Array, groups: int) -> NDArray[np.int64]:
+    """(N,) The group of each sample, 0 with the lowest predictions.
+
+    Groups have equal sizes up to ties: equal predictions share a group, so that the order of the samples does not
+    matter, and some of the ``groups`` may be empty.
+    """
+    return ((ranks(predicted) - 0.5) * groups / len(predicted)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The files of a run: written as it goes, each replaced as a whole, so that a run that stops leaves what it had."""
+"""The files of a run: each is replaced as a whole while the run proceeds, so that a stopped run leaves what it had."""
 
 import json
 import math
@@ -6,7 +6,8 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +18,23 @@ from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 
 FILES = (
-    "config.toml",
-    "plan.json",
-    "data.json",
-    "rounds.parquet",
-    "model.npz",
-    "guarantee.json",
-    "result.json",
-    "report.html",
+    *("config.toml", "plan.json", "data.json", "rounds.parquet"),
+    *("model.npz", "guarantee.json", "result.json", "report.html"),
 )
-"""Everything that a run writes; one in a directory that its caller named removes these first, and no other files."""
+"""Every file of a run. A run in a directory that its caller named removes these first, and no other files."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
-"""What a run keeps until it has ended, to go on if it is killed; see `simulations.records.checkpoints`."""
+"""Files from which a killed run resumes; see `simulations.records.checkpoints`."""
 TENSORBOARD = "tensorboard"
-"""The folder of TensorBoard's events, if they are asked for; a rerun removes those of the run before."""
+"""The folder of TensorBoard's events; a rerun removes those of the previous run."""
 
 _ENDING = ("result.json", "report.html")
 _SECONDS_BETWEEN_WRITES = 2.0
 
 
 class RunDirectory:
-    """Writes a run's files.
+    """Writes a run's files into a folder, made if needed; ``resumed`` if it holds the first part of this very run.
 
-    Args:
-        path: the folder; made if needed.
-        resumed: it holds the first part of this very run.
-
-    Raises:
-        BadInput: the folder cannot be made or written, or holds what another run with secure noise released.
+    BadInput if it cannot be written, or holds a release of another run with secure noise.
     """
 
     def __init__(self, path: Path, *, resumed: bool = False) -> None:
@@ -52,17 +42,13 @@ class RunDirectory:
         if not resumed:
             _check_no_release(path)
         self._written = -math.inf
-        try:
+        with writing(f"output.directory: {path}"):
             path.mkdir(parents=True, exist_ok=True)
-            # A model and its guarantee stay, in a run that goes on, until newer ones are there.
+            # A resumed run keeps its model and guarantee until newer ones replace them.
             for name in _ENDING if resumed else (*FILES, CHECKPOINT, ASKED):
                 (path / name).unlink(missing_ok=True)
             for events in path.glob(f"{TENSORBOARD}/events.out.tfevents.*"):
                 events.unlink(missing_ok=True)
-        except OSError as error:
-            raise BadInput(
-                f"output.directory: {path} cannot be written ({type(error).__name__}); choose another folder"
-            ) from None
 
     def text(self, name: str, content: str) -> None:
         """Write a text file."""
@@ -74,7 +60,12 @@ class RunDirectory:
 
     def model(self, x: Vector) -> None:
         """Write the parameters of a model."""
-        self._replace("model.npz", lambda partial: _save(partial, x))
+
+        def save(partial: Path) -> None:
+            with partial.open("wb") as file:
+                np.savez(file, x=x)
+
+        self._replace("model.npz", save)
 
     def progress(
         self,
@@ -86,7 +77,7 @@ class RunDirectory:
     ) -> None:
         """Write the guarantee so far, rounds and the released model, at most every two seconds unless ``now``.
 
-        The guarantee first: whenever the run is killed, no model lies there that its guarantee does not cover.
+        The guarantee comes first, so that a killed run never leaves a model that its guarantee does not cover.
         """
         if not now and time.monotonic() - self._written < _SECONDS_BETWEEN_WRITES:
             return
@@ -98,26 +89,41 @@ class RunDirectory:
         self.model(x)
         self._written = time.monotonic()
 
-    def _replace(self, name: str, write: Any) -> None:
-        partial = self.path / f".{name}.partial"
+    def _replace(self, name: str, write: Callable[[Path], object]) -> None:
+        partial = partial_of(self.path / name)
         write(partial)
         os.replace(partial, self.path / name)
 
 
+@contextmanager
+def writing(place: str, remedy: str = "choose another folder") -> Iterator[None]:
+    """Turn errors of writing a place into BadInput."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{place} cannot be written ({type(error).__name__}); {remedy}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def partial_of(path: Path) -> Path:
+    """Return the name of a file while it is written."""
+    return path.with_name(f".{path.name}.partial")
+
+
 def next_directory(path: Path, *, secure: bool) -> Path:
-    """Where a run of that name is written: ``path``, or ``path-2``, ``path-3``, ... after the last that is there.
+    """Return ``path`` for the first run of that name, then ``path-2``, ``path-3``, ... after the last one.
 
-    Args:
-        path: what the first run is called.
-        secure: whether the noise is; then a release that lies in any of them spends the budget that this one asks for.
-
-    Raises:
-        BadInput: there is such a release, or a run that has not ended and may still make one.
+    BadInput if noise is ``secure``, and one of these folders holds a release, which spent the budget, or a run that has
+    not ended and may still release something.
     """
     numbered = re.compile(rf"{re.escape(path.name)}(?:-([0-9]+))?")
     try:
         found = {one: numbered.fullmatch(one.name) for one in path.parent.iterdir()}
-    except OSError:  # not there yet, or not to be read: making the directory says so
+    except OSError:  # missing or unreadable: making the directory raises the error
         return path
     taken = {one: int(match[1] or 1) for one, match in found.items() if match}
     if secure:
@@ -128,46 +134,46 @@ def next_directory(path: Path, *, secure: bool) -> Path:
 
 
 def new_directory(path: Path, *, secure: bool) -> Path:
-    """The same, made at once: of two runs that start together each has its own, or with secure noise one is refused."""
+    """Make `next_directory` at once: two runs that start together get two, or with secure noise one is refused."""
     while True:
         chosen = next_directory(path, secure=secure)
         try:
             chosen.mkdir(parents=True)
         except FileExistsError:
             continue
-        except OSError:  # `RunDirectory` says what is wrong
+        except OSError:  # `RunDirectory` raises the error
             pass
         return chosen
 
 
 def _check_ended(path: Path) -> None:
-    """Refuse a name that another run has taken and may still release under: its folder is new, or has no result."""
+    """Refuse a name whose run may still release something: its folder is empty, or has no result."""
     names = {one.name for one in path.iterdir()} if path.is_dir() else {"a file"}
     if not names or ("config.toml" in names and "result.json" not in names and _noise(path) != "seeded"):
         raise BadInput(
             f"output.directory: {path} belongs to a run that has not ended, and two runs with privacy.noise = 'secure' "
-            "would spend the budget twice: wait for it, or if it was killed go on with --resume or move the folder away"
+            "would spend the budget twice: wait for it, or if it was killed resume it with --resume or move the folder "
+            "away"
         )
 
 
 def _check_no_release(path: Path) -> None:
-    """Refuse to write over a release that cannot be repeated, and whose budget is spent."""
+    """Refuse to overwrite a release that cannot be repeated, and whose budget is spent."""
     import pandas as pd  # noqa: PLC0415 -- as above
 
     try:
         rounds = len(pd.read_parquet(path / "rounds.parquet")) if (path / "rounds.parquet").exists() else 0
-    except (OSError, ValueError):  # no run of ours
+    except (OSError, ValueError):  # not a file of ours
         return
     if _noise(path) == "secure" and (rounds or (path / ASKED).exists()):
         raise BadInput(
             f"output.directory: {path} holds what a run with privacy.noise = 'secure' released, which cannot be drawn "
-            "again; another run spends its budget on top: if that is meant, choose another folder or move this one "
-            "away; a run that was killed goes on with --resume"
+            "again; another run spends its budget on top. If you mean that, choose another folder or move this one "
+            "away; resume a run that was killed with --resume"
         )
 
 
 def _noise(path: Path) -> str | None:
-    """Of the run whose folder this is; None of no run."""
     try:
         return str(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -181,11 +187,11 @@ _COLUMNS = {
     "non_finite_users_private": "non_finite_users",
     "spent_epsilon": "spent_epsilon",
 }
-"""Column of rounds.parquet -> attribute of a record, of what every strategy has."""
+"""Column of rounds.parquet -> attribute of a record, for every strategy."""
 
 
 def flat(record: RoundRecord) -> dict[str, float | int | None]:
-    """One row of rounds.parquet: the strategy's facts as "fact.*", metrics as "metric.*"."""
+    """Return one row of rounds.parquet: the strategy's facts as "fact.*", metrics as "metric.*"."""
     row: dict[str, float | int | None] = {name: getattr(record, attribute) for name, attribute in _COLUMNS.items()}
     row |= {f"fact.{name}": value for name, value in record.facts.items()}
     row |= {f"metric.{name}": value for name, value in record.metrics.items()}
@@ -193,12 +199,12 @@ def flat(record: RoundRecord) -> dict[str, float | int | None]:
 
 
 def as_json(values: Any) -> str:
-    """What a JSON file holds."""
+    """Return the content of a JSON file."""
     return json.dumps(plain(values), indent=2) + "\n"
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON has: numbers that are not finite become None."""
+    """Return a value in JSON's types; numbers that are not finite become None."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -206,8 +212,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _save(path: Path, x: Vector) -> None:
-    with path.open("wb") as file:
-        np.savez(file, x=x)

@@ -1,9 +1,9 @@
-"""How far metrics of held-out people would move with other people: standard errors over users, never over samples.
+"""Standard errors of metrics over held-out users, never over samples.
 
-A user's samples are alike, so that a hundred samples of three people tell little more than three people do. A metric
-over all samples changes, to first order, by the sum of its samples' influences. The sum of a user's influences is what
-that user moves, and users are independent: the error is the root of the sum over users of its square. This is the
-jackknife that leaves out one user at a time, to first order (for `auc` Obuchowski, Biometrics 53, 1997).
+Samples of one user are alike, so a hundred samples of three users tell little more than three users do. To first order
+a metric over all samples changes by the sum of its samples' influences. A user moves it by the sum of its samples'
+influences, and users are independent: the error is the root of the sum over users of its square. To first order this is
+the jackknife that leaves out one user at a time (for `auc` Obuchowski, Biometrics 53, 1997).
 """
 
 import math
@@ -13,18 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.records.held_out import HeldOut
-from simulations.records.quality import explained_by
-from simulations.records.ranking import ranks
+from simulations.records.quality import explained_by, ranks
 from userdp.arrays.types import Array
 
 
 def standard_errors(seen: HeldOut) -> dict[str, float]:
-    """Metric -> one standard error over users, where it can be told: of two users at least, and of finite values.
-
-    Of all means over users, of "predicted_minus_observed", of "auc" where two classes are predicted and both occur, and
-    of "macro_f1" of several.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverged
+    """Return metric -> one standard error over users, if there are two users and all values are finite."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a model may have diverged
         errors = {name: error_of_mean(values) for name, values in seen.users.items()}
         if seen.target is not None and np.isfinite(seen.predicted).all():
             gaps = seen.predicted - seen.observed
@@ -38,16 +33,12 @@ def standard_errors(seen: HeldOut) -> dict[str, float]:
 
 
 def explained_error(users: Mapping[str, Array], constant: Mapping[str, Array]) -> dict[str, float]:
-    """The standard error of what a model explains of the best constant's error ("r2"), as `explained` has it.
+    """Return the standard error of the share that a model explains ("r2"), see `simulations.records.quality.explained`.
 
-    One less the ratio of two means over the same users. That the constant is fitted to these users counts to second
-    order only, since it has the least error of all.
-
-    Args:
-        users: metric -> (U,) of the model.
-        constant: metric -> (U,) of the best constant; empty where there is none.
+    The share is one minus the ratio of two means over the same users, metric -> (U,). That the constant is fitted to
+    these users counts only to second order, since it has the least error of all constants.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverged
+    with np.errstate(over="ignore", invalid="ignore"):  # a model may have diverged
         means = [{name: float(values.mean()) for name, values in one.items()} for one in (users, constant)]
         if (found := explained_by(*means)) is None:
             return {}
@@ -58,16 +49,14 @@ def explained_error(users: Mapping[str, Array], constant: Mapping[str, Array]) -
 
 
 def error_of_mean(values: Array) -> float:
-    """One standard error of the mean of (U,) independent values; NaN of fewer than two."""
+    """Return one standard error of the mean of (U,) independent values; NaN for fewer than two."""
     return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def error_of_influences(influences: Array, owners: NDArray[np.int64]) -> float:
-    """One standard error of a metric over samples; NaN of fewer than two users.
+    """Return one standard error of a metric over samples from their (N,) influences, which sum to zero, and (N,) users.
 
-    Args:
-        influences: (N,) how far each sample moves the metric; they sum to zero.
-        owners: (N,) the number of each sample's user.
+    NaN for fewer than two users.
     """
     users, places = np.unique(owners, return_inverse=True)
     if len(users) < 2:
@@ -77,16 +66,16 @@ def error_of_influences(influences: Array, owners: NDArray[np.int64]) -> float:
 
 
 def auc_influences(scores: Array, positive: NDArray[np.bool_]) -> Array | None:
-    """(N,) how far each sample moves the area under the curve; None without a sample of each class.
+    """(N,) The influence of each sample on the area under the curve; None without a sample of each class.
 
-    A positive sample moves it by the share of negative ones below its score, less the area, over the number of positive
-    ones; a negative sample by the share of positive ones above, likewise. Ties count half.
+    A positive sample moves it by (share of negative samples below its score - area) / (number of positive samples), a
+    negative sample by (share of positive samples above - area) / (number of negative samples). Ties count half.
     """
     ones = int(np.count_nonzero(positive))
     zeros = len(positive) - ones
     if not ones or not zeros:
         return None
-    # Of all samples below, those of the other class.
+    # Samples below, minus those of the own class: samples below of the other class.
     below = ranks(scores)
     below[positive] -= ranks(scores[positive])
     below[~positive] -= ranks(scores[~positive])
@@ -96,14 +85,10 @@ def auc_influences(scores: Array, positive: NDArray[np.bool_]) -> Array | None:
 
 
 def f1_influences(cells: NDArray[np.int16], counts: NDArray[np.int64]) -> Array:
-    """(N,) how far each sample moves the mean F1 of the classes.
+    """(N,) The influence of each sample on the mean F1 of the classes, from (N,) `HeldOut.cells` and (K, K) counts.
 
-    With T samples of a class that are found, and S that are observed or predicted to be of it, F1 is 2 T / S. A sample
-    that is found moves it by 2 / S more than one that is not, and each that counts in S by F1 / S less.
-
-    Args:
-        cells: (N,) of K classes K times the observed one and the predicted one.
-        counts: (K, K) how many of each.
+    With T correctly predicted samples of a class, and S the sum of its observed and its predicted ones, F1 is 2 T / S.
+    A correct sample moves it by 2 / S more than another, and each sample that counts in S by F1 / S less.
     """
     sums = counts.sum(axis=0) + counts.sum(axis=1)
     share = 1.0 / np.maximum(sums, 1)

@@ -1,4 +1,4 @@
-"""Which classes a model takes for which, as a table whose cells are the darker the more of a class are in them."""
+"""The confusion matrix of a model with several classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,34 +9,25 @@ from userdp.data.tables.cells import cell_text
 
 @dataclass(frozen=True)
 class ConfusionRow:
-    """Samples of one class.
-
-    Attributes:
-        name: of the class.
-        cells: (count, percent of the class) by the class that they are taken for.
-        found: percent of the class that are taken for it; None where nobody is of it.
-    """
+    """An observed class: its name, (count, percent) by predicted class, and its recall in percent if it has samples."""
 
     name: str
     cells: list[tuple[int, int]]
-    found: int | None
+    recall: int | None
 
 
 def confusion_table(counts: Sequence[Sequence[int]] | None, columns: Mapping[str, Any]) -> list[ConfusionRow]:
-    """A row for each class; nothing without counts.
+    """Make a row for each class from "confusion" of result.json, (K, K); no rows without counts.
 
-    Args:
-        counts: K rows of K, "confusion" of result.json.
-        columns: what the table's columns are declared to be, for the classes' names; numbers where there are none.
+    ``columns`` are the declarations of the table's columns; classes without declared levels are numbers.
     """
     if not counts:
         return []
-    declared = columns.get("target_levels") or range(len(counts))
     rows = []
-    for number, (level, own) in enumerate(zip(declared, counts, strict=True)):
-        total = sum(own)
-        shares = [round(100 * count / total) if total else 0 for count in own]
-        rows.append(
-            ConfusionRow(cell_text(level), list(zip(own, shares, strict=True)), shares[number] if total else None)
-        )
+    levels = columns.get("target_levels") or range(len(counts))
+    for number, (level, row) in enumerate(zip(levels, counts, strict=True)):
+        total = sum(row)
+        shares = [round(100 * count / total) if total else 0 for count in row]
+        cells = list(zip(row, shares, strict=True))
+        rows.append(ConfusionRow(cell_text(level), cells, shares[number] if total else None))
     return rows

@@ -1,6 +1,7 @@
-"""What metrics mean, and how numbers and promises are written for people."""
+"""The meaning of metrics, and the text form of numbers and promises."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rich.console import Console
 
@@ -8,35 +9,42 @@ from simulations.records.measured import BINS, PERCENTILES, SPREAD
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
 
-_SPREAD = {
-    f"{name}_p{share}": f"{share} % of held-out users have an average {name.replace('_', ' ')} of at most this"
-    for name in SPREAD
-    for share in PERCENTILES
-}
 METRICS = {
-    "r2": "part of the targets' variance that the model explains: 1 is perfect, 0 no better than the best constant",
-    "deviance_explained": "part of the best constant's loss that the model takes away: 1 is perfect, 0 no better",
+    "r2": "share of the targets' variance that the model explains: 1 is perfect, 0 equals the best constant",
+    "deviance_explained": "share of the best constant's loss that the model removes: 1 is perfect, 0 equals it",
     "excess_risk": "expected loss above the best possible model, exact",
-    "excess_loss": "loss on held-out users above that of the known optimum on the same samples",
+    "excess_loss": "loss on held-out users above the loss of the known optimum on the same samples",
     "test_loss": "loss on held-out users",
     "distance": "l2 distance of the model to the known optimum",
-    "accuracy": "share predicted correctly",
-    "macro_f1": "harmonic mean of precision and recall of a class, on average over the classes; 1 is perfect",
-    "log_loss": "loss of predicted probabilities",
+    "accuracy": "share of correct predictions",
+    "macro_f1": "harmonic mean of precision and recall of a class, averaged over the classes; 1 is perfect",
+    "log_loss": "negative log likelihood of the predicted probabilities",
     "squared_error": "mean squared error of predictions",
     "absolute_error": "mean absolute error of predictions",
     "deviance": "Poisson deviance",
-    "auc": "chance that of two held-out samples of different classes the one of class 1 scores higher; 0.5 is blind",
-    **_SPREAD,
-    "calibration_error": f"how far predicted and observed means are apart, on average over {BINS} groups of held-out "
-    "samples that are predicted alike; of several classes, probability of the predicted one and accuracy",
-    "predicted_minus_observed": "the same over all held-out samples at once, with its sign: above 0 means too high",
+    "auc": "chance that of two held-out samples of different classes the one of class 1 scores higher; 0.5 is guessing",
+    **{
+        f"{name}_p{share}": f"{share} % of held-out users have a mean {name.replace('_', ' ')} of at most this"
+        for name in SPREAD
+        for share in PERCENTILES
+    },
+    "calibration_error": f"mean distance of predicted and observed means over {BINS} groups of held-out samples with "
+    "similar predictions; with several classes, of the predicted class's probability and the accuracy",
+    "predicted_minus_observed": "mean prediction minus mean observation over all held-out samples: above 0 is too high",
 }
-"""Metric -> what it means."""
+"""Metric -> meaning."""
+_CELLS = {
+    "clipped": "cells clipped at loading into the declared range of their column",
+    "unknown_levels": "cells that hold none of the declared levels of their column",
+    "unusable": "cells with no value that a loss could use; their samples have weight 0",
+    "imputed": "missing cells replaced by the value declared for them",
+}
+"""Field of `userdp.data.load_report.LoadReport`, by column -> meaning."""
+NOTHING_PROMISED = "none at this delta"  # the delta allows a mechanism to release somebody's data outright
 
 
 def shown(value: object, digits: int = 4) -> str:
-    """A number for people: four digits, no more unless asked for."""
+    """Format a number with four significant digits, or as many as asked for."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -49,53 +57,72 @@ def shown(value: object, digits: int = 4) -> str:
 
 
 def shown_claim(value: object) -> str:
-    """An epsilon or a delta for people, rounded up."""
+    """Format an epsilon or a delta, rounded up."""
     return rounded_up(value) if isinstance(value, float) else shown(value)
 
 
-NOTHING_PROMISED = "none at this delta"
-"""Where the promise for another relation allows to release somebody's data outright."""
-
-
 def shown_promise(epsilon: float, delta: float, users: int) -> str:
-    """An (epsilon, delta) that follows from another relation's, for people; says so where it promises nothing."""
+    """Format an (epsilon, delta) derived from another relation's; say so if it promises nothing to ``users`` users."""
     if not promises_something(delta, users):
         return NOTHING_PROMISED
     return f"epsilon = {shown_claim(epsilon)}, delta = {shown_claim(delta)}"
 
 
 def shown_number(name: str, value: object) -> str:
-    """A number of a plan for people, rounded up if it is an epsilon or a delta that something is worth."""
+    """Format a number of a plan; round it up if it is a converted epsilon or delta."""
     return shown_claim(value) if name.replace(" ", "_").endswith(("_epsilon", "_delta")) else shown(value)
 
 
 def digits_apart(values: Iterable[object]) -> int:
-    """The fewest digits, four at least, at which different numbers look different: 17 tell any two apart."""
+    """Return the fewest digits, at least four, at which different numbers look different; 17 suffice for any two."""
     different = {value for value in values if isinstance(value, int | float)}
     return next((n for n in range(4, 17) if len({shown(value, n) for value in different}) == len(different)), 17)
 
 
 def shown_apart(values: Iterable[object]) -> list[str]:
-    """Numbers that stand side by side to be compared, with as many digits as that takes."""
+    """Format numbers side by side, with enough digits to tell them apart."""
     values = list(values)
     digits = digits_apart(values)
     return [shown(value, digits) for value in values]
 
 
 def percent(share: float) -> str:
-    """A share for people: more digits near the whole, where they tell strategies apart."""
+    """Format a share in percent, with more digits close to 100 %, where they tell strategies apart."""
     whole = 100.0 * share
     digits = 0 if abs(whole) < 99 or whole > 101 or whole < 0 or whole == 100 else 2
     return f"{whole:,.{digits}f} %"
 
 
 def chance(probability: float) -> str:
-    """A probability for people, as a share of a hundred."""
+    """Format a probability in percent."""
     return f"{100 * probability:.1f} %"
 
 
+def settings(values: Mapping[str, object]) -> str:
+    """Format options as "name = value, ..."."""
+    return ", ".join(f"{name} = {shown(value)}" for name, value in values.items())
+
+
 def show_promise(sentence: str, assumptions: Iterable[str], console: Console) -> None:
-    """Print a guarantee and what it rests on: none stands without the other."""
+    """Print a guarantee together with its assumptions."""
     console.print(f"[bold]Guarantee.[/bold] {sentence}", highlight=False)
     for assumption in assumptions:
         console.print(f"  assuming: {assumption}", highlight=False, markup=False)
+
+
+def cell_counts(table: Mapping[str, Any]) -> list[str]:
+    """Count clipped, unknown, unusable and imputed cells, in total and for each affected column.
+
+    The counts are exact and for the holder of the data alone: no guarantee covers them.
+
+    Args:
+        table: "table_private" of data.json, of training and held-out users together.
+    """
+    samples, steps, lines = table["samples"], table.get("steps", {}), []
+    for kind in (kind for kind in _CELLS if kind in table):
+        counts = {column: count for column, count in table[kind].items() if count}
+        columns = ", ".join(
+            f"{column}: {shown(count)} of {shown(steps.get(column, samples))}" for column, count in counts.items()
+        )
+        lines.append(f"{shown(sum(counts.values()))} {_CELLS[kind]}" + (f" ({columns})" if columns else ""))
+    return lines

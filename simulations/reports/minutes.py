@@ -1,22 +1,16 @@
-"""At most one line a minute about long work, for people who read standard error in a file, a pipe or a notebook."""
+"""Progress lines of long work, at most one a minute, for readers of standard error in a file, pipe or notebook."""
 
 import sys
 import time
 from collections.abc import Callable
 
-Clock = Callable[[], float]
-"""Seconds since some moment."""
+Clock = Callable[[], float]  # returns seconds since some fixed moment
 
-FIRST, EVERY = 10.0, 60.0
-"""Seconds before the first line, so that short work says nothing, and between two lines."""
+FIRST, EVERY = 10.0, 60.0  # seconds before the first line, so that short work prints none, and between two lines
 
 
 class MinuteLines:
-    """Says on standard error how far work is, and about how long the rest will take.
-
-    Args:
-        clock: what is looked at; tests have one of their own.
-    """
+    """Prints on standard error how far work is and how long the rest will take."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -24,22 +18,11 @@ class MinuteLines:
         self._began, self._base = clock(), 0
 
     def count_from(self, done: int, ago: float = 0.0) -> None:
-        """Guess the time left by what is done from now on alone; lines come no sooner for it.
-
-        Args:
-            done: what was done before, by an earlier process or as preparation.
-            ago: seconds before now at which what is counted began.
-        """
+        """Estimate the time left only from work beyond ``done``, which began ``ago`` seconds before now."""
         self._began, self._base = self._clock() - ago, done
 
     def tell(self, done: int, of: int, sentence: Callable[[], str]) -> None:
-        """Write a line, if it is time for one.
-
-        Args:
-            done: of the work.
-            of: how much there is.
-            sentence: how far the work is; asked for where a line is written.
-        """
+        """Print the sentence with the time left, if a line is due; ``done`` ``of`` all work is done."""
         now = self._clock()
         if now < self._next:
             return
@@ -52,7 +35,7 @@ class MinuteLines:
 
 
 def time_left(seconds: float) -> str:
-    """A guess for people: no more exact than it is.
+    """Format an estimated duration, rounded to its accuracy.
 
     >>> time_left(34.0), time_left(200.0), time_left(86400.0)
     ('about 30 seconds left', 'about 3 minutes left', 'about 24 hours left')

@@ -1,4 +1,4 @@
-"""report.html: one page, complete in itself, made from the files of a run directory and nothing else."""
+"""report.html of a run: one self-contained page, made only from the files of the run's directory."""
 
 import json
 import math
@@ -8,27 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
+from simulations.reports import explain
 from simulations.reports.confusion import confusion_table
-from simulations.reports.explain import (
-    METRICS,
-    NOTHING_PROMISED,
-    chance,
-    percent,
-    shown,
-    shown_apart,
-    shown_claim,
-    shown_number,
-)
-from simulations.reports.loading import cell_counts
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
-from simulations.reports.report_page import PAGE, STYLE
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
 from simulations.reports.units import columns_of, in_target_units, ordered, unit_meanings
@@ -40,18 +28,17 @@ from userdp.accounting.guarantee import rounded_up
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
+TEMPLATES = Path(__file__).parent / "templates"
+"""Jinja templates; their names end in .md because Flower packs an app's Python and Markdown files but no HTML."""
 _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
 
 
 @without_internals
 def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
-    """Write report.html into a run directory, of fields of those kinds.
-
-    Returns:
-        Its path.
+    """Write report.html into a run directory, with fields of the given kinds, and return its path.
 
     Raises:
-        BadInput: the directory does not hold a run's files.
+        BadInput: the directory lacks a file of a run.
     """
     path = directory / "report.html"
     path.write_text(page(directory, kinds), encoding="utf-8")
@@ -59,41 +46,50 @@ def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
 
 
 def page(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> str:
-    """The report of a run directory, of fields of those kinds.
+    """Return the report of a run directory, with fields of the given kinds; see `render`.
 
-    What is private stands in a section of its own, which says so; the rest reads the same without it.
-
-    Raises:
-        BadInput: the directory does not hold a run's files.
+    Private fields stand in a section of their own that says so; the rest does not depend on them.
     """
-    for name in _NEEDED:
+    check_files(directory, _NEEDED, "a run, such as runs/quickstart-...")
+    return fill("run.html.md", _content(directory, kinds))
+
+
+def check_files(directory: Path, names: Collection[str], example: str) -> None:
+    """Raise BadInput if a directory lacks one of the named files; ``example`` says which directory to give instead."""
+    for name in names:
         if not (directory / name).is_file():
-            raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
-    return fill(PAGE, _content(directory, kinds))
+            raise BadInput(f"{directory} holds no {name}: give the directory of {example}")
 
 
-def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
-    """A page from its template; with ``html`` what stands in the content cannot add markup."""
+def fill(template: str, content: dict[str, Any]) -> str:
+    """Fill in one of `TEMPLATES`; the content cannot add markup to a page in HTML."""
     environment = Environment(
-        autoescape=html,
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=template.endswith(".html.md"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (shown, percent, chance, shown_apart, shown_claim, shown_with_error)
-    environment.filters |= {one.__name__: one for one in filters}
-    environment.globals["shown_number"] = shown_number
-    return environment.from_string(template).render(style=Markup(STYLE), **content)
+    names = ("shown", "percent", "chance", "settings", "shown_apart", "shown_claim")
+    environment.filters |= {name: getattr(explain, name) for name in names} | {"shown_with_error": shown_with_error}
+    environment.globals["shown_number"] = explain.shown_number
+    return environment.get_template(template).render(content)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty without the file, as a killed run leaves no data.json."""
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return values
 
 
 def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
-    """What the template shows."""
     names = ("result.json", "plan.json", "guarantee.json", "data.json")
-    result, plan, guarantee, data = (kept(name, _json(directory / name), kinds) for name in names)
+    result, plan, guarantee, data = (kept(name, read_json(directory / name), kinds) for name in names)
     config = (directory / "config.toml").read_text(encoding="utf-8")
     section = tomllib.loads(config).get("data", {})
     rounds = pd.read_parquet(directory / "rounds.parquet")
     rounds = rounds[list(kept("rounds.parquet", dict.fromkeys(map(str, rounds.columns)), kinds))]
+    errors = errors_of(result, section)
     return {
         "result": result,
         "plan": plan,
@@ -108,31 +104,26 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "references": list(references(result)),
         "about_constant": about_constant(result),
         "metrics": _metrics(result, section),
+        "errors": {name.replace("_", " "): error for name, error in errors.items()},
+        "about_errors": about_errors(result, errors, list(errors)),
         "confusion": confusion_table(result.get("confusion"), columns_of(section)),
-        **_uncertainty(result, section),
         "pictures": pictures(result.get("curves") or {}, result.get("metrics", {}), columns_of(section)),
-        "tests_failed": _failed_tests(rounds),
+        "tests_failed": int((rounds["fact.passed"] == 0).sum()) if "fact.passed" in rounds else 0,
         "private": _private(rounds, result, data, section) if "reference_private" in result else None,
     }
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """Empty where there is no file: a run that was killed leaves no data.json."""
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return values
-
-
 def promise(guarantee: dict[str, Any]) -> str:
-    """The guarantee in plain words."""
+    """Return the guarantee in plain words."""
     if not guarantee["holds"]:
         return "No privacy is promised: treat the model as if it were the data."
-    whom = "any one person (user), with all their samples," if guarantee["unit"] == "user" else "any one SINGLE SAMPLE"
+    unit = "any one person (user), with all their samples," if guarantee["unit"] == "user" else "any one SINGLE SAMPLE"
     change = "were replaced" if guarantee["relation"] == "replace_one" else "were added or left out"
     epsilon = guarantee["epsilon"]
     factor = rounded_up(math.exp(epsilon), 3) if epsilon < 20 else f"e^{rounded_up(epsilon, 3)}"
     words = (
-        f"If {whom} {change}, no outcome would become more than {factor} times as likely or unlikely (epsilon = "
-        f"{shown_claim(epsilon)}), except with probability {shown_claim(guarantee['delta'])} (delta)."
+        f"If {unit} {change}, no outcome would become more than {factor} times as likely or unlikely (epsilon = "
+        f"{explain.shown_claim(epsilon)}), except with probability {explain.shown_claim(guarantee['delta'])} (delta)."
     )
     if guarantee["unit"] == "sample":
         words += " This does NOT protect a person who holds several samples."
@@ -140,48 +131,38 @@ def promise(guarantee: dict[str, Any]) -> str:
 
 
 def _course(rounds: pd.DataFrame, result: dict[str, Any], free: dict[str, float] | None = None) -> str | None:
-    """The chart of the main metric by round; with a line for training without privacy, if that is given."""
     main = main_metric(result.get("metrics", {}))
     if main is None or f"metric.{main}" not in rounds or not rounds[f"metric.{main}"].notna().any():
         return None
-    lines = {name: values.get(main) for name, values in references(result).items()} | {
-        NON_PRIVATE: (free or {}).get(main)
-    }
-    return course_chart(
-        rounds,
-        main,
-        result["reference"]["initial"].get(main),
-        {name: one for name, one in lines.items() if one is not None},
-    )
+    levels = {name: values.get(main) for name, values in (references(result) | {NON_PRIVATE: free or {}}).items()}
+    measured = {name: value for name, value in levels.items() if value is not None}
+    return course_chart(rounds, main, result["reference"]["initial"].get(main), measured)
 
 
 def _private(
     rounds: pd.DataFrame, result: dict[str, Any], data: dict[str, Any], section: dict[str, Any]
 ) -> dict[str, Any]:
-    """What stands in the section for the holder of the data alone."""
     free = None if result["strategy"] == REFERENCE else result["reference_private"]["non_private"]
     table = data.get("table_private")
-    scored = {"fact.score_private", "fact.threshold"} <= set(rounds.columns)
+    own = _with_units(result["metrics"], section)
     return {
         "metrics": [
-            (name.replace("_", " "), _with_units(result["metrics"], section).get(name), value)
-            for name, value in _with_units(free or {}, section).items()
+            (name.replace("_", " "), own.get(name), value) for name, value in _with_units(free or {}, section).items()
         ],
         "course": _course(rounds, result, free) if free else None,
-        "score": score_chart(rounds) if scored else None,
+        "score": score_chart(rounds) if {"fact.score_private", "fact.threshold"} <= set(rounds.columns) else None,
         "samples": result["samples_private"],
         "bounded": data.get("clipped_samples_private", 0),
         "missing": result["missing_users_private"],
         "non_finite": result["non_finite_users_private"],
         "table": table,
-        "cells": [] if table is None else cell_counts(table),
+        "cells": [] if table is None else explain.cell_counts(table),
         "clip": _clip(rounds),
         "met_nowhere": [] if table is None else [*table.get("nothing_usable", []), *table.get("met_nowhere", [])],
     }
 
 
 def _clip(rounds: pd.DataFrame) -> list[tuple[str, list[float], str]]:
-    """What clips are tuned by: (name, [in the first round that has it, median over rounds, in the last], meaning)."""
     found = []
     for name, fact in CLIP_FACTS.items():
         if f"fact.{name}" in rounds and len(values := rounds[f"fact.{name}"].dropna()):
@@ -191,41 +172,25 @@ def _clip(rounds: pd.DataFrame) -> list[tuple[str, list[float], str]]:
 
 
 def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
-    """(name, value, what it means) of every number of the plan."""
     top = ("rounds", "cohort", "users", "users_needed", "noise", "signal", "pass_probability")
     values = {name: plan[name] for name in top if plan[name] is not None} | plan["numbers"]
     if not promises_something(values.get("replace_one_delta", 0.0), plan["users"]):
-        values["replace_one_epsilon"] = values["replace_one_delta"] = NOTHING_PROMISED
+        values["replace_one_epsilon"] = values["replace_one_delta"] = explain.NOTHING_PROMISED
     meanings = explained(STRATEGIES[plan["strategy"]]) if plan["strategy"] in STRATEGIES else {}
     return [(name.replace("_", " "), value, meanings.get(name, "")) for name, value in values.items()]
 
 
 def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[list[tuple[str, list[Any], str]]]:
-    """(name, [this run, and what needs no features], what it means) of the few that matter most, and of the others."""
+    """Return (name, [this run, reference models ...], meaning) of the most important metrics, and of the others."""
     measured = (result.get("metrics", {}), *references(result).values())
     columns = [_with_units(metrics, section) for metrics in measured]
-    meanings = dict.fromkeys(measured[0], "") | METRICS | unit_meanings(measured[0], section)
-    first, rest = ordered(columns[0])
+    meanings = dict.fromkeys(measured[0], "") | explain.METRICS | unit_meanings(measured[0], section)
     return [
         [(name.replace("_", " "), [column.get(name) for column in columns], meanings[name]) for name in names]
-        for names in (first, rest)
+        for names in ordered(columns[0])
         if names
     ]
 
 
-def _uncertainty(result: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
-    """Standard errors by the names that the table of metrics has, and what is said of them under it."""
-    errors = errors_of(result, section)
-    return {
-        "errors": {name.replace("_", " "): error for name, error in errors.items()},
-        "about_errors": about_errors(result, errors, list(errors)),
-    }
-
-
 def _with_units(metrics: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
     return metrics | in_target_units(metrics, section)
-
-
-def _failed_tests(rounds: pd.DataFrame) -> int:
-    """Batches or phases that did not pass their test."""
-    return int((rounds["fact.passed"] == 0).sum()) if "fact.passed" in rounds else 0

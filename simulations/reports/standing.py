@@ -1,4 +1,4 @@
-"""Is the model better than what needs no features? Said alike on the console and in the report."""
+"""The verdict on a model: is it better than models that need no features? Console and report show the same."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,44 +9,34 @@ from simulations.reports.explain import shown_apart
 INITIAL, NON_PRIVATE, CONSTANT = "initial model", "without privacy", "best constant"
 RELEASED = "The best constant is the mean that the run released before it trained: it needs no features."
 NOT_RELEASED = (
-    "The best constant says the held-out people's own mean of everybody: it needs no features, and nobody could know "
-    "it without looking."
+    "The best constant predicts the mean of the held-out users for everybody: it needs no features, and nobody could "
+    "know it without reading their data."
 )
+_HOLD_OUT = "hold out users (data.test_users, data.test_fraction)"
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a model stands beside the best constant and the initial model.
+    """A verdict, in a few words and in a sentence or two.
 
-    Attributes:
-        kind: "good" is better than both, "even" as good as the better of them, "bad" worse, "none" not measured.
-        title: in a few words.
-        told: in a sentence or two.
+    Its kind is "good" for better than best constant and initial model, "even" for equal to the better of them, "bad"
+    for worse, "none" for not measured.
     """
 
     kind: Literal["good", "even", "bad", "none"]
     title: str
-    told: str
-
-    @property
-    def colour(self) -> Literal["green", "red", "yellow"]:
-        """On a terminal."""
-        return "green" if self.kind == "good" else "red" if self.kind == "bad" else "yellow"
+    sentence: str
 
 
 def standing(result: dict[str, Any]) -> Standing:
-    """Of a run.
-
-    Args:
-        result: the content of result.json.
-    """
+    """Compare a run's model with models that need no features; ``result`` is the content of result.json."""
     if "error" in result:
         return Standing(
-            "bad", "Failed", f"The run stopped early: {result['error']}. What follows is what it had by then."
+            "bad", "Failed", f"The run stopped early: {result['error']}. The rest is its state at that time."
         )
     if reason := result.get("not_measured"):
-        hold_out = "; hold out users (data.test_users, data.test_fraction)" if reason == NOBODY else ""
-        return Standing("none", "Not measured", f"{reason[0].upper()}{reason[1:]}{hold_out}.")
+        advice = f"; {_HOLD_OUT}" if reason == NOBODY else ""
+        return Standing("none", "Not measured", f"{reason[0].upper()}{reason[1:]}{advice}.")
     metrics, main = result["metrics"], main_metric(result["metrics"])
     rivals = {
         name: values[main]
@@ -54,28 +44,21 @@ def standing(result: dict[str, Any]) -> Standing:
         if main is not None and values.get(main) is not None
     }
     if main is None or metrics[main] is None or not rivals:
-        return Standing(
-            "none",
-            "Not measured",
-            "There was nothing to measure the model with: hold out users (data.test_users, data.test_fraction).",
-        )
-    name, best = main.replace("_", " "), min(rivals, key=lambda rival: float(rivals[rival]))
-    own, *others = shown_apart([metrics[main], *rivals.values()])
-    beside = " and ".join(f"{value} for the {rival}" for value, rival in zip(others, rivals, strict=True))
-    told = f"The {name} is {own}, against {beside}{_explained(metrics)}."
+        return Standing("none", "Not measured", f"There are no data to measure the model with: {_HOLD_OUT}.")
+    best = min(rivals, key=lambda rival: float(rivals[rival]))
+    value, *others = shown_apart([metrics[main], *rivals.values()])
+    beside = " and ".join(f"{other} for the {rival}" for other, rival in zip(others, rivals, strict=True))
+    sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{_explained(metrics)}."
     if metrics[main] < rivals[best]:
-        return Standing("good", f"Better than the {best}", told)
+        return Standing("good", f"Better than the {best}", sentence)
     if metrics[main] == rivals[best]:
-        return Standing("even", f"As good as the {best} and no better", told)
-    return Standing(
-        "bad",
-        f"WORSE than the {best}",
-        f"{told} Do not use this model; the plan says what the noise and the tests cost.",
-    )
+        return Standing("even", f"Equal to the {best}, no better", sentence)
+    sentence += " Do not use this model; the plan says what the noise and the tests cost."
+    return Standing("bad", f"WORSE than the {best}", sentence)
 
 
 def references(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name -> metrics of what needs no features: the best constant, where there is one, and the initial model."""
+    """Return name -> metrics of models that need no features: the best constant, if measured, and the initial model."""
     reference = result.get("reference", {})
     constant = best_constant(reference)
     found = {} if constant is None else {CONSTANT: dict(constant)}
@@ -83,7 +66,7 @@ def references(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def about_constant(result: dict[str, Any]) -> str | None:
-    """Where the best constant comes from; None where there is none."""
+    """Explain where the best constant comes from; None without a best constant."""
     reference = result.get("reference", {})
     if best_constant(reference) is None:
         return None
@@ -91,7 +74,6 @@ def about_constant(result: dict[str, Any]) -> str | None:
 
 
 def _explained(metrics: dict[str, Any]) -> str:
-    for name, told in (("r2", "R2"), ("deviance_explained", "deviance explained")):
-        if metrics.get(name) is not None:
-            return f"; {told} is {metrics[name]:.3f}"
-    return ""
+    shares = {"r2": "R2", "deviance_explained": "deviance explained"}
+    known = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
+    return known[0] if known else ""

@@ -1,4 +1,4 @@
-"""How exact metrics are that are measured on held-out people, in words: standard errors beside the model's own."""
+"""Standard errors of metrics measured on held-out users, and the sentences about them."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,18 +7,14 @@ from typing import Any
 from simulations.reports.explain import shown, shown_apart
 from simulations.reports.units import errors_in_target_units
 
-FEW = 30
-"""Held-out people from which on a standard error itself is trusted."""
-_WORTH_SAYING = 0.01
-"""Of a metric: a smaller error is not in the digits that people look at."""
+FEW = 30  # fewest held-out users for a reliable standard error
+_WORTH_SAYING = 0.01  # smallest relative standard error that is shown; people do not read the digits of a smaller one
 
 
 def errors_of(result: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, float]:
-    """Metric -> its standard error, where that is worth saying; also of errors in the target's units.
+    """Return metric -> standard error if it is worth showing, also for metrics in the target's units.
 
-    Args:
-        result: the content of result.json; of an older run, which holds none, or of one that failed there are none.
-        data: the [data] section of the run's configuration.
+    Failed runs and runs of earlier versions have none; ``data`` is the [data] section of the configuration.
     """
     metrics, errors = result.get("metrics", {}), result.get("standard_errors", {})
     found = [(metrics.get(name), name, error) for name, error in errors.items()]
@@ -31,40 +27,32 @@ def errors_of(result: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, f
 
 
 def shown_with_error(values: Iterable[object], error: float | None) -> list[str]:
-    """Numbers side by side, as `shown_apart` writes them; with an error the first, of the model itself, has it behind.
-
-    What was not measured is a dash.
+    """Format numbers like `shown_apart`, with the standard error after the first one; "-" is a missing number.
 
     >>> shown_with_error([0.8125, 0.5], 0.0312)
     ['0.8125 +/- 0.031', '0.5']
     """
     known = (None if isinstance(value, float) and math.isnan(value) else value for value in values)
-    first, *others = ("-" if told == "none" else told for told in shown_apart(known))
+    first, *others = ("-" if text == "none" else text for text in shown_apart(known))
     return [first if error is None else f"{first} +/- {shown(error, 2)}", *others]
 
 
 def about_errors(result: Mapping[str, Any], errors: Mapping[str, float], names: Iterable[str]) -> list[tuple[str, str]]:
-    """(soft | warning, a sentence) to stand under a table of metrics: what +/- means; that few were held out.
-
-    Args:
-        result: the content of result.json.
-        errors: of `errors_of`.
-        names: of the table's rows.
-    """
-    people = result.get("measured_users")
-    if people is None:
+    """Return (soft | warning, sentence) for a table of these metrics: the meaning of +/-, too few held-out users."""
+    users = result.get("measured_users")
+    if users is None:
         return []
-    told = []
+    lines = []
     if any(name in errors for name in names):
         meaning = (
-            f"+/- is one standard error over {shown(people)} held-out people: with as many others, numbers "
-            "would differ by less than that in about two of three cases."
+            f"+/- is one standard error over {shown(users)} held-out users: with as many other users, metrics would "
+            "differ by less than that in about two of three cases."
         )
-        told.append(("soft", meaning))
-    if people < FEW:
+        lines.append(("soft", meaning))
+    if users < FEW:
         warning = (
-            f"Few people were held out ({people}, fewer than {FEW}): metrics are rough, and so are their standard "
-            "errors. Hold out more (data.test_users, data.test_fraction) before you rely on them."
+            f"Few users were held out ({users}, fewer than {FEW}): metrics and their standard errors are rough. Hold "
+            "out more users (data.test_users, data.test_fraction) before you rely on them."
         )
-        told.append(("warning", warning))
-    return told
+        lines.append(("warning", warning))
+    return lines

@@ -1,4 +1,4 @@
-"""Errors of predictions in the units of the table's target, which is scaled to [-1, 1] for training."""
+"""Errors of predictions in the units of the table's target, which training scales to [-1, 1]."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,11 +8,11 @@ from simulations.records.measured import EXPLAINED, PERCENTILES
 from simulations.reports.explain import METRICS
 
 MEANING = (
-    "of predictions for held-out users, each with the same weight; target cells are clipped into the declared range"
+    "error of predictions for held-out users, each user with the same weight; targets are clipped to the declared range"
 )
 _ROOT = "root mean squared error"
 _OF_USERS = [f"_p{share}" for share in PERCENTILES]
-_TOLD = {
+_NAMES = {
     "squared_error": _ROOT,
     "absolute_error": "absolute error",
     **{f"squared_error{end}": f"{_ROOT}{end.replace('_', ' ')}" for end in _OF_USERS},
@@ -20,38 +20,31 @@ _TOLD = {
     "calibration_error": "calibration error",
     "predicted_minus_observed": "predicted minus observed",
 }
-"""Metric of targets in [-1, 1] -> what it is called in the target's units."""
+"""Metric of targets in [-1, 1] -> its name in the target's units."""
 _FIRST = ("excess_risk", "excess_loss", "accuracy", "macro_f1", "auc", "test_loss")
 _LATER = ("log_loss", "calibration_error", "predicted_minus_observed")
 _MOST_FIRST = 6
 
 
 def in_target_units(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> dict[str, float]:
-    """Name -> error in units of the target; nothing where the target has no declared range, or nothing was measured.
+    """Return name -> error in the target's units; empty if the target has no declared range.
 
-    Args:
-        metrics: of a model, as result.json has them: of targets in [-1, 1].
-        data: the [data] section of the run's configuration.
+    ``metrics`` are those of result.json, of targets in [-1, 1]; ``data`` is the [data] section of the configuration.
     """
     return {name: value for _, name, value, _ in _converted(metrics, data)}
 
 
 def unit_meanings(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> dict[str, str]:
-    """What each of these means."""
+    """Return name -> meaning of the errors from `in_target_units`."""
     return {name: meaning for _, name, _, meaning in _converted(metrics, data)}
 
 
 def errors_in_target_units(
     metrics: Mapping[str, float | None], errors: Mapping[str, float | None], data: Mapping[str, Any]
 ) -> list[tuple[str, float, float]]:
-    """(name, value, its standard error) in units of the target, of metrics whose own standard errors are given.
+    """Return (name, value, standard error) in the target's units, of metrics with a standard error.
 
-    In proportion to its size the root of a mean moves by half as much as the mean.
-
-    Args:
-        metrics: of a model, of targets in [-1, 1].
-        errors: metric -> its standard error, likewise.
-        data: the [data] section of the run's configuration.
+    The relative standard error of the root of a mean is half that of the mean.
     """
     found = []
     for metric, name, value, _ in _converted(metrics, data):
@@ -62,20 +55,17 @@ def errors_in_target_units(
 
 
 def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Metrics as people read them: at most six first: R2, errors in the target's units; then the rest.
+    """Split metrics into the at most six that people read first (R2, errors in the target's units, ...) and the rest.
 
-    The rest are percentiles over users, calibration, what is scaled where it stands in units too, and losses that are
-    the test loss by another name.
-
-    Args:
-        names: of result.json's metrics and of those in units.
+    The rest are percentiles over users, calibration, scaled errors with a counterpart in the target's units, and losses
+    that equal the test loss.
     """
     names = list(names)
     in_units = {name.partition(", in units of ")[0]: name for name in names if ", in units of " in name}
     found: list[str] = [name for name in dict.fromkeys(EXPLAINED.values()) if name in names]
-    found += [in_units[told] for told in (_ROOT, _TOLD["absolute_error"]) if told in in_units]
+    found += [in_units[name] for name in (_ROOT, _NAMES["absolute_error"]) if name in in_units]
     found += [name for name in _FIRST if name in names]
-    scaled = {name for name, told in _TOLD.items() if told in in_units}
+    scaled = {metric for metric, name in _NAMES.items() if name in in_units}
     later = {*found, *scaled, *in_units.values(), *_LATER}
     found += [name for name in names if name not in later and not name.endswith(tuple(_OF_USERS))]
     first = found[:_MOST_FIRST]
@@ -83,26 +73,26 @@ def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> Iterator[tuple[str, str, float, str]]:
-    """(metric, its name in units, value, what it means)."""
+    """Yield (metric, name in the target's units, value, meaning)."""
     columns = columns_of(data)
-    # Targets of several classes, and a loss that predicts no number, have no range or no error.
+    # Targets of several classes have no range, and a loss without numeric predictions has no error.
     if not columns.get("target_range"):
         return
     low, high = columns["target_range"]
     unit = 0.5 * (high - low)
-    for metric, told in _TOLD.items():
+    for metric, name in _NAMES.items():
         value = metrics.get(metric)
         if value is not None:
             converted = unit * (math.sqrt(value) if metric.startswith("squared") else value)
             meaning = MEANING if metric in ("squared_error", "absolute_error") else METRICS[metric]
-            yield metric, f"{told}, in units of {columns['target']}", converted, meaning
+            yield metric, f"{name}, in units of {columns['target']}", converted, meaning
 
 
 def columns_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the table's columns are declared to be; a public data set has declarations of its own."""
+    """Return the declarations of the table's columns; a public data set brings its own."""
     if data.get("kind") != "public":
         return data
-    from userdp.data.tables.public import public_columns  # noqa: PLC0415 -- with it comes what reads tables
+    from userdp.data.tables.public import public_columns  # noqa: PLC0415 -- imports the table reader
     from userdp.data.tables.public_sets import PUBLIC_DATASETS  # noqa: PLC0415
 
     return public_columns(data["name"], data) if data.get("name") in PUBLIC_DATASETS else data

@@ -1,1 +1,1 @@
-"""From a configuration to a trained model: building, running, silos, trackers."""
+"""Runs of a configuration: building, training, silos, trackers."""

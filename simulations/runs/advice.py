@@ -1,4 +1,4 @@
-"""Which strategy to take for declared public facts: a plan of each, ranked by what it predicts. Opens no data."""
+"""Advice on a strategy for declared public facts: a plan of each, ranked by its forecast. It opens no data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,19 +22,14 @@ from userdp.errors import UserdpError
 from userdp.problems import Problem
 
 Progress = Callable[[str, int, int], None]
-"""Called with the strategy to be planned, how many are done, and how many there are."""
+"""Called with the strategy to be planned, the number of plans made, and the number of strategies."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What a strategy would do here.
+    """The plan of a strategy; or None, and the ``reason`` why it refuses.
 
-    Attributes:
-        strategy: its name.
-        configured: whether it is the file's own, with the file's settings; others have their defaults.
-        plan: None where it refuses.
-        reason: why it refuses; empty where it does not.
-        trusting: whether users have to trust the server.
+    ``configured`` is the file's own strategy, with the file's settings. ``trusting`` if users have to trust the server.
     """
 
     strategy: str
@@ -45,14 +40,15 @@ class Advice:
 
     @property
     def predicted(self) -> float | None:
-        """Excess risk that the plan predicts; None where it refuses or cannot tell."""
+        """The excess risk that the plan predicts; None if there is no plan or no forecast."""
         forecast = None if self.plan is None else self.plan.forecast
         return None if forecast is None else forecast.excess
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and tables."""
-        kind, plan = STRATEGIES[self.strategy], self.plan
-        forecast = None if plan is None or plan.forecast is None else plan.forecast
+        """Return plain values, for JSON and tables."""
+        about, plan = STRATEGIES[self.strategy].about, self.plan
+        forecast = None if plan is None else plan.forecast
+        holds = plan is not None and plan.guarantee.holds
         return {
             "strategy": self.strategy,
             "configured": self.configured,
@@ -63,26 +59,19 @@ class Advice:
             "cohort": None if plan is None else plan.cohort,
             "users_needed": None if plan is None else plan.users_needed,
             "guarantee": None if plan is None else plan.guarantee.sentence(),
-            "relation": None if plan is None or not plan.guarantee.holds else plan.guarantee.relation,
-            "adversary": kind.about.adversary if plan is None or not plan.guarantee.holds else plan.guarantee.adversary,
-            "cost": kind.about.cost,
+            "relation": plan.guarantee.relation if plan is not None and holds else None,
+            "adversary": plan.guarantee.adversary if plan is not None and holds else about.adversary,
+            "cost": about.cost,
             "warnings": [] if plan is None else list(plan.warnings),
             "refused": self.reason or None,
         }
 
 
 def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
-    """A plan of every strategy for the declared problem, users and budget, the best prediction first.
+    """Plan every strategy for the declared problem, users and budget, and sort by predicted excess risk.
 
-    Strategies that cannot tell come after those that can, and those that refuse last. The file's own strategy has the
-    file's settings, all others their defaults.
-
-    Args:
-        config: its data are not opened.
-        progress: called before each plan.
-
-    Raises:
-        BadInput: the facts are not declared, or contradict each other.
+    Strategies without a forecast come after those with one, and those that refuse last. The file's own strategy has the
+    file's settings, all others have their defaults.
     """
     problem, facts = starting_problem(config), public_facts(config)
     names = [name for name in STRATEGIES.loaded()[0] if name != REFERENCE]

@@ -1,4 +1,4 @@
-"""From a configuration to the things it names. Only `load_datasets` reads data."""
+"""The problem, users, strategy and plan of a configuration. Only `load_datasets` reads data."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _PRIVATE = "Private: this follows from all cells of the table, and is for the ho
 
 @without_internals
 def build_problem(config: RunConfig) -> Problem:
-    """The loss, its dimension from the declared data; reads no data.
+    """Build the loss, with its dimension from the declared data; it reads no data.
 
     Raises:
         BadInput: the declarations contradict each other.
@@ -39,19 +39,14 @@ def build_problem(config: RunConfig) -> Problem:
 
 
 def starting_problem(config: RunConfig) -> Problem:
-    """The same for whoever trains: it starts at the public model of the configuration, if that names one.
-
-    Raises:
-        BadInput: that model cannot be read or does not fit, or declarations contradict each other.
-    """
+    """Build the loss for training, at the configuration's public model if it names one, which has to fit."""
     problem, file = build_problem(config), config.problem.initial_model
     return problem if file is None else problem.starting_at(public_model(problem, Path(file)))
 
 
 def build_privacy(config: RunConfig) -> Privacy:
-    """The budget."""
-    section = config.privacy
-    return Privacy(**section.model_dump())
+    """Build the budget."""
+    return Privacy(**config.privacy.model_dump())
 
 
 @without_internals
@@ -69,13 +64,10 @@ def load_datasets(config: RunConfig) -> Datasets:
 
 
 def _refuse_unusable(config: RunConfig, columns: Sequence[str]) -> None:
-    """Refuse to simulate a run of which no sample would weigh anything.
+    """Refuse to simulate a run without a usable sample.
 
-    One person's cell can decide it, and everybody sees whether a run stops. So a run with secure noise, which protects
-    real people, goes on, and a warning in the log tells the holder of the data.
-
-    Raises:
-        BadInput: noise is seeded, which is for simulations.
+    One person's cell can decide this, and everybody sees whether a run stops. So a run with secure noise, which
+    protects real people, continues, and a warning in the log informs the holder of the data.
     """
     if config.privacy.noise == "secure":
         for sentence in columns:
@@ -85,10 +77,9 @@ def _refuse_unusable(config: RunConfig, columns: Sequence[str]) -> None:
 
 
 def server_datasets(config: RunConfig) -> Datasets:
-    """What the server of a deployment may read: nothing of a table, and of synthetic users their recipe.
+    """Return the data that the server of a deployment may read: the recipe of synthetic users, nothing of a table.
 
-    Raises:
-        BadInput: a setting for which the server would need users' data, or noise that must not protect real people.
+    BadInput if it would need users' data, or noise does not protect real people.
     """
     data = config.data
     if config.output.reference:
@@ -103,24 +94,19 @@ def server_datasets(config: RunConfig) -> Datasets:
             "its place, and measure the model where the data are"
         )
     if data.declared_users is None:
-        raise BadInput("data.users is missing: the server of a deployment cannot count people it has no data of")
+        raise BadInput("data.users is missing: the server of a deployment has no data to count people in; declare it")
     if config.privacy.noise == "seeded":
         raise BadInput(
-            'privacy.noise = "seeded": whoever knows the seed can take the noise off, so it must not protect real '
-            "people; only synthetic data may be deployed with it"
+            'privacy.noise = "seeded": anybody who knows the seed can remove the noise, so it must not protect real '
+            "people; deploy only synthetic data with it"
         )
     return Datasets(None, None, None)
 
 
 def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFacts:
-    """What the plan may use: declarations, and the federation's own number of users where none is declared.
+    """Return the facts that a plan may use: declarations, and the counted users ``train`` if no number is declared.
 
-    Args:
-        config: with the declarations.
-        train: the training users, once they are read; `plan` has none and refuses what is not declared.
-
-    Raises:
-        BadInput: data.users is not declared and there is no federation to count, or another number than there are.
+    BadInput if users are neither declared nor counted, or both with different numbers.
     """
     data = config.data
     users, samples = data.declared_users, data.declared_samples
@@ -139,14 +125,11 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
 
 
 def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -> None:
-    """Compare the declared number of samples, by which means are divided, with what the training users hold.
+    """Compare the declared number of samples, by which means are divided, with that of the training users.
 
-    How many samples somebody holds must not decide whether a run is refused, which everybody can see. So a difference
-    is told to the holder of the data and nobody else, without the number. Only where it is one sample that is
-    protected, by replacing it, do neighbours hold the same number, which then is public.
-
-    Raises:
-        BadInput: the two differ there.
+    One user's number of samples must not decide whether a run is refused, which everybody can see. So a difference is a
+    warning to the holder of the data alone, without the number. Only a guarantee for replacing one sample makes the
+    number public, and a difference an error.
     """
     if facts.samples in (None, train.samples):
         return
@@ -155,30 +138,17 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
             f"data.samples = {facts.samples}, but the training users hold {train.samples} samples: correct data.samples"
         )
     log.warning(
-        "data.samples = %d is not the number of samples that the training users hold: means are divided by what is "
-        "declared, so all gradients are too long or too short by the same factor",
+        "data.samples = %d is not the number of samples that the training users hold: means are divided by the "
+        "declared number, so all gradients are too long or too short by the same factor",
         facts.samples,
     )
-
-
-def assumptions(config: RunConfig) -> tuple[str, ...]:
-    """What a guarantee rests on beyond the strategy's own assumptions, because of how the data were declared."""
-    found = list(config.data.assumptions)
-    if config.problem.initial_model is not None:
-        found.append(
-            f"the initial model is public: {Path(config.problem.initial_model).name} was made without these users' "
-            "data, or what it cost them is counted on top"
-        )
-    if config.privacy.noise == "seeded":
-        found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
-    return tuple(found)
 
 
 @without_internals
 def make_strategy(
     config: RunConfig, problem: Problem, facts: PublicFacts, *, name: str | None = None
 ) -> UserLevelStrategy:
-    """The configured strategy, planned; or another by ``name`` with its default options.
+    """Plan the configured strategy; or another by ``name``, with its default options.
 
     Raises:
         BadInput: the plan cannot be made; the sentence says what to change.
@@ -199,11 +169,7 @@ def make_strategy(
 
 
 def prepared_if(wanted: str, make: Callable[..., UserLevelStrategy]) -> UserLevelStrategy:
-    """What ``make`` makes, with a ``preparation`` or without, as a file's ``preparation`` says.
-
-    Raises:
-        BadInput: the plan cannot be made.
-    """
+    """Call ``make``, with a ``preparation`` or without, according to a file's ``preparation``."""
     if wanted == "learn":
         return make(preparation=LearnCoordinates)
     if wanted == "where_useful":
@@ -217,31 +183,34 @@ def prepared_if(wanted: str, make: Callable[..., UserLevelStrategy]) -> UserLeve
 
 
 def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
-    """The guarantee with what it rests on because of the data; unchanged when nothing is promised."""
+    """Add the assumptions about the data to a guarantee; unchanged if it does not hold."""
     if not guarantee.holds:
         return guarantee
-    found = assumptions(config)
+    found = list(config.data.assumptions)
+    if config.problem.initial_model is not None:
+        found.append(
+            f"the initial model is public: {Path(config.problem.initial_model).name} was made without these users' "
+            "data, or what it cost them is counted on top"
+        )
+    if config.privacy.noise == "seeded":
+        found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
     counted_by_sample = (guarantee.unit, guarantee.relation) == ("sample", "add_or_remove")
     if counted_by_sample and config.data.keeps_some_samples:
-        # One sample more of somebody who holds too many can put others of theirs in the place of those kept.
-        found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
+        # A further sample of a user above the limit can replace another one among those kept.
+        found.append("a sample is one of those that data.max_samples keeps, and which are kept is public")
     if guarantee.unit == "sample" and config.data.sample_shape.sequence is not None:
-        # One row more moves every step after it, into other windows.
-        found += ("a sample is a window of its user's steps, and where windows begin is public",)
+        # A further row moves every later step, into other windows.
+        found.append("a sample is a window of its user's steps, and where windows begin is public")
     return replace(guarantee, assumptions=(*guarantee.assumptions, *found))
 
 
 def make_plan(config: RunConfig) -> Plan:
-    """All numbers of a run, from the configuration alone.
-
-    Raises:
-        BadInput: something is not declared, or the population is too small for the strategy.
-    """
+    """Compute all numbers of a run from the configuration; BadInput if facts are missing or users too few."""
     return with_declarations(make_strategy(config, starting_problem(config), public_facts(config)).plan, config)
 
 
 def with_declarations(plan: Plan, config: RunConfig) -> Plan:
-    """A strategy's plan with what the configuration adds: what the guarantee rests on, and where training starts."""
+    """Add to a strategy's plan the assumptions about the data, and the initial model."""
     file = config.problem.initial_model
     numbers = plan.numbers if file is None else {**plan.numbers, "initial_model": Path(file).name}
     return replace(plan, guarantee=with_assumptions(plan.guarantee, config), numbers=numbers)

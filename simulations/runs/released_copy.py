@@ -1,15 +1,13 @@
-"""A copy of a run's directory that may be handed on: what is public or covered by the guarantee, and nothing else."""
+"""A copy of a run's directory for others: its public and its noised fields, and nothing else."""
 
-import json
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from simulations.records.released_fields import RELEASED, kept
-from simulations.records.run_directory import as_json
+from simulations.records.run_directory import as_json, read_json, writing
 from simulations.reports.report import render
 from userdp.errors import BadInput
 
@@ -18,51 +16,34 @@ _FILTERED = ("data.json", "result.json")
 
 
 def copy_released(directory: Path, target: Path) -> Path:
-    """Copy what may be handed on, and write its report.
+    """Copy the fields of a run that others may see into an empty or new folder, and return the path of its report.
 
-    Args:
-        directory: of a run.
-        target: an empty or new folder.
-
-    Returns:
-        The path of the copy's report.
-
-    Raises:
-        BadInput: the directory is none of a run that has ended, its run promises nothing or has noise that anybody can
-            take off, or the target holds something.
+    BadInput if the run has not ended, promises nothing, or has noise that anybody can remove.
     """
     _check(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadInput(f"--released {target}: must be a new or an empty folder, so that nothing else is handed on")
     rounds = pd.read_parquet(directory / "rounds.parquet")
     columns = list(kept("rounds.parquet", dict.fromkeys(map(str, rounds.columns)), RELEASED))
-    try:
+    with writing(f"--released {target}:", "choose another"):
         target.mkdir(parents=True, exist_ok=True)
         for name in _AS_THEY_ARE:
             shutil.copyfile(directory / name, target / name)
         for name in _FILTERED:
-            (target / name).write_text(as_json(kept(name, _json(directory / name), RELEASED)), encoding="utf-8")
+            (target / name).write_text(as_json(kept(name, read_json(directory / name), RELEASED)), encoding="utf-8")
         rounds[columns].to_parquet(target / "rounds.parquet", index=False)
-    except OSError as error:
-        raise BadInput(f"--released {target}: cannot be written ({type(error).__name__}); choose another") from None
     return render(target)
 
 
 def _check(directory: Path) -> None:
-    """Refuse what must not be handed on."""
     for name in (*_AS_THEY_ARE, *_FILTERED, "rounds.parquet"):
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of a run that has ended")
-    if not _json(directory / "guarantee.json")["holds"]:
+    if not read_json(directory / "guarantee.json")["holds"]:
         raise BadInput(f"{directory}: this run promises no privacy, so nothing of it may be handed on")
     config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
     if config["privacy"]["noise"] == "seeded" and config["data"]["kind"] == "table":
         raise BadInput(
-            f'{directory}: privacy.noise = "seeded" does not protect the people of a table, for whoever guesses the '
-            'seed takes the noise off; run again with privacy.noise = "secure"'
+            f'{directory}: privacy.noise = "seeded" does not protect the people of a table: anybody who guesses the '
+            'seed can remove the noise; run again with privacy.noise = "secure"'
         )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values

@@ -1,10 +1,10 @@
-"""A run: one strategy on one federation with one seed, and the directory it leaves behind."""
+"""A run: one strategy on one federation with one seed, and its directory."""
 
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,7 @@ from simulations.runs.build import (
     with_declarations,
 )
 from simulations.runs.trackers import check_installed, tracking
-from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan
-from strategies.core.public_facts import PublicFacts
 from strategies.core.results import RoundRecord
 from strategies.core.run_state import Resumed
 from strategies.wire.questions import model_vector
@@ -46,17 +44,18 @@ from userdp.problems.devices import settle_device
 
 log = logging.getLogger("userdp")
 Progress = Callable[[RoundRecord, Plan], None]
+"""Called after every round."""
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What a run left.
+    """The outcome of a run.
 
     Attributes:
         directory: with the run's files.
         result: the content of result.json.
         model: (p,) the released model.
-        plan: the numbers that were fixed before.
+        plan: the numbers that were fixed before the run read data.
         guarantee: of the rounds that were run.
     """
 
@@ -69,14 +68,9 @@ class RunOutcome:
 
 @contextmanager
 def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterator[Grid]:
-    """The configured grid, its nodes ready to answer; closed afterwards.
-
-    Raises:
-        BadInput: a sample that the problem cannot use.
-        RunFailed: Ray cannot be reached or started, or has too few GPUs.
-    """
+    """Yield the configured grid, its nodes ready to answer; close it afterwards."""
     engine, train = config.engine, datasets.users
-    # Nodes that share a sum must be several for their masks to hide anything.
+    # Masks hide nothing unless several nodes share a sum.
     nodes = MOST_NODES if config.privacy.trust == "sum" else worthwhile_nodes(problem, train)
     blocks = shards(train.users, engine.users_per_node, nodes=nodes)
     if engine.kind == "ray":
@@ -101,45 +95,28 @@ def run(
     checkpoint: bool = False,
     resume: bool = False,
 ) -> RunOutcome:
-    """Train, evaluate, compare with the initial model and with training without privacy, and write it all down.
+    """Train, evaluate, compare with the initial model and with training without privacy, and write all files.
 
     Args:
         config: the run.
-        grid: where to run; the configured engine's if not given. Its nodes must hold the configured users.
-        datasets: the configured users, if they are in memory already; read as configured if not given.
-        directory: where to write, in place of a run that is there; a new one named by ``config.run_directory`` if not
-            given.
+        grid: where to run; the configured engine's by default. Its nodes must hold the configured users.
+        datasets: the configured users, if they are in memory already.
+        directory: the folder to write, replacing a run in it; a new ``config.run_directory`` by default.
         progress: called after every round.
         report: also write report.html; `simulations.reports.report.render` can write it later.
-        deployed: this is the server of a deployment: it has no users' data, and every node has to say who its users
-            are. The grid is needed then.
-        checkpoint: keep on disk, until the run has ended, what it takes to go on after the process is killed.
-        resume: go on where a killed run with the same configuration stopped, whose directory this is.
-
-    Returns:
-        The directory, the content of result.json, the released model, its plan and its guarantee.
+        deployed: this is the server of a deployment: it has no users' data, needs a grid, and every node has to say who
+            its users are.
+        checkpoint: keep on disk, until the run has ended, the state from which a killed run resumes.
+        resume: resume the killed run with this configuration in ``directory``.
 
     Raises:
-        BadInput: something does not fit, or the directory's checkpoint is another configuration's or damaged; raised
-            before the directory is touched, unless it shows on a node or in opening a tracker.
+        BadInput: something does not fit; the directory is then untouched, unless a node or a tracker finds it.
         RunFailed: the run stopped; its directory holds config.toml, plan.json, the rounds so far, the last released
-            model, guarantee.json with what was spent, and result.json with "error".
+            model, guarantee.json with the spent budget, and result.json with "error".
     """
-    started = time.perf_counter()
-    code = digests(config)
     if resume and directory is not None:
-        Checkpoints(directory, config).read()  # refused before code that it names is imported
-    problem = starting_problem(config)
-    if datasets is None or deployed:
-        datasets = server_datasets(config) if deployed else load_datasets(config)
-    facts = public_facts(config, datasets.train)
-    strategy = make_strategy(config, problem, facts)
-    insist(config, strategy.plan)
-    if not deployed:  # a server without data computes nothing
-        settle_device(problem)
-    if datasets.train is not None:
-        check_samples(facts, datasets.train, strategy.plan.guarantee)
-    evaluation = Evaluation(problem, datasets.train, datasets.test)
+        Checkpoints(directory, config).read()  # refused before the code that it names is imported
+    this = _Run(config, datasets, deployed=deployed)
     check_installed(config.output.trackers)
     path = directory or new_directory(config.run_directory, secure=config.privacy.noise == "secure")
     with ExitStack() as stack:
@@ -149,12 +126,9 @@ def run(
             stack.enter_context(checkpoints.held())
         if keeper is not None:
             resumed = keeper.read() if resume else None
-        files = RunDirectory(path, resumed=resumed is not None)
+        this.files = files = RunDirectory(path, resumed=resumed is not None)
         files.text("config.toml", config.toml())
-        course = _Course(
-            config, problem, datasets, facts, strategy, evaluation, files, started, code, deployed, keeper, resumed
-        )
-        files.json("plan.json", course.plan.as_dict())
+        files.json("plan.json", this.plan.as_dict())
         track = stack.enter_context(tracking(config.output.trackers, files.path))
 
         def on_round(record: RoundRecord, plan: Plan) -> None:
@@ -163,17 +137,14 @@ def run(
                 progress(record, plan)
 
         try:
-            if grid is not None:
-                course.train(grid, on_round)
-            else:
-                with make_grid(config, problem, datasets) as own:
-                    course.train(own, on_round)
+            with nullcontext(grid) if grid is not None else make_grid(config, this.problem, this.datasets) as own:
+                this.train(own, on_round, keeper, resumed)
         except BaseException as error:
-            course.finish(_reason(error))
+            this.finish(_reason(error))
             if isinstance(error, Exception) and not isinstance(error, UserdpError):
                 raise RunFailed(f"{_reason(error)}; what the run had written is in {files.path}") from error
             raise
-        outcome = course.finish(None)
+        outcome = this.finish(None)
         if report:
             from simulations.reports.report import render  # noqa: PLC0415 -- charts are slow to import
 
@@ -190,11 +161,7 @@ def _reason(error: BaseException) -> str:
 
 
 def insist(config: RunConfig, plan: Plan) -> None:
-    """Refuse a run whose plan predicts a model far worse than the initial one, unless ``output.anyway`` is set.
-
-    Raises:
-        BadInput: it is not.
-    """
+    """Refuse a run whose plan predicts a model far worse than the initial one, unless ``output.anyway`` is set."""
     if plan.forecast is None or not plan.forecast.hopeless or config.output.anyway:
         return
     raise BadInput(
@@ -203,47 +170,45 @@ def insist(config: RunConfig, plan: Plan) -> None:
     )
 
 
-@dataclass
-class _Course:
-    """The parts of a run, and what there is to write at its end."""
+class _Run:
+    """The parts of a run, checked against each other, and the content of its files."""
 
-    config: RunConfig
-    problem: Problem
-    datasets: Datasets
-    facts: PublicFacts
-    strategy: UserLevelStrategy
-    evaluation: Evaluation
     files: RunDirectory
-    started: float
-    code: dict[str, str]
-    deployed: bool
-    keeper: Checkpoints | None
-    resumed: Resumed | None
-    told: int = 0
-    engine: str = ""
-    non_private: dict[str, float] | None = None
-    schedule: Schedule = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.engine = self.config.engine.kind
-        self.schedule = Schedule(self.evaluation, self.config.output.evaluate_every, self.strategy.plan.rounds)
+    def __init__(self, config: RunConfig, datasets: Datasets | None, *, deployed: bool) -> None:
+        self.config, self.deployed = config, deployed
+        self.started, self.code = time.perf_counter(), digests(config)
+        self.problem = starting_problem(config)
+        if datasets is None or deployed:
+            datasets = server_datasets(config) if deployed else load_datasets(config)
+        self.datasets, self.facts = datasets, public_facts(config, datasets.train)
+        self.strategy = make_strategy(config, self.problem, self.facts)
+        insist(config, self.strategy.plan)
+        if not deployed:  # a server without data computes nothing
+            settle_device(self.problem)
+        if datasets.train is not None:
+            check_samples(self.facts, datasets.train, self.strategy.plan.guarantee)
+        self.evaluation = Evaluation(self.problem, datasets.train, datasets.test)
+        self.schedule = Schedule(self.evaluation, config.output.evaluate_every, self.strategy.plan.rounds)
+        self.engine: str = config.engine.kind
+        self.shown = 0
+        self.non_private: dict[str, float] | None = None
 
-    def train(self, grid: Grid, progress: Progress) -> None:
+    def train(self, grid: Grid, progress: Progress, keeper: Checkpoints | None, resumed: Resumed | None) -> None:
         """Run the strategy, then the reference."""
         self.engine = {LocalGrid: "local", RayGrid: "ray"}.get(type(grid), "flower")
         settings = self.config.engine
 
         def on_round(_: RoundRecord) -> None:
-            # As if it failed now: with what is spent so far.
+            # The guarantee of a run that fails now: for the budget spent so far.
             self.files.progress(
                 self.strategy.result.rounds, self.model, lambda: self._promise(self._guarantee(failed=True))
             )
-            tell()
+            show()
 
-        def tell() -> None:
-            # With the rounds that were taken over from another process.
-            for each in self.strategy.result.rounds[self.told :]:
-                self.told += 1
+        def show() -> None:
+            for each in self.strategy.result.rounds[self.shown :]:  # those of a killed process included
+                self.shown += 1
                 progress(each, self.strategy.plan)
 
         self.strategy.require_identities = self.deployed
@@ -253,10 +218,10 @@ class _Course:
             roster_timeout=settings.roster_timeout,
             evaluate_fn=self.schedule,
             on_round=on_round,
-            keeper=self.keeper,
-            resumed=self.resumed,
+            keeper=keeper,
+            resumed=resumed,
         )
-        tell()
+        show()
         if self.deployed or not self.config.trains_reference:
             return
         try:
@@ -270,7 +235,7 @@ class _Course:
 
     @property
     def plan(self) -> Plan:
-        """The strategy's plan with what the configuration adds."""
+        """The strategy's plan with the declarations of the configuration."""
         return with_declarations(self.strategy.plan, self.config)
 
     @property
@@ -285,13 +250,21 @@ class _Course:
         guarantee = self._guarantee(failed=error is not None)
         self.files.progress(outcome.rounds, model, lambda: self._promise(guarantee), now=True)
         self.files.json("data.json", self._data())
-        metrics, initial = self._last_metrics(), outcome.initial_metrics
+        measured = [record.metrics for record in outcome.rounds if record.metrics]
+        metrics, initial = measured[-1] if measured else outcome.initial_metrics, outcome.initial_metrics
+        reference: dict[str, Any] = {"initial": initial}
+        shown: dict[str, Any] = {}
         if error is None:  # a failed run measures nothing more
-            metrics = self._with_details(model, self.schedule.of(model))
-            initial = self._with_details(self.problem.initial(), initial)
-        result = self._result(guarantee, metrics, initial, {} if error is not None else self._constants())
-        if error is None:
-            result |= plain(self.evaluation.shown(model))
+            measure, released = self.evaluation, outcome.constant
+            metrics = self.schedule.of(model)
+            metrics |= measure.details(model, metrics)
+            reference = {
+                "initial": initial | measure.details(self.problem.initial(), initial),
+                "constant": measure.constant or None,
+                "released_constant": None if released is None else measure.whole(released) or None,
+            }
+            shown = measure.shown(model)
+        result: dict[str, Any] = plain(self._result(guarantee, metrics, reference) | shown)
         if self.code:
             result["code"] = self.code
         if error is not None:
@@ -301,20 +274,8 @@ class _Course:
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model, self.plan, guarantee)
 
-    def _with_details(self, model: Vector, metrics: dict[str, float]) -> dict[str, float]:
-        """A model's metrics, and what is measured at a run's end alone."""
-        return metrics | self.evaluation.details(model, metrics)
-
-    def _constants(self) -> dict[str, dict[str, float] | None]:
-        """Metrics of the best constant of the held-out people, and of the one that the run released."""
-        released = self.strategy.result.constant
-        return {
-            "constant": self.evaluation.constant or None,
-            "released_constant": None if released is None else self.evaluation.whole(released) or None,
-        }
-
     def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
-        """The content of guarantee.json."""
+        """Return the content of guarantee.json."""
         return guarantee.as_dict() | {
             "sentence": guarantee.sentence(),
             "spent_epsilon": self.strategy.spent_epsilon,
@@ -322,7 +283,6 @@ class _Course:
         }
 
     def _guarantee(self, *, failed: bool) -> Guarantee:
-        """What holds for the rounds that were run."""
         guarantee = with_assumptions(self.strategy.result.guarantee, self.config)
         if failed and guarantee.holds:
             return replace(guarantee, epsilon=self.strategy.spent_epsilon or 0.0)
@@ -337,25 +297,13 @@ class _Course:
             "table_private": None if report is None else report.as_dict(),
         }
 
-    def _last_metrics(self) -> dict[str, float]:
-        """Of the last round that was evaluated."""
-        measured = [record.metrics for record in self.strategy.result.rounds if record.metrics]
-        return measured[-1] if measured else self.strategy.result.initial_metrics
-
-    def _result(
-        self,
-        guarantee: Guarantee,
-        metrics: dict[str, float],
-        initial: dict[str, float],
-        constants: dict[str, dict[str, float] | None],
-    ) -> dict[str, Any]:
-        """The content of result.json; `simulations.records.released_fields` says what may be shown to whom."""
+    def _result(self, guarantee: Guarantee, metrics: dict[str, float], reference: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of result.json; released_fields.toml lists the kinds of its fields."""
         outcome, train = self.strategy.result, self.datasets.train
         if self.config.strategy.kind == REFERENCE:
             self.non_private = metrics
-        reference = {"initial": initial, **constants}
         seconds = [record.seconds for record in outcome.rounds]
-        result = {
+        return {
             "name": self.config.name,
             "strategy": self.config.strategy_name,
             "problem": self.config.problem.kind,
@@ -371,7 +319,7 @@ class _Course:
             "reference": reference,
             "reference_private": {"non_private": self.non_private},
             "better_than_constant": better(metrics, best_constant(reference)),
-            "better_than_initial": better(metrics, initial),
+            "better_than_initial": better(metrics, reference["initial"]),
             "missing_users_private": outcome.missing_users,
             "non_finite_users_private": outcome.non_finite_users,
             "seconds": {
@@ -382,5 +330,3 @@ class _Course:
             "computed": self.problem.computed() or None,
             "versions": versions(),
         }
-        values: dict[str, Any] = plain(result)
-        return values

@@ -1,8 +1,8 @@
-"""A silo: the folder that a hospital, a school or a company keeps, with the data of its own users and of nobody else.
+"""A silo: the folder of a hospital, a school or a company, with the data of its own users and of nobody else.
 
 ``users.npz`` holds the samples of the silo's users in the form that a node computes on (`userdp.data.Block`), the
-users' numbers among all n, and what they are called. The numbers of all silos together must be 0..n-1, each once; the
-server refuses anything else, and labels that occur twice.
+users' numbers among all n, and their labels. The numbers of all silos together must be 0..n-1, each once; the server
+refuses anything else, and labels that occur twice.
 """
 
 import logging
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import shards
+from simulations.records.run_directory import writing
 from simulations.runs.build import load_datasets
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.synthetic.source import SyntheticData
@@ -28,15 +29,10 @@ _ARRAYS = ("features", "offsets", "users", "labels")
 
 
 def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
-    """Deal the users of the configured data to silos, in consecutive blocks as even as possible.
+    """Deal the users of the configured data to silos, in even consecutive blocks; return the users of each silo.
 
-    A rehearsal: in earnest nobody has the data of all silos, and each runs `prepare` on its own table.
-
-    Returns:
-        Users of each silo.
-
-    Raises:
-        BadInput: the data cannot be used, or users are held out, who would be in no silo.
+    This is a rehearsal: in a real federation nobody has the data of all silos, and each runs `prepare` on its table.
+    BadInput if the data cannot be used, or hold out users, who would be in no silo.
     """
     federation, labels = _people(config)
     blocks = shards(federation.users, nodes=len(folders))
@@ -48,19 +44,10 @@ def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
 
 
 def prepare(config: RunConfig, folder: Path, first: int) -> int:
-    """Make the folder of one silo from the table that it alone has.
+    """Make the folder of one silo from its own table, and return its number of users.
 
-    Args:
-        config: of the run, with data.path the silo's own table and data.users the number of users that the silo has
-            promised (public).
-        folder: what to make.
-        first: number of the silo's first user among those of all silos; the silos agree on it.
-
-    Returns:
-        Users of the silo.
-
-    Raises:
-        BadInput: the table cannot be used, or has fewer users than promised.
+    data.path is the silo's own table, and data.users the (public) number of users that it has promised; BadInput if it
+    has fewer. ``first`` is the number of its first user among those of all silos, who agree on it.
     """
     federation, labels = _people(config)
     here = np.arange(federation.users)
@@ -69,13 +56,10 @@ def prepare(config: RunConfig, folder: Path, first: int) -> int:
 
 
 def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
-    """The node of a silo's folder.
+    """Build the node of a silo's folder; BadInput if it was not made for this configuration.
 
-    Of a user with more samples than declared the first ones count. How many somebody holds must not decide whether the
-    silo takes part: all its users would be missing because of one.
-
-    Raises:
-        BadInput: the folder was not made for this configuration.
+    If a user has more samples than declared, the first ones count. The number of one user's samples must not decide
+    whether the silo takes part: all its users would be missing because of that one.
     """
     block, users, labels = _read(folder / FILE)
     fewest, most = config.data.sample_limits
@@ -94,13 +78,12 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
 
 
 def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
-    """The users who take part and what they are called."""
     data = config.data
     if isinstance(data, SyntheticData):
         federation = load_datasets(config).users
         return federation, np.array([f"synthetic-{user}" for user in range(federation.users)])
     if data.holds_out:
-        raise BadInput(f"{data.holds_out}: whoever is held out is in no silo; set data.test_fraction = 0 in its place")
+        raise BadInput(f"{data.holds_out}: held-out users are in no silo; set data.test_fraction = 0 in its place")
     federation = load_datasets(config).users
     labels = data.table(config.seed).labels[: federation.users]
     return federation, labels.astype(np.str_)
@@ -110,12 +93,10 @@ def _write(folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray
     arrays = {"features": block.dense_features, "offsets": block.offsets, "users": users, "labels": labels}
     if block.targets is not None:
         arrays["targets"] = block.targets
-    try:
+    with writing(str(folder / FILE)):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / FILE).open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise BadInput(f"{folder / FILE} cannot be written ({type(error).__name__}); choose another folder") from None
 
 
 def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str]]:

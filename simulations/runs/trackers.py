@@ -1,12 +1,9 @@
-"""Optional trackers: a run's directory, also written to MLflow or TensorBoard while the run goes.
+"""Optional trackers: a run's directory, also written to MLflow or TensorBoard while the run proceeds.
 
-A tracker is told nothing that the run directory does not hold: at the start the configuration and the plan, after every
-round its row of rounds.parquet, at the end what result.json and guarantee.json say, and the report. Private fields
-(`released_fields`) are left out of all of them. What remains is to be guarded all the same: metrics of held-out users
-have no guarantee, and the configuration holds the seed that simulated noise comes from.
-
-Every run starts with round 1, also where it replaces an earlier one: MLflow then gets another run, and TensorBoard's
-files are replaced with the rest of the directory. So no round is there twice.
+A tracker gets the configuration and the plan at the start, a row of rounds.parquet after every round, and result.json,
+guarantee.json and the report at the end; private fields (`released_fields`) are left out of all of them. Guard the
+tracker all the same: no guarantee covers metrics of held-out users, and the configuration holds the seed of simulated
+noise. Every run starts with round 1, even if it replaces another run, so no round is recorded twice.
 """
 
 import json
@@ -24,28 +21,20 @@ from typing import Any, Protocol
 
 from simulations.records.evaluation import best_constant
 from simulations.records.released_fields import SHARED, kept
-from simulations.records.run_directory import TENSORBOARD, as_json, flat
+from simulations.records.run_directory import TENSORBOARD, as_json, flat, read_json
 from strategies.core.results import RoundRecord
 from userdp.errors import BadInput
 
 log = logging.getLogger("userdp")
 ARTIFACTS = ("config.toml", "plan.json", "guarantee.json")
-"""Files of the directory that are handed on as they are; result.json and report.html without private fields."""
+"""Files of the directory that trackers get unchanged; result.json and report.html lose their private fields."""
 
 Parameters = Mapping[str, bool | int | float | str]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What there is to say of a run that ended.
-
-    Attributes:
-        directory: of the run.
-        error: why it stopped; None for a run that did not.
-        metrics: "final/...", "initial/..." and "constant/..." of held-out users; epsilon and delta, if any hold.
-        texts: the guarantee in one sentence, with unit, relation, adversary and assumptions, and the error.
-        files: name -> content of result.json and, where the run left one, report.html, without private fields.
-    """
+    """The end of a run: its error, metrics ("final/...", "initial/...", "constant/..."), texts and files' contents."""
 
     directory: Path
     error: str | None
@@ -55,7 +44,7 @@ class Ending:
 
 
 class Tracker(Protocol):
-    """Where a run is written besides its directory; made when the run starts."""
+    """A second place for the records of a run, opened when the run starts."""
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
         """Write the finite values of round ``number``, counted from 1."""
@@ -67,17 +56,12 @@ class Tracker(Protocol):
 class MLflowTracker:
     """A run of MLflow, in the experiment of the configuration's name.
 
-    It goes to ``MLFLOW_TRACKING_URI`` if that is set, or to mlflow.db and mlruns beside the run directory. MLflow takes
-    a run for running until it is told otherwise: also one whose process was killed.
-
-    Args:
-        directory: of the run; names MLflow's run.
-        parameters: what was chosen before the run.
+    It uses ``MLFLOW_TRACKING_URI`` if that is set, or mlflow.db and mlruns beside the run directory, whose name is that
+    of MLflow's run. MLflow shows a run whose process was killed as running.
     """
 
     def __init__(self, directory: Path, parameters: Parameters) -> None:
-        # Unless somebody wants otherwise: nobody who asks for privacy means to send usage statistics, and a run waits
-        # for its tracker, where MLflow's own seven tries take minutes.
+        # Defaults: no usage statistics, and three tries, because MLflow's own seven make a run wait for minutes.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         from filelock import FileLock  # noqa: PLC0415
@@ -87,23 +71,21 @@ class MLflowTracker:
         self._metric, self._tag = Metric, RunTag
         home = directory.resolve().parent
         remote = os.environ.get("MLFLOW_TRACKING_URI")
-        # Runs that start side by side would make the tables of one new store twice.
+        # Two runs that start together must not both make the tables of a new store.
         with nullcontext() if remote else FileLock(home / ".mlflow.lock"):
             self._client = MlflowClient(tracking_uri=remote or f"sqlite:///{home / 'mlflow.db'}")
             experiment = self._experiment(str(parameters["name"]), None if remote else (home / "mlruns").as_uri())
         self._run: str = self._client.create_run(experiment, run_name=directory.resolve().name).info.run_id
         given = [Param(key, str(value)) for key, value in parameters.items()]
-        for start in range(0, len(given), 100):  # what MLflow takes at once
+        for start in range(0, len(given), 100):  # MLflow's limit for one call
             self._client.log_batch(self._run, params=given[start : start + 100])
 
     def _experiment(self, name: str, artifacts: str | None) -> str:
-        """The number of an experiment, made if needed."""
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
                 return str(self._client.create_experiment(name, artifacts))
-            except Exception:
-                # Another run may have made it meanwhile.
+            except Exception:  # another run may have made it meanwhile
                 found = self._client.get_experiment_by_name(name)
                 if found is None:
                     raise
@@ -131,12 +113,7 @@ class MLflowTracker:
 
 
 class TensorBoardTracker:
-    """Events for TensorBoard, in the run directory's ``tensorboard``.
-
-    Args:
-        directory: of the run.
-        parameters: what was chosen before the run.
-    """
+    """Events for TensorBoard, in the run directory's ``tensorboard``."""
 
     def __init__(self, directory: Path, parameters: Parameters) -> None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
@@ -160,7 +137,7 @@ class TensorBoardTracker:
                 return
             for name, text in ending.texts.items():
                 self._writer.add_text(name, text)
-            # Last: it begins another file, and readers follow a folder's files in their order.
+            # Last, because it begins another file, and readers follow a folder's files in their order.
             self._writer.add_hparams(self._parameters, dict(ending.metrics), run_name=".")
 
 
@@ -168,15 +145,11 @@ TRACKERS: Mapping[str, tuple[str, str, Callable[[Path, Parameters], Tracker]]] =
     "mlflow": ("mlflow", "mlflow-skinny", MLflowTracker),
     "tensorboard": ("tensorboard", "tensorboard", TensorBoardTracker),
 }
-"""Name in the configuration -> (module it needs, package that has it, the tracker)."""
+"""Name in the configuration -> (required module, its package, the tracker)."""
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse trackers whose package is not there.
-
-    Raises:
-        BadInput: one is missing.
-    """
+    """Refuse trackers whose package is not installed."""
     for name in names:
         module, package, _ = TRACKERS[name]
         if find_spec(module) is None:
@@ -188,60 +161,43 @@ def check_installed(names: Sequence[str]) -> None:
 
 @contextmanager
 def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundRecord], None]]:
-    """Trackers of a run, for as long as it goes; what fails once the run has started is a warning.
+    """Open trackers of a run, and yield a function to call after every round; later failures are warnings.
 
-    Args:
-        names: of `TRACKERS`.
-        directory: of the run: config.toml and plan.json on entry, the other files on exit.
-
-    Yields:
-        What is to be called after every round.
-
-    Raises:
-        BadInput: a package is missing or a tracker cannot be opened.
+    The directory holds config.toml and plan.json on entry, the other files on exit. BadInput if a package is missing or
+    a tracker cannot be opened.
     """
     check_installed(names)
-    guarded: list[_Guarded] = []
+    trackers: dict[str, Tracker] = {}
+    failed: set[str] = set()
 
     def track(record: RoundRecord) -> None:
-        for one in guarded:
-            one.round(record.round, _released(record))
+        for name, one in trackers.items():
+            if name not in failed:  # a server that does not answer may cost minutes each time
+                row = _released(record)
+                with _guarded(name, failed):
+                    one.round(record.round, row)
+
+    def finish(name: str) -> None:
+        with _guarded(name, failed):
+            trackers[name].finish(_ending(directory))
 
     with ExitStack() as stack:
         for name in dict.fromkeys(names):
-            one = _Guarded(name, _opened(name, directory))
-            stack.callback(one.finish, directory)
-            guarded.append(one)
+            trackers[name] = _opened(name, directory)
+            stack.callback(finish, name)
         yield track
 
 
-@dataclass
-class _Guarded:
-    """A tracker whose failures do not stop the run."""
-
-    name: str
-    tracker: Tracker
-    failed: bool = False
-
-    def round(self, number: int, values: Mapping[str, float]) -> None:
-        """Nothing after a failure: a server that does not answer may cost minutes each time."""
-        if not self.failed:
-            self._attempt(lambda: self.tracker.round(number, values))
-
-    def finish(self, directory: Path) -> None:
-        """Also after a failure, once."""
-        self._attempt(lambda: self.tracker.finish(_ending(directory)))
-
-    def _attempt(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception as error:
-            if not self.failed:
-                # Foreign messages may quote addresses with passwords.
-                log.warning(
-                    "%s failed (%s): rounds from here on are only in the run directory", self.name, type(error).__name__
-                )
-            self.failed = True
+@contextmanager
+def _guarded(name: str, failed: set[str]) -> Iterator[None]:
+    """Keep the failure of a tracker from stopping the run; the first is a warning."""
+    try:
+        yield
+    except Exception as error:
+        if name not in failed:
+            # Foreign messages may quote addresses with passwords.
+            log.warning("%s failed (%s): later rounds are in the run directory", name, type(error).__name__)
+        failed.add(name)
 
 
 def _opened(name: str, directory: Path) -> Tracker:
@@ -255,9 +211,9 @@ def _opened(name: str, directory: Path) -> Tracker:
 
 
 def _parameters(directory: Path) -> dict[str, bool | int | float | str]:
-    """The configuration as "section.key", the plan's numbers as "plan.name"; tables and lists as JSON."""
+    """Return the configuration as "section.key", the plan's numbers as "plan.name"; tables and lists as JSON."""
     config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
-    plan = _json(directory / "plan.json")
+    plan = read_json(directory / "plan.json")
     numbers = {name: value for name, value in plan.items() if not isinstance(value, dict | list)} | plan["numbers"]
     values: dict[str, Any] = {}
     for name, section in {**config, "plan": numbers}.items():
@@ -272,18 +228,17 @@ def _parameters(directory: Path) -> dict[str, bool | int | float | str]:
 
 
 def _released(record: RoundRecord) -> dict[str, float]:
-    """The row of rounds.parquet, "fact/noise" for "fact.noise", without what is private, absent or not finite."""
+    """Return the row of rounds.parquet, "fact/noise" for "fact.noise"; only shared and finite values."""
     row = kept("rounds.parquet", flat(record), SHARED)
     del row["round"]
     return _finite({name.replace(".", "/", 1): value for name, value in row.items()})
 
 
 def _ending(directory: Path) -> Ending | None:
-    """Of the files that a run leaves; None where it could not write them."""
     if not (directory / "result.json").is_file():
         return None
-    guarantee = _json(directory / "guarantee.json")
-    result = kept("result.json", _json(directory / "result.json"), SHARED)
+    guarantee = read_json(directory / "guarantee.json")
+    result = kept("result.json", read_json(directory / "result.json"), SHARED)
     reference = result["reference"]
     columns = {"final": result["metrics"], "initial": reference["initial"], "constant": best_constant(reference) or {}}
     metrics = {f"{column}/{name}": value for column, of in columns.items() for name, value in of.items()}
@@ -304,8 +259,3 @@ def _ending(directory: Path) -> Ending | None:
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values

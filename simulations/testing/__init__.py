@@ -1,1 +1,1 @@
-"""What any strategy has to keep to, wherever it comes from: a contract that its author's tests can run."""
+"""The contract of every strategy, for its author's tests."""

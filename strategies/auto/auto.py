@@ -1,4 +1,4 @@
-"""No setting: columns are scaled, coordinates turned, clips found and steps taken from what is released on the way."""
+"""A strategy without settings: scales, coordinates, clips and steps follow from private releases during the run."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,12 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies.auto.adaptive import AdaptiveStep, Pace, adaptive_stages, uncertified
-from strategies.auto.filled import Filled
 from strategies.auto.level import balance
-from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
-from strategies.auto.outlook import outline
+from strategies.auto.measuring import Filled, linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.releases import Movement, Shares
-from strategies.auto.staged import AutoScheme, shares_of
+from strategies.auto.staged import AutoScheme, outline, shares_of
 from strategies.auto.stages import (
     LONGEST_COUNT_STEP,
     MEASURED,
@@ -33,53 +31,53 @@ from userdp.problems import Poisson
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6
-"""Rounds that move the model, in learnt coordinates, in plain ones, and in plain ones where steps are measured."""
+"""Rounds that move the model: in learnt coordinates, in plain ones, and in plain ones with measured steps."""
 
 
 class Auto(Recipe):
     """Zero tuning: scales, second moments, clips and steps are found privately, then descended in good coordinates.
 
-    A generalised linear model, or softmax, on dense features goes through these rounds, each with all users:
+    A generalised linear model, or softmax, on dense features takes these rounds, each with all users:
 
-    1. *Filled.* Users tell whether all of their samples can be used. Where fewer than one in ten say so, and noise lets
-       that be told, the run stops: a model would be trained on noise.
-    2. *Level*, of classes or of targets in a range, and with an intercept: the shares of the classes, or the mean
-       target; of counts first about how large that is, so that a bound far above them costs little. Training starts at
-       the model that predicts them of everybody, the best constant.
-    3. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
-       small columns than for large ones. Columns are divided by what is released.
-    4. *Sizes* of users' second moments in the scaled columns: users whose are 1.25 times the typical size or more
-       weigh less from now on, in inverse proportion.
-    5. *Second moments.* The eigenvalues are raised to what their noise allows to tell; in coordinates where they are
-       one the weighted loss is about equally curved everywhere, so that whole steps over its curvature fit.
+    1. *Filled.* Users answer whether all of their samples can be used. If fewer than one in ten say so, and noise does
+       not hide that, the run stops: a model would be trained on noise.
+    2. *Level*, for classes or targets in a range, and with an intercept: the shares of the classes, or the mean target;
+       for counts first their rough size, so that a bound far above them costs little. Training starts at the best
+       constant, the model that predicts the result for everybody.
+    3. *Columns.* Users send whether each column is there and the logarithm of its size, which takes no more noise for
+       small columns than for large ones. Columns are divided by their released sizes.
+    4. *Sizes* of users' second moments in the scaled columns: users of more than 1.25 times the typical size weigh less
+       from now on, in inverse proportion.
+    5. *Second moments.* Eigenvalues are raised to the level of their noise; in coordinates where they are one the
+       weighted loss is about equally curved everywhere, so that whole steps over its curvature fit.
     6. *Lengths* of the users' gradients at the start: the first clip.
-    7. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all releases before and
+    7. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all earlier releases and
        the curvature, and corrected by each release as far as its noise allows, so that no round's noise is lost on
-       the others. Clips are multiples of the lengths released before, as wide as noise permits: narrow ones move the
-       model towards what most users want. Where the moments were hidden in noise and gradients turn out to be more
-       curved than noise explains, steps are shortened. What all gradients say of the best constant is put together
-       with the mean target, by their precision; classes' shares stay what was released.
-    8. *Balance*, of counts: clips cut the few large ones, and a model predicts too little. Users tell their slopes by
-       the intercept, of which a clip can leave nearly all, and the intercept moves by what is released.
-    9. *Choice.* Users tell whether the model serves them better than the best constant (the initial model, where none
-       is known). If more of them say no than noise explains (two standard deviations), the constant is released.
+       the others. Clips are multiples of the lengths released before, as wide as noise permits: narrow ones bias the
+       model towards the majority of users. Where noise hid the moments and gradients turn out to be more curved than
+       noise explains, steps are shortened. The best constant becomes the precision-weighted mean of the mean target
+       and the gradients' estimate of it; classes' shares stay as released.
+    8. *Balance*, for counts: clips cut the few large ones, and a model predicts too little. Users send their slopes by
+       the intercept, which a clip leaves nearly whole, and the intercept moves by their mean.
+    9. *Choice.* Users answer whether the model serves them better than the best constant (or else the initial model).
+       If more of them say no than noise explains (two standard deviations), the constant is released.
 
-    A loss of which nothing is certified, as that of a torch module, has four parts: round 1; users' lengths at the
-    start, of any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each
-    parameter at first and none in the end, with clips that leave seven users in ten as they are; and the choice. Each
-    step asks a random cohort, as many users as keep its noise near that of all, but no more than about 100,000
-    gradients in all steps.
+    A loss without a certificate, as that of a torch module, has four parts: round 1; users' lengths at the start, of
+    any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
+    first and none in the end, with clips that leave seven users in ten unchanged; and the choice. Each step asks a
+    random cohort, so large that its noise is near that of all users, but with no more than about 100,000 gradients in
+    all steps.
 
-    Other losses have rounds 1, 6, 7 and 9 alone, in which gradients are clipped about what they are predicted to be, as
-    in `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after
-    each gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
+    Other losses have rounds 1, 6, 7 and 9 alone, in which gradients are clipped about their prediction, as in
+    `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
+    gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
     1 / smoothness, or 1/2 where none is certified.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
-    if so set and, unless replace-one is asked for, where nothing is certified of the loss. *Why.* Unit: one whole user;
+    if so set and, unless replace-one is asked for, for a loss without a certificate. *Why.* Unit: one whole user;
     relation: replace-one, n public (or add-or-remove, as the claim says). Every round releases the mean, over the
-    public n (or the public size that a random cohort is expected to have), of one vector a user, with Gaussian noise;
-    what is asked and how it is bounded are functions of earlier releases and public facts. Replacing (adding or
+    public n (or the public expected size of a random cohort), of one vector a user, with Gaussian noise; the query and
+    its bounds are functions of earlier releases and public facts. Replacing (adding or
     removing) a user moves the sum by
 
     - numbers in intervals about zero (rounds 1 to 4 and 9, roots of curvature, whether a clip binds), whose squared
@@ -98,8 +96,8 @@ class Auto(Recipe):
     cohorts are secret. Any loss, whatever other nodes answer; the server is trusted. Coordinates, clips, curvatures and
     steps are post-processing: were they wrong, accuracy would suffer and privacy would not.
 
-    *Assumptions.* n is public, and who takes part; random cohorts are secret. The server is trusted. Nodes clip as
-    told; sums that are too large are refused.
+    *Assumptions.* n and participation are public; random cohorts are secret. The server is trusted. Nodes clip as
+    asked; sums that are too large are refused.
     """
 
     about: ClassVar[About] = About(
@@ -113,24 +111,16 @@ class Auto(Recipe):
         without_comparison="auto ends with such a comparison of its own",
         meanings={
             "gradient_rounds": "rounds that move the model",
-            "measuring_share": "share of the budget for what is measured before the first step",
-            "constant_noise": "standard deviation of the noise on the best constant, which training starts at: on the "
+            "measuring_share": "share of the budget for the rounds before the first step",
+            "constant_noise": "standard deviation of the noise on the best constant, where training starts: on the "
             "mean target, as a part of its range, or on each class's share",
-            "gradient_users": "users in each of them, on average where they are drawn in secret",
+            "gradient_users": "users in each of them, on average where cohorts are secret",
             "choice_share": "share of the budget for comparing the model with the best constant, or else the initial "
             "model",
-            "no_better_chance": "chance that noise leaves the model no better than the start, as far as can be "
-            "predicted",
+            "no_better_chance": "predicted probability that noise leaves the model no better than the start",
             "choice_noise": "standard deviation of the noise on the share of users who are better off",
         },
-        notes={
-            "radius": Fact("noised", "radius of the clip, from released values"),
-            "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
-            "curvature": Fact("noised", "curvature that the step is one over"),
-            "distance": Fact("noised", "released estimate of how far users are from the centre"),
-            "gain": Fact("noised", "share of the released innovation that is believed"),
-            **CLIP_FACTS,
-        },
+        notes={"curvature": Fact("noised", "curvature that the step is one over"), **CLIP_FACTS},
     )
 
     relation: Literal["replace_one", "add_or_remove"] | None = Field(
@@ -159,7 +149,7 @@ class Auto(Recipe):
         )
 
     def _sampler(self, given: Given, stages: tuple[Stage, ...]) -> WeightedBatches | WeightedSlots | MixedBatches:
-        """Who takes part in each of them; all users, but for the steps of modules under add-or-remove."""
+        """Draw random cohorts for the steps of modules under add-or-remove, and else all users."""
         n, shares, chance = given.users, shares_of(stages), self._pace(given).chance
         if chance < 1:
             rates = tuple(chance if isinstance(stage, AdaptiveStep) else 1.0 for stage in stages)
@@ -171,7 +161,7 @@ class Auto(Recipe):
         return self.relation or ("add_or_remove" if uncertified(given.problem) else "replace_one")
 
     def _pace(self, given: Given) -> Pace:
-        """Of adaptive steps; of others, all users take part in each."""
+        """Choose the pace of adaptive steps; other steps ask all users."""
         if not uncertified(given.problem):
             return Pace(0, 1.0)
         drawn = self._relation(given) == "add_or_remove"
@@ -179,7 +169,7 @@ class Auto(Recipe):
         return Pace.of(given.users, given.dimension, whole, drawn=drawn)
 
     def _stages(self, given: Given) -> tuple[Stage, ...]:
-        """What is done round by round, from public facts."""
+        """Choose the stages, from public facts."""
         model = linear_model(given.problem)
         if model is None:
             return (Filled(), *self._plain_stages(given), Choice())
@@ -188,11 +178,11 @@ class Auto(Recipe):
         return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), Choice())
 
     def _plain_stages(self, given: Given) -> tuple[Stage, ...]:
-        """Those of coordinates that stay as they are."""
+        """Choose the stages of plain coordinates."""
         domain, certificate = given.problem.domain, given.problem.certificate
         if uncertified(given.problem):
             return tuple(adaptive_stages(self._pace(given).steps, domain))
-        # Where curvature is known, or nothing bounds it, there is nothing to measure.
+        # A known curvature, or one without a bound, is not measured.
         curved = certificate.smoothness or 0.0
         measured = certificate.convex and curved > certificate.strong_convexity
         step = Recentred(domain, measured)
@@ -203,7 +193,7 @@ class Auto(Recipe):
 
 
 def _clipped(stage: Stage, index: int, shares: Shares, dimension: int) -> Stage:
-    """The same, its clip as wide as the noise of its round permits."""
+    """Widen a gradient stage's clip as far as the noise of its round permits."""
     if not isinstance(stage, Gradient):
         return stage
     noise = shares.mechanism(index, Movement.of_ball(1.0), 1 - MEASURED).standard_deviation

@@ -1,4 +1,4 @@
-"""What users' targets are on average: from whose best constant model training starts, and what counts end at."""
+"""The average target: training starts at the best constant model, and predicted counts are balanced at the end."""
 
 import math
 import sys
@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from strategies.auto.coordinates import split
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release
-from strategies.auto.several_scores import split
 from strategies.auto.stages import Stage
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
@@ -18,52 +18,51 @@ from userdp.problems import GeneralisedLinear, Poisson, Softmax
 from userdp.problems.linear_scores import LinearScores
 
 LEAST_PART = 1e-3
-"""Rates, counts and classes' shares are not taken to be nearer to an end of their range than this part of it, or than
-their noise."""
+"""Least distance of rates, counts and classes' shares from an end of their range, over the range, unless their noise
+is larger."""
 
 MARGIN = 1.5
-"""What the curvature at the mean target is multiplied by, where curvature is another at each score."""
+"""Factor on the curvature at the mean target, where curvature varies with the score."""
 
 UNDECIDED = 0.1
-"""Part of the samples that is taken to be undecided between all classes: in a group that has much of a rare class,
-curvature grows while the class is learnt there."""
+"""Part of the samples assumed undecided between all classes: in a group with much of a rare class, curvature grows
+while the class is learnt there."""
 
 COUNTED = 8.0
-"""Means of counts, as first released with two standard deviations of noise on top, that a user's count in the second
-mean may be."""
+"""Largest count of a user in the second mean, over the first mean plus two standard deviations of its noise."""
 
 SKEWED = 0.3
-"""Typical slopes by which clips are taken to move the mean of counts: large ones are cut and small ones are not."""
+"""Assumed bias of the mean of counts by clips, in typical slopes: large slopes are cut and small ones are not."""
 
 BALANCED = 15.0
-"""Typical slopes that a user's may be when the mean of counts is balanced: those of few large counts, and one number
-costs little noise."""
+"""Clip of a user's slope for the balance, in typical slopes: few counts are large, and one number is cheap."""
 
 LONGEST_BALANCE = 1.0
-"""What the score of all is moved by at most when it is balanced."""
+"""Largest move of everybody's score for the balance."""
+
+
+def _mean_target(low: float, high: float) -> Computation:
+    """Ask each user's mean target, from -1/2 at ``low`` to 1/2 at ``high``."""
+    return Computation("mean_target", "sum", 0.5, parameters={"low": low, "high": high})
 
 
 @dataclass(frozen=True)
 class Counts(Stage):
-    """About how large counts are: their mean is asked next, up to a few times that.
+    """The rough size of counts: the next mean is asked up to a few times that.
 
-    Who declares a bound far above the counts would otherwise pay for it in noise.
-
-    Attributes:
-        problem: of counts.
+    A declared bound far above the counts would otherwise cost noise.
     """
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
     problem: Poisson
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the mean count, from -1/2 at none to 1/2 at the bound."""
+        """See `Stage`."""
         return _mean_target(self.problem.family.low, self.problem.family.high)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """What larger counts are taken for from now on, in their mean alone."""
-        released, deviation = release.mean(sums, self.movement)
-        share = min(max(float(released[0]) + 0.5, 0.0), 1.0)
+        """See `Stage`; larger counts are lowered to the result from now on, in their mean alone."""
+        share, deviation = release.fraction(sums, self.movement)
         bound = self.problem.family.high
         progress.highest = bound * min(COUNTED * (share + 2 * deviation), 1.0)
         return {"mean_target": share * bound, "noise_deviation": deviation}
@@ -71,26 +70,21 @@ class Counts(Stage):
 
 @dataclass(frozen=True)
 class Level(Stage):
-    """The mean target: training starts at the model that predicts it of everybody, and the best constant is known.
-
-    Attributes:
-        problem: of targets in a range.
-    """
+    """The mean target: training starts at the model that predicts it for everybody, the best constant."""
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
     problem: GeneralisedLinear
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the mean target, from -1/2 at the least one to 1/2 at the largest."""
+        """See `Stage`."""
         return _mean_target(*self._range(progress))
 
     def _range(self, progress: Progress) -> tuple[float, float]:
-        """From what to what targets are told apart."""
         family = self.problem.family
         return family.low, min(family.high, progress.highest)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Start there; the curvature of rates and counts follows their mean."""
+        """See `Stage`; the curvature of rates and counts follows their mean."""
         released, deviation = release.mean(sums, self.movement)
         family, (low, high) = self.problem.family, self._range(progress)
         least = max(deviation, LEAST_PART) if family.open_ends else 0.0
@@ -98,7 +92,7 @@ class Level(Stage):
         progress.begin(self.problem.constant_model(np.array([mean])))
         curvature = family.curvature_at(mean)
         progress.curvature = min(MARGIN * curvature, family.curvature_bound(math.inf))
-        # By how much the score of a mean changes with it: one over the curvature of the canonical losses.
+        # Derivative of the score by the mean: one over the curvature of the canonical losses.
         slope = 1 / curvature if family.open_ends else 1.0
         progress.level_deviation = slope * deviation * (high - low)
         return {"mean_target": mean, "noise_deviation": deviation}
@@ -106,20 +100,16 @@ class Level(Stage):
 
 @dataclass(frozen=True)
 class Balance(Stage):
-    """Predicted counts are in sum what the counts are: one number a user, whose clip leaves large counts nearly whole.
+    """A move of the intercept after which predicted counts add up to the counts.
 
-    Clips of gradients cut the few large counts and no small one, so that a model predicts too little of everybody. A
-    clip wide enough for all coordinates would cost too much noise; the derivative by the intercept alone is one of
-    them.
-
-    Attributes:
-        problem: of counts.
+    Clips of gradients cut the few large counts and no small one, so that a model predicts too little for everybody. A
+    clip wide enough for all coordinates would cost too much noise; the derivative by the intercept is one coordinate.
     """
 
     problem: Poisson
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the derivative by the intercept, clipped; all users weigh the same."""
+        """See `Stage`; each user sends its clipped derivative by the intercept, and all users weigh the same."""
         alone = np.zeros((len(progress.scales), len(progress.scales)))
         alone[-1, -1] = 1.0
         return Computation(
@@ -131,7 +121,7 @@ class Balance(Stage):
         )
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Move the intercept as far as noise lets tell, and the constant with it."""
+        """See `Stage`; moves intercept and constant as far as noise permits."""
         reach, known = self._reach(progress), progress.known
         assert known is not None
         released, deviation = release.mean(sums[-1:], Movement.of_ball(reach))
@@ -150,28 +140,19 @@ class Balance(Stage):
         return BALANCED * progress.slope_deviation
 
 
-def _mean_target(low: float, high: float) -> Computation:
-    """Of each user the mean target, from -1/2 at ``low`` to 1/2 at ``high``."""
-    return Computation("mean_target", "sum", 0.5, parameters={"low": low, "high": high})
-
-
 @dataclass(frozen=True)
 class ClassShares(Stage):
-    """How frequent the classes are: training starts at the model that tells everybody these shares.
-
-    Attributes:
-        problem: of classes.
-    """
+    """The frequencies of the classes: training starts at the model that predicts them for everybody."""
 
     movement: ClassVar[Movement] = Movement.of_shares()
     problem: Softmax
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user which share of its samples is of each class."""
+        """See `Stage`; each user sends the share of each class among its samples."""
         return Computation("class_shares", "sum", 1.0, arrays={"classes": np.arange(float(self.problem.outputs))})
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Start there; curvature across classes, and how much longer clips are than usual, follow the shares."""
+        """See `Stage`; the curvature across classes, and the width of clips, follow the shares."""
         released, deviation = release.mean(sums, self.movement)
         shares = np.maximum(released, max(deviation, LEAST_PART))
         shares /= shares.sum()
@@ -185,17 +166,17 @@ class ClassShares(Stage):
 
 
 def unevenness(shares: Vector) -> float:
-    """Root mean square over geometric mean of the lengths of samples' slopes where classes have shares s (K,).
+    """Return the root mean square over the geometric mean of samples' slopes, for classes of shares s (K,).
 
-    The slopes of class c are s less 1 at c. Where one class is far more frequent than others, its samples' are short
-    and those of the others are not: clips made for the typical length would let nobody learn of the rare classes.
+    The slopes of class c are s less 1 at c. Where one class is far more frequent than others, slopes of its samples are
+    short and those of the others are not: clips made for the typical length would cut the rare classes.
     """
     squares = 1 - 2 * shares + float(shares @ shares)
     return math.sqrt(float(shares @ squares)) / math.exp(0.5 * float(shares @ np.log(squares)))
 
 
 def level(model: LinearScores) -> tuple[Stage, ...]:
-    """The stages that find the best constant; none where no model predicts the same of everybody."""
+    """Return the stages that find the best constant; none if no model predicts the same of everybody."""
     if isinstance(model, Softmax):
         return (ClassShares(model),) if model.intercept else ()
     if not isinstance(model, GeneralisedLinear) or model.mean_range is None:
@@ -204,5 +185,5 @@ def level(model: LinearScores) -> tuple[Stage, ...]:
 
 
 def balance(model: LinearScores) -> tuple[Stage, ...]:
-    """The stage after the last step; none but for counts, of which few are large."""
+    """Return the stage after the last step; none except for counts, few of which are large."""
     return (Balance(model),) if isinstance(model, Poisson) and model.mean_range is not None else ()

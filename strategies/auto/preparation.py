@@ -1,4 +1,4 @@
-"""The part of `Auto` that other strategies can hold: coordinates and a clip, found privately before they begin."""
+"""The preparation from the stages of `Auto`: coordinates and a clip, found privately before a strategy begins."""
 
 import math
 from collections.abc import Mapping
@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.auto.filled import Filled, doubts
 from strategies.auto.level import ClassShares, Counts, Level
-from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
+from strategies.auto.measuring import Filled, doubts, linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, Shares
 from strategies.auto.stages import Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
+from strategies.core.around import Preparation
 from strategies.core.options import Found
-from strategies.core.preparation import Preparation
 from strategies.core.public_facts import PublicFacts
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
@@ -35,20 +34,15 @@ _WEIGHTS: Mapping[type[Stage], float] = {
     Moments: 15.0,
     Lengths: 2.0,
 }
-"""How the stages share the budget."""
+"""Weights of the stages in the budget."""
 
 _COORDINATES, _LENGTHS_ALONE = 0.3, 0.05
-"""Of epsilon and delta, for the preparation."""
+"""Shares of epsilon and delta for the preparation."""
 
 
 @dataclass
 class Measured(Stateful):
-    """What is found so far.
-
-    Attributes:
-        progress: what the stages know.
-        left: rounds to go.
-    """
+    """The memory of a preparation: the stages' progress, and the number of rounds left."""
 
     remembered: ClassVar[tuple[str, ...]] = ("left",)
     parts: ClassVar[tuple[str, ...]] = ("progress",)
@@ -57,21 +51,18 @@ class Measured(Stateful):
 
 
 class LearnCoordinates(Preparation):
-    """The stages of `Auto` before its first step; where coordinates cannot be learnt, who is heard and lengths alone.
+    """The stages of `Auto` before its first step; where coordinates cannot be learnt, `Filled` and `Lengths` alone.
 
     *Formal guarantees.* Those of `Preparation`: every round releases a mean over the public n of what `Auto` asks, with
     the noise of its share, so that all of them cost what one Gaussian of the multiplier costs, calibrated for replacing
-    one user. What adding or removing one moves is no more (`strategies.auto.releases.Movement`).
-
-    Attributes:
-        shares: of the rounds, in what the budget here is worth.
+    one user. Adding or removing one moves no sum by more (`strategies.auto.releases.Movement`).
     """
 
     memory: Measured
 
     @classmethod
     def share(cls, problem: Problem) -> float:
-        """Most of it goes to second moments."""
+        """See `Preparation`; second moments take most of it."""
         return _LENGTHS_ALONE if linear_model(problem) is None else _COORDINATES
 
     def __init__(self, problem: Problem, public: PublicFacts, privacy: Privacy, seed: int) -> None:
@@ -91,33 +82,33 @@ class LearnCoordinates(Preparation):
         super().__init__(problem, public, privacy, seed)
 
     def new_memory(self) -> "Measured":
-        """Nothing yet."""
+        """See `Preparation`."""
         return Measured(new_progress(self.problem, self._step), self.rounds)
 
     def _make_ledger(self) -> AnyLedger:
         return self.shares.sampler.ledger(self.shares.noise_multiplier, self.privacy)
 
     def numbers(self) -> dict[str, Any]:
-        """Of the plan."""
+        """See `ExtraRounds`."""
         return super().numbers() | {"filled_noise": self._doubt}
 
     def warnings(self) -> tuple[str, ...]:
-        """Of the plan: that nobody will notice where there is nothing to learn from."""
+        """See `ExtraRounds`."""
         return doubts(self._doubt)
 
     @property
     def _doubt(self) -> float:
-        """Standard deviation of the noise on the share of people who can be heard."""
+        """The standard deviation of the noise on the share of people whose data can be used."""
         return self.shares.mechanism(0, Filled.movement).standard_deviation
 
     def request(self, index: int, initial: Vector) -> Request:
-        """Of all users what the stage asks."""
+        """See `ExtraRounds`; a stage asks all users."""
         if index == 0:
             self.memory.progress.begin(initial)
         return Request(self.shares.sampler.cohort(index), self._stages[index].computation(self.memory.progress))
 
     def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
-        """Release what the stage asks for, and follow."""
+        """See `ExtraRounds`."""
         progress, stage = self.memory.progress, self._stages[index]
         release = Release(self.shares, index, noise, stage.computation(progress))
         facts = stage.take(progress, gathered.values, release)
@@ -125,7 +116,7 @@ class LearnCoordinates(Preparation):
         return Step(progress.model, None, facts, constant=progress.released_constant)
 
     def found(self) -> tuple[Coordinates | None, Found]:
-        """What was; before the last round, for a loss as curved as its bounds allow, equally in all directions."""
+        """See `Preparation`; before the last round for a loss of the largest curvature that its bounds allow."""
         progress, left, p = self.memory.progress, self.memory.left, self.problem.dimension
         length = progress.length if not left else self._expected_length()
         if self._model is None:
@@ -135,19 +126,19 @@ class LearnCoordinates(Preparation):
             return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
         rate, d = 1 / progress.curvature, self._model.width
         seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(d))
-        # A sample between two classes is curved by 1/2, whatever all of them together are.
+        # A sample between two classes has curvature 1/2, whatever the curvature of all samples together.
         own = (rate if self._model.outputs == 1 else 2.0) / d
         return seen, Found(length, p, rate, own, self.public.min_samples, learnt=True)
 
     def _expected(self) -> float:
-        """What makes second moments one that are as large as declared bounds allow, and equal."""
+        """Return the scale that makes second moments one, if they are equal and as large as bounds allow."""
         lies, p = self.problem.landscape, self.problem.dimension
         if lies is None or not 0 < lies.trace < math.inf:
             return 1.0
         return math.sqrt(p * self.memory.progress.curvature / lies.trace)
 
     def _expected_length(self) -> float:
-        """Of a gradient of one sample, where second moments are one; where coordinates stay, of what users share."""
+        """Return the length of one sample's gradient in learnt coordinates; in plain ones, of the shared gradient."""
         longest, lies = longest_gradient(self.problem), self.problem.landscape
         if self._model is not None:
             return longest / math.sqrt(2.0)

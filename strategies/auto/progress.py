@@ -1,4 +1,4 @@
-"""What the server of `Auto` knows between rounds, all of it released."""
+"""The memory of `Auto`'s server between rounds, all of it computed from releases."""
 
 import math
 from dataclasses import InitVar, dataclass, field
@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.auto.coordinates import Whitening
-from strategies.auto.several_scores import step_of_scores
+from strategies.auto.coordinates import Whitening, step_of_scores
 from strategies.clipping.moving_centre import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.read_only import frozen
@@ -16,27 +15,22 @@ from userdp.problems.in_coordinates import turned
 from userdp.state import State, Stateful
 
 CLIP_BIAS = 0.2
-"""Deviations of users' slopes by which clips are taken to move the best constant."""
+"""Assumed bias of the best constant by clips, in deviations of users' slopes."""
 
 CERTAIN = 2.0
-"""Standard deviations of noise by which curvature must be felt to be heeded."""
+"""Standard deviations of noise by which measured curvature must exceed the assumed one to shorten steps."""
 
 
 def following_optimiser(dimension: int) -> ServerOptimiser:
-    """What adaptive steps follow: Adam of step one, for gradients of about unit length."""
-    # No coordinate is stretched beyond a thousand times the root mean square that it would have among equals.
+    """Return Adam of step one, for gradients of about unit length."""
+    # Stretch no coordinate beyond a thousand times its root mean square among equal ones.
     adam = {"server_optimiser": "adam", "noise_corrected": True, "adaptivity": 1e-3 / math.sqrt(dimension)}
     return ServerOptimiser(ServerOptions.model_validate(adam), 1.0, dimension)
 
 
 @dataclass
 class Known(Stateful):
-    """The gradient in the coordinates as far as all releases tell, and how far off it may be.
-
-    Attributes:
-        gradient: (p,).
-        variance: (p,) of its error.
-    """
+    """The gradient in the coordinates as estimated from all releases, and the variance of its error, both (p,)."""
 
     remembered: ClassVar[tuple[str, ...]] = ("gradient", "variance")
     gradient: Vector
@@ -44,13 +38,13 @@ class Known(Stateful):
 
     @classmethod
     def first(cls, released: Vector, deviation: float) -> "Known":
-        """After the first release."""
+        """Return the estimate after the first release."""
         return cls(released, np.full(len(released), deviation**2))
 
     def corrected(self, released: Vector, deviation: float, change: Vector, doubt: Vector) -> "Known":
-        """After another release, since when the gradient has changed by ``change``, known up to variance ``doubt``.
+        """Return the estimate after another release: its precision-weighted mean with the prediction (Kalman 1960).
 
-        The precision-weighted mean of what was predicted and what was released (Kalman 1960), in each coordinate.
+        The gradient has changed by ``change`` since the former release, known up to variance ``doubt``.
         """
         variance = self.variance + doubt
         gain = variance / (variance + deviation**2)
@@ -60,36 +54,34 @@ class Known(Stateful):
 
 @dataclass
 class Progress(Stateful):
-    """What the server knows, all of it released.
+    """The server's memory, all of it computed from releases.
 
     Attributes:
         initial: (p,) the model before the first round.
-        constant: (p,) the best that is known of those that predict the same of everybody; the initial model where none
-            is looked for.
-        curvature: what the second derivative of the loss by its scores is taken to be at most, in any direction.
-        centre: what `Recentred` steps follow.
+        constant: (p,) the best known model of those that predict the same of everybody; else the initial model.
+        curvature: assumed bound on the second derivative of the loss by its scores, in any direction.
+        centre: the memory of `Recentred` steps.
         learns: whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory.
-        across: (K, K) the second derivatives by the K scores, each of which has a block of d = p / K parameters, over
-            their largest eigenvalue, the curvature; see `strategies.auto.several_scores.split`.
+        across: (K, K) the second derivatives by the K scores, each with a block of d = p / K parameters, over their
+            largest eigenvalue, the curvature; see `strategies.auto.coordinates.split`.
         start: (p,) where the descent begins.
-        z: (p,) how far it has come, in the coordinates: the model is ``start + T z``.
-        move: (p,) its last step.
-        damping: what steps are divided by where curvature is hidden in noise; see `heed`.
-        scales: (d,) what columns are divided by.
+        z: (p,) the position in the coordinates: the model is ``start + T z``.
+        move: (p,) the last step.
+        damping: divisor of steps where noise hides curvature; see `heed`.
+        scales: (d,) divisors of columns.
         size: norm of a user's second moments beyond which the user weighs less.
-        coordinates: (d, d) what T does to each block.
-        whitened: how they were found.
-        known: of the gradient; None before the first release of one.
-        level_deviation: of the noise on the constant's score (of several: at most); infinite where no mean target was
+        coordinates: (d, d) the action of T on each block.
+        whitened: the origin of the coordinates.
+        known: the estimate of the gradient; None before its first release.
+        level_deviation: of the noise on the constant's score (of several: at most); infinite if no mean target was
             released.
-        highest: what larger counts are taken for in their mean; infinite for none.
-        uneven: by how much clips are longer than for gradients of equal lengths; see
-            `strategies.auto.level.unevenness`.
-        length: that, times users' typical gradient length as last released.
+        highest: larger counts are lowered to this in their mean; infinite for none.
+        uneven: factor on the lengths of clips; see `strategies.auto.level.unevenness`.
+        length: that factor times users' typical gradient length as last released.
         radius: of the next clip of adaptive steps.
-        gradient: (p,) along which the next `StepLength` goes.
-        optimiser: what `AdaptiveStep` follows.
-        unit: length of the gradients that it is given as one.
+        gradient: (p,) the direction of the next `StepLength`.
+        optimiser: of `AdaptiveStep`.
+        unit: length of the gradients that the optimiser sees as one.
     """
 
     remembered: ClassVar[tuple[str, ...]] = (
@@ -133,19 +125,19 @@ class Progress(Stateful):
 
     def begin(self, initial: Vector) -> None:
         """Begin at this model."""
-        self.constant = self.start = frozen(initial)  # later steps replace the start; nothing changes it in place
+        self.constant = self.start = frozen(initial)
         self.z, self.move = np.zeros_like(initial), np.zeros_like(initial)
 
     @property
     def released_constant(self) -> Vector | None:
-        """(p,) the constant; None where no mean target was released."""
+        """(p,) the constant; None if no mean target was released."""
         return None if self.level_deviation == math.inf else self.constant
 
     def heed(self, released: Vector, deviation: float) -> None:
         """Shorten steps where the gradient changed by more than the coordinates explain.
 
-        Where noise hides second moments, curvature may be several times what it is taken for, and whole steps would
-        swing ever wider. The last step tells the curvature along it, up to noise: what is certain of it is heeded.
+        Where noise hides second moments, curvature may be several times the assumed one, and whole steps would
+        diverge. The last step measures the curvature along it, up to noise; its lower confidence bound counts.
         """
         hidden = self.whitened.seen < 1
         if self.known is None or not hidden.any():
@@ -159,42 +151,42 @@ class Progress(Stateful):
         self.damping = max(self.damping, felt - CERTAIN * error)
 
     def damped(self, step: Vector) -> Vector:
-        """(p,) the step, shortened where curvature is hidden."""
+        """Return the (p,) step, shortened where noise hides curvature."""
         return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
 
     def spread(self, move: Vector) -> Vector:
-        """(p,) how a move changes the gradient where second moments are one, over the curvature."""
+        """Return the (p,) change of the gradient by a move, over the curvature, where second moments are one."""
         return np.asarray((self.across @ move.reshape(len(self.across), -1)).ravel())
 
     def towards(self, known: Known) -> Vector:
-        """(p,) the step to where the gradient vanishes; of several scores only as far as noise lets tell."""
+        """Return the (p,) step to where the gradient vanishes; for several scores shrunk as noise demands."""
         if len(self.across) == 1:
             return np.asarray(-known.gradient / self.curvature)
         return step_of_scores(self.across, -known.gradient / self.curvature, known.variance / self.curvature**2, self.z)
 
     @property
     def along(self) -> Vector:
-        """(p,) the coordinates of a step of one along the constant, where there is one score."""
+        """(p,) the coordinates of a step of one along the constant, for one score."""
         return np.asarray(np.linalg.solve(self.coordinates, np.eye(len(self.z))[-1]))
 
     @property
     def slope_deviation(self) -> float:
-        """Typical slope of a user in each coordinate, as last released."""
+        """The typical slope of a user in each coordinate, as last released."""
         return self.length / math.sqrt(len(self.z))
 
     def slope_variance(self, known: Known, bias: float) -> float:
-        """Of the gradient along the constant, as far as releases tell it; clips move it by ``bias`` typical slopes."""
+        """Return the variance of the gradient along the constant, with a bias of so many typical slopes."""
         return float(known.variance @ self.along**2) + (bias * self.slope_deviation) ** 2
 
     def settle(self, variance: float | None = None) -> None:
-        """Find the constant anew: the released mean target, and what the model says of it, by their precision.
+        """Update the constant: the precision-weighted mean of the released mean target and the model's part.
 
-        A range far wider than the targets makes the mean's noise large, and gradients are clipped to what users have.
+        A range far wider than the targets makes the mean's noise large, while gradients are clipped to users' lengths.
         In the coordinates a constant is a multiple of one direction, and the best one, for equal curvature, the
-        model's part along it. Of several scores the constant stays as it was released.
+        model's part along it. For several scores the constant stays as released.
 
         Args:
-            variance: of the error of that part; None for what gradients leave of it.
+            variance: of the error of that part; None to compute it from the known gradient.
         """
         if self.known is None or self.level_deviation == math.inf or len(self.across) > 1:
             return
@@ -204,27 +196,27 @@ class Progress(Stateful):
         if own is None:
             bias = CLIP_BIAS * self.slope_deviation / self.curvature
             own = float(self.known.variance @ along**2) / (square * self.curvature) ** 2 + bias**2
-        constant = self.start.copy()  # where training begins is the constant that was released
+        constant = self.start.copy()  # the released constant
         constant[-1] += self.level_deviation**2 / (own + self.level_deviation**2) * float(along @ self.z) / square
         self.constant = frozen(constant)
 
     def follow_with(self, optimiser: ServerOptimiser, unit: float) -> None:
-        """Follow released gradients with that, in units of that length."""
+        """Set the optimiser, and the unit of length of its gradients."""
         self.optimiser, self.unit = optimiser, unit
 
     def directed(self, gradient: Vector, deviation: float) -> Vector:
-        """(p,) where the optimiser goes after a release with noise of that deviation, for a step of one."""
+        """Return the optimiser's (p,) move of step one, after a release with noise of that deviation."""
         return self.optimiser.step(np.zeros_like(gradient), gradient / self.unit, deviation / self.unit)
 
     def new_part(self, attribute: str, state: State) -> Stateful:
-        """What is there from a later round on."""
+        """Make a part that exists from a later round on."""
         return Known(self.z, self.z) if attribute == "known" else following_optimiser(len(self.start))
 
     @property
     def model(self) -> Vector:
-        """(p,) where the descent is."""
+        """(p,) the current model."""
         return self.model_at(self.z) if self.learns else self.start
 
     def model_at(self, z: Vector) -> Vector:
-        """(p,) the model at these coordinates."""
+        """Return the (p,) model at these coordinates."""
         return self.start + turned(z, self.coordinates.T)

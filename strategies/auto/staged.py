@@ -1,22 +1,28 @@
-"""The scheme of `Auto`: one stage a round, each with its share of the budget."""
+"""The scheme of `Auto`, one stage a round with its share of the budget, and its plan in numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strategies.auto.adaptive import AdaptiveStep, ClipScale
-from strategies.auto.filled import Filled
+from scipy.special import gammaincc
+
+from strategies.auto.adaptive import LOUD, AdaptiveStep, ClipScale, uncertified
 from strategies.auto.level import Balance, ClassShares, Counts, Level
+from strategies.auto.measuring import Filled, doubts, linear_model
 from strategies.auto.progress import Progress
-from strategies.auto.releases import Release, Shares
+from strategies.auto.releases import Movement, Release, Shares
 from strategies.auto.stages import Choice, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage, StepLength
 from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.clip_facts import clip_facts
-from strategies.core.scheme import Scheme
+from strategies.core.mean_rounds import sampler_numbers
+from strategies.core.noise_forecast import ExcessShare, NoisySteps
+from strategies.core.public_facts import Given, PublicFacts
+from strategies.core.scheme import Number, Outline, Scheme
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
+from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
-from userdp.problems import Box
+from userdp.problems import Box, Problem
 
 _SHARES: Mapping[type[Stage], float] = {
     Filled: 0.01,
@@ -32,14 +38,14 @@ _SHARES: Mapping[type[Stage], float] = {
     StepLength: 0.015,
     ClipScale: 0.02,
 }
-"""Of the budget; gradient rounds have the rest."""
+"""Shares of the budget; gradient rounds have the rest."""
 
 MOVING = (Gradient, Recentred, AdaptiveStep)
 """Stages that move the model."""
 
 
 def shares_of(stages: Sequence[Stage]) -> tuple[float, ...]:
-    """Each stage's share of the budget."""
+    """Return each stage's share of the budget."""
     moving = [stage for stage in stages if isinstance(stage, MOVING)]
     rest = 1 - sum(_SHARES.get(type(stage), 0.0) for stage in stages)
     # Where gradients are filtered from the first round on, equal rounds lose nothing.
@@ -50,12 +56,7 @@ def shares_of(stages: Sequence[Stage]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoScheme(Shares, Scheme):
-    """A `Scheme` of stages, one a round.
-
-    Attributes:
-        stages: the first round's first.
-        domain: of models.
-    """
+    """A `Scheme` of stages, one a round."""
 
     stages: tuple[Stage, ...]
     domain: Box
@@ -64,7 +65,7 @@ class AutoScheme(Shares, Scheme):
         """See `Scheme`."""
         stage = self.stages[index]
         asked = stage.computation(memory)
-        # Only there the clip is of gradients.
+        # Other stages clip no gradients.
         return Request(self.sampler.cohort(index), replace(asked, lengths=isinstance(stage, MOVING)))
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Progress, noise: Noise) -> Step:
@@ -78,3 +79,87 @@ class AutoScheme(Shares, Scheme):
             facts |= clip_facts(gathered, facts["radius"], mean, facts["noise_deviation"] * math.sqrt(len(x)))
         following = self.domain.project(memory.model)
         return Step(following, following, facts, constant=memory.released_constant)
+
+
+def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: Guarantee) -> Outline:
+    """Return the scheme of these stages in numbers."""
+    sampler, p = shares.sampler, given.dimension
+    gradient = [number for number, stage in enumerate(stages) if isinstance(stage, MOVING)]
+    filled, chosen = (
+        shares.mechanism(index, Movement.of_box(1.0)).standard_deviation for index in (0, len(stages) - 1)
+    )
+    last = sampler.multiplier(gradient[-1], shares.noise_multiplier)
+    numbers: dict[str, Number] = {
+        "filled_noise": filled,
+        "gradient_rounds": len(gradient),
+        "measuring_share": sum(sampler.shares[: gradient[0]]),
+        "choice_share": sampler.shares[-1],
+        "choice_noise": chosen,
+        "noise_multiplier": shares.noise_multiplier,
+    }
+    for number, stage in enumerate(stages):
+        if isinstance(stage, Level | ClassShares):
+            numbers["constant_noise"] = shares.mechanism(number, stage.movement).standard_deviation
+    if uncertified(given.problem):
+        numbers["gradient_users"] = round(sampler.expected(gradient[-1]))
+    # In units of the clip, to which a typical user is as long.
+    noise = sampler.sensitivity_factor * last * math.sqrt(p) / sampler.expected(gradient[-1])
+    share = _excess_share(noise**2 / len(gradient), given)
+    # The probability that a chi-square with p degrees of freedom exceeds p / share.
+    numbers["no_better_chance"] = float(gammaincc(p / 2, p / share / 2))
+    # Steps of plain coordinates that are not measured may be too short.
+    short = any(isinstance(stage, Recentred) and not stage.measured for stage in stages)
+    steps = NoisySteps(steps=len(gradient), rate=given.default_step, deviation=0.0) if short else None
+    return Outline(
+        path=ExcessShare(share=share, steps=steps),
+        rounds=len(stages),
+        cohort=given.users,
+        users_needed=1,
+        noise=noise,
+        signal=1.0,
+        numbers=numbers | sampler_numbers(sampler, guarantee),
+        warnings=(*doubts(filled), *_warnings(given.problem, noise / math.sqrt(len(gradient)), chosen)),
+    )
+
+
+def _excess_share(share: float, given: Given) -> float:
+    """Return the share of the initial model's excess risk that noise leaves, from the share of one direction."""
+    model = linear_model(given.problem)
+    if model is not None:
+        # All d coordinates of a score are equally curved, and users' first gradients are as long as d of its slopes.
+        return share * model.width
+    # A shared gradient is shorter than users' own where theirs lie in other columns. The choice keeps that cost below
+    # the initial model's excess.
+    return max(share, min(1.0, share * _apart(given.problem, given.public)))
+
+
+def _apart(problem: Problem, public: PublicFacts) -> float:
+    """Return users' squared lengths over that of their shared gradient: 1 if all users have all columns.
+
+    Of p columns a user's samples touch k. Were all columns equally frequent, it would be p / k; were all users to
+    touch the same ones, 1. This is the geometric mean of the two.
+    """
+    p, sparsity = problem.dimension, problem.certificate.sparsity
+    if sparsity is None:
+        return 1.0
+    if public.samples is not None:
+        samples = max(1, public.samples // public.users)
+    else:
+        samples = public.max_samples or public.min_samples
+    return math.sqrt(p / min(p, sparsity * samples))
+
+
+def _warnings(problem: Problem, noise: float, doubt: float) -> tuple[str, ...]:
+    """Warn of the noise of all gradients together, and of the last comparison."""
+    found, more = [], "bring more users or raise privacy.epsilon; the initial model may well be the better one"
+    # The forecast warns for losses with a landscape.
+    if noise >= (LOUD if uncertified(problem) else 1) and problem.landscape is None:
+        found.append(
+            f"the noise of all gradients together is {noise:.3g} times as long as a typical user's gradient: {more}"
+        )
+    if Choice.doubts * doubt >= 0.5:
+        found.append(
+            f"the noise on the share of users who are better off ({doubt:.3g}) hides whether any is, so "
+            f"that no model would be taken back: {more}"
+        )
+    return tuple(found)

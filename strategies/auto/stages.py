@@ -1,4 +1,4 @@
-"""The stages of `Auto`: what users are asked in a round, how far one can move it, and what follows from its release."""
+"""The stages of `Auto`: the users' computation of a round, how far one user moves its sum, and what follows."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,37 +21,37 @@ from userdp.problems.in_coordinates import turned_back
 _NORM = STATISTICS["log_norm"]
 
 MEASURED = 0.04
-"""Share of each gradient round's budget that goes to how long users' gradients are."""
+"""Share of a gradient round's budget for the lengths of users' gradients."""
 
 SMALLEST = 1e-3
-"""Columns that are smaller than this part of the largest possible cell are as good as empty."""
+"""Smallest size of a column, over the largest possible cell; smaller ones count as empty."""
 
 COLUMN_WIDTH = 2.0
-"""Width of the interval of a column's size, where that of whether it is there is one: what noise matters more for."""
+"""Width of the interval of a column's log size, where that of its presence is one: noise matters more for presence."""
 
 SIZES = (0.05, 4.0)
-"""Between what parts of d the norms of users' second moments are told apart, in scaled columns."""
+"""The range of users' second-moment norms that is resolved, over d, in scaled columns."""
 
 GENEROSITY = 1.25
-"""Largest norm that weighs fully, over the users' typical one."""
+"""Largest norm with full weight, over the users' typical one."""
 
 LEAST_WIDTH, MOST_WIDTH = 1.5, 6.0
 """Radius of the clip over the users' typical length, where noise is large and where it is small."""
 
 BEARABLE, BEARABLE_OF_ALL = 0.005, 0.05
-"""Squared noise of all rounds left, over a user's squared typical length, that a wider clip may cost; and the same over
-the mean square of its coordinates, as the noise of many columns costs more beside what a user says of each."""
+"""Squared noise of the remaining rounds that a wider clip may cost: over a user's squared typical length, and over the
+mean square of its coordinates, for the noise of many columns hides each of them more."""
 
 CAUTION = 3.0
-"""What measured curvature is multiplied by: a mean of roots is below the root of the mean, the more so the fewer
-samples users have, and the step is taken along a gradient that noise has turned."""
+"""Factor on measured curvature: a mean of roots is below the root of the mean, the more so the fewer samples users
+have, and noise turns the gradient along which the step is taken."""
 
 LONGEST_COUNT_STEP = 1.0
-"""Of counts, whose curvature grows with the score, no step is longer than this in the coordinates."""
+"""Longest step in the coordinates for counts, whose curvature grows with the score."""
 
 
 def clip_width(noise: float, dimension: int, rounds: int) -> float:
-    """Radius of a clip over the users' typical length: as wide as noise permits, for narrow clips move the model.
+    """Choose the radius of a clip over the users' typical length: wide if noise permits, for narrow clips bias.
 
     Args:
         noise: standard deviation, in each coordinate, over the radius.
@@ -69,31 +69,27 @@ class Stage(ABC):
 
     @abstractmethod
     def computation(self, progress: Progress) -> Computation:
-        """What is asked of every user."""
+        """Return the computation of every user."""
 
     @abstractmethod
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Release what the sum says, and follow; the facts of the round."""
+        """Release from the users' sum, update the progress, and return the facts of the round."""
 
 
 @dataclass(frozen=True)
 class Columns(Stage):
-    """How large each column is.
-
-    Attributes:
-        largest: the largest possible cell.
-    """
+    """The sizes of columns."""
 
     largest: float
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user and column, whether it is there and the logarithm of its size."""
+        """See `Stage`; each user sends, for each column, whether it is there and the logarithm of its size."""
         parameters = {"low": SMALLEST * self.largest, "high": self.largest, "width": COLUMN_WIDTH}
         reach = self._movement(len(progress.scales)).added
         return Computation("column_scales", "sum", reach, parameters=parameters, arrays={"scales": progress.scales})
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Divide columns by their sizes from now on."""
+        """See `Stage`; columns are divided by their sizes from now on."""
         released, deviation = release.mean(sums, self._movement(len(progress.scales)))
         progress.scales = column_scales(released, deviation, SMALLEST * self.largest, self.largest, COLUMN_WIDTH)
         return {"noise_deviation": deviation}
@@ -104,27 +100,27 @@ class Columns(Stage):
 
 @dataclass(frozen=True)
 class Sizes(Stage):
-    """How large users' second moments are, in the scaled columns."""
+    """The sizes of users' second moments, in the scaled columns."""
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the logarithm of the norm."""
+        """See `Stage`; each user sends the logarithm of the norm."""
         low, high = (part * len(progress.scales) for part in SIZES)
         return Computation(
             "moment_size", "sum", 0.5, parameters={"low": low, "high": high}, arrays={"scales": progress.scales}
         )
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """From what norm on users weigh less."""
-        released, deviation = release.mean(sums, Movement.of_box(1.0))
+        """See `Stage`; users beyond a norm weigh less from now on."""
+        share, deviation = release.fraction(sums, Movement.of_box(1.0))
         low, high = (part * len(progress.scales) for part in SIZES)
-        typical = low * (high / low) ** min(max(float(released[0]) + 0.5, 0.0), 1.0)
+        typical = low * (high / low) ** share
         progress.size = GENEROSITY * typical
         return {"moment_size": typical, "noise_deviation": deviation}
 
 
 @dataclass(frozen=True)
 class Moments(Stage):
-    """Second moments of the scaled columns.
+    """The second moments of the scaled columns.
 
     Attributes:
         ridge: of the loss, whose curvature is known.
@@ -133,14 +129,14 @@ class Moments(Stage):
     ridge: float
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the matrix of second moments, clipped to the size: that is its weight."""
+        """See `Stage`; each user sends its matrix of second moments, clipped to the size, which is its weight."""
         return Computation("second_moments", "sum", progress.size, arrays={"scales": progress.scales})
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Turn and stretch the coordinates until all second moments are about one."""
+        """See `Stage`; turns and stretches the coordinates until all second moments are about one."""
         released, deviation = release.mean(sums, Movement.of_matrices(progress.size))
-        pull = np.diag(self.ridge / progress.curvature / progress.scales**2)
-        found = whitening(symmetric(released) + pull, deviation)
+        ridge = np.diag(self.ridge / progress.curvature / progress.scales**2)
+        found = whitening(symmetric(released) + ridge, deviation)
         progress.whitened = found.repeated(len(progress.across))
         progress.coordinates = found.matrix / progress.scales[:, None]
         return {"noise_deviation": deviation, "floored": float(found.floored)}
@@ -148,24 +144,24 @@ class Moments(Stage):
 
 @dataclass(frozen=True)
 class Lengths(Stage):
-    """How long users' gradients are at the start.
+    """The lengths of users' gradients at the start.
 
     Attributes:
-        gradient: what is asked in gradient rounds.
-        longest: an upper guess; e^5 times shorter ones count as that.
+        gradient: the query of gradient rounds.
+        longest: an upper guess; gradients more than e^5 times shorter count as that.
     """
 
     gradient: "Gradient | Recentred"
     longest: float
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the gradient, of which only the length will be released."""
+        """See `Stage`; only the length of each user's gradient will be released."""
         return self.gradient.asked(progress, self.longest, "log_norm")
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """What clips are multiples of."""
-        released, deviation = release.mean(sums[-1:], Movement.of_interval(_NORM.low, _NORM.high))
-        typical = self.longest * math.exp(min(max(float(released[0]), _NORM.low), _NORM.high))
+        """See `Stage`; clips are multiples of the released length."""
+        logarithm, deviation = release.logarithm(sums[-1:], _NORM)
+        typical = self.longest * math.exp(logarithm)
         progress.length = progress.uneven * typical
         progress.centre.radius = max(typical, progress.centre.geometry.least_radius)
         return {"length": typical, "noise_deviation": deviation}
@@ -173,11 +169,10 @@ class Lengths(Stage):
 
 @dataclass(frozen=True)
 class Gradient(Stage):
-    """A step along the gradient in the coordinates, as all releases so far tell it.
+    """A step along the gradient in the coordinates, as estimated from all releases so far.
 
     Attributes:
-        left: how many gradient rounds follow.
-        domain: of the model.
+        left: the number of gradient rounds that follow.
         longest_step: None for steps of any length.
         width: radius of the clip over the users' typical length; see `clip_width`.
     """
@@ -188,11 +183,11 @@ class Gradient(Stage):
     width: float = LEAST_WIDTH
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the gradient, clipped, and the logarithm of its length."""
+        """See `Stage`; each user sends its clipped gradient, and the logarithm of its length."""
         return self.asked(progress, self.width * progress.length, "log_distance")
 
     def asked(self, progress: Progress, clip_norm: float, statistic: str) -> Computation:
-        """The same, clipped to that, with that statistic."""
+        """Return the query of a gradient, clipped to that norm, with that statistic."""
         return Computation(
             "weighted_gradient",
             "sum",
@@ -203,11 +198,11 @@ class Gradient(Stage):
         )
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Move by a whole step over the curvature; the next clip follows the released length."""
+        """See `Stage`; takes a whole step over the curvature, and the next clip follows the released length."""
         radius, curvature = self.width * progress.length, progress.curvature
         released, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
-        measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED)
-        typical = radius * math.exp(min(max(float(measured[0]), LOG_DISTANCE.low), LOG_DISTANCE.high))
+        measured, _ = release.logarithm(sums[-1:], LOG_DISTANCE, MEASURED)
+        typical = radius * math.exp(measured)
         if progress.known is None:
             progress.known = Known.first(released, deviation)
         else:
@@ -225,7 +220,6 @@ class Gradient(Stage):
         return {"radius": radius, "length": typical, "noise_deviation": deviation}
 
     def _inside(self, progress: Progress, z: Vector) -> Vector:
-        """The coordinates of the nearest model in the domain."""
         model = progress.model_at(z)
         inside = self.domain.project(model)
         if np.array_equal(model, inside):
@@ -241,10 +235,9 @@ class Gradient(Stage):
 
 @dataclass(frozen=True)
 class Recentred(Stage):
-    """A step along the gradient, clipped about what it is predicted to be; see `RecentredClipping`.
+    """A step along the gradient, clipped about its prediction; see `RecentredClipping`.
 
     Attributes:
-        domain: of the model.
         measured: whether the step waits for its `StepLength`.
     """
 
@@ -252,32 +245,31 @@ class Recentred(Stage):
     measured: bool = False
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the gradient, clipped about the centre, and the logarithm of its distance."""
+        """See `Stage`; each user sends its gradient, clipped about the centre, and the logarithm of its distance."""
         return progress.centre.computation()
 
     def asked(self, progress: Progress, clip_norm: float, statistic: str) -> Computation:
-        """The same about zero, clipped to that, with that statistic."""
+        """Return the query of a gradient about zero, clipped to that norm, with that statistic."""
         return Computation("user_gradient", "sum", clip_norm, statistic=statistic)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Move; centre and radius follow."""
+        """See `Stage`; centre and radius follow the step."""
         centre = progress.centre
         gradient, deviation = release.mean(sums[:-1], Movement.of_ball(centre.radius), 1 - MEASURED)
-        measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED)
+        measured, _ = release.logarithm(sums[-1:], LOG_DISTANCE, MEASURED)
         if not self.measured:
-            progress.start, facts = centre.follow(gradient, deviation, float(measured[0]), progress.start, self.domain)
+            progress.start, facts = centre.follow(gradient, deviation, measured, progress.start, self.domain)
             return facts
-        radius, distance = centre.radius, centre.distance(float(measured[0]))
+        radius, distance = centre.radius, centre.distance(measured)
         progress.gradient, gain = centre.gradient(gradient, deviation, distance)
         return {"radius": radius, "noise_deviation": deviation, "distance": distance, "gain": gain}
 
 
 @dataclass(frozen=True)
 class StepLength(Stage):
-    """How far to go along the gradient: one over the users' curvature in its direction.
+    """The length of a step along the gradient: one over the users' curvature in its direction.
 
     Attributes:
-        domain: of the model.
         most: certified bound on any curvature.
     """
 
@@ -285,7 +277,7 @@ class StepLength(Stage):
     most: float
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the root of its curvature along the gradient, over that of the bound."""
+        """See `Stage`; each user sends the root of its curvature along the gradient, over that of the bound."""
         length = float(np.linalg.norm(progress.gradient))
         direction = progress.gradient / length if length > 0 else np.zeros_like(progress.gradient)
         return Computation(
@@ -293,9 +285,9 @@ class StepLength(Stage):
         )
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Move; centre and radius follow. Noise makes the step rather too short than too long."""
-        released, deviation = release.mean(sums, Movement.of_box(1.0))
-        root = min(max(float(released[0]) + 0.5, 0.0) + deviation, 1.0)
+        """See `Stage`; centre and radius follow the step, which noise shortens rather than lengthens."""
+        share, deviation = release.fraction(sums, Movement.of_box(1.0))
+        root = min(share + deviation, 1.0)
         curvature = CAUTION * self.most * root**2
         following = self.domain.project(progress.start - progress.gradient / curvature)
         centre = progress.centre
@@ -307,20 +299,20 @@ class StepLength(Stage):
 
 @dataclass(frozen=True)
 class Choice(Stage):
-    """Whether the model serves more users than the constant; if it clearly does not, that is released instead.
+    """The choice of the released model: the constant, if the model clearly serves fewer users.
 
     Attributes:
-        doubts: standard deviations of the noise by which it must be worse.
+        doubts: standard deviations of the noise by which the model must be worse.
     """
 
     doubts: float = 2.0
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user, which of the two has the smaller average loss."""
+        """See `Stage`; each user answers which of the two has the smaller average loss."""
         return Computation("improved", "sum", 0.5, arrays={"initial": progress.constant})
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Go back to the constant, or stay."""
+        """See `Stage`; goes back to the constant, or stays."""
         released, deviation = release.mean(sums, Movement.of_box(1.0))
         back = float(released[0]) < -self.doubts * deviation
         if back:

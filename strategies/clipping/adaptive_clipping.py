@@ -1,4 +1,4 @@
-"""Clipped rounds whose clip follows a quantile of the users' norms, learned privately on the way."""
+"""Clipped rounds whose clip follows a private quantile of the users' norms."""
 
 import math
 from collections.abc import Callable
@@ -8,17 +8,17 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, cohort_of
+from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions
 from strategies.clipping.local_options import UpdateOptions
-from strategies.clipping.masked_rounds import MASKED_MEANINGS, MaskedRounds
+from strategies.clipping.masked_rounds import MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser
-from strategies.core.about import About, Fact
+from strategies.core.about import About
 from strategies.core.clip_facts import clip_facts
-from strategies.core.mean_rounds import as_is, check_covered, sampler_numbers
+from strategies.core.mean_rounds import as_is, check_covered
 from strategies.core.options import Found, PreparedOptions
-from strategies.core.public_facts import Given
+from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.recipe import Recipe
-from strategies.core.scheme import Outline, Scheme
+from strategies.core.scheme import Number, Scheme
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
@@ -36,7 +36,7 @@ _COUNT_SHARE = 20
 
 @dataclass
 class MovingClip(Stateful):
-    """What the server remembers: the clip in force, and what its optimiser does."""
+    """The server's memory: the clip in force, and its optimiser."""
 
     remembered: ClassVar[tuple[str, ...]] = ("clip",)
     parts: ClassVar[tuple[str, ...]] = ("optimiser",)
@@ -46,13 +46,11 @@ class MovingClip(Stateful):
 
 @dataclass(frozen=True)
 class ClipPath:
-    """How the clip moves, on released values.
+    """The clip's path between its bounds, on released values.
 
     Attributes:
-        low: smallest clip.
-        high: largest clip.
-        rate: how fast it moves, in logarithms.
-        quantile: share of users that it should leave unclipped.
+        rate: its speed, in logarithms.
+        quantile: the target share of unclipped users.
     """
 
     low: float
@@ -61,7 +59,7 @@ class ClipPath:
     quantile: float
 
     def after(self, clip: float, unclipped: float) -> float:
-        """The next clip, from the released share of unclipped users."""
+        """Return the next clip, from the released share of unclipped users."""
         moved = math.log(clip) - self.rate * (unclipped - self.quantile)
         return math.exp(min(max(moved, math.log(self.low)), math.log(self.high)))
 
@@ -71,38 +69,31 @@ class AdaptiveScheme(Scheme):
     """A `Scheme` whose clip moves: mechanisms for any clip.
 
     Attributes:
-        domain: of models.
-        sampler: who takes part in each round.
-        computation: what users are asked in the first round.
-        gradient: what is followed, from the released mean.
-        noise_multiplier: z, of a round.
-        sum_multiplier: z_u, of its sum alone.
+        computation: of the users, in the first round.
+        gradient: from the released mean to the vector that is followed.
+        sum_multiplier: z_u, of a round's sum.
         count_mechanism: of the share of unclipped users.
         count_noise: deviation of the noise on their number.
         path: of the clip.
-        rate: step size of the server.
-        masked: rounds whose sums nodes make noisy, louder than what is priced; None where the server does.
+        masked: rounds whose sums nodes make noisy; None where the server adds the noise.
     """
 
     domain: Box
     sampler: Sampler
     computation: Computation
     gradient: Callable[[Vector], Vector]
-    noise_multiplier: float
     sum_multiplier: float
     count_mechanism: GaussianMechanism
     count_noise: float
     path: ClipPath
-    rate: float
     masked: MaskedRounds | None = None
 
     def mechanism(self, clip: float) -> GaussianMechanism:
-        """Of the mean of one cohort's vectors of norm at most ``clip``."""
-        sensitivity = self.sampler.sensitivity_factor * clip / self.sampler.expected_batch
-        return GaussianMechanism(sensitivity, self.sum_multiplier)
+        """Return the mechanism of the mean of one cohort's vectors of norm at most ``clip``."""
+        return mean_mechanism(self.sampler, clip, self.sum_multiplier)
 
     def masked_sum(self, clip: float) -> MaskedSum | None:
-        """Of vectors of norm at most ``clip`` and users' numbers, so weighted that one deviation fits both."""
+        """Return the sum of vectors of norm at most ``clip`` and of numbers, weighted to fit one deviation."""
         if self.masked is None:
             return None
         weight = self.sampler.sensitivity_factor * clip * self.sum_multiplier / self.count_noise
@@ -124,7 +115,7 @@ class AdaptiveScheme(Scheme):
         mechanism, means = self.mechanism(clip), gathered.values / self.sampler.expected_batch
         released, half = means[:-1], means[-1:]
         deviation = gathered.noise / self.sampler.expected_batch
-        if self.masked is None:  # else nodes saw to it
+        if self.masked is None:  # else nodes added the noise
             deviation = mechanism.standard_deviation
             released = mechanism.release(released, noise(0))
             half = self.count_mechanism.release(half, noise(1))
@@ -171,20 +162,13 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         with_secure_noise=SECRET_COHORTS,
         example={"rounds": 3},
         meanings={
-            "local_steps": "gradient steps of each user on its own data",
-            "local_rate": "step size of each user",
             "clip_low": "smallest clip",
             "clip_high": "largest clip",
             "quantile": "share of users that the clip should leave unclipped",
             "count_noise": "standard deviation of the noise on the number of unclipped users",
             "sum_multiplier": "noise over sensitivity of the sum of what users send",
-            **MASKED_MEANINGS,
         },
-        notes={
-            "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
-            "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
-            **NOTES,
-        },
+        notes=NOTES,
     )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")
@@ -211,53 +195,66 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     )
 
     def found(self, found: Found) -> dict[str, float]:
-        """The first clip, of gradients, and the step of plain descent."""
+        """See `PreparedOptions`; the clip is that of gradients."""
         steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
         return {"clip_norm": found.clip(self.rounds), **steps}
 
     def scheme(self, given: Given) -> AdaptiveScheme:
         """See `Recipe`."""
-        sampler, privacy, trains = self.sampler(given), given.privacy, self.trains
-        if not trains:
+        sampler, privacy, p = self.sampler(given), given.privacy, given.dimension
+        if not self.trains:
             self.check_untrained()
         path, masked = self._path(), None
         if privacy.trust == "sum":
-            masked = MaskedRounds.of(given, sampler, self.clip_norm, given.dimension + 1)
+            masked = MaskedRounds.of(given, sampler, self.clip_norm, p + 1)
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta) if masked is None else masked.multiplier
-        count_noise, count_multiplier = self._count_noise(sampler, multiplier)
-        rate = self.rate(1.0 if trains else self.local_rate or given.default_step)
         louder = 1.0 if masked is None else masked.louder
-        accounted = given.accounted(sampler, multiplier)
-        if masked is not None:  # whole numbers are added without rounding
-            accounted = {"guarantee": masked.guarantee, "ledger": masked.ledger, "summands": 1}
+        count_noise, count_multiplier = self._count_noise(sampler, multiplier)
+        sum_multiplier = float((multiplier**-2 - count_multiplier**-2) ** -0.5) * louder
+        rate = self.rate(1.0 if self.trains else self.local_rate or given.default_step)
+        accounted = given.accounted(sampler, multiplier) if masked is None else masked.accounted
+        computation, mechanism = self._computation(given), mean_mechanism(sampler, self.clip_norm, sum_multiplier)
+        numbers: dict[str, Number] = {
+            "clip_low": path.low,
+            "clip_high": path.high,
+            "quantile": self.quantile,
+            "count_noise": count_noise * louder,
+            "sum_multiplier": sum_multiplier,
+            **({} if masked is None else masked.numbers),
+        }
         made = AdaptiveScheme(
             **accounted,
-            outline=Outline(rounds=self.rounds, cohort=cohort_of(sampler), users_needed=1),
-            new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, given.dimension)),
+            outline=self.outline(
+                sampler,
+                accounted["guarantee"],
+                mechanism,
+                computation,
+                p,
+                rate=rate,
+                multiplier=multiplier * louder,
+                noise=mechanism.standard_deviation * math.sqrt(p),
+                deviation=mechanism.standard_deviation,
+                numbers=numbers,
+            ),
+            new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, p)),
             domain=given.problem.domain,
             sampler=sampler,
-            computation=self._computation(given),
-            gradient=np.negative if trains else as_is,
-            noise_multiplier=multiplier * louder,
-            sum_multiplier=float((multiplier**-2 - count_multiplier**-2) ** -0.5) * louder,
+            computation=computation,
+            gradient=np.negative if self.trains else as_is,
+            sum_multiplier=sum_multiplier,
             count_mechanism=GaussianMechanism(
                 sampler.sensitivity_factor / 2 / sampler.expected_batch, count_multiplier
             ),
             count_noise=count_noise * louder,
             path=path,
-            rate=rate,
             masked=masked,
         )
         for clip in (path.low, path.high):  # the clip may not move to where there is no grid
             made.masked_sum(clip)
-        return replace(made, outline=self._outline(made, given.dimension))
+        return made
 
     def _path(self) -> ClipPath:
-        """How the clip moves.
-
-        Raises:
-            BadInput: it would start outside its bounds.
-        """
+        """Return the clip's path; refuse a start outside its bounds."""
         low, high = self.clip_low or self.clip_norm / 1e3, self.clip_high or self.clip_norm * 1e3
         if not low <= self.clip_norm <= high:
             raise BadInput(
@@ -267,9 +264,9 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         return ClipPath(low, high, self.clip_rate, self.quantile)
 
     def _count_noise(self, sampler: Sampler, multiplier: float) -> tuple[float, float]:
-        """Deviation of the noise on the number of unclipped users, and that over its sensitivity."""
+        """Return (deviation of the noise on the number of unclipped users, that over its sensitivity)."""
         factor = sampler.sensitivity_factor
-        # Where a twentieth of the cohort is too little, twice the least: the sum then gets 1.15 times its noise.
+        # If a twentieth of the cohort is too little, twice the least: the sum then gets 1.15 times its noise.
         noise = self.count_noise or max(sampler.expected_batch / _COUNT_SHARE, factor * multiplier)
         if 2 * noise / factor <= multiplier:
             raise BadInput(
@@ -279,40 +276,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         return noise, 2 * noise / factor
 
     def _computation(self, given: Given) -> Computation:
-        """What users send: a gradient, or an update, and whether the clip binds."""
-        if not self.trains:
-            return Computation(
-                "user_gradient", reduce="sum", clip_norm=self.clip_norm, statistic="unclipped", lengths=True
-            )
-        parameters = self.local_training(1, given.default_step).parameters()
-        return Computation(
-            "local_update", "sum", self.clip_norm, parameters=parameters, statistic="unclipped", lengths=True
-        )
-
-    def _outline(self, scheme: AdaptiveScheme, p: int) -> Outline:
-        cohort, mechanism = cohort_of(scheme.sampler), scheme.mechanism(self.clip_norm)
-        deviation = mechanism.standard_deviation
-        return Outline(
-            path=self.course(scheme.rate, deviation, scheme.computation, p),
-            rounds=self.rounds,
-            cohort=cohort,
-            users_needed=self.users_needed(cohort),
-            noise=deviation * math.sqrt(p),
-            signal=self.clip_norm,
-            numbers={
-                "clip_norm": self.clip_norm,
-                "cohort": cohort,
-                "sampling": self.sampling,
-                "learning_rate": scheme.rate,
-                "noise_multiplier": scheme.noise_multiplier,
-                "noise_deviation": deviation,
-                "l2_sensitivity": mechanism.l2_sensitivity,
-                **sampler_numbers(scheme.sampler, scheme.guarantee),
-                "clip_low": scheme.path.low,
-                "clip_high": scheme.path.high,
-                "quantile": self.quantile,
-                "count_noise": scheme.count_noise,
-                "sum_multiplier": scheme.sum_multiplier,
-                **({} if scheme.masked is None else scheme.masked.numbers),
-            },
-        )
+        """Ask for gradients, or updates, and whether the clip leaves them unchanged."""
+        training = self.local_training(1, given.default_step).parameters() if self.trains else {}
+        name = "local_update" if self.trains else "user_gradient"
+        return Computation(name, "sum", self.clip_norm, parameters=training, statistic="unclipped", lengths=True)

@@ -8,14 +8,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from strategies.clipping.masked_rounds import LOST_FACT, MaskedRounds
+from strategies.clipping.masked_rounds import MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.about import Fact
 from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.mean_rounds import MeanRounds, as_is, sampler_numbers
-from strategies.core.public_facts import Given
+from strategies.core.noise_forecast import NoisySteps
+from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.scheme import Number, Outline
-from strategies.core.ways import Course
+from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -34,16 +34,16 @@ Sampling = Literal["disjoint", "cyclic", "poisson", "fixed_size", "allocation"]
 
 SECRET_COHORTS = (
     "Poisson, fixed-size and allocated cohorts, which must stay secret, come from the operating system too, once a "
-    "round; ledgers refuse seeded ones, and an interrupted run cannot go on with an allocation that is gone"
+    "round; ledgers refuse seeded ones, and an interrupted run cannot resume with an allocation that is gone"
 )
-"""What becomes of samplers where noise is secure."""
+"""The effect of secure noise on samplers."""
 
-NOTES: Mapping[str, Fact] = {**CLIP_FACTS, **LOST_FACT}
-"""Facts of these rounds."""
+NOTES = CLIP_FACTS
+"""The facts of these rounds, beyond those of all strategies."""
 
 
 class ClippedOptions(ServerOptions):
-    """Settings of every strategy here."""
+    """Settings of strategies of clipped rounds."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to.")
     rounds: int = Field(20, ge=1, description="Rounds in all.")
@@ -65,11 +65,11 @@ class ClippedOptions(ServerOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size of the server.")
 
     def rate(self, default: float) -> float:
-        """The step size of the server, where that of plain gradient descent is ``default``."""
+        """Return the step size of the server; ``default`` is that of plain gradient descent."""
         return self.learning_rate or (0.1 if self.server_optimiser == "adam" else default)
 
     def sampler(self, given: Given) -> Sampler:
-        """The sampler that the settings ask for.
+        """Make the sampler of these settings.
 
         Raises:
             BadInput: a cohort for allocation, or participations for anything else.
@@ -90,10 +90,27 @@ class ClippedOptions(ServerOptions):
         cohort = self.cohort or given.users
         return make_sampler(self.sampling, given.users, cohort, self.rounds, given.seed, secret=given.secure)
 
-    def course(self, rate: float, deviation: float, computation: Computation, dimension: int) -> Course:
-        """How the model moves by what users compute, with noise of that deviation on each coordinate."""
-        local = computation.parameters
-        plain = Course(
+    def outline(
+        self,
+        sampler: Sampler,
+        guarantee: Guarantee,
+        mechanism: GaussianMechanism | LaplaceMechanism,
+        computation: Computation,
+        dimension: int,
+        *,
+        rate: float,
+        multiplier: float,
+        noise: float,
+        deviation: float,
+        numbers: Mapping[str, Number],
+    ) -> Outline:
+        """Return the scheme in numbers; ``numbers`` are those beyond the ones that all such strategies have.
+
+        ``multiplier`` is noise over sensitivity; ``noise`` the expected l2 norm of the noise that is followed, and
+        ``deviation`` its standard deviation in each coordinate.
+        """
+        local, cohort = computation.parameters, max(1, round(sampler.expected_batch))
+        steps = NoisySteps(
             steps=self.rounds,
             rate=rate,
             deviation=deviation,
@@ -101,17 +118,35 @@ class ClippedOptions(ServerOptions):
             local_steps=int(local.get("steps", 1) or local.get("epochs", 1)),
             local_rate=local.get("step_size"),
         )
-        return self.followed(plain, dimension)
-
-    def users_needed(self, cohort: int) -> int:
-        """The fewest users with which the plan would be accepted."""
-        return 1 if self.sampling == "allocation" else cohort
+        if isinstance(mechanism, LaplaceMechanism):
+            sensitivity: dict[str, Number] = {"l1_sensitivity": mechanism.sensitivity}
+        else:
+            sensitivity = {"l2_sensitivity": mechanism.l2_sensitivity}
+        return Outline(
+            rounds=self.rounds,
+            cohort=cohort,
+            users_needed=1 if self.sampling == "allocation" else cohort,
+            path=self.followed(steps, dimension),
+            noise=noise,
+            signal=self.clip_norm,
+            numbers={
+                "clip_norm": self.clip_norm,
+                "cohort": cohort,
+                "sampling": self.sampling,
+                "learning_rate": rate,
+                "noise_multiplier": multiplier,
+                "noise_deviation": mechanism.standard_deviation,
+                **sensitivity,
+                **sampler_numbers(sampler, guarantee),
+                **numbers,
+            },
+        )
 
 
 def make_sampler(
     sampling: Sampling, users: int, cohort: int, rounds: int, seed: int, *, secret: bool = False
 ) -> Sampler:
-    """The sampler of a name that draws cohorts of a size, with at least ``rounds`` rounds.
+    """Make a sampler that draws cohorts of a size, with at least ``rounds`` rounds.
 
     Cohorts that must stay secret come from the operating system instead of the seed if ``secret``.
 
@@ -127,11 +162,6 @@ def make_sampler(
     return kind(users, cohort, -(-rounds // (users // cohort)), seed)
 
 
-def cohort_of(sampler: Sampler) -> int:
-    """Users a round, on average, as a plan shows it; at least one."""
-    return max(1, round(sampler.expected_batch))
-
-
 def clipped_rounds(
     given: Given,
     options: ClippedOptions,
@@ -140,28 +170,32 @@ def clipped_rounds(
     gradient: Callable[[Vector], Vector] = as_is,
     numbers: Mapping[str, Number] | None = None,
 ) -> MeanRounds:
-    """Gaussian noise for the clip, as the sampler calibrates it; in shares of nodes where the server adds none.
+    """Return rounds with Gaussian noise for the clip, as the sampler calibrates it; or with masked sums.
 
     Args:
-        given: what the scheme is made from.
+        given: with the budget.
         options: the strategy's settings.
-        computation: what users send, clipped to ``options.clip_norm``.
+        computation: of the users, clipped to ``options.clip_norm``.
         rate: default step of plain descent.
-        gradient: what the server's optimiser follows, from the released mean.
-        numbers: of the plan, beyond those that all have.
+        gradient: from the released mean to the vector that the server's optimiser follows.
+        numbers: of the plan, beyond those that all such strategies have.
     """
     sampler, clip = options.sampler(given), options.clip_norm
     if given.privacy.trust == "server":
         mechanism = given.mean_mechanism(sampler, clip)
-        return rounds_of(given, options, sampler, mechanism, computation, rate, gradient=gradient, numbers=numbers)
+        multiplier = mechanism.noise_multiplier
+        return rounds_of(
+            given, options, sampler, mechanism, multiplier, computation, rate, gradient=gradient, numbers=numbers
+        )
     masked = MaskedRounds.of(given, sampler, clip, given.dimension)
     multiplier = masked.multiplier * masked.louder
-    louder = GaussianMechanism(sampler.sensitivity_factor * clip / sampler.expected_batch, multiplier)
+    louder = mean_mechanism(sampler, clip, multiplier)
     computation = replace(computation, masked=masked.sum(clip))
     numbers = {**(numbers or {}), **masked.numbers}
-    plain = rounds_of(given, options, sampler, louder, computation, rate, gradient=gradient, numbers=numbers)
-    # Nodes add the noise; whole numbers are added without rounding.
-    return replace(plain, mechanism=None, guarantee=masked.guarantee, ledger=masked.ledger, summands=1)
+    plain = rounds_of(
+        given, options, sampler, louder, multiplier, computation, rate, gradient=gradient, numbers=numbers
+    )
+    return replace(plain, mechanism=None, **masked.accounted)  # nodes add the noise
 
 
 def rounds_of(
@@ -169,58 +203,36 @@ def rounds_of(
     options: ClippedOptions,
     sampler: Sampler,
     mechanism: GaussianMechanism | LaplaceMechanism,
+    multiplier: float,
     computation: Computation,
     rate: float,
     *,
     gradient: Callable[[Vector], Vector] = as_is,
-    multiplier: float | None = None,
     noise: float | None = None,
     numbers: Mapping[str, Number] | None = None,
 ) -> MeanRounds:
-    """The scheme of these parts.
+    """Return the scheme of these parts, as `clipped_rounds` for a mechanism of a round's mean.
 
-    Args:
-        given: what the scheme is made from.
-        options: the strategy's settings.
-        sampler: who takes part.
-        mechanism: of a round's mean.
-        computation: what users send.
-        rate: default step of plain descent.
-        gradient: what the server's optimiser follows, from the released mean.
-        multiplier: what the sampler calibrated; the mechanism's own noise multiplier if not given.
-        noise: expected l2 norm of the noise in ``gradient``, if that is not the mechanism's own.
-        numbers: of the plan, beyond those that all have.
+    ``multiplier`` is the noise over sensitivity that the sampler accounts, and ``noise`` the expected l2 norm of the
+    noise in ``gradient``, if that is not the mechanism's own.
     """
-    p, rate, cohort = given.dimension, options.rate(rate), cohort_of(sampler)
+    p, rate = given.dimension, options.rate(rate)
     noise = mechanism.standard_deviation * math.sqrt(p) if noise is None else noise
-    if isinstance(mechanism, LaplaceMechanism):
-        multiplier = multiplier or 1 / mechanism.epsilon
-        sensitivity: dict[str, Number] = {"l1_sensitivity": mechanism.sensitivity}
-    else:
-        multiplier = multiplier or mechanism.noise_multiplier
-        sensitivity = {"l2_sensitivity": mechanism.l2_sensitivity}
     accounted = given.accounted(sampler, multiplier)
     computation = replace(computation, lengths=computation.masked is None)
     return MeanRounds(
         **accounted,
-        outline=Outline(
-            rounds=options.rounds,
-            cohort=cohort,
-            users_needed=options.users_needed(cohort),
-            path=options.course(rate, noise / math.sqrt(p), computation, p),
+        outline=options.outline(
+            sampler,
+            accounted["guarantee"],
+            mechanism,
+            computation,
+            p,
+            rate=rate,
+            multiplier=multiplier,
             noise=noise,
-            signal=options.clip_norm,
-            numbers={
-                "clip_norm": options.clip_norm,
-                "cohort": cohort,
-                "sampling": options.sampling,
-                "learning_rate": rate,
-                "noise_multiplier": multiplier,
-                "noise_deviation": mechanism.standard_deviation,
-                **sensitivity,
-                **sampler_numbers(sampler, accounted["guarantee"]),
-                **(numbers or {}),
-            },
+            deviation=noise / math.sqrt(p),
+            numbers=numbers or {},
         ),
         new_memory=partial(ServerOptimiser, options, rate, p),
         domain=given.problem.domain,

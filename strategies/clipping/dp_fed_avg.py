@@ -7,7 +7,6 @@ from pydantic import Field
 
 from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
 from strategies.clipping.local_options import LocalOptions, local_numbers
-from strategies.clipping.masked_rounds import MASKED_MEANINGS
 from strategies.core.about import About
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.options import Found, PreparedOptions
@@ -41,12 +40,6 @@ class DPFedAvg(
         paper="McMahan, Ramage, Talwar, Zhang 2018",
         with_secure_noise=SECRET_COHORTS,
         example={"rounds": 3},
-        meanings={
-            **MASKED_MEANINGS,
-            "local_steps": "steps of each user on its own data",
-            "local_epochs": "times that each user goes through its data",
-            "local_rate": "step size of each user",
-        },
         notes=NOTES,
     )
 
@@ -67,11 +60,11 @@ class DPFedAvg(
     )
 
     def found(self, found: Found) -> dict[str, float]:
-        """Clip and users' steps; in learnt coordinates a server's step, too, as long as one of the mean gradient."""
-        # A user's own whole step is the end of its way.
-        way = found.own_rate * (1 if found.whole else self.local_steps or _STEPS)
-        steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds, way)
-        return {"clip_norm": found.clip(self.rounds) * way, "local_rate": found.own_rate, **steps}
+        """See `PreparedOptions`; a server's step is as long as one along the mean gradient."""
+        # After one whole step a user stays.
+        distance = found.own_rate * (1 if found.whole else self.local_steps or _STEPS)
+        steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds, distance)
+        return {"clip_norm": found.clip(self.rounds) * distance, "local_rate": found.own_rate, **steps}
 
     def scheme(self, given: Given) -> MeanRounds:
         """See `Recipe`."""

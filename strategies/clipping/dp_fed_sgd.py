@@ -5,7 +5,6 @@ from typing import ClassVar
 from pydantic import Field
 
 from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
-from strategies.clipping.masked_rounds import MASKED_MEANINGS
 from strategies.core.about import About
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.options import Found, PreparedOptions
@@ -45,7 +44,6 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
         paper="McMahan, Ramage, Talwar, Zhang 2018",
         with_secure_noise=SECRET_COHORTS,
         example={"rounds": 3},
-        meanings=MASKED_MEANINGS,
         notes=NOTES,
     )
 
@@ -55,7 +53,7 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
     )
 
     def found(self, found: Found) -> dict[str, float]:
-        """The clip, and the step of plain descent."""
+        """See `PreparedOptions`."""
         steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
         return {"clip_norm": found.clip(self.rounds), **steps}
 

@@ -10,11 +10,11 @@ from pydantic import Field
 from strategies.core.about import About, Fact
 from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.mean_rounds import CorrelatedDescent, Descent, MeanRounds
+from strategies.core.noise_forecast import NoisyRelease
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
-from strategies.core.ways import Landing
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.mechanisms.factorisations import FactorisationName
@@ -25,14 +25,10 @@ from userdp.sampling import CorrelatedBatches
 
 
 class PrefixSums(CorrelatedDescent):
-    """The memory of the server: where it started, and the sum of all rounds' means so far, with its noise.
+    """The memory of the server: its start, and the sum of all rounds' means so far, with its noise.
 
-    Args:
-        rate: step size.
-        factorisation: how noise is correlated over rounds.
-        mechanism: of a row of C G, whose noise is drawn afresh.
-        dimension: p.
-        secure: encode values before noise is added, rather than correlate noise and add it.
+    Its mechanism is that of a row of C G, whose noise is drawn afresh. With ``secure`` noise it encodes values and adds
+    noise, rather than correlate noise and add it.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("start", "_sum", "deviation")
@@ -53,14 +49,14 @@ class PrefixSums(CorrelatedDescent):
         self._sum = np.zeros(dimension)
 
     def release(self, mean: Vector, noise: NoiseSource) -> Vector:
-        """(p,) the noisy sum of all means up to this one."""
+        """Return the (p,) noisy sum of all means up to this one."""
         if self._secure:
             return self._correlated.add(noise.gaussian(self._encoder.add(mean), self.deviation))
         self._sum += mean
         return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self.deviation))
 
     def step(self, x: Vector, gradient: Vector, deviation: float) -> Vector:
-        """From the start, against the sum of all gradients."""
+        """See `Descent`; steps from the start, against the sum of all gradients."""
         if self.start is None:
             self.start = x
         return self.start - self.rate * gradient
@@ -78,7 +74,7 @@ class DPFTRL(Recipe, PreparedOptions):
     amplification by sampling is claimed. Projection and steps are post-processing. The divisor is the planned
     cohort; a missing or non-finite answer counts as zero. The server is trusted.
 
-    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
+    *Assumptions.* n and participation are public. The server is trusted. Nodes clip as asked; sums that are too
     large are refused.
     """
 
@@ -118,7 +114,7 @@ class DPFTRL(Recipe, PreparedOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
     def found(self, found: Found) -> dict[str, float]:
-        """Clip and step."""
+        """See `PreparedOptions`."""
         return {"clip_norm": found.clip(self.rounds), **found.steps(self.rounds)}
 
     def scheme(self, given: Given) -> MeanRounds:
@@ -137,7 +133,7 @@ class DPFTRL(Recipe, PreparedOptions):
                 rounds=self.rounds,
                 cohort=cohort,
                 users_needed=cohort,
-                path=Landing(deviation=rate * last, reach=rate * signal),
+                path=NoisyRelease(deviation=rate * last, reach=rate * signal),
                 noise=last * math.sqrt(p),
                 signal=signal,
                 numbers={

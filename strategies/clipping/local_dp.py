@@ -1,4 +1,4 @@
-"""Local privacy: each user adds its own noise, and nobody has to be trusted; the pessimistic end of comparisons."""
+"""Local privacy: each user adds its own noise, and nobody has to be trusted."""
 
 import math
 from functools import partial
@@ -8,10 +8,10 @@ from pydantic import Field
 
 from strategies.core.about import About
 from strategies.core.mean_rounds import MeanRounds, PlainDescent
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
-from strategies.core.ways import Course
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.sampling import DisjointBatches
@@ -78,7 +78,7 @@ class LocalDP(Recipe):
                 rounds=self.rounds,
                 cohort=cohort,
                 users_needed=cohort,
-                path=Course(steps=self.rounds, rate=rate, deviation=deviation / math.sqrt(cohort), longest=clip),
+                path=NoisySteps(steps=self.rounds, rate=rate, deviation=deviation / math.sqrt(cohort), longest=clip),
                 noise=noise,
                 signal=clip,
                 numbers={

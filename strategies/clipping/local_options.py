@@ -1,4 +1,4 @@
-"""How users train between two messages: settings of every strategy that averages their updates."""
+"""Settings of users' training between two messages, for strategies that average their updates."""
 
 from pydantic import Field
 
@@ -8,11 +8,11 @@ from userdp.errors import BadInput
 from userdp.nodes.local_training import LocalTraining, Optimiser, Schedule
 
 _ADAM_RATE = 0.01
-"""Default: Adam moves every parameter by about so much, whatever the gradients' size."""
+"""Default step size of Adam, which moves every parameter by about so much, whatever the gradients' size."""
 
 
 class LocalOptions(StrategyOptions):
-    """Settings of `LocalTraining`; none of them costs privacy, as an update is clipped as a whole."""
+    """Settings of `LocalTraining`; they cost no privacy, as an update is clipped as a whole."""
 
     local_steps: int | None = Field(None, ge=1, description="Steps of each user on its own data.")
     local_rate: float | None = Field(
@@ -39,11 +39,7 @@ class LocalOptions(StrategyOptions):
     )
 
     def local_training(self, usual_steps: int, default_rate: float) -> LocalTraining:
-        """What users do.
-
-        Args:
-            usual_steps: of a user, where neither steps nor epochs are given.
-            default_rate: step size of plain gradient steps, where none is given.
+        """Return the users' training, with these defaults for their number of steps and plain step size.
 
         Raises:
             BadInput: steps and epochs are both given.
@@ -67,11 +63,7 @@ class LocalOptions(StrategyOptions):
         )
 
     def check_untrained(self) -> None:
-        """Refuse settings of training where users do not train.
-
-        Raises:
-            BadInput: one is given.
-        """
+        """Refuse settings of training, with `BadInput`, where users do not train."""
         own = LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys() - {"local_rate"}
         for name in sorted(own):
             if getattr(self, name) != LocalOptions.model_fields[name].default:
@@ -82,7 +74,7 @@ class LocalOptions(StrategyOptions):
 
 
 class UpdateOptions(LocalOptions, restates={"local_steps"}):
-    """Settings of strategies whose users train if they are asked to, and send their gradient else."""
+    """Settings of strategies whose users train if steps or epochs are given, and else send their gradient."""
 
     local_steps: int | None = Field(
         None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
@@ -90,12 +82,12 @@ class UpdateOptions(LocalOptions, restates={"local_steps"}):
 
     @property
     def trains(self) -> bool:
-        """Whether users send updates, rather than gradients."""
+        """Users send updates, rather than gradients."""
         return self.local_steps is not None or self.local_epochs is not None
 
 
 def local_numbers(training: LocalTraining) -> dict[str, Number]:
-    """What a plan shows of it."""
+    """Return the plan's numbers of users' training."""
     length: dict[str, Number] = (
         {"local_steps": int(training.steps)} if training.steps else {"local_epochs": int(training.epochs)}
     )

@@ -1,11 +1,9 @@
-"""Clipping where the server need not see what a silo sends: what changes in a scheme with ``privacy.trust = "sum"``."""
+"""Clipped rounds with ``privacy.trust = "sum"``: nodes add the noise, and the server sees masked sums alone."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
-from strategies.core.about import Fact
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number
 from userdp.accounting import AnyLedger, Guarantee, Privacy
@@ -13,32 +11,20 @@ from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudness, most_loudness
 from userdp.sampling import DisjointBatches, Sampler
 
-LOST_FACT: Mapping[str, Fact] = {
-    "lost": Fact("public", "1 where a node of a masked sum fell silent: the round is charged and nothing is released"),
-}
-
 _DISCRETE = 2.0**-10
-"""Share of delta that is set aside for the difference between discrete and continuous noise."""
-
-MASKED_MEANINGS: Mapping[str, str] = {
-    "server_epsilon": "epsilon against a server on whose side no node is, and whoever sees every iterate, at most",
-    "node_noise": "most noise of all nodes together, over that which is left when those who collude take off their own",
-}
-"""What the numbers of a plan with masked sums mean."""
+"""Share of delta reserved for the difference between discrete and continuous noise."""
 
 _COARSER = 4
-"""Beside its noise, the grid of rows of another length is at most twice as coarse, as steps are powers of two."""
+"""Factor on that difference: the grid of rows of another length is at most twice as coarse, relative to the noise."""
 
 
 @dataclass(frozen=True)
 class MaskedRounds:
-    """Rounds whose sums nodes make noisy and mask: who is in them, their noise and what they promise, as one value.
+    """Rounds whose sums nodes make noisy and mask: cohorts, noise and guarantee, as one value.
 
     Attributes:
-        privacy: what is asked for.
-        sampler: draws fixed cohorts.
-        multiplier: noise over sensitivity, of the nodes outside the largest coalition, for delta less what discrete
-            noise may cost.
+        multiplier: noise over sensitivity, of the nodes outside the largest coalition, for delta less the cost of
+            discrete noise.
     """
 
     privacy: Privacy
@@ -47,12 +33,11 @@ class MaskedRounds:
 
     @classmethod
     def of(cls, given: Given, sampler: Sampler, longest: float, columns: int) -> Self:
-        """For sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
+        """Calibrate sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
 
         Raises:
             BadInput: cohorts must be secret, which nodes of a sum are not; a cohort is one user, so one node; nodes are
-                ordinary Flower clients; or there are so many users, coordinates or rounds that discrete noise would
-                cost more than is set aside.
+                ordinary Flower clients; or discrete noise would cost more than the reserved share of delta.
         """
         privacy = given.privacy
         if not isinstance(sampler, DisjointBatches):
@@ -81,10 +66,10 @@ class MaskedRounds:
         return made
 
     def sum(self, longest: float, weight: float | None = None) -> MaskedSum:
-        """The sum of a round, before it is known which nodes are in it.
+        """Return the sum of a round, before its nodes are known.
 
         Args:
-            longest: l2 norm that no row exceeds, its weighted number with it.
+            longest: largest l2 norm of a row, with its weighted number.
             weight: of that number; None where rows have none.
 
         Raises:
@@ -95,23 +80,23 @@ class MaskedRounds:
 
     @property
     def louder(self) -> float:
-        """The noise of all nodes, which is released, over that which is priced: the most, whatever their number."""
+        """The largest released noise, of all nodes, over the accounted noise."""
         return (1 + SUM_SLACK) * most_loudness(self.privacy.colluding)
 
     @cached_property
     def server_epsilon(self) -> float:
-        """Epsilon against whoever knows no node's share, whatever the number of nodes, at most."""
+        """The largest epsilon against an observer who knows no node's share of the noise."""
         louder = least_loudness(self.sampler.batch, self.privacy.colluding)
         return self.sampler.epsilon(self.multiplier * louder, _budget(self.privacy).delta)
 
     @property
     def numbers(self) -> dict[str, Number]:
-        """What a plan prints of it."""
+        """The plan's numbers of masked sums."""
         return {"server_epsilon": self.server_epsilon, "node_noise": self.louder}
 
     @property
     def guarantee(self) -> Guarantee:
-        """What all rounds together promise."""
+        """The guarantee of all rounds together."""
         ideal = self.sampler.guarantee(self.multiplier, _budget(self.privacy).delta, "", ())
         share = self.privacy.colluding
         several = f" or at most {share:.4g} of the nodes of a sum together" if share else ""
@@ -136,10 +121,15 @@ class MaskedRounds:
         )
 
     def ledger(self, privacy: Privacy) -> AnyLedger:
-        """That the rounds are charged to."""
+        """Make the ledger that the rounds are charged to."""
         return self.sampler.ledger(self.multiplier, _budget(privacy))
+
+    @property
+    def accounted(self) -> dict[str, Any]:
+        """The fields of a `Scheme` that differ from those of noise by the server."""
+        return {"guarantee": self.guarantee, "ledger": self.ledger, "summands": 1}  # whole numbers need no rounding
 
 
 def _budget(privacy: Privacy) -> Privacy:
-    """What the noise is calibrated for: delta less what its being discrete may cost."""
+    """Return the budget of continuous noise: delta less the share reserved for discrete noise."""
     return replace(privacy, delta=privacy.delta * (1 - _DISCRETE))

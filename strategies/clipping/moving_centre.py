@@ -1,4 +1,4 @@
-"""A public centre about which users are clipped, and how it and the radius follow what is released."""
+"""A public centre of clips; it and the radius follow releases."""
 
 import math
 from dataclasses import dataclass
@@ -13,43 +13,25 @@ from userdp.problems import Box, Problem
 from userdp.state import Stateful
 
 LOG_DISTANCE = STATISTICS["log_distance"]
-"""What users send of their distance from the centre."""
+"""The statistic of users' distances from the centre."""
 
 _LEAST_SPREAD = 0.15
-"""The spread of users is never taken for less than this part of their measured distance."""
+"""Least assumed spread of users, over their measured distance."""
 
 _CORNER = 1e9
 """The step on a linear loss: across any domain."""
 
 
 @dataclass(frozen=True)
-class Curvatures:
-    """The curvatures between which a gradient is predicted to change (utility only).
-
-    Attributes:
-        least: in any direction; certified, or 0.
-        most: in any direction, certified or measured; None where nothing bounds it.
-    """
-
-    least: float = 0.0
-    most: float | None = None
-
-    @classmethod
-    def of(cls, problem: Problem) -> Self:
-        """Those of a loss."""
-        return cls(problem.certificate.strong_convexity, problem.curvature)
-
-
-@dataclass(frozen=True)
 class Geometry:
-    """How centre and radius follow: public numbers, on which no privacy rests.
+    """The constants of a `Centre`: public numbers, on which no privacy rests.
 
     Attributes:
         rate: step size.
         low: least curvature.
         high: largest curvature.
         factor: radius over the typical distance of users from the centre.
-        least_radius: below which none is chosen.
+        least_radius: lower bound on radii.
         resampling: users of a cohort, where each round has fresh ones; None where all take part.
     """
 
@@ -61,35 +43,23 @@ class Geometry:
     resampling: int | None
 
     @classmethod
-    def of(
-        cls, curvatures: Curvatures, domain: Box, rate: float, factor: float | None, wide: float, **more: Any
-    ) -> Self:
-        """That of a loss, for steps of size ``rate``.
+    def of(cls, problem: Problem, rate: float, factor: float | None, wide: float, *, trains: bool, **more: Any) -> Self:
+        """Choose the constants for steps of size ``rate``.
 
-        Args:
-            curvatures: of the loss.
-            domain: of models.
-            rate: step size; on a loss that is linear in a bounded domain every step goes to a corner.
-            factor: as the attribute; None for 1 on quadratic and linear losses, and ``wide`` on others.
-            wide: that.
-            more: the other attributes.
+        On a loss that is linear in a bounded domain every step goes to a corner. Where users train and send updates, no
+        certificate bounds the curvature. ``factor`` is by default 1 on quadratic and linear losses, and ``wide`` on
+        others; ``more`` holds the other attributes.
         """
-        if curvatures.most == 0 and math.isfinite(domain.radius):
+        low, most = (0.0, None) if trains else (problem.certificate.strong_convexity, problem.curvature)
+        if most == 0 and math.isfinite(problem.domain.radius):
             rate = _CORNER
-        smoothness, low = math.inf if curvatures.most is None else curvatures.most, curvatures.least
-        # A larger step than 1 / smoothness says that curvature is felt to be lower than certified.
-        high = max(low, min(smoothness, 1 / rate))
+        # A larger step than 1 / smoothness says that the curvature along the path is lower than certified.
+        high = max(low, min(math.inf if most is None else most, 1 / rate))
         return cls(rate=rate, low=low, high=high, factor=factor or (1.0 if low == high else wide), **more)
 
 
 class Centre(Stateful):
-    """What the server remembers, all of it computed from released values: centre, radius, and how far off it may be.
-
-    Args:
-        geometry: how it follows.
-        dimension: p.
-        radius: of the first round.
-    """
+    """The server's memory, computed from releases: centre, radius of the next round, and the centre's error."""
 
     remembered: ClassVar[tuple[str, ...]] = ("point", "radius", "_error", "_spread")
     given: ClassVar[tuple[str, ...]] = ("geometry",)
@@ -102,11 +72,11 @@ class Centre(Stateful):
         self._spread = 0.0
 
     def distance(self, measured: float) -> float:
-        """The users' typical distance from the centre, by their released mean log distance."""
+        """Return the users' typical distance from the centre, from their released mean log distance."""
         return self.radius * math.exp(min(max(measured, LOG_DISTANCE.low), LOG_DISTANCE.high))
 
     def gradient(self, released: Vector, deviation: float, distance: float) -> tuple[Vector, float]:
-        """The gradient as known after a release with noise of that deviation, and the filter's gain."""
+        """Return (the estimate of the gradient after a release with noise of that deviation, the filter's gain)."""
         shrunk = max(1.0, distance / self.radius)
         innovation, noise = shrunk * released, shrunk * deviation * math.sqrt(len(released))
         if self.geometry.resampling is not None:  # fresh users bring their own sampling error
@@ -118,14 +88,14 @@ class Centre(Stateful):
         return self.point + gain * innovation, gain
 
     def _error_before(self, length: float, noise: float) -> float:
-        """How far off the centre was: as predicted, unless the innovation's length contradicts it."""
+        """Return the centre's error: as predicted, unless the innovation's length contradicts it."""
         doubt = math.sqrt(2 / len(self.point))  # relative standard deviation of the noise's squared norm
         if self._error is None:
             return math.sqrt(max(length**2 - noise**2, doubt * noise**2))
         return math.sqrt(max(self._error**2, length**2 - (1 + 2 * doubt) * noise**2))
 
     def predict(self, gradient: Vector, move: Vector) -> None:
-        """Centre and radius of the next round, after a move of the model."""
+        """Set centre and radius of the next round, after a move of the model."""
         geometry = self.geometry
         self.point = gradient + geometry.low * move
         self._error = math.hypot(self._error or 0.0, (geometry.high - geometry.low) / 2 * float(np.linalg.norm(move)))
@@ -133,7 +103,7 @@ class Centre(Stateful):
         self.radius = max(geometry.factor * math.hypot(self._error, self._spread), geometry.least_radius)
 
     def computation(self) -> Computation:
-        """What users are asked: gradients clipped about the centre, and how far they are from it."""
+        """Return the query of gradients clipped about the centre, and of their distance from it."""
         return Computation(
             "user_gradient", reduce="sum", clip_norm=self.radius, centre=self.point, statistic="log_distance"
         )
@@ -141,7 +111,7 @@ class Centre(Stateful):
     def follow(
         self, released: Vector, deviation: float, measured: float, x: Vector, domain: Box
     ) -> tuple[Vector, dict[str, float]]:
-        """The model after a step along the released gradient, centre and radius with it; and what to note of it."""
+        """Step along the released gradient, update centre and radius, and return (the model, the facts)."""
         radius, distance = self.radius, self.distance(measured)
         gradient, gain = self.gradient(released, deviation, distance)
         following = domain.project(x - self.geometry.rate * gradient)

@@ -1,4 +1,4 @@
-"""Recentred clipping: users are clipped about the gradient as released so far, so that little is left to hide."""
+"""Recentred clipping: users are clipped about the gradient as released so far, which needs less noise."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,16 +8,16 @@ from typing import ClassVar
 from pydantic import Field
 
 from strategies.clipping.local_options import UpdateOptions, local_numbers
-from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Curvatures, Geometry
-from strategies.core.about import About, Fact
+from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Geometry
+from strategies.core.about import About
 from strategies.core.clip_facts import CLIP_FACTS, clip_facts
 from strategies.core.mean_rounds import check_covered, sampler_numbers
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline, Scheme
 from strategies.core.step import Noise, Step
-from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
@@ -26,13 +26,20 @@ from userdp.problems import Box
 from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
 
 _MEASURED = 0.05
-"""Share of each round's budget that goes to how far users are from the centre."""
+"""Share of each round's budget for users' distances from the centre."""
 
 _FIRST, _SECOND = 0.1, 0.2
-"""Shares of the budget for the first two epochs, whose only work is to find the centre."""
+"""Shares of the budget for the first two epochs, which only find the centre."""
 
 _BEARABLE = 0.1
 """Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
+
+
+def _gradient_mechanism(
+    sampler: WeightedBatches | WeightedSlots, radius: float, multiplier: float
+) -> GaussianMechanism:
+    sensitivity = sampler.sensitivity_factor * radius / sampler.batch
+    return GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - _MEASURED))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,43 +47,39 @@ class RecentredScheme(Scheme):
     """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius.
 
     Attributes:
-        domain: of models.
-        sampler: who takes part in each round, and which share of the budget the round gets.
+        sampler: draws the cohorts, and has the rounds' shares of the budget.
         noise_multiplier: of all rounds together.
-        cohort: users a round.
-        training: what users do with their data; None where they send gradients.
+        training: of the users; None where they send gradients.
     """
 
     domain: Box
     sampler: WeightedBatches | WeightedSlots
     noise_multiplier: float
-    cohort: int
     training: LocalTraining | None
 
     def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
-        """Of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
-        sensitivity = self.sampler.sensitivity_factor * radius / self.cohort
-        return GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - _MEASURED))
+        """Return the mechanism of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
+        return _gradient_mechanism(self.sampler, radius, multiplier)
 
     def distance_mechanism(self, multiplier: float) -> GaussianMechanism:
-        """Of the mean log distance."""
+        """Return the mechanism of the mean log distance."""
         replaced = LOG_DISTANCE.high - LOG_DISTANCE.low
         added = max(LOG_DISTANCE.high, -LOG_DISTANCE.low)
         sensitivity = replaced if self.sampler.relation == "replace_one" else added
-        return GaussianMechanism(sensitivity / self.cohort, multiplier / math.sqrt(_MEASURED))
+        return GaussianMechanism(sensitivity / self.sampler.batch, multiplier / math.sqrt(_MEASURED))
 
     def ask(self, index: int, memory: Centre) -> Request:
-        """See `Scheme`; an update is what training takes off the model, turned round."""
+        """See `Scheme`; an update is a negative gradient."""
         asked = replace(memory.computation(), lengths=True)
         if self.training is not None:
             asked = replace(asked, name="local_update", centre=-memory.point, parameters=self.training.parameters())
         mechanism = self.gradient_mechanism(memory.radius, self.sampler.multiplier(index, self.noise_multiplier))
-        check_covered(asked, mechanism, self.cohort, self.sampler.relation)
+        check_covered(asked, mechanism, self.sampler.batch, self.sampler.relation)
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Centre, noise: Noise) -> Step:
         """See `Scheme`."""
-        means, p = gathered.values / self.cohort, len(x)
+        means, p = gathered.values / self.sampler.batch, len(x)
         mean = means[:p] if self.training is None else -means[:p]
         multiplier = self.sampler.multiplier(index, self.noise_multiplier)
         mechanism = self.gradient_mechanism(memory.radius, multiplier)
@@ -114,7 +117,7 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
     ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any loss, whatever other nodes answer; the server
     is trusted. No privacy rests on the certificate: it helps to predict, and were it wrong, accuracy would suffer.
 
-    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
+    *Assumptions.* n and participation are public. The server is trusted. Nodes clip as asked; sums that are too
     large are refused.
 
     *Why centre and radius are public.* They are computed from y, l and the model, all released (post-processing):
@@ -150,16 +153,8 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
             "radius_factor": "clip over the typical distance of users from the centre",
             "first_share": "share of the budget for the first epoch",
             "last_share": "share of the budget for the last epoch",
-            "local_steps": "steps of each user on its own data",
-            "local_epochs": "times that each user goes through its data",
-            "local_rate": "step size of each user",
         },
-        notes={
-            "radius": Fact("noised", "radius of the clip, from released values"),
-            "distance": Fact("noised", "released estimate of how far users are from the centre"),
-            "gain": Fact("noised", "share of the released innovation that is believed"),
-            **CLIP_FACTS,
-        },
+        notes=CLIP_FACTS,
     )
 
     clip_norm: float = Field(
@@ -190,7 +185,7 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
     found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
 
     def found(self, found: Found) -> dict[str, float]:
-        """The clip."""
+        """See `PreparedOptions`."""
         return {"clip_norm": CLIP_WIDTH * found.length}
 
     def scheme(self, given: Given) -> RecentredScheme:
@@ -201,71 +196,66 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
         kind = WeightedBatches if self.relation == "replace_one" else WeightedSlots
         sampler = kind(n, cohort, epochs, given.seed, shares=epoch_shares(epochs))
         multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
-        made = RecentredScheme(
-            **given.accounted(sampler, multiplier),
-            outline=Outline(rounds=self.rounds, cohort=cohort, users_needed=cohort),
-            domain=given.problem.domain,
-            sampler=sampler,
-            noise_multiplier=multiplier,
-            cohort=cohort,
-            training=self.local_training(1, given.default_step) if self.trains else None,
-        )
-        # All rounds together, if the radius never fell.
-        whole = made.gradient_mechanism(self.clip_norm, multiplier)
-        geometry = self._geometry(given, whole.standard_deviation * math.sqrt(p), cohort)
-        return replace(
-            made,
-            new_memory=partial(Centre, geometry, p, self.clip_norm),
-            outline=self._outline(made, whole, geometry, p),
-        )
-
-    def _geometry(self, given: Given, noise: float, cohort: int) -> Geometry:
-        """Step size, between what curvatures the gradient is predicted, and how wide the clip is."""
-        return Geometry.of(
-            # The curvature of the loss says nothing of updates.
-            Curvatures() if self.trains else Curvatures.of(given.problem),
-            given.problem.domain,
-            self.learning_rate or (1.0 if self.trains else given.default_step),
-            self.radius_factor,
-            # As wide as keeps the noise of all rounds together, over the radius, below a tenth of the distance.
-            wide=min(2.0, max(1.0, _BEARABLE / (noise / self.clip_norm))),
-            least_radius=1e-9 * self.clip_norm,
-            resampling=cohort if cohort < given.users else None,
-        )
-
-    def _outline(self, scheme: RecentredScheme, whole: GaussianMechanism, geometry: Geometry, p: int) -> Outline:
-        training, sampler = scheme.training, scheme.sampler
-        course = Course(
+        training = self.local_training(1, given.default_step) if self.trains else None
+        accounted = given.accounted(sampler, multiplier)
+        whole = _gradient_mechanism(
+            sampler, self.clip_norm, multiplier
+        )  # all rounds together, if the radius never fell
+        noise = whole.standard_deviation * math.sqrt(p)
+        geometry = self._geometry(given, noise, cohort)
+        steps = NoisySteps(
             steps=self.rounds,
             rate=geometry.rate,
             deviation=whole.standard_deviation,
             longest=self.clip_norm,
-            lasting=True,
+            shared_noise=True,
             local_steps=1 if training is None else int(training.steps or training.epochs),
             local_rate=None if training is None else training.step_size,
         )
-        return replace(
-            scheme.outline,
-            path=course,
-            noise=whole.standard_deviation * math.sqrt(p),
-            signal=self.clip_norm,
-            numbers={
-                "clip_norm": self.clip_norm,
-                "cohort": scheme.cohort,
-                "learning_rate": geometry.rate,
-                "radius_factor": geometry.factor,
-                "noise_multiplier": scheme.noise_multiplier,
-                "first_share": sampler.shares[0],
-                "last_share": sampler.shares[-1],
-                "l2_sensitivity": whole.l2_sensitivity,
-                **({} if training is None else local_numbers(training)),
-                **sampler_numbers(sampler, scheme.guarantee),
-            },
+        return RecentredScheme(
+            **accounted,
+            outline=Outline(
+                rounds=self.rounds,
+                cohort=cohort,
+                users_needed=cohort,
+                path=steps,
+                noise=noise,
+                signal=self.clip_norm,
+                numbers={
+                    "clip_norm": self.clip_norm,
+                    "cohort": cohort,
+                    "learning_rate": geometry.rate,
+                    "radius_factor": geometry.factor,
+                    "noise_multiplier": multiplier,
+                    "first_share": sampler.shares[0],
+                    "last_share": sampler.shares[-1],
+                    "l2_sensitivity": whole.l2_sensitivity,
+                    **({} if training is None else local_numbers(training)),
+                    **sampler_numbers(sampler, accounted["guarantee"]),
+                },
+            ),
+            new_memory=partial(Centre, geometry, p, self.clip_norm),
+            domain=given.problem.domain,
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            training=training,
+        )
+
+    def _geometry(self, given: Given, noise: float, cohort: int) -> Geometry:
+        return Geometry.of(
+            given.problem,
+            self.learning_rate or (1.0 if self.trains else given.default_step),
+            self.radius_factor,
+            # The widest that keeps the noise of all rounds together, over the radius, below a tenth of the distance.
+            wide=min(2.0, max(1.0, _BEARABLE / (noise / self.clip_norm))),
+            trains=self.trains,
+            least_radius=1e-9 * self.clip_norm,
+            resampling=cohort if cohort < given.users else None,
         )
 
 
 def epoch_shares(epochs: int) -> tuple[float, ...]:
-    """Shares of the budget, by epoch."""
+    """Return the epochs' shares of the budget."""
     if epochs <= 2:
         return (1.0,) if epochs == 1 else (0.25, 0.75)
     return (_FIRST, _SECOND, *([(1 - _FIRST - _SECOND) / (epochs - 2)] * (epochs - 2)))

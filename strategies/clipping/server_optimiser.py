@@ -1,4 +1,4 @@
-"""What the server does with a released gradient. All of it is post-processing: no optimiser here costs privacy."""
+"""The server's optimisers of released gradients: post-processing, which costs no privacy."""
 
 import math
 from dataclasses import replace
@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.mean_rounds import Descent
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import StrategyOptions
-from strategies.core.ways import Course
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 
@@ -31,14 +31,14 @@ class ServerOptions(StrategyOptions):
         "signal where noise hides it; costs no privacy.",
     )
 
-    def followed(self, course: Course, dimension: int) -> Course:
-        """The course of gradients in ``dimension`` coordinates, followed by this optimiser."""
+    def followed(self, steps: NoisySteps, dimension: int) -> NoisySteps:
+        """Return the path of plain steps in ``dimension`` coordinates as this optimiser changes it."""
         if self.server_optimiser == "momentum":
-            return replace(course, rate=course.rate / (1 - self.momentum))
+            return replace(steps, rate=steps.rate / (1 - self.momentum))
         if self.server_optimiser == "adam":
-            # Whatever is released is stretched to about one in each coordinate.
-            return replace(course, deviation=1.0, longest=math.sqrt(dimension))
-        return course
+            # Adam stretches each coordinate of a release to about one.
+            return replace(steps, deviation=1.0, longest=math.sqrt(dimension))
+        return steps
 
 
 class ServerOptimiser(Descent):
@@ -48,15 +48,9 @@ class ServerOptimiser(Descent):
     - momentum: ``v = momentum v + g``, ``x - rate v`` (Polyak 1964).
     - adam: the first two moments, corrected for their start at zero, ``x - rate m / (sqrt(v) + adaptivity)``
       (Kingma, Ba 2015; as a server optimiser Reddi et al. 2021).
-    - adam, noise_corrected: squared gradients are those of signal and noise, and noise adds its variance, which is
-      public, to each. With s its average over the same rounds ``v - s`` estimates what the signal's alone are (Tang,
-      Shpilevskiy, Lecuyer 2024, arXiv 2312.14334), here held above the standard deviation that noise alone gives v:
-      what is smaller cannot be told from nothing.
-
-    Args:
-        options: which, and its memory.
-        rate: step size.
-        dimension: p.
+    - adam, noise_corrected: noise adds its public variance to each squared gradient. With s its average over the same
+      rounds, ``v - s`` estimates the squares of the signal alone (Tang, Shpilevskiy, Lecuyer 2024, arXiv 2312.14334),
+      here held above the standard deviation that noise alone gives v.
 
     Raises:
         BadInput: a correction for noise without adam.
@@ -79,7 +73,7 @@ class ServerOptimiser(Descent):
         self._steps = 0
 
     def step(self, x: Vector, gradient: Vector, deviation: float = 0.0) -> Vector:
-        """See `Descent`; ``deviation`` is what `noise_corrected` corrects for."""
+        """See `Descent`; `noise_corrected` subtracts the variance of ``deviation``."""
         options = self._options
         if options.server_optimiser == "sgd":
             return x - self.rate * gradient
@@ -106,7 +100,7 @@ class ServerOptimiser(Descent):
 
     @property
     def _least(self) -> float:
-        """The standard deviation of the averages for Gaussian noise alone: its squares deviate by root two each."""
+        """The standard deviation of `squares` for Gaussian noise alone, whose squares deviate by root two each."""
         memory = self._options.second_moment
         forgotten = memory**self._steps
         squared_weights = (1 - memory) * (1 + forgotten) / ((1 + memory) * (1 - forgotten))

@@ -1,1 +1,1 @@
-"""What every strategy is: the round loop, its scheme, its plan, its options and its result."""
+"""The parts of every strategy: the round loop, its scheme, its plan, its options and its result."""

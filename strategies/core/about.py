@@ -1,4 +1,4 @@
-"""What a strategy says about itself: everything that pages, listings and tests know of it."""
+"""The declarations of a strategy: everything that pages, listings and tests know of it."""
 
 import sys
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from userdp.errors import BadInput
 
 
 class Fact(BaseModel):
-    """A number that a round notes in its facts.
+    """A number among a round's facts.
 
     Attributes:
         kind: public: no user's data enter; noised: a function of what was released under the guarantee; private: of
             users' data, for their holder alone, under a name that ends in `_private`.
-        meaning: what it is.
+        meaning: in words.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -29,31 +29,31 @@ class Fact(BaseModel):
 
 
 class About(BaseModel):
-    """What a strategy says about itself: pages, listings and tests know nothing else of it.
+    """The declarations of a strategy: pages, listings and tests know nothing else of it.
 
     Attributes:
-        name: by which configurations name it.
-        summary_line: what it does, in one line.
-        family: of strategies that work alike.
+        name: the name in configurations.
+        summary_line: one line.
+        family: the group of similar strategies.
         paper: its source.
         cost: of one round, where a node has N samples of dimension d, U users take part and K nodes answer.
-        needs: of the loss and the data.
-        units: what it can protect; the first is its own.
-        promise: whom it protects from whom, for tables; the class's docstring has the claim. "none" for no promise.
+        needs: requirements on the loss and the data.
+        units: the supported units of privacy; the first is the default.
+        promise: who is protected from whom, for tables; the class's docstring has the claim. "none" for no promise.
         release: whether every iterate is private, or only the model released at the end of each phase.
         adversary: who may see what, and who is trusted.
         compares_users: whether a round compares each user with each other in every column.
         without_secure_noise: why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for.
-        with_secure_noise: where it is not refused, what becomes of the strategy's randomness.
-        without_comparison: why ``compare_with_initial`` is refused; None where it can be had.
-        pure: whether ``privacy.delta = 0`` can be asked for.
-        masked: whether ``privacy.trust = "sum"`` can be asked for.
-        server_trusted: whether nodes tell the server exact counts of what their users' data are like.
+        with_secure_noise: what secure noise changes about the strategy's randomness.
+        without_comparison: why ``compare_with_initial`` is refused; None where it is supported.
+        pure: whether ``privacy.delta = 0`` is supported.
+        masked: whether ``privacy.trust = "sum"`` is supported.
+        server_trusted: whether nodes send the server exact counts of their users' data.
         hears_silence: whether a step learns how many users did not answer: no release may follow from that.
         example: settings with which it makes a short run for a few hundred users of two features.
         example_problem: a [problem] section that it can be run with.
-        meanings: what the ``numbers`` of its plan mean, by name, beyond `MEANINGS`.
-        notes: what its rounds note in their facts, by name, beyond `NOTES`.
+        meanings: the meanings of its plan's ``numbers``, by name, beyond `MEANINGS`.
+        notes: the facts of its rounds, by name, beyond `NOTES`.
 
     Raises:
         BadInput: a declaration is missing or misspelt, when the class is made.
@@ -94,7 +94,6 @@ class About(BaseModel):
 
 
 def _fault_of(error: ValidationError) -> str:
-    """The first fault of a declaration, with its remedy."""
     first = error.errors()[0]
     name = str(first["loc"][0])
     if first["type"] == "missing":
@@ -117,15 +116,20 @@ MEANINGS: Mapping[str, str] = {
     "l1_sensitivity": "most that one user can move what is released (l1 norm)",
     "replace_one_epsilon": "what the promise means for replacing a user, to compare with other strategies",
     "replace_one_delta": "the delta that goes with it",
+    "local_steps": "steps of each user on its own data",
+    "local_epochs": "times that each user goes through its data",
+    "local_rate": "step size of each user",
+    "server_epsilon": "epsilon against a server without nodes on its side, and whoever sees every iterate, at most",
+    "node_noise": "most noise of all nodes together, over what is left when colluding nodes subtract their own",
     "preparation_rounds": "rounds that find coordinates, clip and steps; the numbers here are those of a stand-in",
     "preparation_epsilon": "epsilon of these rounds",
     "preparation_delta": "delta that goes with it",
     "filled_noise": "standard deviation of the noise on the share of people whose data can be used; the run stops "
     "where that share is below one in ten, unless this is above 0.16",
     "comparison_epsilon": "epsilon of the last comparison with the initial model",
-    "comparison_margin": "share of users beyond a half whose preference noise turns round in one run of 20",
+    "comparison_margin": "share of users beyond a half whose preference noise reverses in one run of 20",
 }
-"""Numbers of any strategy's plan, or of what comes before and after it: name -> meaning."""
+"""The meanings of numbers that plans of several strategies, or of extra rounds, state, by name."""
 
 NOTES: Mapping[str, Fact] = {
     "noise_deviation": Fact("noised", "standard deviation of the noise: planned, or in proportion to a released clip"),
@@ -135,7 +139,13 @@ NOTES: Mapping[str, Fact] = {
     "floored": Fact("noised", "directions whose second moment is below its noise"),
     "moment_size": Fact("noised", "typical norm of users' second moments in scaled columns"),
     "length": Fact("noised", "typical length of users' gradients"),
+    "lost": Fact("public", "1 where a node of a masked sum fell silent: the round is charged and nothing is released"),
+    "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
+    "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
+    "radius": Fact("noised", "radius of the clip, from released values"),
+    "distance": Fact("noised", "released estimate of how far users are from the centre"),
+    "gain": Fact("noised", "weight of the released innovation"),
     "improved_share": Fact("noised", "share of users whom the model serves better than the initial one, with noise"),
     "went_back": Fact("noised", "1 where the initial model was released instead"),
 }
-"""Facts of any strategy's rounds, or of those before and after them: name -> what it is."""
+"""The facts of rounds of several strategies, or of extra rounds, by name."""

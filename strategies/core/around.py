@@ -1,14 +1,34 @@
-"""What a run does before and after a strategy's own rounds, and what that adds to plan, guarantee and ledger."""
+"""Rounds before and after a strategy's own: a preparation, and a last comparison with the initial model."""
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
 
+import numpy as np
+
+from strategies.core.options import Found, PreparedOptions
+from strategies.core.public_facts import PublicFacts
 from strategies.core.snapshots import Snapshot
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Cost, Guarantee
+from userdp.accounting import AnyLedger, Cost, Guarantee, Privacy
+from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
+from userdp.mechanisms import LaplaceMechanism
+from userdp.nodes.computations import Computation
+from userdp.problems.base import Problem
+from userdp.problems.in_coordinates import Coordinates, InCoordinates
+from userdp.problems.landscape import MeasuredCurvature
+from userdp.state import Stateful, put_back, state_of
+
+SHARE = 0.05
+"""Share of epsilon that a last comparison takes."""
+
+_DOUBT = 0.05
+"""Probability of a wrong choice at the margin that the plan states."""
 
 WHOLE_RUN = {
     "replace_one_epsilon": "epsilon",
@@ -16,61 +36,239 @@ WHOLE_RUN = {
     "sample_level_epsilon": "epsilon",
     "user_level_epsilon": "epsilon",
 }
-"""Numbers of a plan that price the whole run, and what of each part around it is added to them."""
+"""Numbers of a plan that price the whole run -> the attribute of extra rounds that is added to them."""
 
 
-class Part(Protocol):
-    """Rounds that are not the strategy's own, with a budget of their own; models are in the loss's own parameters."""
+class ExtraRounds(ABC):
+    """Rounds beside the strategy's own, with a budget of their own; models are in the loss's own parameters.
 
+    Attributes:
+        kind: what the accountant's text calls these rounds.
+        trusted: assumptions that they add to the guarantee.
+    """
+
+    kind: ClassVar[str]
+    trusted: ClassVar[tuple[str, ...]] = ()
     rounds: int
     epsilon: float
     delta: float
 
+    @abstractmethod
     def request(self, index: int, initial: Vector) -> Request:
-        """What is asked in round ``index`` (from 0) of these."""
+        """Return the request of round ``index``, from 0."""
 
+    @abstractmethod
     def charge(self, request: Request) -> None:
-        """Charge the round."""
+        """Charge a round."""
 
+    @abstractmethod
     def check_drawn(self, drawn: Cost) -> None:
         """Refuse releases that cost more than the round was charged."""
 
+    @abstractmethod
     def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
-        """What becomes of its replies; ``noise`` makes the source of a purpose."""
+        """Return the step that follows from a round's replies."""
+
+    @abstractmethod
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers that the plan states of these rounds."""
+
+    @abstractmethod
+    def spent(self) -> Callable[[], float]:
+        """Return a function that computes the epsilon charged NOW."""
+
+    @abstractmethod
+    def keep(self, taken: Snapshot) -> None:
+        """Write down what a killed run needs to resume."""
+
+    @abstractmethod
+    def recall(self, kept: Snapshot) -> None:
+        """Resume from what `keep` wrote."""
 
     def guarantee(self, own: Guarantee) -> Guarantee:
-        """What is promised with this on top."""
-
-    def numbers(self) -> dict[str, Any]:
-        """Of the plan."""
-
-    def spent(self, own: Callable[[], float]) -> Callable[[], float]:
-        """What has been spent NOW, with this on top."""
+        """Return the strategy's guarantee with the cost of these rounds added."""
+        if not own.holds:
+            return own
+        delta = f", delta = {self.delta:.3g}" if self.delta else ""
+        accountant = f"{own.accountant}; a {self.kind} of epsilon = {self.epsilon:.3g}{delta} is added"
+        whole = replace(own, epsilon=own.epsilon + self.epsilon, delta=own.delta + self.delta, accountant=accountant)
+        return whole.assuming(*self.trusted)
 
     def warnings(self) -> tuple[str, ...]:
-        """What speaks against it, for the plan."""
+        """Return the warnings that the plan shows of these rounds."""
+        return ()
+
+
+class Preparation(ExtraRounds):
+    """Rounds before a strategy's own that find, privately, the coordinates and the clip with which it then works.
+
+    *Formal guarantees.* *Claim.* With a strategy that keeps to the rest of epsilon and delta, the whole run keeps to
+    both, at user level, under the strategy's relation. *Why.* The rounds here keep to a share of both for replacing one
+    user, and so for adding or removing one, which moves no sum by more. What they find is released. A strategy that
+    promises something for every loss and every clip promises it for these, too, and its noise over its sensitivity was
+    calibrated before they were found. Epsilons and deltas add up (basic composition, adaptive). All users are asked,
+    even where cohorts are secret: that everybody answers does not reveal who is drawn.
+
+    *Assumptions.* Those of the strategy. The server is trusted. n is public.
+
+    Attributes:
+        privacy: the budget of these rounds.
+        ledger: charged for these rounds.
+        memory: the results so far, made by `new_memory`.
+    """
+
+    kind: ClassVar[str] = "preparation"
+    memory: Any
+
+    def __init__(self, problem: Problem, public: PublicFacts, privacy: Privacy, seed: int) -> None:
+        self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
+        self.epsilon, self.delta = privacy.epsilon, privacy.delta
+        self.ledger: AnyLedger = self._make_ledger()
+        self.memory = self.new_memory()
+
+    @classmethod
+    @abstractmethod
+    def share(cls, problem: Problem) -> float:
+        """Return the share of epsilon and delta that the preparation takes for a loss."""
+
+    @abstractmethod
+    def _make_ledger(self) -> AnyLedger: ...
+
+    @abstractmethod
+    def new_memory(self) -> Stateful:
+        """Return the memory before the first round."""
+
+    @abstractmethod
+    def found(self) -> tuple[Coordinates | None, Found]:
+        """Return the coordinates, None for the model's own, and what is known in them.
+
+        Before the last round both are a stand-in, for the plan.
+        """
+
+    def settle(self, options: PreparedOptions) -> tuple[Problem, Coordinates | None, dict[str, float]]:
+        """Return the problem as the strategy sees it, the coordinates, and the settings that follow."""
+        coordinates, found = self.found()
+        problem = self.problem
+        if coordinates is not None:
+            problem = InCoordinates(problem, coordinates, MeasuredCurvature(1 / found.rate))
+        return problem, coordinates, options.found(found)
+
+    def charge(self, request: Request) -> None:
+        """See `ExtraRounds`."""
+        self.ledger.charge(request.users)
+
+    def check_drawn(self, drawn: Cost) -> None:
+        """See `ExtraRounds`."""
+        self.ledger.check_drawn(drawn)
+
+    def numbers(self) -> dict[str, Any]:
+        """See `ExtraRounds`."""
+        return {"preparation_rounds": self.rounds, "preparation_epsilon": self.epsilon, "preparation_delta": self.delta}
+
+    def spent(self) -> Callable[[], float]:
+        """See `ExtraRounds`."""
+        return self.ledger.spent()
 
     def keep(self, taken: Snapshot) -> None:
-        """Write down what a killed run needs to go on."""
+        """See `ExtraRounds`."""
+        taken.add("found", state_of(self.memory))
+        taken.add("found_ledger", self.ledger.state())
 
     def recall(self, kept: Snapshot) -> None:
-        """Go on from what was written down."""
+        """See `ExtraRounds`."""
+        self.memory = self.new_memory()
+        put_back(self.memory, kept.get("found"))
+        self.ledger.restore(kept.get("found_ledger"))
+
+
+@dataclass
+class LastComparison(ExtraRounds):
+    """One last round: a noisy count of the users whom the new model serves better than the initial one.
+
+    *Formal guarantees.* *Claim.* With a strategy that keeps to (1 - share) epsilon and delta, the whole run keeps to
+    epsilon and delta, under the strategy's relation and unit. *Why.* Each user's answer is 1/2 or -1/2, and 0 if it is
+    missing or not finite. Replacing a user or one of its samples, or adding or removing them, changes one answer, and
+    so the sum by at most 1. Laplace noise of scale 1 / (share epsilon) makes it purely (share epsilon)-differentially
+    private. The compared models were released before, so the count composes with the strategy by addition, whatever
+    its mechanisms. The choice of the released model is post-processing. All users are asked, even where cohorts were
+    secret: that everybody answers does not reveal who was drawn.
+
+    *Assumptions.* Those of the strategy. The server is trusted.
+    """
+
+    kind: ClassVar[str] = "last comparison"
+    trusted: ClassVar[tuple[str, ...]] = ("the server is trusted with the count of users whom the model serves better",)
+    epsilon: float
+    users: int
+    rounds: int = 1
+    delta: float = 0.0
+    charged: bool = False
+
+    @classmethod
+    def within(cls, privacy: Privacy, users: int) -> "tuple[Privacy, LastComparison]":
+        """Divide a budget into (the rest for the strategy, the comparison)."""
+        own = SHARE * privacy.epsilon
+        return replace(privacy, epsilon=privacy.epsilon - own), cls(own, users)
+
+    @property
+    def mechanism(self) -> LaplaceMechanism:
+        """The mechanism of the sum of all answers."""
+        return LaplaceMechanism(1.0, self.epsilon)
+
+    def numbers(self) -> dict[str, Any]:
+        """See `ExtraRounds`."""
+        # Noise reverses a sum of n times the margin with probability _DOUBT.
+        margin = math.log(1 / (2 * _DOUBT)) / (self.epsilon * self.users)
+        return {"comparison_epsilon": self.epsilon, "comparison_margin": margin}
+
+    def spent(self) -> Callable[[], float]:
+        """See `ExtraRounds`."""
+        return partial(float, self.epsilon if self.charged else 0.0)
+
+    def charge(self, request: Request) -> None:
+        """See `ExtraRounds`."""
+        self.charged = True
+
+    def check_drawn(self, drawn: Cost) -> None:
+        """See `ExtraRounds`."""
+        check_drawn(drawn, self.mechanism.cost)
+
+    def request(self, index: int, initial: Vector) -> Request:
+        """See `ExtraRounds`; users compare the model that is sent with the initial one."""
+        return Request(np.arange(self.users), Computation("improved", "sum", 0.5, arrays={"initial": initial}))
+
+    def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
+        """See `ExtraRounds`; keeps the model, or goes back to the initial one."""
+        total = float(self.mechanism.release(gathered.values, noise(0))[0])
+        chosen = x if total >= 0 else initial
+        return Step(chosen, chosen, {"improved_share": 0.5 + total / self.users, "went_back": float(total < 0)})
+
+    def keep(self, taken: Snapshot) -> None:
+        """See `ExtraRounds`."""
+        taken.add("compared", self.charged)
+
+    def recall(self, kept: Snapshot) -> None:
+        """See `ExtraRounds`."""
+        self.charged = bool(kept.get("compared"))
 
 
 @dataclass(frozen=True)
 class Around:
-    """The parts around a strategy.
+    """The extra rounds of a run.
 
     Attributes:
-        before: a `strategies.core.preparation.Preparation`, which finds coordinates and a clip.
-        after: a `strategies.core.last_comparison.LastComparison` of the model with the initial one.
+        before: a `Preparation`, which finds coordinates and a clip.
+        after: a `LastComparison` of the model with the initial one.
     """
 
-    before: Part | None = None
-    after: Part | None = None
+    before: ExtraRounds | None = None
+    after: ExtraRounds | None = None
 
-    def place(self, server_round: int, rounds: int) -> tuple[Part | None, int]:
-        """Whose round ``server_round`` (from 1, of so many) is, None for the strategy, and its index among those."""
+    def place(self, server_round: int, rounds: int) -> tuple[ExtraRounds | None, int]:
+        """Return the part that round ``server_round`` (from 1, of so many) belongs to, and the round's index in it.
+
+        The part is None for a round of the strategy's own.
+        """
         first = 0 if self.before is None else self.before.rounds
         if server_round <= first:
             return self.before, server_round - 1
@@ -81,28 +279,30 @@ class Around:
     def plan(
         self, rounds: int, guarantee: Guarantee, numbers: Mapping[str, Any]
     ) -> tuple[int, Guarantee, dict[str, Any]]:
-        """(rounds, guarantee, numbers) of the whole run, from the strategy's own."""
-        told = dict(numbers)
+        """Return (rounds, guarantee, numbers) of the whole run, from the strategy's own."""
+        stated = dict(numbers)
         for part in self.parts:
             rounds, guarantee = rounds + part.rounds, part.guarantee(guarantee)
             for name, kind in WHOLE_RUN.items():
-                if name in told:
-                    told[name] += getattr(part, kind)
-            told |= part.numbers()
-        return rounds, guarantee, told
+                if name in stated:
+                    stated[name] += getattr(part, kind)
+            stated |= part.numbers()
+        return rounds, guarantee, stated
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What speaks against what comes before and after."""
+        """The warnings of all extra rounds, for the plan."""
         return tuple(warning for part in self.parts for warning in part.warnings())
 
     def spent(self, own: Callable[[], float]) -> Callable[[], float]:
-        """What all ledgers say NOW."""
-        for part in self.parts:
-            own = part.spent(own)
-        return own
+        """Return a function that adds up what all ledgers are charged NOW."""
+        return partial(_total, (own, *(part.spent() for part in self.parts)))
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """The parts there are, in their order."""
+    def parts(self) -> tuple[ExtraRounds, ...]:
+        """The extra rounds that the run has, in their order."""
         return tuple(part for part in (self.before, self.after) if part is not None)
+
+
+def _total(amounts: tuple[Callable[[], float], ...]) -> float:
+    return sum(amount() for amount in amounts)

@@ -1,7 +1,7 @@
 """The one round loop: it runs any recipe, as a Flower `Strategy` for any ServerApp and `Grid`.
 
-What differs from Flower's own loop: it waits for users rather than nodes, a node that does not answer never changes n,
-the ledger is charged before anything is released, and a failed run keeps what it has.
+Unlike Flower's own loop it waits for users rather than nodes, a silent node never changes n, the ledger is charged
+before anything is released, and a failed run keeps its result so far.
 """
 
 import logging
@@ -16,22 +16,18 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.core.around import Around
-from strategies.core.division import divided
+from strategies.core.around import Around, Preparation
 from strategies.core.options import PreparedOptions
-from strategies.core.plan import planned
-from strategies.core.preparation import Preparation
+from strategies.core.plan import divided, planned
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.recipe import Recipe, check_budget
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
-from strategies.core.round_seeds import seeded
 from strategies.core.run_state import Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme
-from strategies.core.secure_noise import NOISE_SOURCES, separately
-from strategies.core.streams import Streams
+from strategies.core.streams import Streams, seeded
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
-from userdp.accounting import Privacy
+from userdp.accounting import NoiseKind, Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Problem
@@ -39,10 +35,16 @@ from userdp.problems.in_coordinates import Coordinates
 
 log = logging.getLogger("userdp")
 
+_NOISE_SOURCES: dict[NoiseKind, str] = {
+    "seeded": "seeded (simulation only: whoever knows the seed removes the noise)",
+    "secure": "secure (the operating system's randomness, safe in floating point; never seeded: running again draws "
+    "other noise and spends the budget again)",
+}
+
 
 @final
 class UserLevelStrategy(Strategy):
-    """Runs a recipe, which says what is private about it; ``DPFedSGD(problem, public, privacy, rounds=5)`` makes one.
+    """Runs a recipe; ``DPFedSGD(problem, public, privacy, rounds=5)`` makes one.
 
     Args:
         recipe: the strategy and its settings.
@@ -51,18 +53,15 @@ class UserLevelStrategy(Strategy):
         privacy: the budget.
         seed: of sampling and of SIMULATED noise (``privacy.noise``); streams are split by role.
         wire: how models and answers travel; to nodes that run `client_app` if not given.
-        compare_with_initial: end with a `LastComparison`, for a part of the budget.
-        preparation: begin with one, for a part of the budget; a recipe with `PreparedOptions` then works in the
-            coordinates, and with the clip, that it finds.
+        compare_with_initial: end with a `LastComparison`, for part of the budget.
+        preparation: the class of a `Preparation` to begin with, for part of the budget; a recipe with `PreparedOptions`
+            then works in the coordinates, and with the clip, that it finds.
 
     Attributes:
         original: the loss as nodes know it.
-        problem: the same; in coordinates that a preparation found, if there is one (before it has, in a stand-in).
+        problem: the loss that the strategy sees, in the coordinates of a preparation (at first of a stand-in).
         recipe: the recipe, with the settings that a preparation found.
-        plan: the scheme in numbers, for people.
-        state: models, memory and ledger.
-        streams: open the noise of the run's releases.
-        around: what comes before and after the strategy's own rounds.
+        privacy: the budget of the strategy's own rounds.
         noise_seed: of simulated noise; the run's seed, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
@@ -86,11 +85,12 @@ class UserLevelStrategy(Strategy):
     ) -> None:
         check_budget(recipe, privacy, public.users)
         about = self.about = recipe.about
+        self.name, self.public, self.seed = about.name, public, seed
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
         given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
         objection = about.without_comparison
         left, self.around = divided(recipe, objection, given, preparation, compare=compare_with_initial)
-        self._given = replace(given, privacy=left)
+        self.privacy, self._given = left, replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
         self.noise_seed = seed
         self._coordinates: Coordinates | None = None
@@ -102,7 +102,7 @@ class UserLevelStrategy(Strategy):
         self._roster = self.wire.roster(public.users, recipe.max_missing)
 
     def _new_scheme(self) -> Scheme:
-        """The scheme of problem and settings; with a preparation, at first for a stand-in of what it finds."""
+        """Make the scheme; with a preparation, at first from a stand-in for its results."""
         before = self.around.before
         if isinstance(before, Preparation) and isinstance(self.recipe, PreparedOptions):
             self.problem, self._coordinates, found = before.settle(self.recipe)
@@ -113,20 +113,15 @@ class UserLevelStrategy(Strategy):
         return scheme
 
     def _rounding_slack(self, scheme: Scheme) -> float:
-        """How much sensitivities grow by rounding: those of the strategy, and of sums over all users around it."""
+        """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of extra rounds."""
         own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
         return own if self.around == Around() else max(own, rounding_slack(self.public.users))
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
-        """The source of the noise of round ``index``, opened once; ``purpose`` separates the releases of a round."""
+        """Open the noise of round ``index``, once; ``purpose`` separates the releases of a round."""
         return self.streams.open(self.noise_seed, index, purpose, self._slack)
 
-    # What is known of a run ----------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The strategy's name."""
-        return self.about.name
+    # Facts of a run -------------------------------------------------------------------------------------------------
 
     @property
     def options(self) -> Recipe:
@@ -134,28 +129,13 @@ class UserLevelStrategy(Strategy):
         return self.recipe
 
     @property
-    def public(self) -> PublicFacts:
-        """Public facts about the users."""
-        return self._given.public
-
-    @property
-    def privacy(self) -> Privacy:
-        """The budget of the strategy's own rounds."""
-        return self._given.privacy
-
-    @property
-    def seed(self) -> int:
-        """The seed of sampling and of simulated noise."""
-        return self._given.seed
-
-    @property
     def scheme(self) -> Scheme:
-        """The private part of the strategy as one value."""
+        """The private part of the strategy, as one value."""
         return self.state.scheme
 
     @property
     def memory(self) -> Any:
-        """What the server remembers between rounds, made by the scheme."""
+        """The server's memory between rounds, made by the scheme."""
         return self.state.memory
 
     @property
@@ -165,20 +145,20 @@ class UserLevelStrategy(Strategy):
 
     @property
     def spent_epsilon(self) -> float | None:
-        """What the ledger has been charged so far, recorded rounds or not; None when nothing is promised."""
+        """The epsilon charged so far, recorded rounds or not; None without a guarantee."""
         return None if self.state.spent is None else self.state.spent()
 
     @property
     def noise_source(self) -> str:
-        """Where the noise comes from, for people."""
-        return NOISE_SOURCES[self.privacy.noise]
+        """The source of the noise, for people."""
+        return _NOISE_SOURCES[self.privacy.noise]
 
     # Flower's five methods -----------------------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message a node: the model, which of its users answer, and what they compute."""
+        """Return one message a node: the model, the users that answer, and what they compute."""
         part, _ = self.around.place(server_round, self.plan.rounds)
         if part is not None and part is self.around.after:
             arrays = self.wire.record(self.state.released)
@@ -193,7 +173,8 @@ class UserLevelStrategy(Strategy):
                 "wrote last"
             )
         if self.privacy.noise == "secure":
-            self._request = separately(self._request)
+            computation = replace(self._request.computation, separate=True)  # users are computed one by one
+            self._request = replace(self._request, computation=computation)
         request = self._request = with_keys(self._request, self._roster, self.privacy.colluding)
         asked = self._roster.assign(request.users)
         contents = self.wire.contents(arrays, config, [users for _, users in asked], request.computation)
@@ -205,7 +186,7 @@ class UserLevelStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The private step; returns the next iterate (which, for phase-wise strategies, is NOT released).
+        """Take the private step and return the next iterate, which phase-wise strategies do NOT release.
 
         Raises:
             RunFailed: more of the cohort is missing than ``max_missing`` allows.
@@ -219,7 +200,7 @@ class UserLevelStrategy(Strategy):
         return self.wire.record(self.state.x), counts(gathered.missing, gathered.non_finite)
 
     def request_of(self, server_round: int) -> Request | None:
-        """The request of a round of the preparation, the strategy or the last comparison."""
+        """Return the request of a round of the preparation, the strategy or the last comparison."""
         part, index = self.around.place(server_round, self.plan.rounds)
         if part is not None:
             return part.request(index, self.state.constant)
@@ -233,10 +214,9 @@ class UserLevelStrategy(Strategy):
 
     @property
     def _may_ask_lengths(self) -> bool:
-        """Whether nodes may be asked for users' exact lengths, which is a simulation's business.
+        """Nodes may be asked for users' exact lengths: in simulations with a trusted server alone.
 
-        Not where the server is not trusted, where noise is secure, where nodes have to say who their users are (as in a
-        deployment), or where nodes are ordinary Flower clients. Nodes do not trust that: see
+        A deployment has secure noise or requires identities. Nodes check again: see
         `strategies.wire.protocol.answer_message`.
         """
         simulated = self.privacy.noise == "seeded" and not self.require_identities
@@ -257,7 +237,7 @@ class UserLevelStrategy(Strategy):
                 state.take(step, self._coordinates, self.original)
             else:
                 part.charge(request)
-                # Numbers that no round of the strategy's own has.
+                # Round numbers that the strategy's own rounds do not use.
                 noise = partial(self._noise, self.plan.rounds + server_round)
                 step = part.step(index, state.x, state.constant, gathered, noise)
                 part.check_drawn(self.streams.drawn())
@@ -267,27 +247,25 @@ class UserLevelStrategy(Strategy):
             self._begin_prepared()
 
     def _begin_prepared(self) -> None:
-        """Plan anew with what the preparation found, for the same promise, and begin.
-
-        Raises:
-            RunFailed: the promise would be another; no round of the strategy's own has begun.
-        """
+        """Plan the strategy's own rounds with the results of the preparation, for the same guarantee."""
         promised = self.scheme.guarantee
-        # The ledger is new, too: to the one before nothing is charged, and cohorts drawn in secret are new.
+        # Ledger and secret cohorts are new; nothing was charged to the former ledger.
         self.state.begin(self._new_scheme())
         if self.scheme.guarantee != promised:
-            raise RunFailed(f"{self.name} would promise something else with what its preparation found: run without")
+            raise RunFailed(
+                f"{self.name} would promise something else with what its preparation found: run without a preparation"
+            )
         if self._coordinates is not None:
             self.state.x = self.problem.initial()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """No message: metrics computed from users' data are not covered by the guarantee."""
+        """Return no message: metrics computed from users' data are not covered by the guarantee."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing to aggregate."""
+        """Aggregate nothing."""
         return None
 
     def summary(self) -> None:
@@ -318,13 +296,13 @@ class UserLevelStrategy(Strategy):
                 default. Drop-in strategies need it, in the model's own arrays.
             num_rounds: leave out; the plan fixes it, and another number is refused.
             timeout: seconds a round may take before unanswered users count as missing.
-            train_config: drop-in strategies send it to the clients, with "server-round" added; not used otherwise.
+            train_config: sent to the clients by drop-in strategies, with "server-round" added; else not used.
             evaluate_config: not used: clients are not asked to evaluate, for their metrics would leak.
             evaluate_fn: called with (round, arrays of the RELEASED model) before the first and after every round.
             on_round: called with the record of every round.
             roster_timeout: seconds to wait until all n users have a node.
-            keeper: where to keep what the run needs to go on; nothing is kept if not given.
-            resumed: what a killed run with the same settings kept: go on from there.
+            keeper: stores the state from which a killed run can be resumed; no state is stored if not given.
+            resumed: the stored state of a killed run with the same settings.
 
         Returns:
             The released model, the guarantee, one record a round. ``self.result`` holds the same during the run and
@@ -332,8 +310,8 @@ class UserLevelStrategy(Strategy):
 
         Raises:
             BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
-                for drop-in strategies, which keep nothing), the strategy has run before, or what was kept is not such
-                a run's.
+                for drop-in strategies, which cannot resume), the strategy has run before, or the stored state does not
+                fit this run.
             RunFailed: too many users are missing.
         """
         arrays = self.wire.initial(self.original, initial_arrays)
@@ -342,7 +320,9 @@ class UserLevelStrategy(Strategy):
         if self.result.rounds:
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         if not self.wire.repeats and (keeper is not None or resumed is not None):
-            raise BadInput("clients of an ordinary Flower app train at random, so no run goes on: leave keeper out")
+            raise BadInput(
+                "ordinary Flower clients are not deterministic, so such a run cannot be resumed: do not pass keeper"
+            )
         state = self.state
         state.check_declared()
         self.summary()
@@ -351,9 +331,8 @@ class UserLevelStrategy(Strategy):
         self._roster.keys = self.privacy.trust == "sum"
         self._roster.counts = self.about.server_trusted and not self._roster.keys
         self._roster.gather(grid, roster_timeout)
-        result = PrivateResult(
-            arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=self._roster.clipped_samples
-        )
+        clipped = self._roster.clipped_samples
+        result = PrivateResult(arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=clipped)
         state.result, done, secure = result, 0, self.privacy.noise == "secure"
         if resumed is None:
             result.initial_metrics = result.evaluate(evaluate_fn, 0)

@@ -1,7 +1,7 @@
-"""What people tune a clip by: how many users it shortens, how long they are, how loud the noise is beside them.
+"""Figures to tune a clip by: how many users it shortens, how long they are, how loud the noise is beside them.
 
-Exact figures of users' data, which no guarantee covers: notes of them are private, and only simulations ask for them.
-A request asks by ``Computation.lengths``, which `strategies.core.base.UserLevelStrategy` takes off outside simulations.
+They are exact figures of users' data, which no guarantee covers, so they are private facts of simulations alone:
+`strategies.core.base.UserLevelStrategy` removes ``Computation.lengths`` from requests elsewhere.
 """
 
 import math
@@ -17,24 +17,24 @@ CLIP_FACTS: Mapping[str, Fact] = {
     "clipped_share_private": Fact("private", "share of the round's users that the clip shortened; simulations only"),
     "median_length_private": Fact(
         "private",
-        "median l2 norm of the round's users before the clip, about the centre where there is one; simulations only",
+        "median l2 norm of the round's users before the clip, about a centre if the strategy has one; simulations only",
     ),
     "noise_over_signal_private": Fact(
         "private",
         "length that the round's noise is expected to have, over that of the clipped mean before it; simulations only",
     ),
 }
-"""The facts of `clip_facts`: name -> what it is."""
+"""The facts of `clip_facts`, by name."""
 
 
 def clip_facts(gathered: Gathered, clip: float, mean: Vector, noise: float) -> dict[str, float]:
-    """The facts of a round's clip; none where nodes told no lengths.
+    """Return the facts of a round's clip; none where nodes sent no lengths.
 
     Args:
         gathered: the answers.
         clip: l2 norm in force.
         mean: of the clipped vectors, before noise.
-        noise: l2 norm that the noise on it is expected to have.
+        noise: expected l2 norm of the noise on the mean.
     """
     if gathered.lengths is None:
         return {}

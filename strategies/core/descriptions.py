@@ -1,4 +1,4 @@
-"""What follows from a strategy's About: the problem of its small run, and what the numbers of its plans mean."""
+"""Facts that follow from a strategy's `About`: the problem of its small run, and the meanings of its plans' numbers."""
 
 from strategies.core.plan import Plan
 from strategies.core.recipe import Recipe, meanings_of
@@ -10,11 +10,11 @@ RADIUS = 2.0
 
 
 def example_problem(kind: type[Recipe], shape: Shape) -> Problem:
-    """The class's ``example_problem`` for data of this shape, with models within `RADIUS`, where it says no other."""
+    """Build the ``example_problem`` that a strategy declares, for data of this shape, by default within `RADIUS`."""
     section = {"radius": RADIUS, **kind.about.example_problem}
     return PROBLEMS[section["kind"]].model_validate(section).build(shape, seed=0)
 
 
 def explained(recipe: type[Recipe]) -> dict[str, str]:
-    """Name of each number that plans of a strategy show -> what it means."""
+    """Return the meaning of each number that plans of a strategy show, by name."""
     return {**meanings_of(recipe), **Plan.meanings}

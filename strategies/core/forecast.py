@@ -1,8 +1,8 @@
-"""What a plan expects of the model, before any data are seen: the noise of all rounds together, and what it costs.
+"""The forecast of a plan, before any data are seen: the noise of all rounds together, and its excess risk.
 
-The forecast is made for a stand-in: a loss equally curved in all directions, with the trace of the problem's Hessian,
-whose best model is as far from the start as the declared bounds allow. So it is a scale to hold noise against, for no
-population has to be like that; and it decides nothing but what people are told.
+It is made for a stand-in: a loss equally curved in all directions, with the trace of the problem's Hessian, whose best
+model is as far from the start as the declared bounds allow. That is a scale to compare noise with, no property of any
+population; it decides warnings alone.
 """
 
 import math
@@ -10,24 +10,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from strategies.core.noise_forecast import ExcessShare, NoisePath
 from strategies.core.options import StrategyOptions
-from strategies.core.ways import Remaining, Way
 from userdp.problems.base import Problem
 from userdp.problems.landscape import Landscape
 
 HOPELESS = 2.0
-"""Predicted excess risk over the largest of the initial model, from which on a run has to be insisted on."""
+"""Predicted excess risk over the initial model's largest; from here on a run needs ``anyway``."""
 
 DOUBTFUL = 1 / 4
-"""The same for the part of it that noise makes, from which on a plan says that the initial model may be as good: few
-initial models are as bad as they can be."""
+"""The same for the noise's part alone, from which on a plan warns: few initial models are as bad as they can be."""
 
 IDLE = 0.75
-"""The same for the part that steps leave undone, from which on a plan says that they are too short; and for all of it,
-from which on the initial model may be as good, too."""
+"""The same for the part that steps leave undone, from which on a plan warns that they are too few or too short; and for
+the whole, from which on it warns that the initial model may be as good."""
 
 STANDSTILL = 1e-6
-"""Share of the domain's radius; a model that all rounds together cannot move further does not move."""
+"""Share of the domain's radius; a model that all rounds together cannot move further counts as unmoved."""
 
 _CHANGE = (
     "leave out [strategy], which chooses all of this by itself, or bring more users, raise privacy.epsilon, or lower "
@@ -35,32 +34,30 @@ _CHANGE = (
 )
 _ASSUMED = ", were features and targets without declared bounds of size one"
 _MORE = "bring more users or raise privacy.epsilon"
-"""The same where all of this was chosen already."""
+"""The remedy where the strategy chooses everything else itself."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is expected of the released model.
+    """The expected noise and excess risk of the released model.
 
     Attributes:
-        noise: l2 norm that the noise in the model is expected to have, all rounds together; None where it depends on
-            what is found on the way.
-        reach: l2 norm of the longest way that the model can go.
-        stays: whether the model that is released is the initial one.
-        excess: predicted excess risk, of noise and of what the steps leave undone; None where nothing is known of the
-            loss.
-        start: most that the initial model's excess risk can be; the same.
-        undone: what of the excess the steps leave undone, were there no noise.
+        noise: expected l2 norm of the noise in the model, all rounds together; None where it depends on the data.
+        reach: largest l2 distance that the model can go.
+        stays: whether the released model is the initial one.
+        excess: predicted excess risk, of noise and of too short steps; None where nothing is known of the loss.
+        start: largest excess risk of the initial model; None likewise.
+        undone: the part of the excess that the steps leave undone, without noise.
         assumed: whether data have no declared bounds, and the forecast takes them to be of size one.
-        with_constant: whether the loss has a best constant. The initial model says the same of everybody, too, so that
-            constant's excess risk is at most ``start`` as well.
+        with_constant: whether the loss has a best constant. The initial model predicts the same of everybody, too, so
+            that constant's excess risk is at most ``start`` as well.
     """
 
     meanings: ClassVar[Mapping[str, str]] = {
         "predicted_excess": "expected excess risk on a stand-in for data as declared: a scale, no promise",
         "start_excess": "most that the initial model's excess risk can be, and so the best constant's",
         "model_noise": "expected l2 norm of the noise in the released model, all rounds together",
-        "reach": "l2 norm of the longest way that the model can go",
+        "reach": "largest l2 distance that the model can go",
     }
     noise: float | None
     reach: float
@@ -72,23 +69,23 @@ class Forecast:
     with_constant: bool = False
 
     @classmethod
-    def of(cls, problem: Problem, way: Way) -> "Forecast":
-        """For that problem."""
+    def of(cls, problem: Problem, path: NoisePath) -> "Forecast":
+        """Make the forecast of a path for a problem."""
         lies, p, radius = problem.landscape, problem.dimension, problem.domain.radius
         farthest = radius * math.sqrt(p)
         curvature = (lies.trace + lies.pull) / p if lies and math.isfinite(lies.trace) else 0.0
-        if isinstance(way, Remaining):
-            made, lost = cls(None, farthest), way.share * lies.start if lies else math.inf
+        if isinstance(path, ExcessShare):
+            made, lost = cls(None, farthest), path.share * lies.start if lies else math.inf
         else:
-            deviation = way.noise(curvature)
-            if not curvature and 0 < way.reach < math.inf:
-                # A loss without curvature is descended far beyond the walls, which cut noise as much as the way.
-                deviation *= min(1.0, farthest / way.reach)
-            made = cls(deviation * math.sqrt(p), min(way.reach, farthest), way.stays)
+            deviation = path.noise(curvature)
+            if not curvature and 0 < path.reach < math.inf:
+                # Without curvature steps lead far beyond the domain, and projection shortens noise and steps alike.
+                deviation *= min(1.0, farthest / path.reach)
+            made = cls(deviation * math.sqrt(p), min(path.reach, farthest), path.stays)
             lost = lies.of_noise(deviation) if lies else math.inf
         if lies is None or not (math.isfinite(lies.start) and math.isfinite(lost)):
             return made
-        undone = lies.start * _undone(way, lies, curvature, p, radius)
+        undone = lies.start * _undone(path, lies, curvature, p, radius)
         return replace(
             made,
             excess=lost + undone,
@@ -100,15 +97,15 @@ class Forecast:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the model is expected to be far worse than the initial one can be, on data as declared."""
+        """The model is expected to be far worse than the initial one can be, on data as declared."""
         if self.excess is None or self.start is None:
             return False
         if self.assumed and self.noise is not None:
-            return False  # sizes taken for granted refuse nothing; a share of the start's risk needs none
+            return False  # assumed sizes refuse no run; an ExcessShare needs no sizes
         return self.excess >= HOPELESS * self.start
 
     def numbers(self) -> dict[str, float | None]:
-        """What people are shown of it."""
+        """Return the numbers that people are shown."""
         return {
             "predicted_excess": self.excess,
             "start_excess": self.start,
@@ -117,7 +114,7 @@ class Forecast:
         }
 
     def warnings(self) -> tuple[str, ...]:
-        """What speaks against the run, and what to change."""
+        """Return the warnings against the run, with their remedies."""
         if self.stays:
             return (
                 "with one round, the average of the points at which gradients are taken is the initial model: the "
@@ -125,7 +122,7 @@ class Forecast:
                 "strategy.rounds",
             )
         if self.excess is None or self.start is None:
-            return self._lost_way()
+            return self._louder_than_steps()
         idle = self.undone >= IDLE * self.start
         noisy = self.excess - self.undone >= DOUBTFUL * self.start or (self.excess >= IDLE * self.start and not idle)
         if noisy or self.hopeless:
@@ -138,7 +135,7 @@ class Forecast:
             )
         if not idle:
             return ()
-        return self._lost_way() or (
+        return self._louder_than_steps() or (
             f"the steps are too few or too short: they leave about {self.undone / self.start:.0%} of the initial "
             "model's excess risk, were there no noise at all. Take more strategy.rounds or longer steps, or leave out "
             "[strategy], which chooses all of this by itself",
@@ -146,22 +143,20 @@ class Forecast:
 
     @property
     def _idle(self) -> str:
-        """What needs no features."""
         return "the initial model, and so of the best constant," if self.with_constant else "the initial model"
 
-    def _lost_way(self) -> tuple[str, ...]:
-        """That noise goes further than the steps can, if so."""
+    def _louder_than_steps(self) -> tuple[str, ...]:
         if self.noise is None or self.noise < self.reach:
             return ()
         return (
-            f"the noise in the model (norm {self.noise:.3g}, all rounds together) is longer than the longest way "
-            f"that the model can go ({self.reach:.3g}): {_CHANGE}",
+            f"the noise in the model (norm {self.noise:.3g}, all rounds together) is longer than the largest "
+            f"distance that the model can go ({self.reach:.3g}): {_CHANGE}",
         )
 
 
-def _undone(way: Way, lies: Landscape, curvature: float, dimension: int, radius: float) -> float:
-    """What share of the initial model's excess risk the steps would leave, were there no noise."""
-    steps = way.course if isinstance(way, Remaining) else way
+def _undone(path: NoisePath, lies: Landscape, curvature: float, dimension: int, radius: float) -> float:
+    """Return the share of the initial model's excess risk that the steps leave, without noise."""
+    steps = path.steps if isinstance(path, ExcessShare) else path
     distance = min(math.sqrt(2 * lies.start / (dimension * curvature)) if curvature else math.inf, radius)
     if steps is None or not 0 < distance < math.inf:
         return 0.0
@@ -170,7 +165,7 @@ def _undone(way: Way, lies: Landscape, curvature: float, dimension: int, radius:
 
 
 def standstill(problem: Problem, options: StrategyOptions, rounds: int, numbers: Mapping[str, Any]) -> Iterator[str]:
-    """A warning where a default step is so small, as certified bounds are so large, that nothing would move."""
+    """Warn where certified bounds are so large, and a default step so small, that the model would not move."""
     radius, gradient = problem.domain.radius, problem.certificate.first_gradient
     if gradient is None or math.isinf(radius):
         return

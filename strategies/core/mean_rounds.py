@@ -1,4 +1,4 @@
-"""Rounds that release the noisy mean of what a cohort's users send, and follow it: most strategies are these."""
+"""Rounds that release the noisy mean of a cohort's vectors, and follow it; most strategies consist of these."""
 
 import math
 from abc import ABC, abstractmethod
@@ -23,11 +23,7 @@ from userdp.state import Stateful
 
 
 class Descent(Stateful, ABC):
-    """The memory of a server that steps by released gradients, at a step size.
-
-    Args:
-        rate: step size.
-    """
+    """The memory of a server that steps by released gradients, at a step size."""
 
     given: ClassVar[tuple[str, ...]] = ("rate",)
 
@@ -36,7 +32,7 @@ class Descent(Stateful, ABC):
 
     @abstractmethod
     def step(self, x: Vector, gradient: Vector, deviation: float) -> Vector:
-        """(p,) the next model, before it is projected on the domain.
+        """Return the (p,) next model, before it is projected on the domain.
 
         Args:
             x: (p,) the model at which the gradient was taken.
@@ -54,11 +50,11 @@ class PlainDescent(Descent):
 
 
 class AveragedDescent(PlainDescent):
-    """A `PlainDescent` that hands out another model than the point where the next gradient is taken."""
+    """A `PlainDescent` whose released model is not the point where the next gradient is taken."""
 
     @abstractmethod
     def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
-        """(p,) where the next gradient is taken, and (p,) the model to hand out, after a step from ``x``."""
+        """Return the (p,) point of the next gradient and the (p,) released model, after a step from ``x``."""
 
 
 class CorrelatedDescent(Descent):
@@ -66,16 +62,16 @@ class CorrelatedDescent(Descent):
 
     @abstractmethod
     def release(self, mean: Vector, noise: NoiseSource) -> Vector:
-        """(p,) what is followed after this round's mean, with fresh noise of the round."""
+        """Return the (p,) vector to follow after this round's mean, with fresh noise of the round."""
 
 
 def as_is(released: Vector) -> Vector:
-    """The released mean, followed like a gradient."""
+    """Return the released mean, to be followed like a gradient."""
     return released
 
 
 def nothing(mean: Vector, bounded: Vector) -> Mapping[str, float]:
-    """No facts."""
+    """Return no facts."""
     return {}
 
 
@@ -84,20 +80,18 @@ class MeanRounds(Scheme):
     """A `Scheme` of noisy means over a public divisor, each followed by a step; ``new_memory`` makes a `Descent`.
 
     Attributes:
-        domain: of models.
-        sampler: who takes part in each round.
-        query: what users are asked in a round, from its index.
-        divisor: public number that the sum of what they send is divided by.
+        sampler: draws the cohorts.
+        query: from a round's index to the users' computation.
+        divisor: public number that the users' sum is divided by.
         mechanism: of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes
             add the noise.
-        rate: step size.
-        clip_norm: l2 norm that what each user sends is clipped to; infinite where it is not.
+        clip_norm: l2 norm that each user's vector is clipped to; infinite for no clip.
         mean: from the sum to the mean; None for a division by ``divisor``.
-        bound: what is done to the mean before its noise.
-        gradient: what is followed, from the released mean; costs no privacy.
-        centre: what ``gradient`` gets, from a round's index and a release of several means; None where it holds one.
-        noise: l2 norm that the noise of a mean is expected to have.
-        deviation_fact: the name under which a round notes its noise; None where it does not.
+        bound: bounds the mean before its noise.
+        gradient: from the released mean to the vector that is followed; costs no privacy.
+        centre: from a round's index and a release of several means to one; None where it holds one.
+        noise: expected l2 norm of the noise of a mean.
+        deviation_fact: name of the fact of a round's noise; None for no such fact.
         noted: further facts, from the mean before and after ``bound``.
     """
 
@@ -123,14 +117,14 @@ class MeanRounds(Scheme):
             RunFailed: a user could move the mean by more than the noise is made for.
         """
         asked, promised = self.query(index), self.guarantee
-        # Clips of single samples, and a bound on the mean, have proofs of their own.
+        # Clips of single samples, and bounded means, have proofs of their own.
         plain = self.bound is as_is and self.mean is None and not isinstance(self.sampler, PoissonSamples)
         if self.mechanism is not None and plain and promised.holds and promised.unit == "user":
             check_covered(asked, self.mechanism, self.divisor, promised.relation)
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Descent, noise: Noise) -> Step:
-        """See `Scheme`. Where a node of a masked sum fell silent, nothing is released."""
+        """See `Scheme`; if a node of a masked sum fell silent, nothing is released."""
         if gathered.lost:
             return Step(x, x, {"lost": 1.0})
         mean = gathered.values / self.divisor if self.mean is None else self.mean(gathered.values)
@@ -162,7 +156,7 @@ class Runs(Scheme):
     rounds_of_each: int
 
     def run(self, index: int) -> Scheme:
-        """The one that round ``index`` belongs to."""
+        """Return the scheme of round ``index``."""
         return self.runs[index // self.rounds_of_each]
 
     def ask(self, index: int, memory: Stateful | None) -> Request | None:
@@ -182,17 +176,12 @@ def check_covered(
     *,
     number: bool = False,
 ) -> None:
-    """Compare how far a user can move the mean of what is asked with the sensitivity that its noise is made for.
+    """Compare how far a user, protected as a whole, can move the mean with the sensitivity of its mechanism.
 
-    Args:
-        asked: of users, who are protected as a whole; a statistic beside their vectors has noise of its own.
-        number: whether the mean is that of the statistic.
-        mechanism: of the mean.
-        divisor: of the sum, public.
-        relation: which neighbours.
+    A statistic beside the users' vectors has noise of its own; ``number`` says that the mean is the statistic's.
 
     Raises:
-        RunFailed: a user could move it by more.
+        RunFailed: a user could move the mean by more.
     """
     if isinstance(mechanism, LaplaceMechanism):
         moved, covered = asked.sensitivity(relation, order=1, weight=0.0), mechanism.sensitivity
@@ -209,7 +198,7 @@ def check_covered(
 
 
 def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
-    """The numbers of a plan about its sampler: participations of a user, and the guarantee for replacing a user."""
+    """Return a plan's numbers about its sampler: participations, and the guarantee for replacing a user."""
     numbers: dict[str, Number] = {}
     if isinstance(sampler, DisjointBatches):
         numbers["participations"] = sampler.epochs

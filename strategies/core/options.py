@@ -1,4 +1,4 @@
-"""Settings that strategies share."""
+"""Settings that several strategies have."""
 
 from abc import abstractmethod
 from collections.abc import Collection
@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 class StrategyOptions(BaseModel):
     """Settings that every strategy has.
 
-    A subclass that declares an option of its bases anew, with another default, range or meaning, says so:
+    A subclass that declares an option of its bases anew, with another default, range or meaning, names it:
     ``class MyOptions(ClippedOptions, restates={"clip_norm"})``.
 
     Raises:
-        TypeError: when a class is made that declares one anew without saying so, or says so of another.
+        TypeError: the class declares an option anew without naming it, or names another.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -39,7 +39,7 @@ class StrategyOptions(BaseModel):
 
 
 class RelationOptions(StrategyOptions):
-    """Settings of strategies that can promise for either neighbouring relation."""
+    """Settings of strategies that support either neighbouring relation."""
 
     relation: Literal["replace_one", "add_or_remove"] = Field(
         "replace_one",
@@ -48,28 +48,27 @@ class RelationOptions(StrategyOptions):
 
 
 CLIP_WIDTH = 1.5
-"""Clip over the typical length of what is clipped, where that is found on the way."""
-
+"""Clip over the typical length of what is clipped, where a preparation measures that."""
 
 REACH = 10.0
 """Lengths of the first gradient that clipped gradients of all rounds together reach, where steps are whole."""
 
-WAY = 5.0
-"""Sum of all steps, in units of those over the curvature: what is left of a distance is e^-5."""
+CONTRACTION = 5.0
+"""Sum of all steps, in units of those over the curvature: the steps leave e^-5 of a distance."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a `Preparation` tells of users' gradients, in the coordinates that follow.
+    """A preparation's results about users' gradients, in the coordinates that the strategy works in.
 
     Attributes:
-        length: typical l2 norm of a user's at the start.
+        length: typical l2 norm of a user's gradient at the start.
         dimension: p.
         rate: step size that fits the mean gradient.
         own_rate: the same for steps of single users; a user's few samples may be p times as curved as all users'.
         samples: fewest of a user, public.
         learnt: whether coordinates were learnt; else they are the model's own, and steps those of certificates.
-        whole: whether a certified step is the whole way to where the gradient vanishes, so that gradients soon shrink.
+        whole: whether a certified step leads to where the gradient vanishes, so that gradients soon shrink.
     """
 
     length: float
@@ -81,27 +80,27 @@ class Found:
     whole: bool = False
 
     def clip(self, rounds: int) -> float:
-        """A clip for all of so many rounds."""
+        """Return one clip for so many rounds."""
         return self.length * (min(CLIP_WIDTH, REACH / rounds) if self.whole else CLIP_WIDTH)
 
     def steps(self, rounds: int, clip: float = 1.0) -> dict[str, float]:
-        """Steps for so many rounds, along sums of vectors that are ``clip`` times as long as gradients.
+        """Return the step size for so many rounds, along means of vectors ``clip`` times as long as gradients.
 
-        As short as leaves enough of the way behind, for the shorter they are the more of the noise they average out.
-        Nothing where coordinates are the model's own: certified steps may be short enough.
+        Shorter steps average more of the noise; these are as short as reaching the best model allows. Empty where
+        coordinates are the model's own: certified steps may be short enough.
         """
-        return {"learning_rate": min(1.0, WAY / rounds) * self.rate / clip} if self.learnt else {}
+        return {"learning_rate": min(1.0, CONTRACTION / rounds) * self.rate / clip} if self.learnt else {}
 
 
 class PreparedOptions(StrategyOptions):
-    """Settings of strategies that may work in coordinates, and with clips, which a `Preparation` finds.
+    """Settings of strategies that may work in the coordinates, and with the clips, of a `Preparation`.
 
-    Nothing that such a strategy promises rests on a certificate.
+    Their guarantees rest on no certificate.
     """
 
     found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate")
-    """The settings that a preparation finds: whoever gives one wants no preparation."""
+    """The settings that a preparation finds; giving one of them excludes a preparation."""
 
     @abstractmethod
     def found(self, found: Found) -> dict[str, float]:
-        """The settings that follow, by name."""
+        """Return the settings that follow from a preparation's results, by name."""

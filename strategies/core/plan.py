@@ -1,38 +1,42 @@
-"""The plan: every number of a run, fixed before any data is seen."""
+"""The plan: every number of a run, fixed before any data is seen; and how its budget is divided."""
 
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from strategies.core.around import Around
+from strategies.core.around import Around, LastComparison, Preparation
 from strategies.core.forecast import Forecast, standstill
-from strategies.core.options import StrategyOptions
+from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Scheme
-from strategies.core.secure_noise import SECURE_ASSUMPTIONS
+from userdp.accounting import Privacy, Unit
 from userdp.accounting.guarantee import Guarantee
-from userdp.errors import RunFailed
+from userdp.errors import BadInput, RunFailed
+
+_OPERATING_SYSTEM = "noise comes from the operating system's randomness, which nobody can predict"
+
+SECURE_ASSUMPTIONS: dict[Unit, tuple[str, ...]] = {
+    "user": (_OPERATING_SYSTEM, "users are computed one by one, and equal data give equal bits"),
+    "sample": (_OPERATING_SYSTEM, "the last bits of a sample's gradient do not depend on the user's other samples"),
+}
+"""The assumptions of secure noise, by the unit of privacy."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a strategy is going to do.
+    """The numbers of a run, fixed before any data is seen; ``meanings`` explains the others.
 
     Attributes:
-        strategy: its name.
-        rounds: exchanges with the nodes.
         cohort: users a round (the largest, where it varies).
-        users: n, public.
-        users_needed: the fewest users with which this plan would still be accepted.
-        guarantee: what the run will promise once all rounds are done.
-        noise: l2 norm that the noise in the final release (or in one round's gradient) is expected to have; None where
-            the strategy does not state it.
-        signal: l2 norm that the thing it is added to can have, noise above which drowns the signal; infinite without a
-            limit, None where the strategy does not state it.
+        guarantee: the promise of the run once all rounds are done.
+        noise: expected l2 norm of the noise in the final release (or in one round's gradient); None where the strategy
+            does not state it.
+        signal: largest l2 norm of what the noise is added to; infinite without a limit, None where the strategy does
+            not state it. Louder noise drowns the signal.
         pass_probability: lower bound on passing every test if the declared deviation is true; None without a test.
-        forecast: what is expected of the released model; None for strategies that cannot tell.
+        forecast: the expected released model; None without a forecast.
         numbers: everything else worth printing, name -> value.
         warnings: sentences.
     """
@@ -48,7 +52,7 @@ class Plan:
         "initial_model": "public model from which training starts (a warm start); nothing is predicted from there",
         **Forecast.meanings,
     }
-    """Of those of its own fields that people are shown; a strategy declares what its ``numbers`` mean."""
+    """The meanings of the fields that people are shown; `strategies.core.about` has those of ``numbers``."""
 
     strategy: str
     rounds: int
@@ -65,18 +69,18 @@ class Plan:
 
     @property
     def drowned(self) -> bool:
-        """Whether the noise is expected to drown the signal."""
+        """The noise is expected to drown the signal."""
         return self.noise is not None and self.signal is not None and self.noise >= self.signal
 
     def stated(self, name: str) -> object:
-        """The value of a field in words for people where it is no number."""
+        """Return the value of a field, in words where it is no number."""
         value = getattr(self, name)
         if value is None:
             return "not stated"
         return "no limit" if value == math.inf else value
 
     def check_spent(self, epsilon: float | None) -> None:
-        """Compare what a whole run has spent, None for nothing to account, with what this promises.
+        """Compare the epsilon that a whole run has spent, None without accounting, with the plan's promise.
 
         Raises:
             RunFailed: it has spent more: its model must not be used under this guarantee.
@@ -88,15 +92,15 @@ class Plan:
             )
 
     def tell(self, log: logging.Logger) -> None:
-        """Log what is going to be done, what it promises and what speaks against it."""
+        """Log the rounds, the guarantee and the warnings."""
         log.info("%s: %d rounds of %d of %d users", self.strategy, self.rounds, self.cohort, self.users)
         log.info("%s", self.guarantee.sentence())
         for warning in self.warnings:
             log.warning("%s", warning)
 
     def __repr__(self) -> str:
-        sizes = {name: self.stated(name) for name in ("noise", "signal")}
-        noise, signal = (f"{size:.4g}" if isinstance(size, float) else size for size in sizes.values())
+        sizes = (self.stated("noise"), self.stated("signal"))
+        noise, signal = (f"{size:.4g}" if isinstance(size, float) else size for size in sizes)
         lines = [
             f"{self.strategy}: {self.rounds} rounds of {self.cohort:,} of {self.users:,} users, at least "
             f"{self.users_needed:,} needed",
@@ -107,16 +111,10 @@ class Plan:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
+        names = ("strategy", "rounds", "cohort", "users", "users_needed", "noise", "signal", "drowned")
         return {
-            "strategy": self.strategy,
-            "rounds": self.rounds,
-            "cohort": self.cohort,
-            "users": self.users,
-            "users_needed": self.users_needed,
-            "noise": self.noise,
-            "signal": self.signal,
-            "drowned": self.drowned,
+            **{name: getattr(self, name) for name in names},
             "pass_probability": self.pass_probability,
             "forecast": None if self.forecast is None else self.forecast.numbers(),
             "numbers": dict(self.numbers),
@@ -126,7 +124,7 @@ class Plan:
 
 
 def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Around) -> Plan:
-    """The scheme in numbers, with the forecast and all that comes before and after the strategy's own rounds."""
+    """Return the plan of a scheme, with its forecast and its extra rounds."""
     outline = scheme.outline
     forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
     rounds, guarantee, numbers = around.plan(outline.rounds, scheme.guarantee, outline.numbers)
@@ -148,4 +146,57 @@ def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Arou
             *standstill(given.problem, options, outline.rounds, outline.numbers),
             *(() if forecast is None else forecast.warnings()),
         ),
+    )
+
+
+def divided(
+    options: StrategyOptions,
+    objection: str | None,
+    given: Given,
+    preparation: type[Preparation] | None,
+    *,
+    compare: bool,
+) -> tuple[Privacy, Around]:
+    """Divide a budget into (the rest for the strategy's own rounds, the extra rounds).
+
+    ``objection`` says why a last comparison makes no sense for the strategy; None where it does.
+
+    Raises:
+        BadInput: the strategy, or its nodes, do not support the extra rounds.
+    """
+    before = after = None
+    wanted = compare or preparation is not None
+    if wanted and not given.wire.asks_more:
+        raise BadInput(
+            "compare_with_initial and preparation ask users for more than a step of training, which clients of an "
+            "ordinary Flower app cannot answer: leave them out"
+        )
+    if wanted and given.privacy.trust == "sum":
+        raise BadInput(
+            "privacy.trust = 'sum': compare_with_initial and preparation ask for sums without noise, with which the "
+            "server would have to be trusted; leave them out"
+        )
+    privacy = given.privacy
+    if compare:
+        if objection is not None:
+            raise BadInput(f"output.compare_with_initial = true: {objection}; leave it out for {given.strategy}")
+        privacy, after = LastComparison.within(privacy, given.users)
+    if preparation is not None:
+        privacy, before = _prepared(preparation, options, replace(given, privacy=privacy))
+    return privacy, Around(before, after)
+
+
+def _prepared(kind: type[Preparation], options: StrategyOptions, given: Given) -> tuple[Privacy, Preparation]:
+    problem, privacy = given.problem, given.privacy
+    share = kind.share(problem)
+    own = replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta)
+    left = replace(privacy, epsilon=privacy.epsilon - own.epsilon, delta=privacy.delta - own.delta)
+    # Calibration is expensive, and most strategies do not support a preparation.
+    if isinstance(options, PreparedOptions):
+        made = kind(problem, given.public, own, given.seed)
+        if options.found(made.found()[1]):
+            return left, made
+    raise BadInput(
+        f"preparation = 'learn': nothing that {given.strategy} needs can be found on the way for problem.kind = "
+        f"{problem.name!r}; leave it out"
     )

@@ -1,4 +1,4 @@
-"""What everybody may know of the users, and what a strategy is built from."""
+"""Public facts about the users, and everything that a recipe makes its scheme from."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class PublicFacts:
         users: n.
         min_samples: fewest samples that a user holds.
         max_samples: most samples that a user holds (contribution bound).
-        samples: N, samples of all users together; needed by sample-level strategies, which divide by it.
+        samples: N, samples of all users together; sample-level strategies divide by it.
     """
 
     users: int
@@ -40,7 +40,7 @@ class PublicFacts:
             raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
 
     def declared(self, fact: str, strategy: str) -> int:
-        """A number that a strategy cannot do without.
+        """Return a fact that a strategy needs.
 
         Raises:
             BadInput: it is not declared.
@@ -51,26 +51,22 @@ class PublicFacts:
         return int(value)
 
     def records(self, unit: Unit, strategy: str) -> int:
-        """How many users, or samples, there are: whichever are protected.
+        """Return the number of protected records: users, or samples.
 
         Raises:
-            BadInput: samples are, and their number is not declared.
+            BadInput: samples are protected, and their number is not declared.
         """
         return self.users if unit == "user" else self.declared("samples", strategy)
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a recipe makes its scheme from; no users' data.
+    """Everything that a recipe makes its scheme from; no users' data.
 
     Attributes:
-        strategy: its name, for errors.
         adversary: who may see what and who is trusted, as the strategy declares.
-        problem: the loss to minimise, in the coordinates that the strategy works in.
-        public: public facts about the users.
         privacy: the budget of the strategy's own rounds.
         seed: of sampling and of simulated noise.
-        wire: how models and answers travel.
         noise: opens the noise of (round, purpose) once; for what a checkpoint restores.
     """
 
@@ -95,7 +91,7 @@ class Given:
 
     @property
     def secure(self) -> bool:
-        """Whether noise comes from the operating system."""
+        """Noise comes from the operating system."""
         return self.privacy.noise == "secure"
 
     @property
@@ -105,11 +101,11 @@ class Given:
 
     @property
     def default_step(self) -> float:
-        """1 / curvature; one half where nothing bounds the curvature, or the loss is linear."""
+        """The step size 1 / curvature; one half where nothing bounds the curvature, or the loss is linear."""
         return 1 / (self.problem.curvature or 2.0)
 
     def promise(self, epsilon: float, accountant: str, assumptions: Iterable[str]) -> Guarantee:
-        """The guarantee of a scheme under replace-one, for the unit asked for."""
+        """Return the guarantee of a scheme under replace-one, for the budget's unit."""
         return Guarantee(
             unit=self.privacy.unit,
             relation="replace_one",
@@ -122,24 +118,26 @@ class Given:
         )
 
     def mean_mechanism(self, sampler: Sampler, clip_norm: float) -> GaussianMechanism:
-        """Of the mean of a cohort's vectors of l2 norm at most ``clip_norm``, with noise as the sampler calibrates it.
+        """Return the mechanism of the mean of a cohort's vectors of l2 norm at most ``clip_norm``.
 
         Raises:
             BadInput: the sampler cannot keep to the budget.
         """
-        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        return GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier)
+        return mean_mechanism(sampler, clip_norm, sampler.calibrate(self.privacy.epsilon, self.privacy.delta))
 
     def accounted(self, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...] | None = None) -> dict[str, Any]:
-        """The guarantee and the ledger, as fields of a `Scheme`, of rounds that one sampler draws and accounts.
+        """Return the fields ``guarantee`` and ``ledger`` of a `Scheme` whose rounds one sampler draws and accounts.
 
-        Args:
-            sampler: who takes part.
-            multiplier: noise over sensitivity.
-            rests_on: assumptions beyond the sampler's own; those of clipping on this wire if not given.
+        ``multiplier`` is noise over sensitivity; ``rests_on`` holds assumptions beyond the sampler's own, by default
+        those of clipping on this wire.
         """
         rests_on = self.wire.clipping if rests_on is None else rests_on
         return {
             "guarantee": sampler.guarantee(multiplier, self.privacy.delta, self.adversary, rests_on),
             "ledger": partial(sampler.ledger, multiplier),
         }
+
+
+def mean_mechanism(sampler: Sampler, clip_norm: float, multiplier: float) -> GaussianMechanism:
+    """Return the mechanism of the mean of a cohort's vectors of l2 norm at most ``clip_norm``."""
+    return GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier)

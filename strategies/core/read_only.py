@@ -1,4 +1,4 @@
-"""Attributes that hold vectors which nobody can change in place."""
+"""Attributes that hold vectors which cannot be changed in place."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from userdp.arrays.types import Vector
 
 
 def frozen(x: Vector) -> Vector:
-    """A copy that refuses to be written to."""
+    """Return a copy that refuses to be written to."""
     kept = x.copy(order="K")
     kept.flags.writeable = False
     return kept
@@ -14,9 +14,6 @@ def frozen(x: Vector) -> Vector:
 
 class ReadOnly:
     """An attribute of a class: a vector that is assigned is copied, and the copy refuses to be written to.
-
-    A model that was sent, released or kept for a later comparison stays what it was, whatever is done with the array
-    that it came from, and whoever is handed it.
 
     >>> import numpy as np
     >>> class Run:

@@ -1,4 +1,4 @@
-"""A strategy as a recipe: its settings, what it says about itself, and how it makes its scheme."""
+"""A strategy as a recipe: its settings, its declarations, and the method that makes its scheme."""
 
 import inspect
 import re
@@ -15,7 +15,6 @@ from strategies.core.about import MEANINGS, NOTES, About, Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Scheme
-from strategies.core.secure_noise import check_noise
 from userdp.accounting import Privacy
 from userdp.errors import BadInput
 
@@ -27,34 +26,34 @@ class Recipe(StrategyOptions):
     `strategies.UserLevelStrategy` that runs it. The docstring of a recipe states its *Formal guarantees*.
 
     Attributes:
-        about: what the strategy says about itself; bases of a family have none.
+        about: the strategy's declarations; base classes of a family have none.
     """
 
     about: ClassVar[About]
 
     def __new__(cls, *given: Any, **settings: Any) -> Any:
-        """A recipe; with a problem, public facts and a budget the strategy that runs it."""
+        """Make a recipe; or, with a problem, public facts and a budget, the strategy that runs it."""
         if not given and "problem" not in settings:
             return super().__new__(cls)
-        # The loop imports recipes, which it runs; looked up by name, so that recipes do not import it.
+        # The loop imports recipes, so they look it up by name.
         loop = import_module("strategies.core.base").UserLevelStrategy
         of_run = {name: settings.pop(name) for name in signature(loop).parameters if name in settings}
         return loop(cls.parsed(settings), *given, **of_run)
 
     @abstractmethod
     def scheme(self, given: Given) -> Scheme:
-        """Who takes part, what is done to their data and what it costs, from public facts alone.
+        """Make the scheme, from public facts alone.
 
         Raises:
-            BadInput: there is no such scheme: a setting does not suit the others, the loss or the budget.
+            BadInput: a setting does not suit the others, the loss or the budget.
         """
 
     @classmethod
     def __pydantic_init_subclass__(cls, **more: Any) -> None:
-        """Refuse a strategy that leaves out or misspells what others ask of it.
+        """Refuse a strategy that leaves out or misspells a declaration.
 
         Raises:
-            BadInput: names the class, what is wrong and the remedy.
+            BadInput: names the class, the fault and the remedy.
         """
         super().__pydantic_init_subclass__(**more)
         if "about" in vars(cls) and (fault := next(_faults(cls), None)) is not None:
@@ -62,7 +61,7 @@ class Recipe(StrategyOptions):
 
     @classmethod
     def parsed(cls, settings: Mapping[str, Any]) -> Self:
-        """The recipe of these settings.
+        """Make the recipe of these settings.
 
         Raises:
             BadInput: names the setting, the value and what is allowed.
@@ -78,7 +77,7 @@ class Recipe(StrategyOptions):
 
 
 def _faults(recipe: type[Recipe]) -> Iterator[str]:
-    """What is wrong with the class of a strategy, each with its remedy."""
+    """Yield the faults of a strategy's class, each with its remedy."""
     about = recipe.about
     if not isinstance(about, About):
         yield f"declares about = {about!r}: make it an About(name=..., ...)"
@@ -97,17 +96,17 @@ def _faults(recipe: type[Recipe]) -> Iterator[str]:
 
 
 def meanings_of(recipe: type[Recipe]) -> dict[str, str]:
-    """Name of a plan's number -> what it means."""
+    """Return the meanings of a plan's numbers, by name."""
     return {**MEANINGS, **recipe.about.meanings}
 
 
 def notes_of(recipe: type[Recipe]) -> dict[str, Fact]:
-    """Name of a round's fact -> what it is."""
+    """Return the facts of a strategy's rounds, by name."""
     return {**NOTES, **recipe.about.notes}
 
 
 def guarantees(recipe: type[Recipe]) -> str:
-    """The strategy's *Formal guarantees* as its docstring has them, to the end of their *Assumptions*."""
+    """Return the *Formal guarantees* of the strategy's docstring, to the end of their *Assumptions*."""
     text = inspect.getdoc(recipe) or ""
     _, _, after = text.partition("*Formal guarantees.*")
     stated = re.match(r".*?\*Assumptions\.\*.*?(?=\n\n|\Z)", after, flags=re.DOTALL)
@@ -115,15 +114,15 @@ def guarantees(recipe: type[Recipe]) -> str:
 
 
 def documentation(recipe: type[Recipe]) -> str:
-    """The same in one line."""
+    """Return the strategy's formal guarantees in one line."""
     return " ".join(guarantees(recipe).split())
 
 
 def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
-    """Refuse a budget of a kind that the strategy cannot keep to.
+    """Refuse a budget of a kind that the strategy does not support.
 
     Raises:
-        BadInput: says which can be kept to.
+        BadInput: names the kinds that it supports.
     """
     about = recipe.about
     privacy.check_population(users)
@@ -136,7 +135,11 @@ def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
         raise BadInput(
             f"privacy.delta = 0: {about.name} cannot promise pure privacy; set a delta well below 1/n = {1 / users:g}"
         )
-    check_noise(privacy, about.name, about.without_secure_noise)
+    if privacy.noise == "secure" and about.without_secure_noise is not None:
+        raise BadInput(
+            f"privacy.noise = 'secure': {about.name} has no proof for it, because {about.without_secure_noise}; use "
+            "recentred_clipping or another clipping strategy, or noise = 'seeded' for a simulation"
+        )
     if privacy.trust == "sum" and not about.masked:
         raise BadInput(
             f"privacy.trust = 'sum': {about.name} does not work on sums that nodes make noisy and mask; use "

@@ -1,4 +1,4 @@
-"""What a strategy hands back: the released model, the guarantee, one record a round."""
+"""The result of a strategy: the released model, the guarantee, one record a round."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -11,22 +11,24 @@ from flwr.serverapp.strategy import Result
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 
+_COUNTS = ("missing_users_private", "non_finite_users_private")
+
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
-"""From (round, arrays of a model) to its metrics."""
+"""A function from (round, arrays of a model) to its metrics."""
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What one round left behind, for progress bars and rounds.parquet.
+    """The record of a round, for progress bars and rounds.parquet.
 
     Counts of users are exact, for the holder of the data alone: files call them ``..._private``.
 
     Attributes:
         round: counted from 1.
         seconds: wall time of the round without evaluation.
-        missing_users: users that did not answer.
+        missing_users: users without an answer.
         non_finite_users: users whose row was not finite.
-        spent: computes what the ledger said after the round; None without a guarantee. `spent_epsilon` calls it once.
+        spent: computes the epsilon charged after the round; None without a guarantee. `spent_epsilon` calls it once.
         facts: strategy-specific numbers (score, threshold, noise, ...); names ending in ``_private`` are not released.
         metrics: of the released model, from ``evaluate_fn``.
     """
@@ -41,36 +43,36 @@ class RoundRecord:
 
     @cached_property
     def spent_epsilon(self) -> float | None:
-        """What the ledger said after the round; None without a guarantee. Computed when it is first asked for."""
+        """The epsilon charged after the round; None without a guarantee. Computed on first use."""
         return None if self.spent is None else self.spent()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, with what was spent."""
+        """Return plain values, with the epsilon in the place of ``spent``."""
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, "spent": self.spent_epsilon}
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "RoundRecord":
-        """From what `as_dict` gave."""
+        """Make a record from the values of `as_dict`."""
         spent = values["spent"]
         return cls(**{**values, "spent": None if spent is None else partial(float, spent)})
 
 
 def counts(missing: int, non_finite: int) -> MetricRecord:
-    """What nodes' replies came to."""
-    return MetricRecord({"missing_users_private": missing, "non_finite_users_private": non_finite})
+    """Return the counts of a round as Flower's metrics."""
+    return MetricRecord(dict(zip(_COUNTS, (missing, non_finite), strict=True)))
 
 
 @dataclass
 class PrivateResult(Result):
-    """Flower's `Result` with what userdp adds.
+    """Flower's `Result` with the guarantee and records of userdp.
 
     Attributes:
-        guarantee: what was promised, for the rounds that were run.
+        guarantee: the promise for the rounds that were run.
         rounds: one record a round.
         initial_metrics: ``evaluate_fn`` at the initial model.
         clipped_samples: samples that nodes had to clip into the declared bounds; exact, for the holder of the data
-            alone, as the counts of users are.
-        constant: (p,) the best constant that was released on the way; None where none was.
+            alone.
+        constant: (p,) the best constant model that was released; None where none was.
     """
 
     guarantee: Guarantee = field(default_factory=lambda: Guarantee.none("nothing was run"))
@@ -90,17 +92,12 @@ class PrivateResult(Result):
         facts: dict[str, float],
         evaluate: Evaluate | None,
     ) -> RoundRecord:
-        """Keep a round: the model released after it, what nodes' replies came to, and the rest of its record."""
+        """Add a round: the model released after it, the counts of its replies, and the rest of its record."""
         self.arrays = arrays
         counts: dict[str, Any] = dict(metrics or {})
+        missing, non_finite = (int(counts.get(name, 0)) for name in _COUNTS)
         record = RoundRecord(
-            round=server_round,
-            seconds=seconds,
-            missing_users=int(counts.get("missing_users_private", 0)),
-            non_finite_users=int(counts.get("non_finite_users_private", 0)),
-            spent=spent,
-            facts=facts,
-            metrics=self.evaluate(evaluate, server_round),
+            server_round, seconds, missing, non_finite, spent, facts, self.evaluate(evaluate, server_round)
         )
         self.rounds.append(record)
         if metrics is not None:
@@ -108,7 +105,7 @@ class PrivateResult(Result):
         return record
 
     def restore(self, initial_metrics: dict[str, float], rounds: list[RoundRecord]) -> None:
-        """Take over what another process has kept."""
+        """Take over the records of another process."""
         self.initial_metrics, self.rounds = initial_metrics, rounds
         measured = {0: initial_metrics} | {record.round: record.metrics for record in rounds}
         self.evaluate_metrics_serverapp = {
@@ -121,7 +118,7 @@ class PrivateResult(Result):
         }
 
     def evaluate(self, evaluate: Evaluate | None, server_round: int) -> dict[str, float]:
-        """Metrics of the released model as it is now, kept also where Flower's own result has them."""
+        """Evaluate the released model, and store the metrics where Flower's own result has them, too."""
         record = evaluate(server_round, self.arrays) if evaluate is not None else None
         metrics: dict[str, float] = {name: float(value) for name, value in (record or {}).items()}  # type: ignore[arg-type]
         if metrics:

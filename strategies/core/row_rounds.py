@@ -1,4 +1,4 @@
-"""Rounds that release a noisy robust mean of a cohort's rows, and follow it; a test may decline to release one."""
+"""Rounds that release a noisy robust mean of a cohort's rows, if a test passes, and follow it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,20 +37,20 @@ class TestUnderWay(Stateful):
     session: Session | None = None
 
     def new_part(self, attribute: str, state: State) -> Session:
-        """The session, before its state is put back."""
+        """Start a session, whose state is then restored."""
         return self.new_session()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How the users of a cohort are tested for agreement, and what may be released of them if they agree.
+    """A test whether the users of a cohort agree, and the estimator of their mean if they do.
 
     Attributes:
         test: of a cohort's score; an `AboveThreshold` is one test of all rounds.
         score: how well (B, p) rows agree, by the kernel of the test.
         estimator: from (B, p) rows to their robust mean.
         l2_sensitivity: of the estimator, where users agree.
-        rounding: how much that can grow, relatively, by the estimate's being computed in float64.
+        rounding: relative growth of that by computing in float64.
     """
 
     test: AnyTest
@@ -67,15 +67,15 @@ class Agreement:
             )
 
     def law(self, values: Sequence[Rows]) -> Vector:
-        """Probabilities that the test fails and that it passes, from each round's (B, p) rows.
+        """Return the probabilities that the test fails and passes, from each round's (B, p) rows.
 
-        One of all rounds: (T + 1,) that it fails in the first round, the second, ..., and that it passes all.
+        For one test of all rounds: (T + 1,) that it fails in the first round, the second, ..., and that it passes all.
         """
         judged = values if isinstance(self.test, AboveThreshold) else values[-1:]
         return halting_probabilities(self.test, [self.score(rows) for rows in judged])
 
     def judged(self, rows: Rows, memory: TestUnderWay, noise: Noise) -> dict[str, float]:
-        """The facts of a round's test: its own, or the one of all rounds, whose threshold is drawn before the first."""
+        """Test a round and return its facts; one test of all rounds draws its threshold before the first."""
         session = memory.session
         if session is None:
             session = self.test.session(noise(1))
@@ -93,13 +93,8 @@ class RowRounds(Scheme):
     ``new_memory`` makes a `TestUnderWay` where users are tested, and nothing where they are not.
 
     Attributes:
-        domain: of models.
-        sampler: who takes part in each round.
-        query: what users are asked.
         estimator: from (B, p) rows to their robust mean; opens noise of purpose 1 for private choices.
-        mechanism: of the robust mean.
-        rate: step size.
-        gradient: what is followed, from the released mean; costs no privacy.
+        gradient: from the released mean to the vector that is followed; costs no privacy.
         agreement: the test, with noise of purpose 1; None where every round releases its mean.
     """
 

@@ -1,4 +1,4 @@
-"""What changes during a run, and how it goes on where another process was killed."""
+"""The state of a run, and how it resumes after its process was killed."""
 
 import logging
 from collections.abc import Callable
@@ -23,27 +23,29 @@ from userdp.state import OTHER_VERSION, Stateful, put_back, state_of
 
 log = logging.getLogger("userdp")
 
+_MODELS = ("x", "initial", "released")
+
 
 class Keeper(Protocol):
-    """Where a run's state is kept; when a method returns, what it was given must outlive the process."""
+    """Stores the state of a run; when a method returns, its argument must outlive the process."""
 
     def ask(self, taken: Snapshot) -> None:
-        """Called under secure noise before users are asked: the round is charged from now on."""
+        """Store, under secure noise, the round that is about to ask users: it is charged from now on."""
 
     def keep(self, take: Callable[[], Snapshot], *, must: bool) -> None:
-        """Called before the first round and after every one, before its record is handed out.
+        """Store the state, before the first round and after every one, before the round's record is handed out.
 
-        May leave out what need not be kept: then the rounds since are computed again, to the bit.
+        Without ``must`` it may skip a state: a resumed run computes the rounds since again, to the bit.
         """
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a killed run left.
+    """The stored state of a killed run.
 
     Attributes:
-        kept: what `Keeper.keep` was last given.
-        asked: what `Keeper.ask` was; None if it was not called.
+        kept: the last argument of `Keeper.keep`.
+        asked: the last argument of `Keeper.ask`; None if it was not called.
     """
 
     kept: Snapshot
@@ -51,7 +53,7 @@ class Resumed:
 
 
 class RunState:
-    """The models, memory and ledger of a run, and what is needed to go on after the process was killed.
+    """The models, memory and ledger of a run, which a process can store and another one resume.
 
     *Formal guarantees.* *Claim.* A run that is killed at any points and resumed, however often, keeps to the guarantee
     of one that is not. Unit and relation: the strategy's. *Why.*
@@ -61,11 +63,12 @@ class RunState:
        releases the same numbers. Two copies of one release tell no more than one.
     2. *Secure noise.* Noise drawn again would be a second release of the same data. So a round's number and cohort are
        on disk before any user is asked (`Keeper.ask`), and its state is on disk before its record is handed out
-       (`Keeper.keep`). A round that was asked and not kept is LOST: it is charged, nobody is asked again, and it goes
-       on as a round in which nobody answered. Rounds before it that are not kept are skipped ones: should one ask, the
-       run ends. Count the release that the killed process may have made as made. Then
-       each user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in an unbroken
-       run; the lost round's second release is a function of no user's data, given what was released before. The other
+       (`Keeper.keep`). A round that was asked and not kept is LOST: it is charged, nobody is asked again, and it
+       counts as a round in which nobody answered. Rounds between it and the last kept one were skipped; if one of them
+       asks, the checkpoint is an older one, and the run ends. Count the release that the killed process may have made
+       as made. Then each user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in
+       an unbroken run; the lost round's second release is a function of no user's data, given what was released before.
+       The other
        rounds' mechanisms and noise are the planned ones, chosen adaptively, and their composition is what the ledger
        accounts.
     3. *Correlated noise.* Rows of C G get fresh noise each, and later rows lack the lost round's row of G. All entries
@@ -73,26 +76,20 @@ class RunState:
        row, also where rows up to the lost round had it.
     4. *Secret cohorts.* The lost round's cohort is the one that was kept: nobody is drawn for more rounds than
        accounted, and nobody for fewer, which under random allocation would make later rounds likelier.
-    5. *Around a strategy.* The rounds of a `Preparation` and of a `LastComparison` are rounds like others here.
+    5. *Extra rounds.* The rounds of a `Preparation` and of a `LastComparison` are rounds like others here.
 
-    *Assumptions.* The state goes on in one place: whoever resumes a copy of it, or an older one, runs twice. The data
-    are the same, and with seeded noise nodes compute the same bits from them again, which GPUs may not. When a process
-    dies tells nothing of the data beyond what it released.
-
-    Args:
-        scheme: of the strategy's own rounds.
-        around: what comes before and after them.
-        privacy: the budget of the strategy's own rounds.
-        start: (p,) the initial model.
+    *Assumptions.* The state is resumed once: resuming a copy of it, or an older one, is a second run. The data are the
+    same, and with seeded noise nodes compute the same bits from them again, which GPUs may not. The time at which a
+    process dies reveals nothing of the data beyond what it released.
 
     Attributes:
-        scheme: as given; with a preparation, made anew once it has found what it looks for.
-        memory: what the server remembers between rounds, made by the scheme.
+        scheme: of the strategy's own rounds; made anew after a preparation.
+        memory: the server's memory between rounds, made by the scheme.
         ledger: of the strategy's own rounds; None where nothing is promised.
         x: (p,) the model at which the next round asks.
         initial: (p,) the model that the run started from.
         released: (p,) the released model.
-        result: what the run hands back so far.
+        result: the result so far.
         lost: number of the round that a killed process asked and did not keep; None for none.
     """
 
@@ -112,16 +109,11 @@ class RunState:
         self.ledger: AnyLedger | None = scheme.ledger(self._privacy) if scheme.guarantee.holds else None
 
     def take(self, step: Step, coordinates: Coordinates | None, original: Problem) -> None:
-        """Go on from the next iterate and hand out the released model, unless such a step overflows.
+        """Take over the next iterate and release the model, unless the step overflows.
 
-        A model is released here alone, within its domain. After an overflow both stay what they were: a step that
-        releases a model follows from released values, and so does this. Inside a phase, where nothing is released, the
-        iterate is what the step says, for it may not be looked at.
-
-        Args:
-            step: what a round came to.
-            coordinates: in which its models are; None for the loss's own parameters.
-            original: the loss as nodes know it.
+        A model is released here alone, within its domain. After an overflow both stay unchanged: a step that releases
+        a model follows from released values, and so does this. Inside a phase, where nothing is released, the iterate
+        is not looked at.
         """
         if step.constant is not None:
             self.result.constant = frozen(step.constant)
@@ -136,22 +128,22 @@ class RunState:
 
     @property
     def spent(self) -> Callable[[], float] | None:
-        """Computes what all ledgers have been charged so far, as they are NOW; None where nothing is promised."""
+        """A function of the epsilon that all ledgers are charged NOW; None without a guarantee."""
         return None if self.ledger is None else self.around.spent(self.ledger.spent())
 
     @property
     def constant(self) -> Vector:
-        """(p,) what a model is compared with: the best constant that was released, before there is one the initial."""
+        """(p,) the model of comparisons: the best constant released so far, or else the initial model."""
         return self.initial if self.result.constant is None else self.result.constant
 
     @property
     def _drawn(self) -> Stateful | None:
-        """The cohorts that the operating system drew; None where they follow from a seed."""
+        """The cohorts that the operating system drew; None if they follow from a seed."""
         sampler = getattr(self.scheme, "sampler", None)
         return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
 
     def check_declared(self) -> None:
-        """Refuse a memory whose class does not say what it remembers, before anything is asked.
+        """Refuse a memory whose class does not declare what it remembers.
 
         Raises:
             BadInput: names class and attribute.
@@ -162,11 +154,11 @@ class RunState:
             part.keep(Snapshot())
 
     def snapshot(self, server_round: int) -> Snapshot:
-        """The state after round ``server_round``."""
+        """Return the state after round ``server_round``."""
         taken, result = Snapshot(), self.result
         taken.add("round", server_round)
-        for name, model in {"x": self.x, "initial": self.initial, "released": self.released}.items():
-            taken.add(name, model)
+        for name in _MODELS:
+            taken.add(name, getattr(self, name))
         taken.add("constant", result.constant)
         for part in self.around.parts:
             part.keep(taken)
@@ -178,22 +170,19 @@ class RunState:
         return taken
 
     def question(self, server_round: int) -> Snapshot:
-        """The round that is about to ask, and its cohort."""
+        """Return the number and the cohorts of the round that is about to ask."""
         taken = Snapshot()
         taken.add("round", server_round)
         taken.add("drawn", state_of(self._drawn))
         return taken
 
     def resume(self, resumed: Resumed, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
-        """Take over what a killed run left; returns the number of rounds that are done.
+        """Take over the stored state of a killed run, and return the number of rounds that are done.
 
-        Args:
-            resumed: what it left.
-            rounds: of the plan.
-            new_scheme: makes the scheme from what a preparation has found.
+        ``rounds`` is the plan's; ``new_scheme`` makes the scheme from the results of a preparation.
 
         Raises:
-            BadInput: it is of another run, or of another version.
+            BadInput: it belongs to another run, or to another version.
         """
         try:
             return self._taken_over(resumed.kept, resumed.asked, rounds, new_scheme)
@@ -215,9 +204,9 @@ class RunState:
         put_back(self.memory, kept.get("memory"))
         if self.ledger is not None:
             self.ledger.restore(kept.get("ledger"))
-        for name in ("x", "initial", "released"):
+        for name in _MODELS:
             setattr(self, name, self._of_this_run(name, kept.get(name)))
-        # Former versions knew none.
+        # Former versions have no constant.
         if (constant := kept.get("constant") if "constant" in kept.values else None) is not None:
             self.result.constant = frozen(self._of_this_run("constant", constant))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
@@ -233,11 +222,6 @@ class RunState:
         return done
 
     def _of_this_run(self, name: str, model: Any) -> Vector:
-        """The checkpoint's model of that name.
-
-        Raises:
-            BadInput: it is of another shape.
-        """
         if getattr(model, "shape", None) != self.x.shape or model.dtype != self.x.dtype:
             raise BadInput(
                 f"the checkpoint's model {name!r} is no vector of {self.x.size} numbers, as this run's is: resume "

@@ -1,7 +1,4 @@
-"""Plain data written down as JSON and arrays, and read again: nothing that is read is ever executed.
-
-What objects remember is theirs to say (`userdp.state.Stateful`); here are numbers, strings, arrays, lists and dicts.
-"""
+"""Plain data written as JSON and arrays, and read again: nothing that is read is ever executed."""
 
 import math
 from collections.abc import Iterable
@@ -20,12 +17,7 @@ _GIVEN: Any = object()
 
 @dataclass
 class Snapshot:
-    """Values as JSON has them, with the arrays that they name.
-
-    Attributes:
-        values: of every part, by its name.
-        arrays: by the names that stand for them in ``values``.
-    """
+    """Named parts of plain data: numbers, strings, arrays, lists and dicts."""
 
     values: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -34,15 +26,15 @@ class Snapshot:
         """Write a part.
 
         Raises:
-            TypeError: it holds something that is no plain data.
+            TypeError: it is not plain data.
         """
         self.values[name] = self._written(value)
 
     def get(self, name: str) -> Any:
-        """A part.
+        """Read a part.
 
         Raises:
-            BadInput: it is not there, or this version cannot read it.
+            BadInput: it is missing, or this version cannot read it.
         """
         try:
             return self._made(self.values[name])
@@ -50,7 +42,7 @@ class Snapshot:
             raise BadInput(f"the checkpoint holds no {name!r} that can be read: {OTHER_VERSION}") from None
 
     def _written(self, value: Any) -> Any:
-        """What JSON has as it is; all else under the one key that says what it is."""
+        """Return JSON values unchanged, all others under one key that names their type."""
         if type(value) is float:
             return value if math.isfinite(value) else {"float": str(value)}
         if value is None or isinstance(value, bool | int | str):
@@ -76,7 +68,6 @@ class Snapshot:
         return [self._written(one) for one in value]
 
     def _made(self, written: Any) -> Any:
-        """What `_written` wrote."""
         if not isinstance(written, dict):
             return written
         ((kind, held),) = written.items()
@@ -97,7 +88,7 @@ class Snapshot:
     def _made_dict(self, held: list[Any]) -> dict[Any, Any]:
         return dict(map(self._made_list, held))
 
-    # What format 1 had besides. It wrote whole objects, of which only what they remember is read.
+    # Types that only format 1 has. It wrote whole objects; only their memory is read.
 
     def _made_object(self, held: list[Any]) -> dict[str, Any]:
         made = {attribute: self._made(written) for attribute, written in held[1].items()}
@@ -106,8 +97,7 @@ class Snapshot:
     def _made_given(self, _: None) -> Any:
         return _GIVEN
 
-    def _made_tuple(self, held: list[Any]) -> list[Any]:
-        return self._made_list(held)
+    _made_tuple = _made_list
 
     def _made_deque(self, held: list[Any]) -> list[Any]:
         return self._made_list(held[1])

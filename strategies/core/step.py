@@ -1,4 +1,4 @@
-"""What becomes of a round."""
+"""The result of a round."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ class Step:
     Attributes:
         following: (p,) where the next round asks for gradients; private itself only if it is released.
         released: (p,) the newly released model; None if the round releases nothing.
-        facts: numbers to keep of the round; exact ones have names that end in ``_private``.
-        constant: (p,) the best that is known of the models that predict the same of everybody, released like all that
-            it follows from, in the loss's own parameters; None if the round says nothing of it.
+        facts: numbers of the round; names of exact ones end in ``_private``.
+        constant: (p,) the best known model of those that predict the same of everybody, in the loss's own parameters
+            and computed from releases; None for no news.
         goes_back: whether the next round asks at the released model, and ``following`` is dropped.
     """
 

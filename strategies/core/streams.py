@@ -1,12 +1,17 @@
-"""The noise of one run: each stream is opened once, and the cost of what is drawn is known."""
+"""The randomness of one run: noise streams, each opened once and its cost known, and the seeds that requests carry."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from userdp.accounting import Cost
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
+from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise
 from userdp.randomness import stream
+
+_ORDER = 8
+"""Label that separates the order of users' samples from the choice of cohorts."""
 
 
 def _seeded(seed: int, index: int, purpose: int) -> NoiseSource:
@@ -22,11 +27,11 @@ class Streams:
     so that a simulation fails wherever a deployment does. A resumed run is another process. A key that it opens again
     belongs to a round that it computes again, to the same bits (`strategies.core.run_state`).
 
-    *Assumptions.* Whoever makes a release draws from a source that was opened here; a test holds the packages to it.
+    *Assumptions.* Every release draws from a source that was opened here; a test holds the packages to it.
 
     Args:
         secure: whether the operating system draws the noise; else it is SIMULATED, from the seed.
-        source: makes the simulated source of (seed, round, purpose), for whoever watches a run; seeded noise if None.
+        source: makes the simulated source of (seed, round, purpose), for audits and tests; seeded noise if None.
     """
 
     def __init__(self, *, secure: bool, source: Callable[[int, int, int], NoiseSource] | None = None) -> None:
@@ -35,7 +40,7 @@ class Streams:
         self._of_round: list[NoiseSource] = []
 
     def open(self, seed: int, index: int, purpose: int, slack: float) -> NoiseSource:
-        """The source of a round's purpose; ``slack`` is that of secure noise, see `userdp.noise.SecureNoise`.
+        """Open the source of a round's purpose; ``slack`` is that of secure noise, see `userdp.noise.SecureNoise`.
 
         An audit repeats a run with other seeds: each seed is a run.
 
@@ -53,6 +58,22 @@ class Streams:
         return made
 
     def drawn(self) -> Cost:
-        """The cost of all releases with sources that were opened since this was last asked."""
+        """Return the cost of all releases from sources that were opened since the last call."""
         sources, self._of_round = self._of_round, []
         return together(*(source.spent for source in sources))
+
+
+def seeded(computation: Computation, index: int, seed: int, noise_seed: int | None) -> Computation:
+    """Return the computation of round ``index``, with the seeds of what users and nodes draw.
+
+    ``seed`` orders users' samples, where they take minibatches. ``noise_seed`` is that of SIMULATED noise and masks;
+    None where each machine's operating system draws them.
+    """
+    if computation.noise is not None:
+        computation = replace(computation, noise=replace(computation.noise, seed=noise_seed, round=index))
+    if computation.masked is not None:
+        computation = replace(computation, masked=replace(computation.masked, seed=noise_seed, round=index))
+    if computation.parameters.get("batch_size"):
+        key = float(stream(seed, "sampling", index, _ORDER).integers(1, 2**53))
+        computation = replace(computation, parameters={**computation.parameters, "key": key})
+    return computation

@@ -26,38 +26,35 @@ from userdp.arrays.types import Rows, Vector
 from userdp.errors import PopulationTooSmall
 from userdp.mechanisms import GaussianMechanism
 
-_TAILS = 2.0
-"""Half-width of the narrowest clip in deviations of a user's gradient: the middle 95% of users are left as they are."""
-
-_CROSSING = 1e6
-"""On a linear loss, how many times across the domain the largest gradient steps."""
+_TAILS = 2.0  # Half-width of the narrowest clip in deviations of a user's gradient: it leaves the middle 95% unchanged.
+_CROSSING = 1e6  # On a linear loss, how many times across the domain the largest gradient steps.
 
 
 def clipped_mean(rows: Rows, width: float) -> Vector:
-    """(p,) the mean of (B, p) rows, each coordinate clipped to [-width, width]."""
+    """Return the (p,) mean of (B, p) rows, each coordinate clipped to [-width, width]."""
     return np.asarray(np.clip(rows, -width, width).mean(axis=0))
 
 
 class LocalizedClipping(Recipe, DeviationOptions):
     """Steps along means of coordinate-wise clipped user gradients; one noisy release a phase.
 
-    Phase k clips every coordinate of every user's gradient to [-s_k, s_k]. s_0 is G; later ``s_k = beta R_k + 2
-    sqrt(heterogeneity^2 + deviation^2 / m)`` (never more than before), with R_k how far the released model is
-    predicted to be from the optimum, where gradients vanish. Where they do not vanish (a linear loss, an optimum on
-    the boundary), clipping a coordinate keeps its sign, and with it the direction.
+    Phase k clips every coordinate of every user's gradient to [-s_k, s_k]. s_0 is G; later
+    ``s_k = beta R_k + 2 sqrt(heterogeneity^2 + deviation^2 / m)`` (never more than before), with R_k the predicted
+    distance of the released model from the optimum, where gradients vanish. Where they do not vanish (a linear loss, an
+    optimum on the boundary), clipping a coordinate keeps its sign, and with it the direction.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release. *Why.* Unit: one whole user;
-    relation: replace-one; n public. A user is in one batch of B users of one step t of one phase. Replacing it
-    moves each coordinate of that batch's mean by at most 2s/B, so x_t by at most 2 eta s/B in the sup norm. Later
-    steps do not enlarge the difference: with D the diagonal matrix of slopes in [0, 1] of the clips between x and
-    y, a user's step maps x - y to ``(I - eta D H)(x - y)``, whose rows are convex combinations of rows of I and of
-    I - eta H; both have absolute row sums of at most 1 under A1, A3, A4 for ``eta <= 2 / beta``; means over users
-    and the projection on the box keep that. So the average iterate of the phase moves by at most ``sqrt(d) 2 eta s
-    / B`` in l2, which its Gaussian noise is calibrated to. The widths s are constants of the plan. Phases have
-    different users: parallel composition. Iterates inside a phase are NOT private: the guarantee is against whoever
-    sees the released models, not against the participating nodes nor the server, and every node must answer
-    honestly. With secure noise, steps are what is computed in float64: iterates are further apart by
-    `phase_rounding` (with its proof), and the noise is larger by that.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release. *Why.* Unit: one whole user; relation:
+    replace-one; n public. A user is in one batch of B users of one step t of one phase. Replacing it moves each
+    coordinate of that batch's mean by at most 2s/B, so x_t by at most 2 eta s/B in the sup norm. Later steps do not
+    enlarge the difference: with D the diagonal matrix of slopes in [0, 1] of the clips between x and y, a user's step
+    maps x - y to ``(I - eta D H)(x - y)``, whose rows are convex combinations of rows of I and of I - eta H; both have
+    absolute row sums of at most 1 under A1, A3, A4 for ``eta <= 2 / beta``; means over users and the projection on the
+    box keep that. So the average iterate of the phase moves by at most ``sqrt(d) 2 eta s / B`` in l2, which its
+    Gaussian noise is calibrated to. The widths s are constants of the plan. Phases have different users: parallel
+    composition. Iterates inside a phase are NOT private: the guarantee is against observers of the released models, not
+    against the participating nodes nor the server, and every node must answer honestly. With secure noise, steps are
+    computed in float64: iterates are further apart by `phase_rounding` (with its proof), and the noise is larger by
+    that.
 
     *Assumptions.* As for `localized_robust_sgd`.
     """
@@ -78,9 +75,7 @@ class LocalizedClipping(Recipe, DeviationOptions):
     )
     phases: int = Field(3, ge=1, le=64, description="Releases.")
     steps: int = Field(2, ge=1, description="Steps a phase, each with users of its own.")
-    learning_rate: float | None = Field(
-        None, gt=0, description="Step size, at most 2 / smoothness; default half of that."
-    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size, at most 2 / smoothness; default half that.")
     shrink: float | None = Field(
         None,
         ge=0,
@@ -88,16 +83,12 @@ class LocalizedClipping(Recipe, DeviationOptions):
         description="Factor by which a phase is taken to bring the model nearer to the optimum (utility only); "
         "default from strong convexity.",
     )
-    without_certificate: bool = Field(
-        False, description="Run a loss without certificate; the report then says: no privacy guarantee."
-    )
+    without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:
-        """See `Recipe`."""
+        """See `Recipe.scheme`."""
         certificate, n, rounds = given.problem.certificate, given.users, self.phases * self.steps
-        check_contractive(
-            given, self.learning_rate, opted_out=self.without_certificate, needed_then={"clip": self.clip}
-        )
+        check_contractive(given, self.learning_rate, opted_out=self.without_certificate, needs={"clip": self.clip})
         if n < rounds:
             raise PopulationTooSmall(
                 f"data.users = {n}: {self.phases} phases of {self.steps} steps take {rounds}, one each; "
@@ -134,7 +125,7 @@ class LocalizedClipping(Recipe, DeviationOptions):
         )
 
     def _rounding(self, given: Given, batch: int, rate: float, width: float) -> float:
-        """How much the sensitivity of a phase's release can grow, relatively, by float64 steps.
+        """Return how much the sensitivity of a phase's release can grow, relatively, by float64 steps.
 
         A mean of B numbers within s, added in any order, errs by at most ``B 2^-53 s``, up to a factor of 1 + 2^-20.
         """
@@ -148,7 +139,7 @@ class LocalizedClipping(Recipe, DeviationOptions):
         )
 
     def _schedule(self, given: Given, multiplier: float, batch: int, first: float, rate: float) -> tuple[Phase, ...]:
-        """Every phase, from declared numbers alone; ``first`` is the width of the first."""
+        """Return every phase, from declared numbers alone; ``first`` is the width of the first."""
         certificate, p = given.problem.certificate, given.dimension
         per_sample = self.deviation or certificate.lipschitz or first
         spread = self.user_deviation(per_sample, given.public.min_samples)
@@ -170,6 +161,6 @@ class LocalizedClipping(Recipe, DeviationOptions):
             width = min(width, distance + _TAILS * spread)
 
     def _kept(self, strong_convexity: float, rate: float) -> float:
-        """Of the distance from the optimum, what the average iterate of a phase keeps by strong convexity."""
+        """Return the share of the distance from the optimum that a phase's average iterate keeps."""
         factor = max(0.0, 1 - rate * strong_convexity)
         return float(np.mean([factor**step for step in range(1, self.steps + 1)]))

@@ -1,8 +1,8 @@
 """Localised robust SGD (Ghazi, Kumar, Liu and Manurangsi 2025, Algorithms 1, 2, 3 and 5), corrected and improved.
 
 Each phase walks through disjoint batches of fresh users, steps along a robust estimate of the batch's average
-gradients, and counts how well the users of each batch agree. Noise is added once, to the average iterate, and only if
-every batch passed the concentration test. The next phase starts there with a smaller step.
+gradients, and scores how well the users of each batch agree. If every batch passes the concentration test, the average
+iterate is released with noise. The next phase starts there with a smaller step.
 """
 
 import math
@@ -14,8 +14,6 @@ from strategies.core.about import About
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number
-from strategies.localized.needs import fewest_users, refusal
-from strategies.localized.paper import paper_plan, paper_users
 from strategies.localized.phases import (
     PHASE_ABOUT,
     PHASE_FACT,
@@ -26,7 +24,15 @@ from strategies.localized.phases import (
     phase_rounding,
     phase_rounds,
 )
-from strategies.localized.search import LocalizedPlan, LocalizedSetting, search
+from strategies.localized.search import (
+    LocalizedPlan,
+    LocalizedSetting,
+    fewest_users,
+    paper_plan,
+    paper_users,
+    refusal,
+    search,
+)
 from strategies.robust.passing import AgreementOptions
 from strategies.robust.tested_rounds import TEST_MEANINGS, TEST_NOTES
 from userdp.errors import PopulationTooSmall
@@ -38,28 +44,27 @@ from userdp.problems.base import Problem
 class LocalizedRobustSGD(Recipe, AgreementOptions):
     """Robust steps, one noisy release a phase.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release. *Why.* Unit: one whole user;
-    relation: replace-one; n public. A user is in one batch of one phase, so the run has the guarantee of one phase:
-    test and release composed. If the users of the batch in question do not agree within rho (two thirds of them in
-    one sup-norm ball, in both data sets), every test passes with probability at most delta_test in both. If they
-    do, replacing one user moves that step by at most eta times the estimator's sup sensitivity; under A1 to A4
-    later steps do not enlarge the difference, scores move by at most the test's sensitivity, and the average
-    iterate has l2 sensitivity sqrt(d) eta times it, which the Gaussian noise is calibrated to. Iterates inside a
-    phase are NOT private: the guarantee is against whoever sees the released models, not against the participating
-    nodes nor the server, and every node must answer honestly. The paper is "Linear-Time User-Level DP-SCO via
-    Robust Statistics", Algorithms 1, 2, 3 and 5, with corrected constants, and estimators, kernels and tests of our
-    own.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release. *Why.* Unit: one whole user; relation:
+    replace-one; n public. A user is in one batch of one phase, so the run has the guarantee of one phase: test and
+    release composed. If the users of that batch do not agree within rho (two thirds of them in one sup-norm ball, in
+    both data sets), every test passes with probability at most delta_test in both. If they do, replacing one user moves
+    that step by at most eta times the estimator's sup sensitivity; under A1 to A4 later steps do not enlarge the
+    difference, scores move by at most the test's sensitivity, and the average iterate has l2 sensitivity sqrt(d) eta
+    times it, which the Gaussian noise is calibrated to. Iterates inside a phase are NOT private: the guarantee is
+    against observers of the released models, not against the participating nodes nor the server, and every node must
+    answer honestly. The paper is "Linear-Time User-Level DP-SCO via Robust Statistics", Algorithms 1, 2, 3 and 5, with
+    corrected constants, and estimators, kernels and tests of our own.
 
-    With secure noise, steps are what is computed in float64: iterates of two neighbours are further apart by
-    `phase_rounding` (with its proof), so the noise is larger by that, and with it how far scores move in later steps.
-    As users' rows are computed to within `Problem.gradient_rounding`, their distances move by at most four times that
-    besides, and a score by at most 4 B / rho times it, relative to the score's sensitivity, by which the test's noise
-    is larger too. Where a gradient depends on no model (a linear loss), later scores are equal to the last bit.
+    With secure noise, steps are computed in float64: iterates of two neighbours are further apart by `phase_rounding`
+    (with its proof), so the noise is larger by that, and with it how far scores move in later steps. As users' rows are
+    computed to within `Problem.gradient_rounding`, their distances move by at most four times that besides, and a score
+    by at most 4 B / rho times it, relative to the score's sensitivity, by which the test's noise is larger too. Where a
+    gradient depends on no model (a linear loss), later scores are equal to the last bit.
 
     *Assumptions.* The loss is certified for A1 to A4 at every sample within the declared bounds, and the step is at
-    most 2 / smoothness. Samples lie within these bounds: nodes clip them, and set aside those without a place
-    there. Nodes are honest. n and who takes part are public. A loss without certificate is refused;
-    `without_certificate = true` runs it and reports *no guarantee*, without an epsilon.
+    most 2 / smoothness. Samples lie within these bounds: nodes clip them, and set aside those that cannot be. Nodes are
+    honest. n and who takes part are public. A loss without certificate is refused; `without_certificate = true` runs it
+    and reports *no guarantee*, without an epsilon.
     """
 
     about: ClassVar[About] = About(
@@ -94,17 +99,13 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
     phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
     learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
     phase_base: float | None = Field(None, gt=1, description="Factor between step sizes; default max(ln m, 4).")
-    without_certificate: bool = Field(
-        False, description="Run a loss without certificate; the report then says: no privacy guarantee."
-    )
+    without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:
-        """See `Recipe`."""
+        """See `Recipe.scheme`."""
         certificate, root = given.problem.certificate, math.sqrt(given.dimension)
         self.check_estimate()
-        check_contractive(
-            given, self.learning_rate, opted_out=self.without_certificate, needed_then={"radius": self.radius}
-        )
+        check_contractive(given, self.learning_rate, opted_out=self.without_certificate, needs={"radius": self.radius})
         setting = self._setting(given)
         chosen, users_needed = self._chosen(setting)
         projects, last = certificate.smoothness != 0 or self.constants == "paper", chosen.phases[-1]
@@ -144,12 +145,13 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
             shape=self.shape,
             # The paper divides by log m, whose geometric series converges only for m > e.
             phase_base=self.phase_base or max(math.log(samples), 4.0),
-            **{name: getattr(self, name) for name in ("failure", "kernel", "test", "radius", "batch", "phases")},
-            learning_rate=self.learning_rate,
+            **{
+                name: getattr(self, name)
+                for name in ("failure", "kernel", "test", "radius", "batch", "phases", "learning_rate")
+            },
         )
 
     def _chosen(self, setting: LocalizedSetting) -> tuple[LocalizedPlan, int]:
-        """(what is planned, the fewest users with which there is a plan)."""
         if self.constants == "paper":
             return paper_plan(setting), paper_users(setting)
         chosen = search(setting)
@@ -159,7 +161,7 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
 
 
 def _rounding(problem: Problem, chosen: LocalizedPlan) -> float:
-    """How much the sensitivities of releases and scores can grow, relatively, by float64 steps (see the class)."""
+    """Return how much float64 steps can enlarge sensitivities of releases and scores, relatively (see the class)."""
     estimator, batch = chosen.estimator, chosen.batch
     iterates = max(
         phase_rounding(
@@ -176,7 +178,6 @@ def _rounding(problem: Problem, chosen: LocalizedPlan) -> float:
 
 
 def _numbers(setting: LocalizedSetting, chosen: LocalizedPlan, bound: float) -> dict[str, Number]:
-    """Those of the plan, where gradients' coordinates are at most ``bound``."""
     phases, test = chosen.phases, chosen.phases[0].test
     assert test is not None
     return {

@@ -1,4 +1,4 @@
-"""Phases whose iterates stay private: what their guarantee takes, and rounds that release each phase's average."""
+"""Phases whose iterates stay private: conditions of their guarantee, and rounds that release each phase's average."""
 
 import math
 from bisect import bisect_right
@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from strategies.core.about import Fact
+from strategies.core.noise_forecast import NoisyPhase, Phases
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline, Scheme
 from strategies.core.step import Noise, Step
-from strategies.core.ways import NoisyPhase, Phases
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN
@@ -34,7 +34,6 @@ ASSUMPTIONS = (
     "data lie in the declared bounds (they are clipped into them)",
     "n and who takes part are public",
 )
-"""What every guarantee of a phase rests on."""
 
 PHASE_ABOUT: Mapping[str, Any] = {
     "adversary": "against whoever sees the released models; nodes of a phase and the server see its iterates and are "
@@ -45,37 +44,31 @@ PHASE_ABOUT: Mapping[str, Any] = {
     "with_secure_noise": "noise is larger by what rounding can do to the steps of a phase (`phase_rounding`); losses "
     "without a bound on how their gradients are rounded are refused, and so are domains without an end",
 }
-"""What strategies of phases say about themselves."""
 
 PHASE_MEANINGS: Mapping[str, str] = {
     "batch": "users a step, fresh ones each time",
     "phases": "releases; each phase starts at the model released before",
     "steps": "steps of each phase",
 }
-"""Numbers of their plans."""
 
 _ROUNDED = 1 + 1e-9
 PHASE_FACT = Fact("public", "number of the phase")
-"""What a round notes as its phase."""
 
 
 def check_contractive(
-    given: Given, learning_rate: float | None, *, opted_out: bool, needed_then: Mapping[str, float | None]
+    given: Given, learning_rate: float | None, *, opted_out: bool, needs: Mapping[str, float | None]
 ) -> None:
     """Refuse losses and step sizes for which steps are not proven to be contractive.
 
-    Who has ``opted_out`` may have a loss without certificate, and is promised no privacy; that takes the options
-    ``needed_then``, beside the learning rate of the first phase.
-
-    Raises:
-        MissingAssumption: the loss is not certified, and nobody has opted out.
-        BadInput: an option is not set that a loss without certificate needs, or the step is too long.
+    If ``opted_out``, a loss without certificate may run, without any promise of privacy; it needs the options
+    ``needs``, beside the learning rate of the first phase. Raises `MissingAssumption` for a loss without
+    certificate that has not opted out, and `BadInput` for a missing option or a step that is too long.
     """
     certificate = given.problem.certificate
     if not opted_out:
         certificate.require_contractive(given.strategy)
-    elif certificate.missing() and None in (*needed_then.values(), learning_rate):
-        names = " and ".join(f"strategy.{name}" for name in (*needed_then, "learning_rate"))
+    elif certificate.missing() and None in (*needs.values(), learning_rate):
+        names = " and ".join(f"strategy.{name}" for name in (*needs, "learning_rate"))
         raise BadInput(f"{names} must be given for a loss without certificate")
     if learning_rate and certificate.smoothness and learning_rate > 2 / certificate.smoothness:
         raise BadInput(
@@ -85,10 +78,9 @@ def check_contractive(
 
 
 def gradient_rounding(problem: Problem) -> float:
-    """How far computed gradients are from those that steps are contractive for, where noise is secure.
+    """Return how far computed gradients are from those that steps are contractive for, where noise is secure.
 
-    Raises:
-        BadInput: nothing bounds that, or models.
+    Raises `BadInput` if gradients or models have no bound.
     """
     if problem.gradient_rounding is None or math.isinf(problem.domain.radius):
         raise BadInput(
@@ -102,28 +94,18 @@ def gradient_rounding(problem: Problem) -> float:
 def phase_rounding(
     problem: Problem, *, steps: int, rate: float, sensitivity: float, error: float, longest: float
 ) -> float:
-    """How much the sensitivity of a phase's average iterate can grow, relatively, by float64 steps.
+    """Return how much the sensitivity of a phase's average iterate can grow, relatively, by float64 steps.
 
-    *Formal guarantees.* Let T steps of size eta be ``x <- P(x - eta g(x))``, where the true g moves by at most s (sup
-    norm) if a user of its batch is replaced, and x - eta g(x) is 1-Lipschitz in x; P is the projection, or nothing.
-    What is computed of g is within ``error`` of it for the computed rows, in which a user's row is within
-    `gradient_rounding` of a true one; g is 1-Lipschitz in them. So a step's g errs by ``error + gradient_rounding``.
-    It is at most ``longest`` in each coordinate, so iterates are at most ``X = X_0 + T eta longest``, with X_0 for
-    the domain. With u = 2^-53, the product errs by ``u eta longest``, the difference by u X, P not at all. So two
-    neighbours' iterates, equal up to the user's step, are at most ``eta (s + 2 T E)`` apart, with
-    ``E = error + gradient_rounding + u longest + u X / eta``. Their average, computed in any order, errs by another
-    T u X for each. All that up to a factor of 1 + 2^-18.
-
-    Args:
-        problem: whose gradients are taken; see `gradient_rounding`.
-        steps: T.
-        rate: eta.
-        sensitivity: s, of a step's mean gradient, sup norm.
-        error: of it, as computed from given rows.
-        longest: bound on its entries.
-
-    Raises:
-        BadInput: see `gradient_rounding`.
+    *Formal guarantees.* Let T = ``steps`` steps of size eta = ``rate`` be ``x <- P(x - eta g(x))``, where the true g
+    moves by at most s = ``sensitivity`` (sup norm) if a user of its batch is replaced, and x - eta g(x) is 1-Lipschitz
+    in x; P is the projection, or the identity. The computed g is within ``error`` of g for the computed rows, each
+    within `gradient_rounding` of a true one; g is 1-Lipschitz in them. So a step's g errs by
+    ``error + gradient_rounding``. It is at most ``longest`` in each coordinate, so iterates are at most
+    ``X = X_0 + T eta longest``, with X_0 for the domain. With u = 2^-53, the product errs by ``u eta longest``, the
+    difference by u X, P not at all. So two neighbours' iterates, equal up to the user's step, are at most
+    ``eta (s + 2 T E)`` apart, with ``E = error + gradient_rounding + u longest + u X / eta``. Their average, computed
+    in any order, errs by another T u X for each. All that up to a factor of 1 + 2^-18. Raises `BadInput`, see
+    `gradient_rounding`.
     """
     unit = 2.0**-53
     farthest = float(np.abs(problem.domain.centre).max()) + problem.domain.radius
@@ -133,11 +115,7 @@ def phase_rounding(
 
 
 class PhaseAverage(Stateful):
-    """The average iterate of the phase under way, NOT private before noise is added.
-
-    Args:
-        dimension: p.
-    """
+    """The average iterate of the current phase, NOT private before noise is added; models are (``dimension``,)."""
 
     remembered: ClassVar[tuple[str, ...]] = ("_sum", "_count")
 
@@ -145,95 +123,67 @@ class PhaseAverage(Stateful):
         self._sum, self._count = np.zeros(dimension), 0
 
     def restart(self) -> None:
-        """For a new phase."""
+        """Begin a new phase."""
         self._sum, self._count = np.zeros_like(self._sum), 0
 
     def add(self, x: Vector) -> None:
-        """One more iterate, (p,)."""
+        """Add one more (p,) iterate."""
         self._sum += x
         self._count += 1
 
     @property
     def value(self) -> Vector:
-        """(p,) of the iterates since the phase began."""
+        """The (p,) average of the iterates since the phase began."""
         return self._sum / self._count
 
 
 @dataclass
 class PhaseUnderWay(Stateful):
-    """What the server remembers of a tested phase under way; none of it is private before noise is added.
-
-    Attributes:
-        average: of its iterates.
-        new_session: starts a test of any phase.
-        session: of its test; there from the phase's first round on.
-        halted: whether the test has failed already.
-    """
+    """The server's memory of a tested phase; none of it is private before noise is added."""
 
     remembered: ClassVar[tuple[str, ...]] = ("halted",)
     parts: ClassVar[tuple[str, ...]] = ("average", "session")
     given: ClassVar[tuple[str, ...]] = ("new_session",)
-    average: PhaseAverage
-    new_session: Callable[[], Session]
-    session: Session = field(init=False)
-    halted: bool = False
-
-    def begin(self, session: Session) -> None:
-        """Forget the test of the phase before."""
-        self.session, self.halted = session, False
+    average: PhaseAverage  # of its iterates
+    new_session: Callable[[], Session]  # starts a test of any phase
+    session: Session = field(init=False)  # of its test, from the phase's first round on
+    halted: bool = False  # the test has failed already
 
     def new_part(self, attribute: str, state: State) -> Session:
-        """The session; its state holds all that differs between phases."""
+        """Return a session; its state holds all that differs between phases."""
         return self.new_session()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One phase: steps of fresh users each, then one release, if there is no test or the users passed it.
+    """One phase: steps of fresh users each, then one release, if there is no test or the users passed it."""
 
-    Attributes:
-        steps: T.
-        learning_rate: eta.
-        gradient: from (B, p) rows of a step's users to what is stepped along.
-        mechanism: of the average iterate.
-        test: of the users of all steps, calibrated for them; None where gradients need none.
-        width: that each coordinate of a user's gradient is clipped to, on either side of zero; infinite for no clip.
-    """
-
-    steps: int
-    learning_rate: float
-    gradient: Callable[[Rows], Vector]
-    mechanism: GaussianMechanism
-    test: ConcentrationTest | None = None
-    width: float = math.inf
+    steps: int  # T
+    learning_rate: float  # eta
+    gradient: Callable[[Rows], Vector]  # from (B, p) rows of a step's users to the step's direction
+    mechanism: GaussianMechanism  # of the average iterate
+    test: ConcentrationTest | None = None  # of the users of all steps; None where gradients need none
+    width: float = math.inf  # half-width of the clip of each coordinate of a user's gradient; infinite for no clip
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseRounds(Scheme):
-    """A `Scheme` of phases; ``new_memory`` makes a `PhaseUnderWay` where they are tested, else a `PhaseAverage`.
+    """A `Scheme` of phases; ``new_memory`` makes a `PhaseUnderWay` where they are tested, else a `PhaseAverage`."""
 
-    Attributes:
-        domain: of models.
-        sampler: who takes part in each round.
-        phases: in order.
-        projects: whether iterates inside a phase stay in the domain; a linear loss needs it only at the release.
-        noise: opens the noise of (number of a phase, purpose).
-    """
-
-    domain: Box
-    sampler: DisjointBatches
-    phases: tuple[Phase, ...]
-    projects: bool
-    noise: Callable[[int, int], NoiseSource]
+    domain: Box  # of models
+    sampler: DisjointBatches  # draws each round's cohort
+    phases: tuple[Phase, ...]  # in order
+    projects: bool  # iterates inside a phase stay in the domain; a linear loss needs it only at the release
+    noise: Callable[[int, int], NoiseSource]  # opens the noise of (number of a phase, purpose)
 
     def place(self, index: int) -> tuple[int, int, Phase]:
-        """(number of the phase, step within it, phase) of a round."""
+        """Return (number of the phase, step within it, phase) of a round."""
         starts = [0, *accumulate(phase.steps for phase in self.phases[:-1])]
         number = bisect_right(starts, index) - 1
         return number, index - starts[number], self.phases[number]
 
     def ask(self, index: int, memory: PhaseAverage | PhaseUnderWay) -> Request | None:
-        """See `Scheme`; None for the rest of a phase that has failed its test."""
+        """See `Scheme.ask`; None for the rest of a phase that has failed its test."""
         _, step, _ = self.place(index)
         if step and isinstance(memory, PhaseUnderWay) and memory.halted:
             return None
@@ -242,7 +192,7 @@ class PhaseRounds(Scheme):
     def take(
         self, index: int, x: Vector, gathered: Gathered, memory: PhaseAverage | PhaseUnderWay, noise: Noise
     ) -> Step:
-        """See `Scheme`; after a failed test, the next phase starts where this one did."""
+        """See `Scheme.take`; after a failed test, the next phase starts where this one did."""
         number, step, phase = self.place(index)
         average = memory if isinstance(memory, PhaseAverage) else memory.average
         if step == 0:
@@ -268,9 +218,8 @@ class PhaseRounds(Scheme):
     def _judged(
         self, test: ConcentrationTest, number: int, step: int, rows: Rows, memory: PhaseUnderWay
     ) -> dict[str, float]:
-        """The facts of a step's score, and of the whole test once it has failed or its phase ends."""
         if step == 0:
-            memory.begin(test.session(self.noise(number, 1)))
+            memory.session, memory.halted = test.session(self.noise(number, 1)), False
         score = concentration_score(rows, test.kernel)
         memory.halted = not memory.session.observe(score)
         facts = {"score_private": score, "threshold": test.threshold}
@@ -280,16 +229,12 @@ class PhaseRounds(Scheme):
 
 
 def check_phase(phase: Phase, batch: int, dimension: int, smoothness: float) -> None:
-    """Compare how far a user of one step moves a phase with what its noise and its test are made for.
+    """Compare how far a user of one step can move a phase, on batches of this size, with its noise and its test.
 
-    Args:
-        phase: on batches of that size.
-        batch: B.
-        dimension: p.
-        smoothness: of the loss: by twice that times the move of a model distances of later users' gradients change.
+    A move of the model changes distances between later users' gradients by twice the ``smoothness`` times the move.
 
     Raises:
-        RunFailed: a user moves the average iterate, or later scores, by more.
+        RunFailed: a user could move the average iterate, or later scores, by more.
     """
     test, gradient, clipped = phase.test, phase.gradient, math.isfinite(phase.width)
     assert clipped or isinstance(gradient, Estimator)
@@ -322,9 +267,9 @@ def phase_rounds(
     users_needed: int,
     **plan: Any,
 ) -> PhaseRounds:
-    """The scheme of these phases, all of them tested or none, on batches of that size; ``plan`` has further fields.
+    """Return the scheme of these phases, all tested or none, on batches of that size; ``plan`` has further fields.
 
-    There is a ``signal`` to go in the last phase, and a ``reach`` in all, as l2 norms; `PhaseRounds` has the rest.
+    ``signal`` is the l2 distance that the last phase can go, and ``reach`` that of all; `PhaseRounds` has the rest.
     """
     p, test, missing = given.dimension, phases[0].test, given.problem.certificate.missing()
     for phase in phases:

@@ -1,4 +1,4 @@
-"""Outlier removal: a noisy mean of the users that have enough neighbours, tested for agreement every round."""
+"""Outlier removal: a noisy mean of the users with enough neighbours, tested for agreement every round."""
 
 import math
 from functools import partial
@@ -13,8 +13,7 @@ from strategies.core.row_rounds import Agreement, RowRounds
 from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, TestedOptions
 from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, NeighbourMean
 
-_PASS = 0.8
-"""Of the batch: the score to reach, as in the papers."""
+_PASS = 0.8  # Of the batch: the score to reach, as in the papers.
 
 _UNDECLARED = (
     "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
@@ -25,17 +24,16 @@ _UNDECLARED = (
 class OutlierRemoval(Recipe, TestedOptions):
     """Mean of the users with enough neighbours, plus Gaussian noise, if the users agree.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
-    user; relation: replace-one; n public. Any loss. In each round one Laplace test of the cohort's score (mean
-    number of users within rho, l2; sensitivity below 2): if the cohort or its neighbour is not aligned, the test
-    passes with probability at most delta_test, which what follows adds to delta. If both are, the mean has l2
-    sensitivity about 24 rho / B (`NeighbourMean`, with its proof) and gets Gaussian noise for that. A user is in
-    one round an epoch: parallel within an epoch, composed over epochs. Every iterate is released; the server is
-    trusted, other nodes may answer anything.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole user;
+    relation: replace-one; n public. In each round one Laplace test of the cohort's score (mean number of users within
+    rho, l2; sensitivity below 2): if the cohort or its neighbour is not aligned, the test passes with probability at
+    most delta_test, which is added to delta. If both are, the mean has l2 sensitivity about 24 rho / B
+    (`NeighbourMean`, with its proof) and gets Gaussian noise for that. A user is in one round an epoch: parallel within
+    an epoch, composed over epochs. Every iterate is released.
 
-    With secure noise the same holds of what is computed in float64: counts are exact functions of computed distances,
-    a pair's of that pair alone, and the mean's sensitivity grows by `NeighbourMean.rounding`, for which both noises
-    are larger.
+    With secure noise the same holds for what is computed in float64: counts are exact functions of computed distances,
+    a pair's of that pair alone, and the mean's sensitivity grows by `NeighbourMean.rounding`, by which both noises are
+    larger.
 
     *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
     """
@@ -54,13 +52,13 @@ class OutlierRemoval(Recipe, TestedOptions):
     )
 
     def scheme(self, given: Given) -> RowRounds:
-        """See `Recipe`."""
+        """See `Recipe.scheme`."""
         return self.agreeing_rounds(given, partial(self._search, given), SMALLEST_BATCH)
 
     def _search(self, given: Given, batch: int) -> Agreement | None:
-        """With the smallest share whose test asks for at most four fifths of the batch; larger ones leave more noise.
+        """Return the agreement with the smallest share whose test demands at most four fifths of the batch.
 
-        The threshold grows by two thirds of a user with each user.
+        It leaves the least noise. The threshold grows by two thirds of a user with each user.
         """
         radius = self.radius or self._typical_distance(given)
         kernel, estimator = IndicatorKernel(radius), NeighbourMean(radius)
@@ -77,5 +75,5 @@ class OutlierRemoval(Recipe, TestedOptions):
         return None
 
     def _typical_distance(self, given: Given) -> float:
-        """What the distance of two honest users exceeds in about 2% of pairs, for normal gradients."""
+        """Return the distance that about 2% of pairs of honest users exceed, for normal gradients."""
         return math.sqrt(2) * self.declared_deviation(given, _UNDECLARED) * (math.sqrt(given.dimension) + 2)

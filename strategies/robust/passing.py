@@ -1,7 +1,7 @@
-"""What it takes to pass a concentration test: scores that honest users are sure of, and the radius at which they are.
+"""Scores that honest users reach in a concentration test, and the radius at which they do, from public facts.
 
-Everything here follows from public facts: users' gradients are taken to be sub-Gaussian with a declared deviation v a
-coordinate. Accuracy depends on that declaration, privacy never does.
+Users' gradients are taken as sub-Gaussian with a declared deviation v a coordinate. Accuracy depends on that
+declaration, privacy never does.
 """
 
 import math
@@ -15,35 +15,31 @@ from pydantic import Field
 from scipy.special import erfc
 
 from strategies.core.options import StrategyOptions
+from strategies.core.row_rounds import AnyTest
 from userdp.errors import BadInput
 from userdp.estimators import MINIMUM_BATCH, Debiased, Estimator, ExpKernel, RampKernel, Winsorized
 from userdp.estimators.robust import REACH, smallest_trim
 from userdp.mechanisms import AboveThreshold, MinimumScore
 
-TESTS: dict[str, type[AboveThreshold] | type[MinimumScore]] = {
-    "above_threshold": AboveThreshold,
-    "min_score": MinimumScore,
-}
+TESTS: dict[str, type[AnyTest]] = {"above_threshold": AboveThreshold, "min_score": MinimumScore}
 KERNELS: dict[str, type[ExpKernel] | type[RampKernel]] = {"exp": ExpKernel, "ramp": RampKernel}
 
 
 class DeviationOptions(StrategyOptions):
-    """How far users' gradients are expected to deviate."""
+    """Settings of how far users' gradients are expected to deviate."""
 
     deviation: float | None = Field(
         None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
     )
-    heterogeneity: float = Field(
-        0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
-    )
+    heterogeneity: float = Field(0.0, ge=0, description="Standard deviation of users' mean gradients (utility only).")
 
     def user_deviation(self, per_sample: float, samples: int) -> float:
-        """V of the average over ``samples`` samples that each deviate by ``per_sample``."""
+        """Return v of the average over ``samples`` samples that each deviate by ``per_sample``."""
         return math.hypot(self.heterogeneity, per_sample / math.sqrt(samples))
 
 
 class AgreementOptions(DeviationOptions):
-    """How agreement is measured, and what is computed from users that agree."""
+    """Settings of how agreement is measured, and of the estimate from users that agree."""
 
     statistic: Literal["median", "trimmed_mean"] = Field("trimmed_mean", description="Robust centre of a batch.")
     estimate: Literal["debiased", "winsorized"] = Field(
@@ -51,8 +47,7 @@ class AgreementOptions(DeviationOptions):
         description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise.",
     )
     trim: float | None = Field(
-        None,
-        description="Share of a batch that the trimmed mean drops at each end, above 1/3; the least if not given.",
+        None, description="Share of a batch that the trimmed mean drops at each end, above 1/3; the least if not given."
     )
     width: float | None = Field(
         None,
@@ -67,9 +62,8 @@ class AgreementOptions(DeviationOptions):
     def check_estimate(self) -> None:
         """Refuse an estimate without a proof.
 
-        Raises:
-            BadInput: the winsorised estimate about the median, a trim of a third or less, or of a half or more, one of
-                the median, or a width for which rounding has no bound.
+        Raises `BadInput` if the winsorised estimate about the median, a trim of a third or less, or of a half or more,
+        one of the median, or a width for which rounding has no bound.
         """
         if self.estimate == "winsorized" and self.statistic == "median":
             raise BadInput(
@@ -83,8 +77,8 @@ class AgreementOptions(DeviationOptions):
             )
         if self.trim is not None and not 1 / 3 < self.trim < 1 / 2:
             raise BadInput(
-                f"strategy.trim = {self.trim:g}: must lie above 1/3, for up to a third of a batch that passes its test "
-                "may lie anywhere, and below 1/2, so that users are left; leave it out for the least that is proven"
+                f"strategy.trim = {self.trim:g}: must lie above 1/3, because up to a third of a batch that passes its "
+                "test may lie anywhere, and below 1/2, so that users are left; leave it out for the least proven trim"
             )
         if self.width is not None and not 1 / REACH <= self.width <= REACH:
             raise BadInput(
@@ -94,32 +88,26 @@ class AgreementOptions(DeviationOptions):
 
     @property
     def shape(self) -> "EstimateShape":
-        """What these settings say of the estimate."""
+        """The estimate of these settings, without batch and radius."""
         return EstimateShape(self.estimate, self.statistic, self.trim, self.width)
 
 
 @dataclass(frozen=True)
 class EstimateShape:
-    """An estimate, but for the batch and the radius within which its users agree.
+    """An estimate, without the batch and the radius within which its users agree."""
 
-    Attributes:
-        estimate, statistic: by name.
-        trim: share of a batch, above 1/3 and below 1/2; None for the least that the proof allows.
-        width: in radii; None for the estimate's own.
-    """
-
-    estimate: str = "winsorized"
-    statistic: str = "trimmed_mean"
-    trim: float | None = None
-    width: float | None = None
+    estimate: str = "winsorized"  # by name
+    statistic: str = "trimmed_mean"  # by name
+    trim: float | None = None  # share of a batch, above 1/3 and below 1/2; None for the least that the proof allows
+    width: float | None = None  # in radii; None for the estimate's own
 
     @property
     def minimum_batch(self) -> int:
-        """From this many users on, some are left by the trim: rounded, it is at most half a user above its share."""
+        """The fewest users of whom the trim leaves some: rounded, it is at most half a user above its share."""
         return MINIMUM_BATCH if self.trim is None else max(MINIMUM_BATCH, math.ceil(2 / (1 - 2 * self.trim)))
 
     def estimator(self, batch: int, radius: float) -> Estimator:
-        """For batches of that size, from `minimum_batch` on."""
+        """Return the estimator for batches of that size, from `minimum_batch` on."""
         trim = None if self.trim is None else max(smallest_trim(batch), round(self.trim * batch))
         width = None if self.width is None else self.width * radius
         if self.estimate == "winsorized":
@@ -127,28 +115,10 @@ class EstimateShape:
         return Debiased("median" if self.statistic == "median" else "trimmed_mean", radius, width, trim)
 
 
-def smallest_passing(passes: Callable[[int], bool], least: int, most: float = math.inf) -> int:
-    """The smallest number from ``least`` on that passes, by bisection; one above ``most`` if none up to it does."""
-    low = high = least
-    while not passes(high):
-        low, high = high, 2 * high
-        if high > most:
-            return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high
-
-
 def expected_kernel(kernel: str, ratio: float, dimension: int) -> float:
-    """Lower bound on E phi(||q - q'||_inf / rho) for two users whose coordinates are sub-Gaussian.
+    """Return a lower bound on E phi(||q - q'||_inf / rho) for two sub-Gaussian users; ``ratio`` is rho / v.
 
-    Args:
-        kernel: "exp" or "ramp".
-        ratio: rho / v.
-        dimension: d.
-
-    With tail P(||q - q'||_inf > u) <= min(1, d erfc(u / 2v)), integrated against the kernel's slope.
+    The tail P(||q - q'||_inf > u) <= min(1, d erfc(u / 2v)) is integrated against the kernel's slope.
     """
     if kernel == "ramp":
         u = np.linspace(0.5, 1.0, 129)
@@ -161,7 +131,7 @@ def expected_kernel(kernel: str, ratio: float, dimension: int) -> float:
 
 
 def guaranteed_score(kernel: str, ratio: float, batch: int, dimension: int, steps: int, failure: float) -> float:
-    """A score that all ``steps`` batches reach with probability ``1 - failure`` if users are sub-Gaussian.
+    """Return a score that all ``steps`` batches reach with probability ``1 - failure`` if users are sub-Gaussian.
 
     The better of two bounds: every pair within rho/2 (union bound; ramp kernel only), and the mean score less
     McDiarmid's deviation (replacing one user moves the score by less than 2).
@@ -176,42 +146,42 @@ def guaranteed_score(kernel: str, ratio: float, batch: int, dimension: int, step
 
 @lru_cache(maxsize=4096)
 def needed_ratio(kernel: str, batch: int, dimension: int, steps: int, failure: float, score: float) -> float | None:
-    """Smallest rho / v at which the guaranteed score reaches ``score``; None if none does."""
-    low, high = 0.0, 4096.0
-    if guaranteed_score(kernel, high, batch, dimension, steps, failure) < score:
-        return None
-    for _ in range(30):
-        middle = (low + high) / 2
-        if guaranteed_score(kernel, middle, batch, dimension, steps, failure) >= score:
-            high = middle
-        else:
-            low = middle
-    return high
+    """Return the smallest rho / v at which the guaranteed score reaches ``score``; None if none does."""
+
+    def reaches(ratio: float) -> bool:
+        return guaranteed_score(kernel, ratio, batch, dimension, steps, failure) >= score
+
+    return _smallest(reaches, 0.0, 4096.0, halvings=30) if reaches(4096.0) else None
 
 
 @lru_cache(maxsize=4096)
 def needed_score(
     test: str, kernel: str, batch: int, movement: float, epsilon: float, delta: float, steps: int, failure: float
 ) -> float | None:
-    """Smallest constant score that passes ``steps`` queries with probability ``1 - failure``; None beyond B.
+    """Return the smallest constant score that passes ``steps`` queries with probability ``1 - failure``; None beyond B.
 
     ``movement`` is in units of rho: the test does not depend on rho itself.
     """
     chosen = TESTS[test](batch=batch, kernel=KERNELS[kernel](1.0), movement=movement, epsilon=epsilon, delta=delta)
-    if chosen.threshold > batch or chosen.pass_probability(float(batch), steps) < 1 - failure:
+
+    def passes(score: float) -> bool:
+        return chosen.pass_probability(score, steps) >= 1 - failure
+
+    if chosen.threshold > batch or not passes(float(batch)):
         return None
-    low, high = chosen.threshold, float(batch)
-    for _ in range(20):
+    return _smallest(passes, chosen.threshold, float(batch), halvings=20)
+
+
+def _smallest(passes: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
+    """Return the smallest number that passes, from above, if ``high`` does."""
+    for _ in range(halvings):
         middle = (low + high) / 2
-        if chosen.pass_probability(middle, steps) >= 1 - failure:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if passes(middle) else (middle, high)
     return high
 
 
 def certified_ratio(batch: int, dimension: int, steps: int, failure: float) -> float:
-    """The rho / v at which every user lies within rho / 4 of the batch's median, so the ramp score takes linear time.
+    """Return the rho / v that puts every user within rho / 4 of the batch's median: ramp scores take linear time.
 
     A union bound over users and coordinates, with 5% to spare for the median's own distance from the mean.
     """

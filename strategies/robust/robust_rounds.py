@@ -26,24 +26,23 @@ _UNDECLARED = (
 class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, restates={"rounds"}):
     """A robust private gradient every round.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
-    user; relation: replace-one; n public. Any loss, convex or not. In each round a test of the cohort's concentration
-    score (sensitivity below 2): if the users do not agree within rho it passes with probability at most delta_test,
-    so what follows it adds at most delta_test; if they do, the estimate has l2 sensitivity sqrt(d) times its sup
-    sensitivity and gets Gaussian noise. A user is in one round an epoch: parallel within an epoch, composed over
-    epochs. ``test = "min_score"``: a Laplace test of its own in each round, whose epsilon is paid for each time a user
-    takes part. ``test = "above_threshold"``: one AboveThreshold over all rounds, whose epsilon is paid once (*Rounds*
-    in `userdp.mechanisms.concentration_tests`, with the proof); at the first failure the run ends with the model that
-    was released last. If not given, it is the one with less noise at the same promise: a matter of public numbers.
-    Every iterate is a released value: nodes and outsiders are protected from each other even
-    if the other nodes answer arbitrarily; the server is trusted. Later rounds start from what was released, so
-    nothing that a user moved is carried on.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole user;
+    relation: replace-one; n public. In each round a test of the cohort's concentration score (sensitivity below 2): if
+    the users do not agree within rho it passes with probability at most delta_test, which is added to delta; if they
+    do, the estimate has l2 sensitivity sqrt(d) times its sup sensitivity and gets Gaussian noise. A user is in one
+    round an epoch: parallel within an epoch, composed over epochs. ``test = "min_score"``: a Laplace test of its own in
+    each round, whose epsilon is paid for each time a user takes part. ``test = "above_threshold"``: one AboveThreshold
+    over all rounds, whose epsilon is paid once (*Rounds* in `userdp.mechanisms.concentration_tests`, with the proof);
+    at the first failure the run ends with the last released model. If not given, it is the one with less noise at the
+    same promise: a function of public numbers. Every iterate is a released value: nodes and outsiders are protected
+    from each other even if the other nodes answer arbitrarily. Later rounds start from released models, so they carry
+    no unreleased effect of a user.
 
-    With secure noise the same holds of what is computed in float64. A score is an exact sum of rounded kernels, and
+    With secure noise the same holds for what is computed in float64. A score is an exact sum of rounded kernels, and
     its sensitivity and the bound on unaligned batches are those of the computed score (`concentration_score`). The
     robust mean's sensitivity grows by `Estimator.rounding`, and both noises are larger by that; cohorts for which it
-    would exceed a tenth (some forty thousand users, for winsorised means) are refused. Rows are functions of one
-    user's data, to the last bit, as users are computed one by one.
+    would exceed a tenth (some forty thousand users, for winsorised means) are refused. Rows are functions of one user's
+    data, to the last bit, as users are computed one by one.
 
     *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
     """
@@ -66,14 +65,14 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
     found_by_preparation: ClassVar[tuple[str, ...]] = ("radius", "deviation", "learning_rate")
 
     def found(self, found: Found) -> dict[str, float]:
-        """How far samples deviate, as gradients are about equally long in all coordinates, with a margin."""
+        """Return the deviation of samples, with a margin: gradients are about equally long in all coordinates."""
         if not found.learnt:
             return {}
         deviation = CLIP_WIDTH * found.length * math.sqrt(found.samples / found.dimension)
         return {"deviation": deviation, **found.steps(self.rounds)}
 
     def scheme(self, given: Given) -> RowRounds:
-        """See `Recipe`."""
+        """See `Recipe.scheme`."""
         self.check_estimate()
         search = partial(self._search, given)
         return self.agreeing_rounds(given, search, self._least(given), by_theory=self.radius is None)
@@ -82,25 +81,23 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
     def _kinds(self) -> tuple[type[AnyTest], ...]:
         """The tests to choose from.
 
-        Who is in a single round pays epsilon once whatever the test, and then one Laplace noise asks for less than two.
+        With one epoch a user pays epsilon once for any test, and then the test with one Laplace noise demands less.
         """
         if self.test is not None:
             return (TESTS[self.test],)
         return (MinimumScore,) if self.epochs == 1 else (MinimumScore, AboveThreshold)
 
     def _search(self, given: Given, batch: int) -> Agreement | None:
-        """The one whose test leaves the least noise; None if none can be passed."""
+        """Return the agreement whose test leaves the least noise; None if no test can be passed."""
         if batch < self.shape.minimum_batch:
             return None
         passable = [best for kind in self._kinds if (best := self._best(given, batch, kind)) is not None]
         return min(
-            passable,
-            key=lambda best: best.l2_sensitivity * self.cost(given, best.test).noise_multiplier,
-            default=None,
+            passable, key=lambda best: best.l2_sensitivity * self.cost(given, best.test).noise_multiplier, default=None
         )
 
     def _best(self, given: Given, batch: int, kind: type[AnyTest]) -> Agreement | None:
-        """With the share of epsilon for the test that leaves the least noise; None if it can be passed with none."""
+        """Return the agreement with the test's share of epsilon that leaves the least noise; None if none passes."""
         found = {share: self._radius(given, batch, share, kind) for share in SHARES}
         radii = {share: radius for share, radius in found.items() if radius is not None}
         if not radii:
@@ -114,9 +111,9 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         return self._agreement(given, batch, share, radii[share], kind)
 
     def _radius(self, given: Given, batch: int, share: float, kind: type[AnyTest]) -> float | None:
-        """The radius within which users agree well enough for the test of that share; None if they never do.
+        """Return the radius within which users agree well enough for the test of that share; None if they never do.
 
-        With the user's own radius: only if the test is passed when nine pairs of users in ten agree.
+        A declared radius is returned only if the test is passed when nine pairs of users in ten agree.
         """
         test, (steps, failure) = self.round_test(given, batch, share, self._unit_kernel, kind), self._each_test(kind)
         name = next(name for name, known in TESTS.items() if known is kind)
@@ -129,29 +126,26 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         return None if ratio is None else ratio * self.declared_deviation(given, _UNDECLARED)
 
     def _each_test(self, kind: type[AnyTest]) -> tuple[int, float]:
-        """Rounds that one test sees, and the probability with which honest users may fail it."""
+        """Return the rounds that one test sees, and the probability with which honest users may fail it."""
         failure, rounds = self.failure / 2, self.rounds
         return (rounds, failure) if kind is AboveThreshold else (1, failure / rounds)
 
     def _least(self, given: Given) -> int:
-        """Users who all agree need at least this many; those who only nearly agree need more."""
+        """Return the fewest users that can pass if all agree; users who only nearly agree need more."""
         fewest, enough = self.shape.minimum_batch, []
         for kind in self._kinds:
-            test, (steps, failure) = (
-                self.round_test(given, fewest, SHARES[-1], self._unit_kernel, kind),
-                self._each_test(kind),
-            )
+            test = self.round_test(given, fewest, SHARES[-1], self._unit_kernel, kind)
+            steps, failure = self._each_test(kind)
             passes = partial(minimum_batch, kind, test.kernel, epsilon=test.epsilon, delta=test.delta)
             enough.append(passes(steps=steps, failure=failure, at_least=fewest))
         return min(enough)
 
     @property
     def _unit_kernel(self) -> ExpKernel | RampKernel:
-        """At radius one: what a test asks for is the same at any radius."""
+        """The kernel at radius one: the score that a test demands is the same at any radius."""
         return KERNELS[self.kernel](1.0)
 
     def _agreement(self, given: Given, batch: int, share: float, radius: float, kind: type[AnyTest]) -> Agreement:
-        """Users agree within ``radius`` in the sup norm."""
         kernel, estimator = KERNELS[self.kernel](radius), self.shape.estimator(batch, radius)
         return Agreement(
             test=self.round_test(given, batch, share, kernel, kind),

@@ -8,32 +8,30 @@ from typing import Any
 from pydantic import Field
 
 from strategies.core.about import Fact
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given
 from strategies.core.row_rounds import Agreement, AnyTest, RowRounds, TestUnderWay
 from strategies.core.scheme import Number, Outline
-from strategies.core.ways import Course
-from strategies.robust.passing import TESTS, DeviationOptions, smallest_passing
+from strategies.robust.passing import TESTS, DeviationOptions
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import Kernel
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
+from userdp.mechanisms.concentration_tests import smallest_passing
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
-"""Shares of epsilon that are tried for the tests."""
+"""The shares of epsilon that are tried for the tests."""
 
 ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
-"""What is said of a strategy whose server sees rows."""
 
 TRUST = "the server is trusted"
-"""What every guarantee here rests on."""
 
 ROW_MEANINGS: Mapping[str, str] = {
     "epochs": "passes over the users",
     "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
 }
-"""Numbers of any plan here."""
 
 TEST_MEANINGS: Mapping[str, str] = {
     **ROW_MEANINGS,
@@ -43,14 +41,12 @@ TEST_MEANINGS: Mapping[str, str] = {
     "test_epsilon": "share of epsilon spent on the test",
     "test_delta": "share of delta spent on the test",
 }
-"""Numbers of plans with tests."""
 
 TEST_NOTES: Mapping[str, Fact] = {
     "score_private": Fact("private", "how well the users of the round agree, before the test's noise"),
     "threshold": Fact("public", "score that a batch must reach"),
     "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
 }
-"""Facts of tested rounds."""
 
 
 TESTED_ABOUT: Mapping[str, Any] = {
@@ -63,7 +59,6 @@ TESTED_ABOUT: Mapping[str, Any] = {
     "`NeighbourMean.rounding`)",
     "notes": TEST_NOTES,
 }
-"""What strategies of tested rounds say about themselves."""
 
 
 class RowOptions(DeviationOptions):
@@ -74,14 +69,13 @@ class RowOptions(DeviationOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
     def cohort(self, users: int) -> int:
-        """Users a round; none where rounds outnumber participations."""
+        """Return the users of a round; zero where rounds outnumber participations."""
         return min(users, users * self.epochs // self.rounds)
 
     def declared_deviation(self, given: Given, undeclared: str) -> float:
-        """Standard deviation of one coordinate of the average gradient of a user with the fewest samples.
+        """Return the standard deviation of one coordinate of the average gradient of a user with the fewest samples.
 
-        Raises:
-            BadInput: with the text ``undeclared``, where nothing bounds how far gradients deviate.
+        Raises `BadInput` with the text ``undeclared`` if nothing bounds how far gradients deviate.
         """
         per_sample = self.deviation or given.problem.certificate.lipschitz
         if per_sample is None:
@@ -102,10 +96,10 @@ class RowOptions(DeviationOptions):
         warnings: tuple[str, ...] = (),
         **parts: Any,
     ) -> RowRounds:
-        """The scheme of these parts, and of further fields.
+        """Return the scheme of these parts, and of further fields.
 
-        Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm``, if to anything, and cohorts of
-        fewer than ``smallest`` users have no scheme.
+        Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm`` (if given), and cohorts of fewer
+        than ``smallest`` users have no scheme.
         """
         rounds, rate = min(self.rounds, sampler.rounds), self.learning_rate or given.default_step
         deviation = mechanism.standard_deviation
@@ -113,7 +107,7 @@ class RowOptions(DeviationOptions):
             rounds=rounds,
             cohort=sampler.batch,
             users_needed=math.ceil(smallest * self.rounds / self.epochs),
-            path=Course(steps=rounds, rate=rate, deviation=deviation, longest=signal),
+            path=NoisySteps(steps=rounds, rate=rate, deviation=deviation, longest=signal),
             noise=deviation * math.sqrt(given.dimension),
             signal=signal,
             numbers={
@@ -140,14 +134,14 @@ class RowOptions(DeviationOptions):
 
 
 class TestedOptions(RowOptions):
-    """Settings of strategies whose rounds release only what their users agree on."""
+    """Settings of strategies whose rounds release only values that their users agree on."""
 
     def round_test(
         self, given: Given, batch: int, share: float, kernel: Kernel, kind: type[AnyTest] = MinimumScore
     ) -> AnyTest:
-        """The test of cohorts of that size that gets that share of epsilon, and half of delta.
+        """Return the test of cohorts of that size that gets that share of epsilon, and half of delta.
 
-        One of all rounds pays its epsilon once; others share it among the rounds of a user.
+        One test of all rounds pays its epsilon once; others share it among the rounds of a user.
         """
         return kind(
             batch=batch,
@@ -157,7 +151,7 @@ class TestedOptions(RowOptions):
         )
 
     def cost(self, given: Given, test: AnyTest) -> Cost:
-        """Of one participation in rounds tested so, with the least noise that keeps the budget."""
+        """Return the cost of one participation in rounds tested so, with the least noise that keeps the budget."""
         epsilon, delta, epochs = given.privacy.epsilon, given.privacy.delta, self.epochs
         paid = {"shared_epsilon" if isinstance(test, AboveThreshold) else "pure_epsilon": test.epsilon}
         paid["failure_delta"] = test.delta
@@ -166,13 +160,11 @@ class TestedOptions(RowOptions):
     def agreeing_rounds(
         self, given: Given, search: Callable[[int], Agreement | None], least: int, *, by_theory: bool = False
     ) -> RowRounds:
-        """The scheme of the best agreement for all users, which ``search`` finds for cohorts of a size.
+        """Return the scheme of the best agreement for all users, which ``search`` finds for cohorts of a size.
 
-        It finds none for cohorts that cannot pass a test, as those below ``least``. ``by_theory`` says that honest
-        users are known to reach what their test asks for.
-
-        Raises:
-            PopulationTooSmall: their cohorts cannot pass a test; it names how many users can.
+        It finds none for cohorts that cannot pass a test, such as those below ``least``. ``by_theory`` says that honest
+        users are known to reach the score that their test demands. Raises `PopulationTooSmall` if the cohorts cannot
+        pass a test, and says how many users can.
         """
         n, batch = given.users, self.cohort(given.users)
         best, smallest = search(batch), smallest_passing(lambda size: search(size) is not None, least)
@@ -213,7 +205,6 @@ class TestedOptions(RowOptions):
 
 
 def _pass_probability(test: AnyTest, rounds: int) -> float:
-    """That of passing all rounds with the full score."""
     if isinstance(test, AboveThreshold):
         return test.pass_probability(float(test.batch), rounds)
     return test.pass_probability(float(test.batch)) ** rounds

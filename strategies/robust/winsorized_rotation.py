@@ -1,4 +1,4 @@
-"""Winsorised mean after a random rotation: each coordinate is clamped to an interval that is found privately."""
+"""Winsorised mean after a random rotation: each coordinate is clamped to a privately chosen interval."""
 
 import math
 from dataclasses import dataclass
@@ -20,11 +20,9 @@ from userdp.estimators.rotation import CellGrid, HadamardRotation
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import ConcentratedBatches, DisjointBatches
 
-_MOST_SELECTION = 0.5
-"""The largest share of a round's rho that choosing intervals gets."""
-
+_MOST_SELECTION = 0.5  # The largest share of a round's rho for choosing intervals.
+# Bound on how much rounding lengthens the difference of two rotated rows, relatively (see *Why*).
 _ROTATION_ROUNDING = 2.0**-47
-"""How much longer the difference of two rotated rows can become by rounding, relatively (see *Why*)."""
 
 _UNDECLARED = (
     "strategy.deviation: this loss has no bound on its gradient, so no interval follows from theory; "
@@ -39,41 +37,34 @@ _UNRELIABLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class ClampedMean:
-    """The mean of rotated rows, each coordinate of which is clamped to an interval that is chosen privately.
+    """The mean of rotated rows, each coordinate clamped to a privately chosen interval."""
 
-    Attributes:
-        clip_norm: l2 norm that rows are clipped to first.
-        rotation: of rows.
-        grid: the cells that each rotated coordinate's interval is chosen from.
-        selection_epsilon: of each coordinate's choice.
-    """
-
-    clip_norm: float
-    rotation: HadamardRotation
-    grid: CellGrid
-    selection_epsilon: float
+    clip_norm: float  # l2 norm that rows are clipped to first
+    rotation: HadamardRotation  # of rows
+    grid: CellGrid  # the cells of each rotated coordinate's interval
+    selection_epsilon: float  # of each coordinate's choice
 
     def __call__(self, rows: Rows, noise: Noise) -> Vector:
-        """(d',) the mean of (B, p) rows, each coordinate clamped to its interval."""
+        """Return the (d',) mean of (B, p) rows, each coordinate clamped to its interval."""
         rotated, grid = self.rotation(clip_rows(rows, self.clip_norm)), self.grid
         if grid.cells == 1:
             return self.clamped_mean(rotated, np.repeat(grid.centres, self.rotation.size))
         return self.clamped_mean(rotated, grid.select(rotated, self.selection_epsilon, noise(1)))
 
     def clamped_mean(self, rotated: Rows, centres: Vector) -> Vector:
-        """(d',) of (B, d') rows, each coordinate held to the interval about its centre."""
+        """Return the (d',) mean of (B, d') rows, each coordinate clamped to the interval about its centre."""
         interval = 2 * self.grid.half_width
         return np.asarray(np.clip(rotated, centres - interval, centres + interval).mean(axis=0))
 
     def gradient(self, mean: Vector) -> Vector:
-        """(p,) the mean, rotated back."""
+        """Return the (p,) mean, rotated back."""
         return np.asarray(self.rotation.inverse(mean[None])[0])
 
 
 def selection_share(rho: float, cells: int, size: int, batch: int, failure: float) -> float:
-    """Of a round's rho, for choosing one of so many cells for each of ``size`` coordinates (see *Split* below).
+    """Return the share of a round's rho for choosing one of the cells for each of ``size`` coordinates (*Split*).
 
-    None where one cell is all there is, for that choice reveals nothing.
+    It is zero for one cell, whose choice reveals nothing.
     """
     if cells == 1:
         return 0.0
@@ -84,23 +75,22 @@ def selection_share(rho: float, cells: int, size: int, batch: int, failure: floa
 class WinsorizedRotation(Recipe, RowOptions):
     """Mean of user gradients, rotated and clamped coordinate by coordinate to private intervals, every round.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
-    user; relation: replace-one; n public. Any loss. In a round, (1) the exponential mechanism chooses a cell for
-    each of the d' rotated coordinates (score of sensitivity 1), ``d' epsilon_1^2 / 8``-zCDP; (2) coordinates are
-    clamped to that cell's centre +- 2 tau', so replacing a user moves its row by at most the diagonal of that box,
-    ``4 tau' sqrt(d')`` in l2; nor by more than ``2 C``, as the server clips rows to length C before it rotates them,
-    and rotating keeps a difference's length while clamping to a box never adds to it. The mean of B users moves by
-    the smaller of both over B, and Gaussian noise makes it zCDP with the rest of the round's rho. With one cell there
-    is nothing to choose: the mean is all that a round releases, and is accounted as the Gaussian that it is. The
-    rotation's signs are public and drawn without looking at data. A user is in one round an epoch; rho adds up over
-    epochs. Every iterate is released; the server is trusted, other nodes may answer anything. *Rounding.* Each of the
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole user;
+    relation: replace-one; n public. In a round, (1) the exponential mechanism chooses a cell for each of the d' rotated
+    coordinates (score of sensitivity 1), ``d' epsilon_1^2 / 8``-zCDP; (2) coordinates are clamped to that cell's centre
+    +- 2 tau', so replacing a user moves its row by at most the diagonal of that box, ``4 tau' sqrt(d')`` in l2; nor by
+    more than ``2 C``, as the server clips rows to length C before it rotates them, and rotating keeps a difference's
+    length while clamping to a box never adds to it. The mean of B users moves by the smaller of both over B, and
+    Gaussian noise makes it zCDP with the rest of the round's rho. With one cell there is no choice: a round releases
+    the mean alone, accounted as the Gaussian that it is. The rotation's signs are public and drawn without looking at
+    data. A user is in one round an epoch; rho adds up over epochs. Every iterate is released. *Rounding.* Each of the
     log2 d' <= 30 stages of the transform, and the division, err by 2^-53 of a row's length: by 2^-48 together.
 
     *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
 
-    *Split.* The noise falls with the selection's share only as long as cells are found, so it gets what finding them
-    takes and no more: the chosen cell's score is within ``(2 / epsilon_1) ln(K d' / failure)`` of the best, and a
-    quarter of the users is allowed for that.
+    *Split.* The noise falls with the selection's share only while cells are found, so it gets what that needs and no
+    more: the chosen cell's score is within ``(2 / epsilon_1) ln(K d' / failure)`` of the best, and a quarter of the
+    users is allowed for that.
     """
 
     about: ClassVar[About] = About(
@@ -131,10 +121,12 @@ class WinsorizedRotation(Recipe, RowOptions):
     failure: float = Field(0.01, gt=0, lt=1, description="Probability that some coordinate of a round goes wrong.")
 
     def scheme(self, given: Given) -> RowRounds:
-        """See `Recipe`."""
+        """See `Recipe.scheme`."""
         n, batch, privacy = given.users, self.cohort(given.users), given.privacy
         if batch < 1:
-            raise PopulationTooSmall(f"data.users = {n}: {self.rounds} rounds take a user each; use fewer rounds")
+            raise PopulationTooSmall(
+                f"data.users = {n}: {self.rounds} rounds need a user each; use fewer strategy.rounds"
+            )
         rotation = HadamardRotation(given.dimension, given.seed)
         grid, size = self._grid(given, rotation, batch), rotation.size
         sampler = (DisjointBatches if grid.cells == 1 else ConcentratedBatches)(n, batch, self.epochs, given.seed)
@@ -142,10 +134,7 @@ class WinsorizedRotation(Recipe, RowOptions):
         rho = 1 / (2 * multiplier**2)
         share = selection_share(rho, grid.cells, size, batch, self.failure)
         estimator = ClampedMean(
-            clip_norm=self.clip_norm,
-            rotation=rotation,
-            grid=grid,
-            selection_epsilon=math.sqrt(8 * share * rho / size),
+            clip_norm=self.clip_norm, rotation=rotation, grid=grid, selection_epsilon=math.sqrt(8 * share * rho / size)
         )
         # In l2: a row within its box, and what one user can move it by.
         diagonal = 4 * grid.half_width * math.sqrt(size)
@@ -173,7 +162,7 @@ class WinsorizedRotation(Recipe, RowOptions):
         )
 
     def _grid(self, given: Given, rotation: HadamardRotation, batch: int) -> CellGrid:
-        """Cells as wide as users of a cohort are apart, as far out as their clipped gradients may lie."""
+        """Return cells as wide as users' typical distance, as far out as their clipped gradients may lie."""
         deviation = self.declared_deviation(given, _UNDECLARED)
         distance = deviation * (math.sqrt(given.dimension) + 3)  # of a user from the mean; rarely more, if normal
         reach = rotation.largest_coordinate(self.clip_norm, batch, self.failure)

@@ -1,5 +1,6 @@
 """Rounds over drawn batches of samples: settings, promises, and numbers of plans."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,14 +11,14 @@ from pydantic import Field
 from strategies.core.mean_rounds import sampler_numbers
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, no_ledger
-from strategies.samples.sample_options import SampleLevelOptions, corner_of, rounds_by_theory, samples_of
+from strategies.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
 from userdp.accounting import Guarantee
-from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
-from userdp.papers.averaged_clipping.parameters import TheoryConstants
 from userdp.sampling import PoissonSamples, Sampler
 from userdp.sampling.coins import SampleCoins
+
+log = logging.getLogger("userdp")
 
 BATCH_MEANING: Mapping[str, str] = {"sample_batch": "samples a round, expected; the public divisor"}
 
@@ -60,7 +61,7 @@ class BatchOptions(SampleRateOptions):
         numbers: Mapping[str, Number],
         **outline: Any,
     ) -> dict[str, Any]:
-        """What `followed` gives, with the promise that ``calibration`` allows and the numbers of its price."""
+        """Return the fields of `followed`, with the promise that ``calibration`` allows and its epsilons."""
         multiplier, by_paper = mechanism.noise_multiplier, self.calibration == "paper"
         spent = sampler.epsilon(multiplier, given.privacy.delta) if by_paper else None
         promise = accounted(given, sampler, multiplier, rests_on, spent)
@@ -76,40 +77,10 @@ class BatchOptions(SampleRateOptions):
         return promise | self.followed(given, sampler, mechanism, rate, numbers=numbers, **outline)
 
 
-class TheoryOptions(BatchOptions):
-    """Settings of strategies that clip to a level of the theory."""
-
-    deviation: float = Field(1.0, gt=0, description="sigma: E ||sample gradient - its mean||^2 <= sigma^2.")
-    failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that a risk bound fails.")
-
-    def constants(self, given: Given, smoothness: float, spread: float = 1.0) -> TheoryConstants:
-        """Public constants of the loss; ``spread`` scales the distance that the domain allows, if none is declared.
-
-        Raises:
-            BadInput: no radius is declared, and the domain has none.
-        """
-        radius = self.radius or spread * corner_of(given)
-        if not math.isfinite(radius):
-            raise BadInput(
-                f"strategy.radius must be declared: {given.strategy} sets its clip by it, and the domain is unbounded"
-            )
-        return TheoryConstants(
-            samples=samples_of(given),
-            dimension=given.dimension,
-            epsilon=given.privacy.epsilon,
-            delta=given.privacy.delta,
-            radius=radius,
-            smoothness=smoothness,
-            deviation=self.deviation,
-            failure=self.failure,
-            constant=self.noise_constant,
-        )
-
-
 def accounted(
     given: Given, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...], spent: float | None = None
 ) -> dict[str, Any]:
-    """See `Given.accounted`; for the unit asked for, and nothing is promised for noise by the paper's formula.
+    """Return the promise for the unit asked for (see `Given.accounted`); none for noise by the paper's formula.
 
     Args:
         given: what the scheme is made from.
@@ -142,7 +113,7 @@ def sample_rate(sampler: Sampler) -> float:
 
 
 def coins_of(sampler: Sampler, index: int) -> SampleCoins | None:
-    """What nodes draw the samples of round ``index`` by; None where whole users are drawn."""
+    """Return the coins by which nodes draw the samples of round ``index``; None if whole users are drawn."""
     return sampler.coins(index) if isinstance(sampler, PoissonSamples) else None
 
 
@@ -152,7 +123,7 @@ def sample_sum(sampler: Sampler, index: int) -> Computation:
 
 
 def noise_numbers(given: Given, mechanism: GaussianMechanism, group: int) -> dict[str, Number]:
-    """What a plan prints of its noise, of N, and of how many samples the promise covers at once."""
+    """Return the numbers of a plan about its noise, N, and the samples that the promise covers at once."""
     return {
         "group": group,
         "samples": samples_of(given),
@@ -175,8 +146,15 @@ def epsilons(given: Given, sampler: Sampler, multiplier: float) -> dict[str, Num
 
 
 def promised_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
-    """Those of `sampler_numbers`, where anything is promised."""
+    """Return the numbers of `sampler_numbers`; none if nothing is promised."""
     return sampler_numbers(sampler, guarantee) if guarantee.holds else {}
+
+
+def clamped_batch(batch: int, samples: int) -> int:
+    """Return ``batch``, at most ``samples``: formulas may ask for more than there are."""
+    if batch > samples:
+        log.warning("a batch of %d samples was asked for where there are %d: every sample is in it", batch, samples)
+    return min(batch, samples)
 
 
 def balanced_batch(samples: int) -> int:

@@ -8,10 +8,9 @@ from strategies.core.about import About
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
-from strategies.samples.batch_rounds import BATCH_MEANING, BatchOptions, balanced_batch, coins_of
+from strategies.samples.batch_rounds import BATCH_MEANING, BatchOptions, balanced_batch, clamped_batch, coins_of
 from strategies.samples.sample_options import MEANINGS, clipped_sum, corner_of, most_of, samples_of
 from userdp.mechanisms import GaussianMechanism
-from userdp.papers.averaged_clipping.descent import clamped_batch
 from userdp.sampling import PoissonSamples
 
 
@@ -77,7 +76,7 @@ class PoissonSampleSGD(Recipe, BatchOptions):
         )
 
     def _theory_rate(self, given: Given, rounds: int, clip: float, mechanism: GaussianMechanism) -> float:
-        """By the distance to a minimiser; one where nothing bounds it."""
+        """Return the step size for the distance to a minimiser, or for distance one if nothing bounds it."""
         reach = self.radius or corner_of(given)
         reach = reach if math.isfinite(reach) else 1.0
         power = clip**2 + given.dimension * mechanism.standard_deviation**2

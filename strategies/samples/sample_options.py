@@ -1,4 +1,4 @@
-"""What strategies that work on single samples share: whom they protect, the model they give, and their steps."""
+"""The common parts of strategies on single samples: protected unit, released model, steps."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,15 +9,14 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.mean_rounds import AveragedDescent, Descent
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline
-from strategies.core.ways import Course
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
-from userdp.papers.heavy_tailed.descent import whole_rounds
 from userdp.sampling import Sampler
 
 Output = Literal["average", "last"]
@@ -141,10 +140,15 @@ class SampleLevelOptions(StrategyOptions):
             "rate": rate,
         }
 
-    def course(self, rounds: int, rate: float, deviation: float, longest: float) -> Course:
-        """How the model moves by gradients of that l2 norm at most, with that noise on each coordinate."""
+    def course(self, rounds: int, rate: float, deviation: float, longest: float) -> NoisySteps:
+        """Return the path of the model, for gradients of at most that l2 norm with that noise on each coordinate."""
         averaged = self.output == "average"
-        return Course(steps=rounds, rate=rate, deviation=deviation, longest=longest, averaged=averaged)
+        return NoisySteps(steps=rounds, rate=rate, deviation=deviation, longest=longest, averaged=averaged)
+
+
+def whole_rounds(wanted: float, most: int | None = None) -> int:
+    """Round ``wanted`` up to a whole number of rounds, at least 1 and at most ``most``."""
+    return max(1, min(math.ceil(wanted), most if most is not None else math.ceil(wanted)))
 
 
 def rounds_by_theory(rounds: int | None, wanted: Callable[[], float], most: int) -> tuple[int, tuple[str, ...]]:
@@ -181,7 +185,7 @@ def most_of(given: Given) -> int | None:
 
 
 def corner_of(given: Given) -> float:
-    """From the centre of the domain to its corners."""
+    """Return the l2 distance from the centre of the domain to its corners."""
     return float(given.problem.domain.radius * math.sqrt(given.dimension))
 
 

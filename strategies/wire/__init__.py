@@ -1,1 +1,1 @@
-"""What travels between a strategy and its nodes, and how strangers' replies are read."""
+"""The messages between a strategy and its nodes, and the checks of strangers' replies."""

@@ -26,14 +26,14 @@ _KEY = "userdp.mask_key"
 
 
 def client_app(load: Callable[[Context], Node]) -> ClientApp:
-    """A ClientApp that answers userdp strategies from the node that ``load`` returns.
+    """Return a ClientApp that answers userdp strategies from the node that ``load`` returns.
 
-    Where that fails, the server learns the kind of the error at most; the text, which may quote data, goes to the log
-    of the node's own machine.
+    If that fails, the server learns the kind of the error at most; the text, which may quote data, goes to the log of
+    the node's own machine.
 
     Args:
         load: from Flower's context (``context.node_config["partition-id"]`` and so on) to a `Node`. Flower may run it
-            for every message: keep what is expensive in a cache of its own module.
+            for every message: cache expensive objects in a variable of its own module.
     """
     app = ClientApp()
 
@@ -43,8 +43,8 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
             node.key = _key(context)
             try:
                 return answer_message(node, message)
-            finally:
-                _keep(context, node.key)
+            finally:  # before a reply leaves, and after a failure too
+                context.state[_KEY] = ConfigRecord({"secret": node.key.secret, "answered": node.key.answered})
         except Exception as error:
             log.exception("this node cannot answer")
             return failed(message, type(error).__name__)
@@ -55,17 +55,11 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
 
 
 def _key(context: Context) -> MaskKey:
-    """The node's key of this run, which its state keeps: Flower may load the node anew for every message.
+    """Return the node's key of this run and its answered rounds from its state: Flower may load the node every time.
 
-    The rounds that were answered are in the same record. A node that lost its state has another key, which no message
-    of the run names, so it answers nobody.
+    A node that lost its state has another key, which no message of the run names, so it answers nobody.
     """
     if _KEY not in context.state:
         return MaskKey()
     kept = cast(ConfigRecord, context.state[_KEY])
     return MaskKey(cast(bytes, kept["secret"]), cast(int, kept["answered"]))
-
-
-def _keep(context: Context, key: MaskKey) -> None:
-    """Before a reply leaves, and also where there is none."""
-    context.state[_KEY] = ConfigRecord({"secret": key.secret, "answered": key.answered})

@@ -1,4 +1,4 @@
-"""A model as ordinary Flower apps send it, of several arrays, and the one vector that strategies work on."""
+"""Models of ordinary Flower apps, of several arrays, as the one vector that strategies work on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,6 @@ from userdp.errors import BadInput
 
 @dataclass(frozen=True)
 class _Part:
-    """One trained array: where its numbers are in the vector."""
-
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     where: slice
@@ -25,25 +23,18 @@ class _Part:
 
 
 class ModelLayout:
-    """Which arrays of a model are trained, and where each is in the vector.
+    """The trained arrays of a model, and the place of each in the vector.
 
-    Float arrays are trained, but for frozen ones. Those and arrays of integers or booleans (counters of batch
-    normalisation) keep the value that they have at the start.
-
-    Args:
-        initial: the model at the start.
-        frozen: patterns (as of file names) of arrays that are not trained.
-        nonnegative: patterns of arrays whose entries `record` raises to zero, such as variances, which noise could make
-            negative. It is done after the noise and costs no privacy.
-
-    Raises:
-        BadInput: an array holds something else than finite numbers, nothing is trained, or a pattern of ``frozen`` is
-            that of no array.
+    Float arrays are trained, except frozen ones. Those and arrays of integers or booleans (counters of batch
+    normalisation) keep their value in ``initial``. ``frozen`` has patterns (as of file names) of arrays, and
+    ``nonnegative`` those of arrays whose entries `record` raises to zero, such as variances, which noise could make
+    negative: post-processing. Raises `BadInput` for numbers that are not finite, nothing to train, or a pattern of
+    ``frozen`` that matches no array.
     """
 
     def __init__(self, initial: ArrayRecord, frozen: Sequence[str] = (), nonnegative: Sequence[str] = ()) -> None:
         if idle := [pattern for pattern in frozen if not any(fnmatchcase(name, pattern) for name in initial)]:
-            raise BadInput(f"frozen = {idle[0]!r} is the name of no array; there are {', '.join(initial)}")
+            raise BadInput(f"frozen = {idle[0]!r} matches no array: choose from {', '.join(initial)}")
         self._initial = dict(initial)
         self._parts: dict[str, _Part] = {}
         end = 0
@@ -62,10 +53,9 @@ class ModelLayout:
         self.dimension = end
 
     def vector(self, arrays: ArrayRecord) -> Vector:
-        """(p,) the trained arrays one after the other, in float64; whatever float or integer type they come in.
+        """Return (p,) the trained arrays one after the other, in float64; they may be of any float or integer type.
 
-        Raises:
-            BadInput: other names or shapes than at the start, or an array that cannot be read.
+        Raises `BadInput` if names or shapes differ from the start, or an array cannot be read.
         """
         if set(arrays) != set(self._initial):
             raise BadInput("its arrays have other names than the model's")
@@ -77,7 +67,7 @@ class ModelLayout:
         return x
 
     def record(self, x: Vector) -> ArrayRecord:
-        """The model of a vector, of names, types and shapes as at the start; what is too large for a type is cut."""
+        """Return the model of a vector, with the initial names, types and shapes, clipped to what a type holds."""
         arrays = ArrayRecord()
         for name, array in self._initial.items():
             part = self._parts.get(name)
@@ -91,6 +81,5 @@ class ModelLayout:
 
 
 def _decoded(name: str, array: Array, shape: tuple[int, ...] | None = None) -> NDArray[np.generic]:
-    """The numbers of an array, which must have that shape; it may be read-only."""
     with untrusted(f"its array {name!r} cannot be used: send plain numbers, in the shape of the model's"):
         return read_array(array, "it", "fiub", shape)

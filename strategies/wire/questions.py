@@ -1,7 +1,7 @@
-"""The questions of the protocol: what a strategy asks of a node, and how the node reads it.
+"""The questions of the protocol, as a strategy writes and a node reads them.
 
-All messages of a round share the records that say the same to every node, so a grid that keeps them as they are reads
-those once.
+All messages of a round share the records that are equal for every node; a grid that passes them on unchanged lets a
+`Reader` read those once.
 """
 
 from collections.abc import Mapping
@@ -15,24 +15,29 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from strategies.wire.masked_sums import masked_record, read_masked
 from strategies.wire.untrusted import read_array
 from userdp.errors import BadInput
+from userdp.masking.grid import IntegerGrid
+from userdp.masking.masks import KEY_BYTES
+from userdp.masking.sums import MaskedSum
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.partition import Partition
 from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling.coins import SampleCoins
 
-_PARAMETER = "parameter."
+_PARAMETER, _NOISE_OF = "parameter.", "noise."
 _START, _MATRIX = "coordinates.start", "coordinates.matrix"
-_USERS = np.dtype("<i8")
-_KEYS = np.dtype("<u8")
-_GROUPS = np.dtype("<i4")
-"""Users, keys and groups on the wire: raw, for parsing an array's header takes longer than a small computation."""
+# Plain fields of a computation, of its noise, its coins and its masked sum, with their types.
+_COMPUTATION = {"clip_norm": float, "l1_norm": float, "separate": bool, "lengths": bool, "statistic": str}
+_NOISE = {"deviation": float, "round": int, "seed": int}
+_COINS = {"rate": float, "most": int}
+_MASKED = {"deviation": float, "round": int, "seed": int, "weight": float}
+# Users, keys and groups travel raw, for parsing an array's header takes longer than a small computation.
+_USERS, _KEYS, _GROUPS = np.dtype("<i8"), np.dtype("<u8"), np.dtype("<i4")
 
 
 def model_record(x: NDArray[np.float64]) -> ArrayRecord:
-    """A parameter vector as Flower's arrays."""
+    """Return a parameter vector as Flower's arrays."""
     values = np.ascontiguousarray(x, dtype=np.float64)
     data = _model_header(values.shape) + values.tobytes()
     return ArrayRecord({"x": Array(str(values.dtype), values.shape, "numpy.ndarray", data)})
@@ -40,45 +45,39 @@ def model_record(x: NDArray[np.float64]) -> ArrayRecord:
 
 @lru_cache(maxsize=8)
 def _model_header(shape: tuple[int, ...]) -> bytes:
-    """What `numpy.save` writes before a model's numbers: the same in every round, and longer to make than they are."""
+    """Return what `numpy.save` writes before a model's numbers: equal in every round, and slow to make."""
     empty = BytesIO()
     npy.write_array_header_1_0(empty, {"descr": "<f8", "fortran_order": False, "shape": shape})
     return empty.getvalue()
 
 
 def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
-    """The parameter vector in Flower's arrays.
+    """Return the parameter vector in Flower's arrays that `model_record` made, in the caller's `untrusted` if need be.
 
-    Raises:
-        BadInput: not made by `model_record`.
-        Exception: its header cannot be parsed.
+    Raises `BadInput` for other arrays. Other errors mean that their header cannot be parsed.
     """
     if list(arrays) != ["x"]:
-        raise BadInput(
-            f"the model must be one array named 'x', got {sorted(arrays)}; make it with model_record(vector)"
-        )
+        raise BadInput(f"a model must be one array named 'x', got {sorted(arrays)}: make it with model_record(vector)")
     return np.array(read_array(arrays["x"], "the model", "fiu", None), dtype=np.float64)
 
 
 def common_records(model: ArrayRecord, computation: Computation) -> dict[str, ArrayRecord | ConfigRecord]:
-    """What all nodes of a round are sent alike: the model, and the computation but for what concerns single users."""
-    config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
-    for name in ("clip_norm", "l1_norm", "separate", "lengths", "statistic"):
-        value = getattr(computation, name)
-        if value is not None and value is not False:  # a clip at zero is one
-            config[name] = value
-    if (noise := computation.noise) is not None:
-        config |= {"noise.deviation": noise.deviation, "noise.round": noise.round}
-        if noise.seed is not None:
-            config["noise.seed"] = noise.seed
+    """Return the records for all nodes of a round: the model, and the computation without the parts of single users."""
+    config: dict[str, Any] = {"name": computation.name, "reduce": computation.reduce}
+    config |= _written(computation, _COMPUTATION)
+    if computation.noise is not None:
+        config |= {_NOISE_OF + name: value for name, value in _written(computation.noise, _NOISE).items()}
     config |= {_PARAMETER + name: float(value) for name, value in computation.parameters.items()}
-    records: dict[str, ArrayRecord | ConfigRecord] = {"model": model}
-    records["computation"] = ConfigRecord(config)  # type: ignore[arg-type]
+    records: dict[str, ArrayRecord | ConfigRecord] = {"model": model, "computation": ConfigRecord(config)}
     if computation.centre is not None:
         records["centre"] = model_record(computation.centre)
-    if computation.masked is not None:
-        records["masked"] = masked_record(computation.masked)
-    if arrays := _arrays_of(computation):
+    if (masked := computation.masked) is not None:
+        grid_and_keys: dict[str, Any] = {"exponent": masked.grid.exponent, "keys": b"".join(masked.keys)}
+        records["masked"] = ConfigRecord(grid_and_keys | _written(masked, _MASKED))
+    arrays = dict(computation.arrays)
+    if (seen := computation.coordinates) is not None:
+        arrays |= {_START: seen.start, _MATRIX: seen.matrix}
+    if arrays:
         records["arrays"] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
     return records
 
@@ -86,21 +85,13 @@ def common_records(model: ArrayRecord, computation: Computation) -> dict[str, Ar
 def train_content(
     common: Mapping[str, ArrayRecord | ConfigRecord], users: NDArray[np.int64], computation: Computation
 ) -> RecordDict:
-    """What the server asks of one node.
-
-    Args:
-        common: `common_records` of the round.
-        users: of the node, who take part.
-        computation: its part that these users need.
-    """
+    """Return the message to one node: ``common`` records, its ``users`` in the cohort, and their computation."""
     content = RecordDict(dict(common))
     content["cohort"] = ConfigRecord({"users": users.astype(_USERS).tobytes()})
     if (coins := computation.coins) is not None:
         # A node gets the keys of its own users: it must not be able to tell whose other samples are drawn.
-        config_of_coins = {"rate": coins.rate, "keys": coins.keys[users].astype(_KEYS).tobytes()}
-        if coins.most is not None:
-            config_of_coins["most"] = coins.most
-        content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
+        keys = coins.keys[users].astype(_KEYS).tobytes()
+        content["coins"] = ConfigRecord(_written(coins, _COINS) | {"keys": keys})
     if (partition := computation.partition) is not None:
         groups = partition.groups.astype(_GROUPS).tobytes()
         content["partition"] = ConfigRecord({"groups": groups, "slots": partition.slots, "count": partition.count})
@@ -108,92 +99,80 @@ def train_content(
 
 
 class Reader:
-    """Reads train messages; of those that share their records, as all of a round do, each record once."""
+    """Reads train messages; records that messages of a round share are read once."""
 
     def __init__(self) -> None:
         self._models: dict[int, NDArray[np.float64]] = {}
         self._computations: dict[int, Computation] = {}
 
     def model(self, message: Message) -> NDArray[np.float64]:
-        """(p,) the model."""
+        """Return the (p,) model."""
         record = cast(ArrayRecord, message.content["model"])
         if id(record) not in self._models:
             self._models[id(record)] = model_vector(record)
         return self._models[id(record)]
 
     def request(self, message: Message) -> tuple[NDArray[np.int64], Computation]:
-        """(U,) users, and what is computed for them."""
+        """Return (U,) users, and their computation."""
         content = message.content
         record = content["computation"]
         if id(record) not in self._computations:
             self._computations[id(record)] = _read_common(content)
         computation = self._computations[id(record)]
-        if "coins" in content or "partition" in content:
-            computation = replace(
-                computation,
-                coins=_read_coins(content["coins"]) if "coins" in content else None,
-                partition=_read_partition(content["partition"]) if "partition" in content else None,
-            )
+        if "coins" in content:
+            config = cast(Mapping[str, Any], content["coins"])
+            keys = np.frombuffer(config["keys"], dtype=_KEYS).astype(np.uint64)
+            computation = replace(computation, coins=SampleCoins(keys=keys, **_read(config, _COINS)))
+        if "partition" in content:
+            config = cast(Mapping[str, Any], content["partition"])
+            groups = np.frombuffer(config["groups"], dtype=_GROUPS).reshape(-1, int(config["slots"]))
+            computation = replace(computation, partition=Partition(groups.astype(np.int32), int(config["count"])))
         users = np.frombuffer(cast(bytes, content["cohort"]["users"]), dtype=_USERS)
         return users.astype(np.int64), computation
 
 
 def _read_common(content: Mapping[str, Any]) -> Computation:
-    """The computation in `common_records`."""
-    config = content["computation"]
+    """Return the computation in `common_records`."""
+    config, fields = content["computation"], dict[str, Any]()
+    own = {name.removeprefix(_NOISE_OF): value for name, value in config.items() if name.startswith(_NOISE_OF)}
+    if "deviation" in own:
+        fields["noise"] = LocalNoise(**{"seed": None} | _read(own, _NOISE))
+    if "centre" in content:
+        fields["centre"] = model_vector(content["centre"])
+    if "masked" in content:
+        joined, grid = content["masked"]["keys"], IntegerGrid(int(content["masked"]["exponent"]))
+        keys = tuple(joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES))
+        fields["masked"] = MaskedSum(grid, keys=keys, **_read(content["masked"], _MASKED))
+    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in content.get("arrays", {}).items()}
+    if _START in arrays:
+        fields["coordinates"] = Coordinates(arrays.pop(_START), arrays.pop(_MATRIX))
     return Computation(
         name=str(config["name"]),
         reduce="sum" if config["reduce"] == "sum" else "rows",
-        clip_norm=float(config["clip_norm"]) if "clip_norm" in config else None,
-        l1_norm=float(config["l1_norm"]) if "l1_norm" in config else None,
         parameters={
             key.removeprefix(_PARAMETER): float(value) for key, value in config.items() if key.startswith(_PARAMETER)
         },
-        noise=_read_noise(config) if "noise.deviation" in config else None,
-        separate=bool(config.get("separate", False)),
-        lengths=bool(config.get("lengths", False)),
-        statistic=str(config["statistic"]) if "statistic" in config else None,
-        centre=model_vector(content["centre"]) if "centre" in content else None,
-        masked=read_masked(content["masked"]) if "masked" in content else None,
-        **_read_arrays(content.get("arrays", {})),
+        arrays=arrays,
+        **fields,
+        **_read(config, _COMPUTATION),
     )
 
 
-def _arrays_of(computation: Computation) -> dict[str, NDArray[np.float64]]:
-    """Its public arrays by name, with those of its coordinates."""
-    seen = computation.coordinates
-    more = {} if seen is None else {_START: seen.start, _MATRIX: seen.matrix}
-    return {**computation.arrays, **more}
+def _written(source: Computation | LocalNoise | SampleCoins | MaskedSum, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Return the fields that are set; a clip at zero is."""
+    values = {name: getattr(source, name) for name in kinds}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
-def _read_arrays(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a computation that `_arrays_of` wrote."""
-    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in record.items()}
-    if _START not in arrays:
-        return {"arrays": arrays}
-    seen = Coordinates(arrays.pop(_START), arrays.pop(_MATRIX))
-    return {"arrays": arrays, "coordinates": seen}
-
-
-def _read_partition(config: Mapping[str, Any]) -> Partition:
-    groups = np.frombuffer(config["groups"], dtype=_GROUPS).reshape(-1, int(config["slots"]))
-    return Partition(groups.astype(np.int32), int(config["count"]))
-
-
-def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
-    seed = int(config["noise.seed"]) if "noise.seed" in config else None
-    return LocalNoise(float(config["noise.deviation"]), seed, int(config["noise.round"]))
-
-
-def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
-    keys = np.frombuffer(config["keys"], dtype=_KEYS).astype(np.uint64)
-    return SampleCoins(float(config["rate"]), keys, int(config["most"]) if "most" in config else None)
+def _read(config: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    return {name: kind(config[name]) for name, kind in kinds.items() if name in config}
 
 
 def counts_wanted(message: Message) -> bool:
-    """Whether the reply to a message tells exact counts.
+    """Return whether the reply to a message has exact counts.
 
-    Not where users are protected against the server: a query says so, and in training the node adds noise itself.
+    It has none where users are protected against the server: a query says so; in training the nodes add noise
+    themselves.
     """
     if message.metadata.message_type == MessageType.QUERY:
         return message.content["question"]["counts"] is True
@@ -201,5 +180,5 @@ def counts_wanted(message: Message) -> bool:
 
 
 def keys_wanted(message: Message) -> bool:
-    """Whether the reply to a query tells the node's public key."""
+    """Return whether the reply to a query has the node's public key."""
     return message.content["question"].get("keys") is True

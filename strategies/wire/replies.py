@@ -1,4 +1,4 @@
-"""From the nodes' replies to one block of rows in user order, or one sum; whoever did not answer is missing."""
+"""The nodes' replies, put together to one block of rows in user order or one sum; silent users are missing."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -18,14 +18,16 @@ from userdp.nodes.statistics import statistic
 
 log = logging.getLogger("userdp")
 Read = Callable[[Message, NDArray[np.int64], Computation, int], Answer]
-"""From a reply, the users and the computation that its node was asked for, and p, to the answer: checked in all but its
-numbers. Raises `BadInput`, and nothing else, where there is none."""
+"""Returns the answer in a reply, checked in all but its numbers, to the request of users and a computation.
+
+It raises `BadInput`, and nothing else, if there is none.
+"""
 _SUM_TOLERANCE = 1 + 1e-9
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a round asks: these users, this computation."""
+    """The request of a round: these users, this computation."""
 
     users: NDArray[np.int64]
     computation: Computation
@@ -33,42 +35,26 @@ class Request:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The replies of a round.
+    """The replies of a round."""
 
-    Attributes:
-        values: (B, p) rows in user order, zero where nobody answered; or (p,) the sum.
-        missing: users of the cohort without an answer.
-        non_finite: users whose row was not finite and became zero, as far as nodes tell: where users add the noise
-            themselves, nobody does.
-        broken_sums: answers that were no finite sum, and became zero with all the users that they speak for.
-        lengths: (B,) l2 norms of users before the clip, NaN where none is told; None where nobody tells.
-        lost: whether a masked sum cannot be read, because a node of it did not answer: nothing is known of anybody.
-        noise: standard deviation of the noise that nodes added to each coordinate of a masked sum; else 0.
-    """
-
-    values: NDArray[np.float64]
-    missing: int
-    non_finite: int
-    broken_sums: int = 0
-    lengths: NDArray[np.float64] | None = None
-    lost: bool = False
-    noise: float = 0.0
+    values: NDArray[np.float64]  # (B, p) rows in user order, zero where missing; or (p,) the sum
+    missing: int  # users of the cohort without an answer
+    non_finite: int  # users whose row was not finite and became zero; zero where users add the noise themselves
+    broken_sums: int = 0  # sums that were not finite, and became zero with all their users
+    lengths: NDArray[np.float64] | None = None  # (B,) l2 norms before the clip, NaN where unknown; None if all are
+    lost: bool = False  # a node of a masked sum did not answer, so the sum cannot be read
+    noise: float = 0.0  # standard deviation of the nodes' noise on each coordinate of a masked sum; else 0
 
     def uncounted(self) -> "Gathered":
-        """The same without the exact counts of users, which no guarantee covers."""
+        """Return the same without the exact counts of users, which no guarantee covers."""
         return replace(self, missing=0, non_finite=0, broken_sums=0)
 
 
 def with_keys(request: Request, roster: Roster, colluding: float) -> Request:
-    """The request, where its sum is masked with the public keys of the nodes that will be asked, and their noise.
+    """Return the request of a round, with the keys and noise of the nodes that a masked sum will ask.
 
-    Args:
-        request: of a round.
-        roster: who holds its users.
-        colluding: largest share of the nodes that may put together what they know.
-
-    Raises:
-        RunFailed: one node holds all of the round's users who have a node.
+    ``colluding`` is the largest share of the nodes that may collude. Raises `RunFailed` if one node holds all
+    of the round's users who have a node.
     """
     masked = request.computation.masked
     keys = () if masked is None else tuple(roster.key(node) for node, _ in roster.assign(request.users))
@@ -89,21 +75,10 @@ def gather(
     max_missing: float,
     read: Read = read_answer,
 ) -> Gathered:
-    """Put replies together; of a sum, one answer at a time is in memory.
+    """Put replies, which may come in any order, together; only one answer of a sum is in memory at a time.
 
-    Sparse answers are added to one dense sum entry by entry, and sparse rows become dense: what is asked for as rows
-    has B p numbers in memory here, however few of them are not zero.
-
-    Args:
-        request: what was asked.
-        roster: which node was asked for whom.
-        replies: in any order; the result does not depend on it.
-        dimension: p.
-        max_missing: largest share of the cohort that may be missing.
-        read: how an answer is read.
-
-    Raises:
-        RunFailed: more users are missing than that.
+    Sparse answers are added to one dense sum entry by entry; sparse rows become dense, B p numbers in memory; p is
+    ``dimension``. Raises `RunFailed` if a larger share of the cohort than ``max_missing`` is missing.
     """
     if request.computation.masked is not None:
         return _gather_masked(request, roster, replies, dimension, max_missing, read)
@@ -145,16 +120,11 @@ def gather(
 
 
 def _gather_masked(
-    request: Request,
-    roster: Roster,
-    replies: Iterable[Message],
-    dimension: int,
-    max_missing: float,
-    read: Read,
+    request: Request, roster: Roster, replies: Iterable[Message], dimension: int, max_missing: float, read: Read
 ) -> Gathered:
-    """The sum under the masks, which all nodes that were asked must have answered for.
+    """Return the sum under the masks, which needs the answers of all nodes that were asked.
 
-    A node that did not is left out of the rounds after: whatever came back of its own would lose them as well.
+    A silent node is left out of later rounds: its return would make those lost as well.
     """
     masked = request.computation.masked
     assert masked is not None
@@ -184,7 +154,6 @@ def _gather_masked(
 
 
 def _check_missing(missing: int, users: int, max_missing: float, complaint: str) -> None:
-    """Refuse to go on without so many."""
     if missing > max_missing * users:
         raise RunFailed(
             f"too many users of a cohort did not answer ({complaint}): strategy.max_missing = {max_missing} is the "
@@ -193,7 +162,6 @@ def _check_missing(missing: int, users: int, max_missing: float, complaint: str)
 
 
 def _check_size(answer: Answer, nodes: int) -> None:
-    """Refuse a sum that is so large that the sum over all nodes could overflow."""
     if np.abs(entries(answer.values)).max(initial=0.0) > np.finfo(np.float64).max / nodes:
         raise BadInput("its sum is so large that the sum of all nodes could overflow")
 
@@ -201,7 +169,6 @@ def _check_size(answer: Answer, nodes: int) -> None:
 def _checked(
     reply: Message, users: NDArray[np.int64] | None, computation: Computation, dimension: int, read: Read
 ) -> Answer:
-    """The reply's answer, if it is one that clipped users can give."""
     if reply.has_error():  # first, for Flower itself may reply in place of a node
         raise BadInput(f"its app failed: {failure(reply)}")
     if users is None:

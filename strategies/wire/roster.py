@@ -1,4 +1,4 @@
-"""Who holds whom: which node answers for which user."""
+"""The map of users to nodes: which node answers for which user."""
 
 import logging
 import secrets
@@ -19,28 +19,19 @@ _NOBODY = -1
 
 
 class Roster:
-    """Maps users 0..n-1 to Flower nodes.
+    """Maps users 0..n-1 (n = ``users``, public) to Flower nodes.
 
-    Flower's node ids are random and nodes register one by one, so the roster asks every node which users it holds and
-    waits for USERS, not for nodes: nothing trains on whoever happens to be there first.
+    Flower's node ids are random and nodes register one by one, so the roster asks every node for its users and waits
+    for USERS, not for nodes: no run trains on whichever nodes come first.
 
-    Nobody may be two users. Where nodes know what their users are called, they say so by salted digests (a salt for
-    this roster alone) and a label that occurs twice, in one node or in two, ends the run; `repeated` says what that
-    proves. Either every node with users does or none: comparing some with others would find nothing.
-
-    Args:
-        users: n, the public number of users.
-
-    Attributes:
-        require_identities: refuse nodes that do not know what their users are called, as data of real people demand.
-        counts: ask how many samples were clipped; not where users are protected against the server.
-        keys: ask for nodes' public keys, where sums are masked.
-        clipped_samples: how many were, as far as nodes were asked.
+    No person may be two users. Nodes that know users' labels send salted digests of them (a salt for this roster
+    alone); a label that occurs twice, in one node or in two, ends the run (`repeated` says what that proves). Either
+    every node with users sends digests or none: comparing some with others would find nothing.
     """
 
-    require_identities: bool = False
-    counts: bool = True
-    keys: bool = False
+    require_identities: bool = False  # refuse nodes that do not know their users' labels, as data of real people demand
+    counts: bool = True  # ask how many samples were clipped; False where users are protected against the server
+    keys: bool = False  # ask for nodes' public keys, where sums are masked
 
     def __init__(self, users: int) -> None:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
@@ -52,17 +43,15 @@ class Roster:
 
     @property
     def absent(self) -> int:
-        """Users that no node holds."""
+        """The number of users without a node."""
         return int((self._owner == _NOBODY).sum())
 
     def gather(self, grid: Grid, timeout: float) -> None:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
-        A node that fails or does not follow the protocol holds nobody: its users have no node, and count as missing.
-
-        Raises:
-            RunFailed: two nodes claim one user or hold one person, a node claims a user outside 0..n-1, or does not say
-                who its users are though others do.
+        A node that fails or breaks the protocol holds nobody: its users count as missing. Raises `RunFailed` if two
+        nodes claim one user or hold one person, or a node claims a user outside 0..n-1 or sends no digests though
+        others do.
         """
         deadline = time.monotonic() + timeout
         asked: set[int] = set()
@@ -79,7 +68,7 @@ class Roster:
                 break
             time.sleep(_POLL_SECONDS)
         if self.absent:
-            # Not how many: that is for the holder of the data alone.
+            # Only the holder of the data may know how many.
             log.warning("some of the %d users have no node: they count as missing in every round", len(self._owner))
 
     def _enter(self, reply: Message) -> None:
@@ -90,7 +79,7 @@ class Roster:
         try:
             holding = read_roster(reply, counts=self.counts, keys=self.keys)
         except BadInput as error:
-            # As one that does not answer: whoever garbles a reply must not end the run of everybody else.
+            # It counts as silent: a garbled reply must not end the run of all others.
             log.warning("node %d could not say whom it holds: %s", node, error)
             return
         if holding.key is not None and holding.key in self._keys.values():
@@ -100,9 +89,7 @@ class Roster:
         if len(users) > planned or (users.size and (users.min() < 0 or users.max() >= planned)):
             raise RunFailed(f"node {node} claims users outside 0..{planned - 1}: the plan is for {planned} users")
         if len(np.unique(users)) < len(users) or np.any(self._owner[users] != _NOBODY):
-            raise RunFailed(
-                f"node {node} claims a user that is claimed already: one user in two places has no guarantee"
-            )
+            raise RunFailed(f"node {node} claims a user that is claimed already: a user in two places has no guarantee")
         self._identify(node, holding)
         self._owner[users] = len(self._nodes)
         self._nodes.append(node)
@@ -111,7 +98,6 @@ class Roster:
         self.clipped_samples += holding.clipped_samples
 
     def _identify(self, node: int, holding: Holding) -> None:
-        """Compare a node's people with those of the nodes before it."""
         if not len(holding.users):
             return
         first = self.absent == len(self._owner)
@@ -119,8 +105,8 @@ class Roster:
         wanted = self.require_identities or (named if first else bool(self._digests))
         if named != wanted:
             raise RunFailed(
-                f"node {node} {'alone says' if named else 'does not say'} who its users are: whether somebody is in "
-                "two silos can only be told when every silo gives its users' labels"
+                f"node {node} {'alone says' if named else 'does not say'} who its users are: every silo must give "
+                "its users' labels, to find people who are in two silos"
             )
         if holding.identities is None:
             return
@@ -128,11 +114,11 @@ class Roster:
         if repeated(np.concatenate(self._digests)):
             raise RunFailed(
                 f"node {node} holds somebody twice or together with another silo: one person in two places has no "
-                "guarantee; leave these people in one silo only"
+                "guarantee; keep each person in one silo"
             )
 
     def key(self, node: int) -> bytes:
-        """The public key of a node that holds users."""
+        """Return the public key of a node that holds users."""
         return self._keys[node]
 
     def leave_out(self, node: int) -> None:
@@ -140,7 +126,7 @@ class Roster:
         self._owner[self._owner == self._nodes.index(node)] = _NOBODY
 
     def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-        """Split a rising cohort by node: (node id, its users, rising); users without a node are in none."""
+        """Split a rising cohort by node into (node id, its users, rising), without the users that have no node."""
         if not len(cohort):  # a Poisson cohort may be empty
             return []
         owners = self._owner[cohort]

@@ -1,7 +1,7 @@
-"""Reading what somebody else wrote: arrays, counts and records of replies, of which nothing is believed unchecked.
+"""Checked reading of foreign arrays, counts and records in replies.
 
-Nothing that a reply holds may end a run or take memory that its own bytes do not. `Array.numpy` does neither: it
-unpacks archives, believes a header's shape before it has seen as many bytes, and raises whatever its parsers raise.
+No reply may end a run or take memory beyond its own bytes. `Array.numpy` guarantees neither: it unpacks archives,
+allocates what a header claims, and raises whatever its parsers raise.
 """
 
 import math
@@ -19,20 +19,17 @@ from numpy.typing import NDArray
 
 from userdp.errors import BadInput
 
-_HEADER_BYTES = 1 << 12
-"""Most that is looked at to find an array's header, which takes 128 bytes for any that is asked for."""
-_MAGIC_BYTES = 10
-"""What says which version a header is of, and how long."""
-_WORD_BYTES = 8
-"""Of the widest numbers read: longer ones differ between machines."""
-_KINDS = {"f": "floats", "i": "whole numbers", "u": "bytes", "fiu": "numbers", "fiub": "numbers or booleans"}
+_HEADER_BYTES = 1 << 12  # Bytes searched for an array's header; valid ones have 128.
+_MAGIC_BYTES = 10  # Version and length of the header.
+_WORD_BYTES = 8  # Of the widest numbers read: longer ones differ between machines.
+_KINDS = {"f": "floats", "i": "whole numbers", "u": "unsigned numbers", "fiu": "numbers", "fiub": "numbers or booleans"}
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
 
 
 @dataclass(frozen=True)
 class AtMost:
-    """A length of an array that is its sender's to choose, up to this one: it bounds what reading takes."""
+    """A length of an array that its sender chooses, up to this one."""
 
     length: int
 
@@ -41,11 +38,11 @@ class AtMost:
 
 
 Shape: TypeAlias = tuple[int | AtMost | None, ...]
-"""What an array's shape must be; None for any length, of arrays that are looked at and not copied."""
+"""The demanded shape of an array; None stands for any length, of arrays that are checked and not copied."""
 
 
 class SharedArray(Array):
-    """A Flower array that keeps the numpy array it was made of: no copy inside one machine.
+    """A Flower array that keeps its numpy array: no copy inside one machine.
 
     Only for grids that never serialise (local, Ray); Flower's own grid gets plain arrays.
     """
@@ -55,20 +52,19 @@ class SharedArray(Array):
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
-        """Serialised on demand."""
+        """The bytes, serialised on demand."""
         return Array(self.__dict__["array"]).data
 
     def numpy(self) -> NDArray[np.generic]:
-        """The array itself."""
+        """Return the array itself."""
         return cast("NDArray[np.generic]", self.__dict__["array"])
 
 
 @contextmanager
 def untrusted(complaint: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into one `BadInput`: the complaint, and what our own check says or the kind.
+    """Turn any error inside into one `BadInput`: the complaint, and our check's text or the foreign error's kind.
 
-    Raises:
-        BadInput: anything was raised inside. The text of a foreign error is dropped, for it may quote data.
+    The text of a foreign error is dropped, for it may quote data.
     """
     try:
         yield
@@ -78,17 +74,11 @@ def untrusted(complaint: str) -> Iterator[None]:
 
 
 def read_array(array: object, what: str, kinds: str, shape: Shape | None) -> NDArray[Any]:
-    """The numbers of a Flower array, which may be read-only and share its memory. To be called inside `untrusted`.
+    """Return the numbers of a Flower array, which may be read-only and share its memory; call it inside `untrusted`.
 
-    Args:
-        array: what stands where an array should.
-        what: it is called in messages.
-        kinds: letters of the numpy kinds that its numbers may be of; native ones of at most 8 bytes.
-        shape: what it must have; None for any shape.
-
-    Raises:
-        BadInput: it is something else, or its bytes are not as many as its header says.
-        Exception: its header cannot be parsed.
+    ``what`` is its name in messages, and ``kinds`` holds the letters of the allowed numpy kinds, of native numbers of
+    at most 8 bytes. Raises `BadInput` if it is something else or its bytes do not fit its header, and other errors if
+    its header cannot be parsed.
     """
     if isinstance(array, SharedArray):
         values = np.asarray(array.numpy())
@@ -99,8 +89,15 @@ def read_array(array: object, what: str, kinds: str, shape: Shape | None) -> NDA
     return _parsed(array, what, kinds, shape)
 
 
+def read_exactly(array: object, what: str, dtype: type[np.generic], shape: Shape) -> NDArray[Any]:
+    """Return the same as `read_array`, for numbers of one type."""
+    values = read_array(array, what, np.dtype(dtype).kind, shape)
+    if values.dtype != dtype:
+        raise BadInput(f"{what} must be of type {dtype.__name__}")
+    return values
+
+
 def _parsed(array: Array, what: str, kinds: str, shape: Shape | None) -> NDArray[Any]:
-    """The numbers in an array's bytes, of which all is checked before numpy makes an array."""
     head = array.data[:_MAGIC_BYTES]
     if npy.read_magic(BytesIO(head)) != (1, 0):
         raise BadInput(f"{what} must be in version 1.0 of numpy's format, as plain numbers are")
@@ -119,7 +116,6 @@ def _parsed(array: Array, what: str, kinds: str, shape: Shape | None) -> NDArray
 
 @lru_cache(maxsize=32)
 def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether the first index runs fastest, and type: kept, for rounds repeat them and parsing takes longest."""
     start = BytesIO(header)
     npy.read_magic(start)
     dimensions, by_columns, dtype = npy.read_array_header_1_0(start)
@@ -127,7 +123,6 @@ def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _require(what: str, dtype: np.dtype[Any], found: tuple[int, ...], kinds: str, shape: Shape | None) -> None:
-    """Refuse another type or shape than was asked for; what was found instead is text of a stranger's."""
     plain = dtype.kind in kinds and dtype.isnative and dtype.itemsize <= _WORD_BYTES
     fits = shape is None or (len(found) == len(shape) and all(map(_fits, found, shape)))
     if not plain or not fits or any(length < 0 for length in found):
@@ -140,22 +135,14 @@ def _fits(found: int, wanted: int | AtMost | None) -> bool:
 
 
 def read_count(value: object, what: str, most: int) -> int:
-    """A whole number of 0 to ``most``.
-
-    Raises:
-        BadInput: it is another number, or none.
-    """
+    """Return a whole number of 0 to ``most``; raises `BadInput` for anything else."""
     if type(value) is not int or not 0 <= value <= most:
         raise BadInput(f"{what} must be a whole number from 0 to {most}")
     return value
 
 
 def read_record(content: RecordDict, name: str, kind: type[Record], keys: Collection[str]) -> Record:
-    """The record of that name, which must be of that kind and hold these keys alone.
-
-    Raises:
-        BadInput: there is another one, or none.
-    """
+    """Return the record of that name, of that kind, with exactly these keys; raises `BadInput` for anything else."""
     record = content.get(name)
     if not isinstance(record, kind) or set(record) != set(keys):
         raise BadInput(f"{name} must be one {kind.__name__} of {', '.join(sorted(keys)) or 'nothing'}")

@@ -90,7 +90,7 @@ def test_the_result_says_who_is_taken_for_whom_and_the_page_shows_it(folder, out
     assert np.trace(counts) / counts.sum() == pytest.approx(metrics["accuracy"])
     assert metrics["macro_f1"] == pytest.approx(macro_f1(counts))
     told = page(folder / "run")
-    assert "Which classes are taken for which" in told
+    assert "Confusion matrix" in told
     for level, row in zip(LEVELS, counts, strict=True):
         assert f"<th>{level}</th>" in told
         assert f">{row.max():,}</td>" in told
@@ -108,8 +108,8 @@ def test_a_confusion_and_its_f1_by_hand():
     assert macro_f1(counts) == pytest.approx((4 / 6 + 2 / 4) / 2)
     assert held_out(problem, x, []).counts is None
     first, _, last = confusion_table(counts.tolist(), {})
-    assert (first.name, first.cells, first.found) == ("0", [(2, 67), (1, 33), (0, 0)], 67)
-    assert last.found is None
+    assert (first.name, first.cells, first.recall) == ("0", [(2, 67), (1, 33), (0, 0)], 67)
+    assert last.recall is None
     assert confusion_table(None, {}) == []
 
 

@@ -108,7 +108,7 @@ def test_private_figures_are_shown_of_simulations_and_where_they_are_asked_for(c
     ("value", "told"),
     [
         (0.9999996, ["│ 0.9999996 │ 1 ", "Better than the initial model: The test loss is 0.9999996, against 1 "]),
-        (1.0, ["│ 1 │ 1 ", "As good as the initial model and no better: The test loss is 1, against 1 for the init"]),
+        (1.0, ["│ 1 │ 1 ", "Equal to the initial model, no better: The test loss is 1, against 1 for the init"]),
         (1.0000004, ["│ 1.0000004 │ 1 ", "WORSE than the initial model: The test loss is 1.0000004, against 1 "]),
     ],
 )

@@ -62,7 +62,11 @@ def test_a_run_and_its_report_import_what_they_use(tmp_path):
     modules = imported("run", "simulations/configs/quickstart.toml", *small, "--output", str(tmp_path))
     assert {"strategies.auto.auto", "matplotlib"} <= modules
     assert not NOT_BY_RUNS & modules
-    others = {"strategies.robust.robust_rounds", "strategies.sparse.stopped_sgd", "userdp.data.tables.public"}
+    others = {
+        "strategies.robust.robust_rounds",
+        "strategies.baselines.sparse_gradients.stopped_sgd",
+        "userdp.data.tables.public",
+    }
     assert not others & modules
     (directory,) = tmp_path.iterdir()
     modules = imported("report", str(directory))

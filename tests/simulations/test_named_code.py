@@ -118,7 +118,7 @@ def killed(folder, monkeypatch):
 
     config = parse_config(raw(folder))
     with monkeypatch.context() as patch:
-        patch.setattr(simulations.runs.run._Course, "finish", lambda *_: None)
+        patch.setattr(simulations.runs.run._Run, "finish", lambda *_: None)
         with pytest.raises(Killed):
             run(config, directory=folder / "run", report=False, checkpoint=True, progress=Mock(side_effect=Killed))
     (folder / "ran").unlink()

@@ -28,6 +28,7 @@ from simulations.runs.build import build_problem
 from simulations.runs.run import run
 from simulations.runs.silos import silo_node
 from strategies import STRATEGIES
+from strategies.baselines.peeling import Peeling
 from strategies.clipping.dp_ftrl import PrefixSums
 from strategies.core.base import UserLevelStrategy
 from strategies.core.mean_rounds import MeanRounds
@@ -42,7 +43,6 @@ from userdp.mechanisms import (
     MinimumScore,
     Session,
 )
-from userdp.mechanisms.peeling import Peeling
 from userdp.nodes.computations import LocalNoise
 from userdp.noise import SecureNoise, SeededNoise
 

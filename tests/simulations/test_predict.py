@@ -258,7 +258,7 @@ def test_what_predicts_nothing_is_refused(tmp_path):
     run(parse_config(changed(data=data, privacy__delta=1e-3)), directory=tmp_path / "run", report=False)
     done = predict(tmp_path / "run", path, "--output", tmp_path / "p.csv")
     assert done.exit_code == 2
-    assert "problem.kind = 'quadratic' predicts nothing of a sample" in done.stderr
+    assert "problem.kind = 'quadratic' makes no predictions" in done.stderr
     assert not (tmp_path / "p.csv").exists()
     # It can be measured all the same.
     assert load_model(tmp_path / "run").evaluate(path).loc["test_loss", "this model"] > 0

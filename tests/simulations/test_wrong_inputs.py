@@ -57,7 +57,7 @@ def refused(frame, **settings):
         ),
         pytest.param(
             WORDS | {"positive": ["severe", "mild"]},
-            r"positive = \['severe', 'mild'\]: must be the one cell that means 1; to join several, add a column .* "
+            r"positive = \['severe', 'mild'\]: must be the one cell that means 1; to join several, make a column .* "
             "for several classes list them in target_levels",
             id="several positive cells",
         ),
@@ -104,7 +104,7 @@ def test_dates_as_bounds(frame, bound):
         ({"ranges": {"height": "150-200"}}, r"data.ranges.height = '150-200': a range takes two numbers"),
         ({"categorical": ["team"]}, r"data.categorical = \['team'\]: .*, in Python a dict \(Column = \[levels\]"),
         ({"problem": None}, "problem is missing: its kind is one of linear, .*logistic"),
-        ({"user": None}, "data.user is missing: give column that says whose sample it is"),
+        ({"user": None}, "data.user is missing: give column that names the user of each row"),
         (
             {"rounds": 5},
             r"no setting 'rounds': the strategy has it, so write strategy=\{'kind': 'dp_fed_sgd', 'rounds'",
@@ -172,5 +172,5 @@ def test_a_comparison_of_budgets_in_whatever_holds_them(frame, epsilons):
     assert result.table["error_private"].isna().all()
     first, *_, last = lines = repr(result).splitlines()
     assert first == "value is the test loss, lower is better; one seed"
-    assert last.startswith("2 runs on the same people")
+    assert last.startswith("2 runs on the same users")
     assert len(lines) <= 6

@@ -447,7 +447,7 @@ def test_what_the_clients_decide_and_what_is_no_option_is_refused():
     with pytest.raises(BadInput, match="at least 1/n"):
         strategy(users=10, delta=0.2)
     for more in ({"compare_with_initial": True}, {"preparation": LearnCoordinates}):
-        with pytest.raises(BadInput, match="clients of an ordinary Flower app cannot tell"):
+        with pytest.raises(BadInput, match="clients of an ordinary Flower app cannot answer"):
             strategy(**more)
 
 
@@ -458,7 +458,7 @@ def test_starting_needs_a_model_and_the_planned_rounds():
         with pytest.raises(BadInput, match="num_rounds = 4"):
             strategy().start(grid, record(INITIAL), num_rounds=4)
         for more in ({"keeper": object()}, {"resumed": object()}):
-            with pytest.raises(BadInput, match="train at random, so no run goes on"):
+            with pytest.raises(BadInput, match="such a run cannot be resumed: do not pass keeper"):
                 strategy().start(grid, record(INITIAL), **more)
         with pytest.raises(BadInput, match="call start with initial_arrays"):
             strategy().configure_train(1, record(INITIAL), ConfigRecord(), grid)
@@ -490,7 +490,7 @@ def test_frozen_arrays_keep_their_value_and_do_not_use_up_the_clip():
     after = layout.record(np.array([5.0]))
     assert after["double"].numpy() == 5.0
     np.testing.assert_array_equal(after["single"].numpy(), INITIAL["single"])
-    with pytest.raises(BadInput, match="frozen = 'triple' is the name of no array"):
+    with pytest.raises(BadInput, match="frozen = 'triple' matches no array"):
         ModelLayout(record(INITIAL), frozen=("triple",))
 
 

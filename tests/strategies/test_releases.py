@@ -20,8 +20,9 @@ from helpers import federation_of, final, make, run
 
 from strategies import STRATEGIES, Auto, DPFedSGD, model_vector
 from strategies.auto.preparation import LearnCoordinates
+from strategies.baselines.peeling import Peeling
+from strategies.core.around import SHARE
 from strategies.core.base import UserLevelStrategy
-from strategies.core.last_comparison import SHARE
 from strategies.core.scheme import Step
 from strategies.core.streams import Streams
 from userdp.accounting import Cost
@@ -30,7 +31,6 @@ from userdp.errors import RunFailed
 from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
-from userdp.mechanisms.peeling import Peeling
 from userdp.nodes.computations import LocalNoise
 from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softmax, Squared
@@ -143,7 +143,7 @@ class Watch:
             patch.setattr(kind, name, self._noted(getattr(kind, name)))
 
     def _noted(self, method):
-        """What users or nodes add themselves, and no mechanism of the server asks for."""
+        """Note the noise that users or nodes add themselves."""
 
         def noted(source, *given):
             noise = method(source, *given)
@@ -247,6 +247,7 @@ MORE = {
     "prepared": (DPFedSGD, squares(), {"rounds": 3, "preparation": LearnCoordinates}),
     "masked": (DPFedSGD, squares(), {"rounds": 3, "trust": "sum"}),
     "masked, adaptive": (STRATEGIES["adaptive_clipping"], squares(), {"rounds": 3, "trust": "sum"}),
+    "recentred, places": (STRATEGIES["recentred_clipping"], squares(), {"rounds": 3, "relation": "add_or_remove"}),
     "compared": (DPFedSGD, squares(), {"rounds": 3, "clip_norm": 1.0, "compare_with_initial": True}),
     "prepared and compared": (
         STRATEGIES["recentred_clipping"],
@@ -285,7 +286,7 @@ DRAWN_BY_OTHERS, NO_PROMISE = ("local_dp", "masked", "masked, adaptive"), "non_p
 OWN_ACCOUNTS = {
     "dp_ftrl": "noise is correlated over rounds: tests/strategies/clipping/test_ftrl.py",
     "averaged_clipping_restarted": "each of its runs has a sampler: tests/strategies/samples",
-    "stopped_sgd": "cohorts have random sizes: tests/strategies/sparse/test_stopped_sgd.py",
+    "stopped_sgd": "cohorts have random sizes: tests/strategies/baselines/sparse_gradients/test_stopped_sgd.py",
 }
 """Strategies that no simple composition of draws accounts, and the tests that do."""
 TOGETHER = {"private_lasso"}
@@ -419,7 +420,7 @@ def test_random_numbers_come_from_streams_or_the_operating_system():
     """Who else draws has no stream: made-up data, audits, what a user's module draws, and users' own noise."""
     assert calling(r"(np|numpy)\.random\.|random\.") <= {
         *("userdp/randomness.py", "userdp/nodes/computations.py", "userdp/data/synthetic/federation.py"),
-        *("userdp/neural/samples.py", "userdp/neural/chance.py", "userdp/papers/heavy_tailed/estimators.py"),
+        *("userdp/neural/samples.py", "userdp/neural/chance.py", "strategies/baselines/heavy_tailed/estimators.py"),
         *("simulations/audit/one_run.py", "simulations/audit/trials.py", "simulations/comparison/oracle.py"),
     }
 

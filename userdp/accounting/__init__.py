@@ -1,4 +1,4 @@
-"""Privacy asked for, guarantees given, and what mechanisms cost when they compose."""
+"""The privacy asked for, the guarantees given, and the composition of mechanisms' costs."""
 
 from userdp.accounting.composition import (
     add_or_remove_to_replace_one,

@@ -1,16 +1,17 @@
-"""What rounds of sampled Gaussian mechanisms cost: the privacy that secret random cohorts add.
+"""Epsilons of sampled Gaussian rounds: the privacy that secret random cohorts add.
 
 Noise multipliers are noise over l2 sensitivity UNDER THE SCHEME'S OWN RELATION: the clip for add-or-remove, twice the
-clip for replace-one. dp-accounting agrees for each of the two schemes here: its Poisson-sampled Gaussian takes the
-sensitivity of adding one record, its Gaussian sampled without replacement that of replacing one.
+clip for replace-one. dp-accounting agrees: its Poisson-sampled Gaussian takes the sensitivity of adding one record, its
+Gaussian sampled without replacement that of replacing one.
 
 Sampling never costs privacy: given the cohorts, a round is a Gaussian mechanism or does not see the user at all, and a
 mixture over public randomness of (epsilon, delta)-DP mechanisms is (epsilon, delta)-DP. So each epsilon is the smaller
-of the amplified one and that of plain composition, which is exact at rate 1.
+of the amplified one and that of plain composition, which is exact at rate 1. ``rounds`` counts all rounds released,
+including those with an empty cohort. Functions raise `BadInput` for an argument out of range.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -19,46 +20,28 @@ import scipy
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from userdp.accounting.checks import check_rate
 from userdp.accounting.costs import Cost, calibrate_noise, epsilon_of
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-_GRID = 1e-3
-"""Width of a cell of the privacy loss, coarser for little noise, finer for faint rounds; any width is valid."""
-
-_CELLS_PER_SCALE = 5
-"""Cells within the privacy loss ``rate / z`` of a typical round."""
-
-_WHOLE_ORDERS = np.unique([*range(2, 129), *np.geomspace(128, 2048, 280).astype(int)])
+_WHOLE_ORDERS = tuple(sorted({*range(2, 129), *np.geomspace(128, 2048, 280).astype(int).tolist()}))
 _ORDERS = np.unique(np.concatenate([_WHOLE_ORDERS, np.geomspace(2, 128, 420)]))
-"""At most 1.6 per cent apart: where the rate is small, divergences leap at some order, and the best lies just below."""
+"""At most 1.6 per cent apart: at small rates divergences leap at some order, and the best order lies just below."""
 
-_MOST_EXACT = 512
-"""Moments of the likelihood ratio are computed to this one; sums go on with a simple bound."""
-
-_LEAST_NOISE = 0.05
-"""Less noise than this protects nobody; calibration stops here."""
-
-_TOLERANCE = 2e-5
-"""Relative width of the bracket around a calibrated noise multiplier; the safe end is returned."""
+_MOST_EXACT = 512  # The highest exact moment of the likelihood ratio; further terms take a simple bound.
+_LEAST_NOISE = 0.05  # Calibration stops at this noise, which protects nobody.
+_TOLERANCE = 2e-5  # The relative width of the bracket around a calibrated noise multiplier; the safe end is returned.
 
 
 @lru_cache(maxsize=4096)
 def poisson_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
-    """Epsilon of ``rounds`` Gaussian sums over Poisson cohorts, for adding or removing one user.
+    """Compute epsilon of ``rounds`` Gaussian sums over Poisson cohorts, for adding or removing one user.
 
-    By the privacy loss distribution (Zhu, Dong, Wang 2022), with pessimistic rounding (Doroshenko et al. 2022).
-
-    Args:
-        noise_multiplier: noise over the clip.
-        rate: chance of every user to take part in a round.
-        rounds: rounds released, those with an empty cohort included.
-        delta: in (0, 1).
-
-    Raises:
-        BadInput: an argument out of range.
+    ``noise_multiplier`` is noise over the clip, ``rate`` each user's probability of taking part in a round. The privacy
+    loss distribution (Zhu, Dong, Wang 2022) is rounded pessimistically (Doroshenko et al. 2022).
     """
     plain = _plain(noise_multiplier, rate, rounds, delta)
     if rounds == 0 or rate == 1:
@@ -69,19 +52,10 @@ def poisson_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: fl
 
 @lru_cache(maxsize=4096)
 def fixed_size_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
-    """Epsilon of ``rounds`` Gaussian sums over cohorts of a fixed size, for replacing one user.
+    """Compute epsilon of ``rounds`` Gaussian sums over cohorts of a fixed size, for replacing one user.
 
-    By Renyi privacy of sampling without replacement (Wang, Balle, Kasiviswanathan 2019, Theorem 27), converted by
-    Canonne, Kamath, Steinke 2020.
-
-    Args:
-        noise_multiplier: noise over TWICE the clip.
-        rate: cohort over n.
-        rounds: rounds released.
-        delta: in (0, 1).
-
-    Raises:
-        BadInput: an argument out of range.
+    ``noise_multiplier`` is noise over TWICE the clip, ``rate`` the cohort over n. Renyi privacy of sampling without
+    replacement (Wang, Balle, Kasiviswanathan 2019, Theorem 27) is converted by Canonne, Kamath, Steinke 2020.
     """
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # noqa: PLC0415 -- slow to import
 
@@ -94,16 +68,9 @@ def fixed_size_epsilon(noise_multiplier: float, rate: float, rounds: int, delta:
 
 
 def calibrate_amplified(price: Callable[[float], float], epsilon: float, delta: float, rounds: int) -> float:
-    """Smallest noise multiplier (rounded up) whose price is at most ``epsilon``.
+    """Compute the smallest noise multiplier (rounded up) whose price is at most ``epsilon``.
 
-    Args:
-        price: noise multiplier -> epsilon, falling, never above that of plain composition.
-        epsilon: > 0.
-        delta: in (0, 1).
-        rounds: rounds released, at least 1.
-
-    Raises:
-        BadInput: a budget or a number of rounds out of range.
+    ``price`` maps a noise multiplier to epsilon; it must fall, and never exceed that of plain composition.
     """
     low = high = calibrate_noise(epsilon, delta, rounds)
     while price(low) <= epsilon:
@@ -121,8 +88,7 @@ def calibrate_amplified(price: Callable[[float], float], epsilon: float, delta: 
 
 
 def _plain(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
-    if not 0 < rate <= 1:
-        raise BadInput(f"rate = {rate}: the share of users a round must lie in (0, 1]")
+    check_rate(rate)
     if delta == 0:
         raise BadInput("delta = 0: Gaussian noise promises no pure privacy, use a delta such as 1e-6")
     return epsilon_of(Cost(noise_multiplier=noise_multiplier), rounds, delta)
@@ -130,60 +96,67 @@ def _plain(noise_multiplier: float, rate: float, rounds: int, delta: float) -> f
 
 @lru_cache(maxsize=16)
 def _poisson_round(noise_multiplier: float, rate: float) -> "PrivacyLossDistribution":
-    """Both directions of one round: a user more, a user less."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415 -- slow to import
 
-    # With little noise the losses are of the order of 1 / z^2, and so are the epsilons that they end in.
-    grid = min(_GRID * max(1.0, 0.25 / noise_multiplier**2), rate / noise_multiplier / _CELLS_PER_SCALE)
+    grid = loss_cell(noise_multiplier, rate / noise_multiplier)
     return from_gaussian_mechanism(noise_multiplier, sampling_prob=rate, value_discretization_interval=grid)
+
+
+def loss_cell(noise_multiplier: float, typical_loss: float) -> float:
+    """Choose the width of a cell of the privacy loss: 1e-3, coarser for little noise, finer for faint rounds.
+
+    Any width is valid. With little noise the losses, and the epsilons they add up to, are of the order of 1 / z^2.
+    """
+    return min(1e-3 * max(1.0, 0.25 / noise_multiplier**2), typical_loss / 5)
 
 
 @lru_cache(maxsize=64)
 def _fixed_size_round(noise_multiplier: float, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Orders, and the Renyi divergences of one round at them.
+    """Return orders, and the Renyi divergences of one round at them.
 
     At a whole order a ``1/(a-1) ln(1 + sum_{j=2..a} C(a, j) q^j min(4 sqrt(B(2 floor(j/2)) B(2 ceil(j/2))), 2 M(j)))``
-    with M the moments of the Gaussian's likelihood ratio and B those of the ratio minus one (Theorem 27). The
-    cumulant ``(a - 1) R(a)`` is convex, so between whole orders its chord bounds it (Corollary 10).
+    with M the moments of the Gaussian's likelihood ratio and B those of the ratio minus one (Theorem 27). The cumulant
+    ``(a - 1) R(a)`` is convex, so between whole orders its chord bounds it (Corollary 10).
     """
-    drawn = np.arange(2, int(_WHOLE_ORDERS[-1]) + 1)
+    drawn = np.arange(2, _WHOLE_ORDERS[-1] + 1)
     terms = math.log(2) + drawn * (drawn - 1) / (2 * noise_multiplier**2)
     centred = _log_centred_moments(noise_multiplier)
     exact = drawn[drawn <= 2 * len(centred)]
     halves = (centred[exact // 2 - 1] + centred[(exact + 1) // 2 - 1]) / 2
     terms[: len(exact)] = np.minimum(terms[: len(exact)], math.log(4) + halves)
-    cumulants = np.logaddexp(0, _log_sums(_log_binomials() + (terms + drawn * math.log(rate))))
+    cumulants = np.logaddexp(0, log_sums(log_binomials(_WHOLE_ORDERS, 2) + (terms + drawn * math.log(rate))))
     return _ORDERS, np.interp(_ORDERS, _WHOLE_ORDERS, cumulants) / (_ORDERS - 1)
 
 
 def _log_centred_moments(noise_multiplier: float) -> NDArray[np.float64]:
-    """``ln E (L - 1)^l`` for l = 2, 4, ..., with L the likelihood ratio of N(1, z^2) to N(0, z^2) under the latter.
+    """Compute ``ln E (L - 1)^l`` for l = 2, 4, ..., with L the likelihood ratio of N(1, z^2) to N(0, z^2).
 
-    By the trapezoid rule, whose error for such an integrand, with a step well below its width, is that of rounding;
-    differences of plain moments cancel. Only up to ``l = 40 z^2``: beyond, the ratio is at least e^40 where it counts,
-    and the simple bound is the smaller.
+    The trapezoid rule's error for such an integrand, with a step well below its width, is that of rounding; differences
+    of plain moments would cancel. Moments stop at ``l = 40 z^2``: beyond, the ratio is at least e^40 where it counts,
+    and the simple bound is smaller.
     """
     most = min(_MOST_EXACT, int(40 * noise_multiplier**2) // 2 * 2)
     powers = np.arange(2, most + 1, 2)
     margin = math.sqrt(most) + 12
     t = np.arange(-margin, most / noise_multiplier + margin, 0.2)
     loss = t / noise_multiplier - 0.5 / noise_multiplier**2
-    with np.errstate(divide="ignore"):  # where the ratio is exactly one nothing is added
+    with np.errstate(divide="ignore"):  # a ratio of exactly one adds nothing
         logs = np.maximum(loss, 0) + np.log(-np.expm1(-np.abs(loss)))
     density = -(t**2) / 2 + math.log(0.2 / math.sqrt(2 * math.pi))
-    return _log_sums(powers[:, None] * logs + density)
+    return log_sums(powers[:, None] * logs + density)
 
 
-def _log_sums(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each row the logarithm of the sum of exponentials; overwrites the rows."""
+def log_sums(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the logarithm of each row's sum of exponentials; the rows are overwritten."""
     largest = logs.max(axis=1)
     logs -= largest[:, None]
     return np.asarray(largest + np.log(np.exp(logs, out=logs).sum(axis=1)))
 
 
-@lru_cache(maxsize=1)
-def _log_binomials() -> NDArray[np.float64]:
-    """(orders, 2047): ln C(a, j) for the whole orders a and j = 2, 3, ...; minus infinity for j > a."""
-    orders, drawn = _WHOLE_ORDERS[:, None], np.arange(2, int(_WHOLE_ORDERS[-1]) + 1)
-    logs = gammaln(orders + 1) - gammaln(drawn + 1) - gammaln(np.maximum(orders - drawn, 0) + 1)
-    return np.asarray(np.where(drawn <= orders, logs, -np.inf))
+@lru_cache(maxsize=2)
+def log_binomials(orders: Sequence[int], least: int) -> NDArray[np.float64]:
+    """Compute ln C(a, j), one row an order a, for j from ``least`` to the last order; minus infinity where j > a."""
+    order = np.array(orders)[:, None]
+    drawn = np.arange(least, order[-1, 0] + 1)
+    logs = gammaln(order + 1) - gammaln(drawn + 1) - gammaln(np.maximum(order - drawn, 0) + 1)
+    return np.asarray(np.where(drawn <= order, logs, -np.inf))

@@ -1,4 +1,7 @@
-"""Conversions between privacy guarantees: groups, neighbouring relations, zero-concentrated privacy."""
+"""Conversions between privacy guarantees: groups, neighbouring relations, zero-concentrated privacy.
+
+All functions raise `BadInput` for an argument out of range, such as a delta outside (0, 1).
+"""
 
 import math
 from functools import lru_cache
@@ -6,21 +9,18 @@ from typing import Literal
 
 import scipy
 
+from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least
 from userdp.errors import BadInput
 
 
 def group_privacy(epsilon: float, delta: float, group: int) -> tuple[float, float]:
-    """The (epsilon, delta) of an (epsilon, delta)-DP mechanism when ``group`` records change together.
+    """Compute the (epsilon, delta) of an (epsilon, delta)-DP mechanism when ``group`` records change together.
 
     ``(k epsilon, delta (1 + e^epsilon + ... + e^{(k-1) epsilon}))``, by chaining k neighbours (Dwork, Roth 2014,
     Theorem 2.2 and its proof).
-
-    Raises:
-        BadInput: an invalid guarantee, or a group below 1.
     """
-    _check_guarantee(epsilon, delta)
-    if group < 1:
-        raise BadInput(f"group = {group}: must be at least 1")
+    check_guarantee(epsilon, delta)
+    check_least("group", group)
     if delta == 0:
         return group * epsilon, 0.0
     try:
@@ -31,14 +31,9 @@ def group_privacy(epsilon: float, delta: float, group: int) -> tuple[float, floa
 
 
 def share_of_group(epsilon: float, delta: float, group: int) -> tuple[float, float]:
-    """The (epsilon, delta) for one record that `group_privacy` makes this (epsilon, delta) for ``group`` of them.
-
-    Raises:
-        BadInput: an invalid guarantee, or a group below 1.
-    """
-    _check_guarantee(epsilon, delta)
-    if group < 1:
-        raise BadInput(f"group = {group}: must be at least 1")
+    """Invert `group_privacy`: compute the (epsilon, delta) for one record that gives this one for ``group`` records."""
+    check_guarantee(epsilon, delta)
+    check_least("group", group)
     each = epsilon / group
     if epsilon == 0:
         return 0.0, delta / group
@@ -47,35 +42,26 @@ def share_of_group(epsilon: float, delta: float, group: int) -> tuple[float, flo
 
 
 def add_or_remove_to_replace_one(epsilon: float, delta: float) -> tuple[float, float]:
-    """Replacing a record is removing one and adding another: ``(2 epsilon, (1 + e^epsilon) delta)``.
-
-    Raises:
-        BadInput: an invalid guarantee.
-    """
+    """Convert to replace-one, which removes one record and adds another: ``(2 epsilon, (1 + e^epsilon) delta)``."""
     return group_privacy(epsilon, delta, 2)
 
 
 def promises_something(delta: float, users: int) -> bool:
-    """Whether a delta protects one of ``users`` users at all.
+    """Return whether a delta protects one of ``users`` users at all.
 
-    From 1 / users on it allows a mechanism that releases the data of a user drawn at random (Dwork, Roth 2014, section
-    2.3.1), whatever the epsilon beside it.
+    A delta of 1 / users or more allows a mechanism that releases the data of a random user, at any epsilon (Dwork, Roth
+    2014, section 2.3.1).
     """
     return delta < 1 / users
 
 
 def zcdp_to_epsilon(rho: float, delta: float) -> float:
-    """An epsilon for which rho-zCDP implies (epsilon, delta)-DP.
+    """Compute an epsilon for which rho-zCDP implies (epsilon, delta)-DP.
 
     The least over alpha > 1 of ``rho alpha + ln(1/(alpha delta)) / (alpha - 1) + ln(1 - 1/alpha)`` (Canonne, Kamath,
-    Steinke 2020, Proposition 12); every alpha is valid, so a coarse search costs tightness only.
-
-    Raises:
-        BadInput: a negative rho, or a delta outside (0, 1).
+    Steinke 2020, Proposition 12). Every alpha is valid, so a coarse search costs tightness only.
     """
-    if not 0 <= rho < math.inf:
-        raise BadInput(f"rho = {rho}: must be zero or a positive number")
-    _check_delta(delta)
+    _check_rho(rho, delta)
     if rho == 0:
         return 0.0
 
@@ -95,13 +81,10 @@ def zcdp_to_epsilon(rho: float, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def largest_rho(epsilon: float, delta: float) -> float:
-    """The largest rho (rounded down) for which `zcdp_to_epsilon` finds at most ``epsilon``.
+    """Compute the largest rho (rounded down) for which `zcdp_to_epsilon` is at most ``epsilon``.
 
-    Noise set by it spends, by the tight conversion, what was asked for; `rho_for` inverts the simpler one, and leaves
-    a tenth of the budget unspent, or more of a small one.
-
-    Raises:
-        BadInput: a budget out of range.
+    This spends the whole budget by the tight conversion. `rho_for` inverts the simpler one, and leaves a tenth of the
+    budget unspent, or more of a small one.
     """
     low = rho_for(epsilon, delta)  # certainly small enough
     high = 2 * low
@@ -110,23 +93,19 @@ def largest_rho(epsilon: float, delta: float) -> float:
     while high > low * (1 + 1e-9):
         middle = (low + high) / 2
         low, high = (middle, high) if zcdp_to_epsilon(middle, delta) <= epsilon else (low, middle)
-    # A margin, so that accounting what was calibrated never exceeds the budget by rounding.
+    # A margin, so that rounding never makes calibrated noise exceed the budget.
     return low * (1 - 1e-9)
 
 
 def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tight") -> float:
-    """The rho for which rho-zCDP implies (epsilon, delta)-DP by ``epsilon = rho + 2 sqrt(rho ln(1/delta))``.
+    """Compute the rho for which rho-zCDP implies (epsilon, delta)-DP by ``epsilon = rho + 2 sqrt(rho ln(1/delta))``.
 
     "tight" inverts that formula exactly, ``(sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``; "paper" is the
-    simpler and smaller ``epsilon^2 / (1 + 2 sqrt(ln(1/delta)))^2`` of the heavy-tailed DP-SCO literature, for
-    epsilon at most 1.
-
-    Raises:
-        BadInput: a budget out of range, or "paper" with an epsilon above 1.
+    simpler and smaller ``epsilon^2 / (1 + 2 sqrt(ln(1/delta)))^2`` of the heavy-tailed DP-SCO literature, for epsilon
+    at most 1.
     """
-    if not 0 < epsilon < math.inf:
-        raise BadInput(f"epsilon = {epsilon}: must be a positive number")
-    _check_delta(delta)
+    check_epsilon(epsilon)
+    check_delta(delta)
     root = math.sqrt(math.log(1 / delta))
     if form == "tight":
         # epsilon / (sqrt(L + epsilon) + sqrt(L)) is the difference of the roots without cancellation.
@@ -139,72 +118,39 @@ def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tig
 
 
 def zcdp_to_epsilon_simple(rho: float, delta: float) -> float:
-    """``rho + 2 sqrt(rho ln(1/delta))``, which `rho_for` inverts (Bun, Steinke 2016, Proposition 1.3).
-
-    Raises:
-        BadInput: a negative rho, or a delta outside (0, 1).
-    """
-    if not 0 <= rho < math.inf:
-        raise BadInput(f"rho = {rho}: must be zero or a positive number")
-    _check_delta(delta)
+    """Compute ``rho + 2 sqrt(rho ln(1/delta))``, which `rho_for` inverts (Bun, Steinke 2016, Proposition 1.3)."""
+    _check_rho(rho, delta)
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-def pure_to_zcdp(epsilon: float) -> float:
-    """The rho of an (epsilon, 0)-DP mechanism, ``epsilon^2 / 2`` (Bun, Steinke 2016, Proposition 1.4).
-
-    Raises:
-        BadInput: a negative epsilon.
-    """
-    _check_guarantee(epsilon, 0.0)
-    return epsilon**2 / 2
-
-
 def advanced_composition(epsilon: float, delta: float, steps: int, slack: float) -> tuple[float, float]:
-    """What ``steps`` adaptive (epsilon, delta)-DP mechanisms are together (Dwork, Roth 2014, Theorem 3.20).
+    """Compose ``steps`` adaptive (epsilon, delta)-DP mechanisms (Dwork, Roth 2014, Theorem 3.20).
 
-    ``(sqrt(2 k ln(1/slack)) epsilon + k epsilon (e^epsilon - 1), k delta + slack)``. For the proofs of papers that use
+    ``(sqrt(2 k ln(1/slack)) epsilon + k epsilon (e^epsilon - 1), k delta + slack)``, for the proofs of papers that use
     it; `delta_of` of a `Cost` composes the same mechanisms exactly.
-
-    Raises:
-        BadInput: an invalid guarantee, no step, or a slack outside (0, 1).
     """
-    _check_guarantee(epsilon, delta)
-    _check_delta(slack)
-    _check_steps(steps)
+    check_guarantee(epsilon, delta)
+    check_delta(slack)
+    check_least("steps", steps)
     total = math.sqrt(2 * steps * math.log(1 / slack)) * epsilon + steps * epsilon * math.expm1(epsilon)
     return total, min(1.0, steps * delta + slack)
 
 
 def step_budget(epsilon: float, delta: float, steps: int) -> tuple[float, float]:
-    """A budget for each of ``steps`` steps whose `advanced_composition` stays within (epsilon, delta), epsilon <= 1.
+    """Compute a step's budget whose `advanced_composition` stays within (epsilon, delta), for epsilon <= 1.
 
-    ``(epsilon / (2 sqrt(2 k ln(2/delta))), delta / (2 k))`` with slack delta / 2. Proof: the first summand is
-    epsilon / 2. With e0 the step's epsilon, ``e0 <= 1 / (2 sqrt(2 ln 2)) < 0.43`` gives ``e^e0 - 1 <= 1.25 e0``, so
-    the second is at most ``1.25 epsilon^2 / (8 ln(2/delta)) < epsilon / 4``. The deltas add up to delta.
-
-    Raises:
-        BadInput: an epsilon outside (0, 1], a delta outside (0, 1), or no step.
+    ``(epsilon / (2 sqrt(2 k ln(2/delta))), delta / (2 k))`` with slack delta / 2. Proof: the first summand is epsilon /
+    2. With e0 the step's epsilon, ``e0 <= 1 / (2 sqrt(2 ln 2)) < 0.43`` gives ``e^e0 - 1 <= 1.25 e0``, so the second is
+    at most ``1.25 epsilon^2 / (8 ln(2/delta)) < epsilon / 4``. The deltas add up to delta.
     """
     if not 0 < epsilon <= 1:
         raise BadInput(f"epsilon = {epsilon}: this split of a budget over steps holds from 0 to 1 only")
-    _check_delta(delta)
-    _check_steps(steps)
+    check_delta(delta)
+    check_least("steps", steps)
     return epsilon / (2 * math.sqrt(2 * steps * math.log(2 / delta))), delta / (2 * steps)
 
 
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise BadInput(f"steps = {steps}: must be at least 1")
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise BadInput(f"delta = {delta}: must lie strictly between 0 and 1, such as 1e-6")
-
-
-def _check_guarantee(epsilon: float, delta: float) -> None:
-    if not 0 <= epsilon < math.inf:
-        raise BadInput(f"epsilon = {epsilon}: must be zero or a positive number")
-    if not 0 <= delta < 1:
-        raise BadInput(f"delta = {delta}: must lie in [0, 1)")
+def _check_rho(rho: float, delta: float) -> None:
+    if not 0 <= rho < math.inf:
+        raise BadInput(f"rho = {rho}: must be zero or a positive number")
+    check_delta(delta)

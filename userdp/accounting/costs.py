@@ -1,19 +1,19 @@
-"""What a run costs in privacy, exactly, and how much noise a budget needs.
+"""The exact privacy cost of a run, and the noise that a budget needs.
 
-One participation of a user may meet a Gaussian mechanism and a test that is (pure_epsilon, failure_delta)-DP. All of
-them may share one more mechanism, (shared_epsilon, 0)-DP as a whole: a test that is paid for once.
+One participation of a user may meet a Gaussian mechanism and a test that is (pure_epsilon, failure_delta)-DP. All
+participations may share one more mechanism, (shared_epsilon, 0)-DP as a whole: a test that is paid for once.
 Composition is exact for the worst such mechanisms, without discretisation:
 
-1. A dominating pair. For any history, the neighbouring transcripts of one participation are those of an
-   (pure_epsilon, 0)-DP step followed by a Gaussian, or within total variation failure_delta of each other (see
+1. A dominating pair. For any history, the neighbouring transcripts of one participation are those of an (pure_epsilon,
+   0)-DP step followed by a Gaussian, or within total variation failure_delta of each other (see
    `userdp.mechanisms.concentration_tests`). Both are dominated by the product of randomised response at pure_epsilon
    (Kairouz, Oh, Viswanath 2015), a Gaussian, and an event of probability failure_delta that reveals everything.
    Products of dominating pairs dominate adaptive compositions (Zhu, Dong, Wang 2022).
 2. k participations: the Gaussians are one Gaussian of noise multiplier ``z / sqrt(k)``; the privacy loss of k
    randomised responses is ``(2J - k) pure_epsilon`` with J binomial(k, e^t / (1 + e^t)); the revealing event has
-   probability at most ``k failure_delta``, which is added to delta. What they share is one randomised response more,
-   for any (shared_epsilon, 0)-DP mechanism that is asked in between, however questions follow from answers, can be
-   answered from it alone (Vadhan, Wang 2021; for tests, the proof of `userdp.mechanisms.concentration_tests`).
+   probability at most ``k failure_delta``, which is added to delta. The shared mechanism is one more randomised
+   response: any (shared_epsilon, 0)-DP mechanism that is asked in between, however questions follow from answers, can
+   be answered from it alone (Vadhan, Wang 2021; for tests, the proof of `userdp.mechanisms.concentration_tests`).
 3. The hockey-stick divergence of a product averages that of the Gaussian over the other's privacy loss L:
    ``delta(epsilon) = E_L[delta_Gaussian(epsilon - L)]``, where for ``mu = sqrt(k) / z`` and every real x
    ``delta_Gaussian(x) = Phi(mu/2 - x/mu) - e^x Phi(-mu/2 - x/mu)`` (Balle, Wang 2018, Theorem 8).
@@ -29,28 +29,27 @@ import scipy
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-# What scipy.stats.binom.pmf calls, without the half second that importing scipy.stats takes; a test compares the two.
+# scipy.stats.binom.pmf calls this; importing scipy.stats would take half a second. A test compares the two.
 from scipy.special._ufuncs import _binom_pmf
 
+from userdp.accounting.checks import check_delta, check_epsilon, check_least
 from userdp.errors import BadInput
 
 ACCOUNTANT = "exact hockey-stick divergence of composed Gaussians and randomised responses"
-"""How epsilons are computed, for `Guarantee.accountant`."""
+"""The method that computes epsilons, for `Guarantee.accountant`."""
 
-_TOLERANCE = 1e-10
-"""Relative width of the brackets that root finding ends with; the safe end is returned."""
-
+_TOLERANCE = 1e-10  # The relative width of the last bracket of root finding; the safe end is returned.
 _NOISE_RANGE = (1e-4, 1e8)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What ONE participation of one user costs, under the run's own neighbouring relation.
+    """The cost of ONE participation of one user, under the run's own neighbouring relation.
 
     Attributes:
         noise_multiplier: standard deviation of a Gaussian over its l2 sensitivity; infinity for no Gaussian.
         pure_epsilon: of a pure mechanism beside it (a test, Laplace noise, a choice); 0 for none.
-        failure_delta: probability with which it, or what is shared, may fail to protect; 0 for none.
+        failure_delta: probability that the pure or the shared mechanism fails to protect; 0 for none.
         shared_epsilon: of a pure mechanism that all of a user's participations share, paid once; 0 for none.
     """
 
@@ -70,7 +69,7 @@ class Cost:
 
 
 def together(*costs: Cost) -> Cost:
-    """The cost of several mechanisms that one participation meets, one after the other.
+    """Add the costs of several mechanisms that one participation meets, one after the other.
 
     Gaussians compose as one whose squared inverse noise multiplier is the sum of theirs; epsilons and failures add up.
     """
@@ -83,51 +82,44 @@ def together(*costs: Cost) -> Cost:
 
 
 def _composed(*multipliers: float) -> float:
-    """The noise multiplier of Gaussians one after the other."""
     try:
         precision = sum(multiplier**-2 for multiplier in multipliers)
-    except OverflowError:  # hardly any noise, which must be priced all the same
+    except OverflowError:  # hardly any noise still has a price
         return max(1 / math.hypot(*(1 / multiplier for multiplier in multipliers)), math.ulp(0.0))
     return precision**-0.5 if precision else math.inf
 
 
 @lru_cache(maxsize=4096)
 def delta_of(cost: Cost, participations: int, epsilon: float) -> float:
-    """Smallest delta, at most 1, for which ``participations`` participations are (epsilon, delta)-DP.
-
-    Raises:
-        BadInput: a negative number of participations, or an epsilon that is negative or NaN.
-    """
-    _check_participations(participations)
+    """Compute the smallest delta, at most 1, for which ``participations`` participations are (epsilon, delta)-DP."""
+    check_least("participations", participations, 0)
     if not epsilon >= 0:
         raise BadInput(f"epsilon = {epsilon}: must not be negative")
     if participations == 0:
         return 0.0
     mu = math.sqrt(participations) / cost.noise_multiplier
-    losses, chances = _all_losses(cost.pure_epsilon, participations, cost.shared_epsilon)
+    pure, shared = _test_losses(cost.pure_epsilon, participations), _test_losses(cost.shared_epsilon, 1)
+    losses, chances = np.add.outer(pure[0], shared[0]).ravel(), np.multiply.outer(pure[1], shared[1]).ravel()
     return min(1.0, float(chances @ _gaussian_delta(mu, epsilon - losses)) + participations * cost.failure_delta)
 
 
 @lru_cache(maxsize=4096)
 def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
-    """Smallest epsilon (rounded up) for which ``participations`` participations are (epsilon, delta)-DP.
+    """Compute the smallest epsilon (rounded up) for which ``participations`` participations are (epsilon, delta)-DP.
 
-    Infinite when the tests' deltas alone exceed ``delta``, and where they leave nothing of it (as at delta = 0, pure
-    privacy) also when there is a Gaussian.
-
-    Raises:
-        BadInput: a negative number of participations, or a delta outside [0, 1).
+    The result is infinite if the tests' deltas alone exceed ``delta``. It is also infinite if they use up all of it (as
+    at delta = 0, pure privacy) and there is a Gaussian.
     """
-    _check_participations(participations)
+    check_least("participations", participations, 0)
     if delta != 0:
-        _check_delta(delta)
+        check_delta(delta)
     left = delta - participations * cost.failure_delta
     if left < 0:
         return math.inf
-    # Pure epsilons add up; randomised response attains it, so there is no root to find where nothing is left over.
-    no_gaussian = math.isinf(cost.noise_multiplier) or participations == 0
-    pure = participations * cost.pure_epsilon + (cost.shared_epsilon if participations else 0.0)
-    most = pure if no_gaussian else math.inf
+    most = math.inf
+    if math.isinf(cost.noise_multiplier) or participations == 0:
+        # Pure epsilons add up, and randomised response attains the sum: there is no root to find.
+        most = participations * cost.pure_epsilon + (cost.shared_epsilon if participations else 0.0)
     if left == 0:
         return most
     if delta_of(cost, participations, 0.0) <= delta:
@@ -135,7 +127,7 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
     high = 1.0
     while delta_of(cost, participations, high) > delta:
         high *= 2
-        if high > 1e12:  # no sensible mechanism: the noise is nothing next to its sensitivity
+        if high > 1e12:  # the noise is negligible beside the sensitivity
             return math.inf
     root = scipy.optimize.brentq(lambda e: delta_of(cost, participations, e) - delta, 0.0, high, xtol=1e-14, rtol=1e-14)
     return min(most, _nudged_up(root, lambda e: delta_of(cost, participations, e) <= delta))
@@ -150,22 +142,20 @@ def calibrate_noise(
     failure_delta: float = 0.0,
     shared_epsilon: float = 0.0,
 ) -> float:
-    """Smallest noise multiplier (rounded up) that keeps ``participations`` participations (epsilon, delta)-DP.
+    """Compute the smallest noise multiplier (rounded up) that keeps all participations (epsilon, delta)-DP.
 
-    Raises:
-        BadInput: a budget out of range, or one that the tests alone exceed.
+    Raises `BadInput` for a budget that the tests alone exceed.
     """
-    _check_participations(participations, least=1)
-    _check_delta(delta)
-    if not 0 < epsilon < math.inf:
-        raise BadInput(f"epsilon = {epsilon}: must be a positive number")
-
-    def fits(noise_multiplier: float) -> bool:
-        return excess(noise_multiplier) <= 0
+    check_least("participations", participations)
+    check_delta(delta)
+    check_epsilon(epsilon)
 
     def excess(noise_multiplier: float) -> float:
         cost = Cost(noise_multiplier, pure_epsilon, failure_delta, shared_epsilon)
         return delta_of(cost, participations, epsilon) - delta
+
+    def fits(noise_multiplier: float) -> bool:
+        return excess(noise_multiplier) <= 0
 
     low, high = _NOISE_RANGE
     if not fits(high):
@@ -176,32 +166,28 @@ def calibrate_noise(
         )
     if fits(low):
         return low
-    root = math.exp(
-        scipy.optimize.brentq(lambda log_z: excess(math.exp(log_z)), math.log(low), math.log(high), xtol=1e-13)
-    )
-    # A margin wider than that of `epsilon_of`, so that accounting what was calibrated never exceeds the budget.
+    ends = math.log(low), math.log(high)
+    root = math.exp(scipy.optimize.brentq(lambda log_z: excess(math.exp(log_z)), *ends, xtol=1e-13))
+    # A margin wider than that of `epsilon_of`, so that accounting calibrated noise never exceeds the budget.
     return _nudged_up(root * (1 + 10 * _TOLERANCE), fits)
 
 
 @lru_cache(maxsize=1024)
 def calibrate_steps(epsilon: float, delta: float, participations: int, failure_delta: float) -> float:
-    """Largest epsilon (rounded down) of (epsilon, failure_delta)-DP mechanisms that compose to (epsilon, delta)-DP.
+    """Compute the largest epsilon (rounded down) of mechanisms that compose to (epsilon, delta)-DP.
 
-    Raises:
-        BadInput: a budget out of range, or a failure_delta of ``delta / participations`` or more.
+    Each mechanism is (result, failure_delta)-DP. Raises `BadInput` for a failure_delta of ``delta / participations`` or
+    more.
     """
-    _check_participations(participations, least=1)
-    _check_delta(delta)
-    if not 0 < epsilon < math.inf:
-        raise BadInput(f"epsilon = {epsilon}: must be a positive number")
+    check_least("participations", participations)
+    check_delta(delta)
+    check_epsilon(epsilon)
     if not 0 <= participations * failure_delta < delta:
         raise BadInput(f"{participations} mechanisms of delta {failure_delta:g} leave nothing of delta = {delta:g}")
 
     def excess(log_step: float) -> float:
-        return (
-            delta_of(Cost(pure_epsilon=math.exp(log_step), failure_delta=failure_delta), participations, epsilon)
-            - delta
-        )
+        cost = Cost(pure_epsilon=math.exp(log_step), failure_delta=failure_delta)
+        return delta_of(cost, participations, epsilon) - delta
 
     # One step alone may spend everything, and simple composition always holds.
     low, high = math.log(epsilon / participations), math.log(2 * epsilon)
@@ -210,7 +196,7 @@ def calibrate_steps(epsilon: float, delta: float, participations: int, failure_d
 
 
 def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Hockey-stick divergence of order e^x between N(mu, 1) and N(0, 1), for any real x."""
+    """Compute the hockey-stick divergence of order e^x between N(mu, 1) and N(0, 1), for any real x."""
     if mu == 0:
         return np.maximum(0.0, -np.expm1(np.minimum(x, 0.0)))
     upper: NDArray[np.float64] = np.exp(log_ndtr(mu / 2 - x / mu))
@@ -219,7 +205,7 @@ def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=256)
 def _test_losses(pure_epsilon: float, participations: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The privacy losses of composed randomised responses, and their probabilities."""
+    """Return the privacy losses of composed randomised responses, and their probabilities."""
     if pure_epsilon == 0:
         return np.zeros(1), np.ones(1)
     heads = np.arange(participations + 1, dtype=np.float64)
@@ -228,29 +214,10 @@ def _test_losses(pure_epsilon: float, participations: int) -> tuple[NDArray[np.f
     return losses, _binom_pmf(heads, participations, probability)
 
 
-def _all_losses(
-    pure_epsilon: float, participations: int, shared_epsilon: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The privacy losses of all randomised responses, those of participations and the shared one, and their chances."""
-    losses, chances = _test_losses(pure_epsilon, participations)
-    shared, weights = _test_losses(shared_epsilon, 1)
-    return np.add.outer(losses, shared).ravel(), np.multiply.outer(chances, weights).ravel()
-
-
 def _nudged_up(value: float, is_safe: Callable[[float], bool]) -> float:
-    """The value, raised step by step until it is safe; rounding of a root may leave it a hair below."""
+    """Raise the value step by step until it is safe; rounding of a root may leave it slightly too low."""
     step = _TOLERANCE
     while not is_safe(value):
         value *= 1 + step
         step *= 2
     return value
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise BadInput(f"delta = {delta}: must lie strictly between 0 and 1, such as 1e-6")
-
-
-def _check_participations(participations: int, least: int = 0) -> None:
-    if participations < least:
-        raise BadInput(f"participations = {participations}: must be at least {least}")

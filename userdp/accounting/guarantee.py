@@ -1,4 +1,4 @@
-"""What a run promises: to whom, about what, against whom.
+"""Privacy promises: who is protected, by how much, against which adversary.
 
 >>> from userdp.accounting.guarantee import Privacy
 >>> Privacy(epsilon=1.0, delta=1e-6).unit
@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from userdp.errors import BadInput
 
@@ -27,13 +27,13 @@ class Privacy:
         epsilon: > 0.
         delta: in [0, 1), 0 for pure privacy, which few strategies promise; refused at 1/n or above unless
             ``allow_large_delta``.
-        unit: whose replacement the promise is about: one whole user, or one sample (a weaker promise).
+        unit: one whole user, or one sample (a weaker promise).
         allow_large_delta: accept a delta of 1/n or more, which permits publishing one user's data outright.
-        noise: where noise comes from, see `userdp.noise`: "seeded" (simulation) or "secure" (the operating system).
-        trust: whom users have to trust with what leaves their nodes: "server", or "sum": nobody, for the server sees
-            nothing but noisy sums over nodes (`userdp.masking`).
-        colluding: largest share of the nodes of a sum, in [0, 1), that may put together what they know, with the
-            server or without; one node may in any case. For "sum" alone.
+        noise: the source of noise, see `userdp.noise`: "seeded" (simulation) or "secure" (the operating system).
+        trust: the party that users trust with the values that leave their nodes: "server", or "sum" for nobody, as the
+            server sees only noisy sums over nodes (`userdp.masking`).
+        colluding: the largest share of a sum's nodes, in [0, 1), that may pool their knowledge, with the server or
+            without; one node may in any case. For "sum" alone.
     """
 
     epsilon: float
@@ -49,26 +49,19 @@ class Privacy:
             raise BadInput(f"privacy.epsilon = {self.epsilon}: must be a positive number, such as 1.0")
         if not 0 <= self.delta < 1:
             raise BadInput(f"privacy.delta = {self.delta}: must lie between 0 and 1, such as 1e-6; 0 for pure privacy")
-        if self.unit not in ("user", "sample"):
-            raise BadInput(f"privacy.unit = {self.unit!r}: must be 'user' or 'sample'")
-        if self.noise not in ("seeded", "secure"):
-            raise BadInput(f"privacy.noise = {self.noise!r}: must be 'seeded' or 'secure'")
-        if self.trust not in ("server", "sum"):
-            raise BadInput(f"privacy.trust = {self.trust!r}: must be 'server' or 'sum'")
+        for name, allowed in {"unit": Unit, "noise": NoiseKind, "trust": Trust}.items():
+            if (value := getattr(self, name)) not in get_args(allowed):
+                raise BadInput(f"privacy.{name} = {value!r}: must be {' or '.join(map(repr, get_args(allowed)))}")
         if not 0 <= self.colluding < 1:
             raise BadInput(f"privacy.colluding = {self.colluding}: must be at least 0 and below 1, such as 0.1")
         if self.colluding and self.trust == "server":
             raise BadInput(
                 f"privacy.colluding = {self.colluding} with privacy.trust = 'server': nodes can side with a server "
-                "only where it is not trusted; set privacy.trust = 'sum', or leave privacy.colluding out"
+                "only if it is not trusted; set privacy.trust = 'sum', or leave privacy.colluding out"
             )
 
     def check_population(self, users: int) -> None:
-        """Refuse a delta that would permit publishing a whole user.
-
-        Raises:
-            BadInput: delta >= 1/users without ``allow_large_delta``.
-        """
+        """Refuse (`BadInput`) a delta of 1/users or more, which permits publishing a user, unless it is allowed."""
         if self.delta * users >= 1 and not self.allow_large_delta:
             raise BadInput(
                 f"privacy.delta = {self.delta:g} is at least 1/n = {1 / users:g} for n = {users} users, which "
@@ -78,26 +71,26 @@ class Privacy:
 
 
 ONE_GAUSSIAN = "analytic Gaussian mechanism"
-"""How the accountant's name begins of whoever claims that a whole run is no worse than one Gaussian mechanism, whose
-(epsilon, delta) is then told exactly. What is added to such a claim follows a semicolon."""
+"""The first words of an accountant that claims the whole run to be no worse than one Gaussian mechanism.
 
-_GROUP = " group privacy for "
-"""How it begins if nothing is: what noise for several samples together makes of one Gaussian is one Gaussian."""
+The (epsilon, delta) of that Gaussian is then stated exactly. Additions to the claim follow a semicolon.
+"""
+
+_GROUP = " group privacy for "  # An addition that keeps the claim: a group's noise is one Gaussian, too.
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """An epsilon or a delta for people, rounded up to so many digits: what is promised may not look like less.
+    """Format an epsilon or a delta, rounded up to so many digits, so that a promise never looks smaller than it is.
 
-    *Formal guarantee*: the number that is shown is at least ``value``, whose decimals are those that Python prints.
+    *Formal guarantee*: the printed number is at least ``value``, read as the decimals that Python prints.
 
     >>> rounded_up(3.999999995897852), rounded_up(1.00001), rounded_up(1e-6, 3)
     ('4', '1.001', '1e-06')
     """
     if not math.isfinite(value):
         return f"{value:g}"
-    return (
-        f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(float(value))))):.{digits}g}"
-    )
+    above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(float(value))))
+    return f"{float(above):.{digits}g}"
 
 
 @dataclass(frozen=True)
@@ -105,14 +98,14 @@ class Guarantee:
     """A privacy guarantee in full, or the plain statement that there is none.
 
     Attributes:
-        unit: whose data is protected.
+        unit: the unit whose data is protected.
         relation: the neighbouring relation; ``replace_one`` keeps n fixed and public.
-        epsilon: what was spent; infinite when there is no guarantee.
-        delta: likewise; 1 when there is no guarantee.
-        accountant: how epsilon was computed.
+        epsilon: the epsilon spent; infinite without a guarantee.
+        delta: the delta spent; 1 without a guarantee.
+        accountant: the method that computed epsilon.
         adversary: who may see what, and who is trusted.
-        assumptions: what the proof rests on, one sentence each.
-        holds: False when an assumption is known to fail or no mechanism protects anybody.
+        assumptions: the assumptions of the proof, one sentence each.
+        holds: False if an assumption is known to fail or no mechanism protects anybody.
     """
 
     unit: Unit
@@ -126,44 +119,39 @@ class Guarantee:
 
     @property
     def is_one_gaussian(self) -> bool:
-        """Whether the claim is that of one Gaussian mechanism, beyond its (epsilon, delta): see `ONE_GAUSSIAN`."""
+        """The claim is that of one Gaussian mechanism, beyond its (epsilon, delta): see `ONE_GAUSSIAN`."""
         _, _, added = self.accountant.partition(";")
         return self.accountant.startswith(ONE_GAUSSIAN) and (not added or added.startswith(_GROUP))
 
     @classmethod
     def none(cls, reason: str) -> "Guarantee":
-        """No privacy guarantee, and why."""
+        """State that there is no privacy guarantee, and why."""
         return cls("user", "replace_one", math.inf, 1.0, "none", f"no privacy guarantee: {reason}", (), False)
 
     def assuming(self, *assumptions: str) -> "Guarantee":
-        """The same, resting on these assumptions as well."""
+        """Return the same guarantee with further assumptions."""
         return replace(self, assumptions=(*self.assumptions, *assumptions))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Guarantee":
-        """The guarantee that `as_dict` was made of; further values are left aside."""
+        """Restore the guarantee from `as_dict`; further values are ignored."""
         known = {field.name: values[field.name] for field in fields(cls)}
         epsilon = math.inf if known["epsilon"] is None else known["epsilon"]
         return cls(**(known | {"epsilon": epsilon, "assumptions": tuple(known["assumptions"])}))
 
     def sentence(self) -> str:
-        """The guarantee in one line for people."""
+        """Describe the guarantee in one line for people."""
         if not self.holds:
-            return (
-                self.adversary if self.adversary.startswith("no privacy") else f"no privacy guarantee: {self.adversary}"
-            )
+            return f"no privacy guarantee: {self.adversary.removeprefix('no privacy guarantee: ')}"
         relation = "replacing" if self.relation == "replace_one" else "adding or removing"
         whom = "one whole user" if self.unit == "user" else "one single sample (NOT a whole user)"
         epsilon = rounded_up(self.epsilon)
         budget = f"({epsilon}, {rounded_up(self.delta, 3)})" if self.delta else f"pure {epsilon}"
         return f"{budget}-differential privacy for {relation} {whom}, by {self.accountant}; {self.adversary}"
 
-    def __str__(self) -> str:
-        return self.sentence()
+    __str__ = sentence
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values for JSON; an infinite epsilon becomes None."""
-        values = asdict(self)
-        values["assumptions"] = list(self.assumptions)
-        values["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
-        return values
+        """Return plain values for JSON; an infinite epsilon becomes None."""
+        epsilon = self.epsilon if math.isfinite(self.epsilon) else None
+        return asdict(self) | {"assumptions": list(self.assumptions), "epsilon": epsilon}

@@ -1,4 +1,4 @@
-"""The ledger: who took part how often, and what has been spent."""
+"""The ledger counts participations or rounds, and computes the privacy spent."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,20 +11,12 @@ from userdp.accounting.costs import Cost, epsilon_of
 from userdp.accounting.guarantee import Privacy
 from userdp.errors import BadInput, RunFailed
 
-_SLACK = 1e-6
-"""Relative excess of epsilon that counts as rounding."""
-
-
-_EXCESS = 1e-9
-"""Relative excess of what a round draws over what it is charged that counts as rounding."""
+_SLACK = 1e-6  # The relative excess of epsilon that counts as rounding.
+_EXCESS = 1e-9  # The relative excess of a round's releases over its charge that counts as rounding.
 
 
 def check_drawn(drawn: Cost, charged: Cost) -> None:
-    """Refuse releases with less noise than a round was charged for.
-
-    Raises:
-        RunFailed: they cost more.
-    """
+    """Refuse (`RunFailed`) releases that cost more than the round was charged."""
     parts = {
         "Gaussian noise, 1 / multiplier^2,": (drawn.noise_multiplier**-2, charged.noise_multiplier**-2),
         "epsilon": (drawn.pure_epsilon + drawn.shared_epsilon, charged.pure_epsilon + charged.shared_epsilon),
@@ -38,8 +30,16 @@ def check_drawn(drawn: Cost, charged: Cost) -> None:
             )
 
 
+def _check_plan(count: int, unit: str, planned: float, privacy: Privacy) -> None:
+    if not planned <= privacy.epsilon * (1 + _SLACK):
+        raise BadInput(
+            f"the plan of {count} {unit} would cost epsilon = {planned:.6g}, more than "
+            f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer {unit}"
+        )
+
+
 class LedgerState(TypedDict):
-    """What a checkpoint keeps: (n,) participations of each user so far, and the plan they were counted against."""
+    """The content of a checkpoint: (n,) participations of each user so far, and the plan they were counted against."""
 
     participated: NDArray[np.int32]
     participations: int
@@ -48,21 +48,18 @@ class LedgerState(TypedDict):
 class Ledger:
     """Counts each user's participations against a plan, and stops the run before anybody exceeds it.
 
-    *Formal guarantees.* Unit: a user, under the relation of ``cost``. A user's data enter only the mechanisms that
-    the user took part in, each costing ``cost``; those compose sequentially, while disjoint users compose in
-    parallel. So the spend is the epsilon of the LARGEST number of participations of any user. Counts must follow
-    from public randomness, not from data.
+    *Formal guarantees.* Unit: a user, under the relation of ``cost``. A user's data enter only the mechanisms that the
+    user took part in, each costing ``cost``; those compose sequentially, while disjoint users compose in parallel. So
+    the spend is the epsilon of the LARGEST number of participations of any user. Counts must follow from public
+    randomness, not from data.
 
     Args:
-        users: n, public.
+        users: n, public, at least 1.
         cost: of one participation.
         participations: most participations planned for any user.
-        privacy: the budget; its delta is the one epsilons are reported at.
-        drawn: cost of a participation's releases to whoever knows who takes part in what, where ``cost`` counts that
-            this is secret; ``cost`` if not given.
-
-    Raises:
-        BadInput: no users, fewer than no participations, or a plan that exceeds the budget.
+        privacy: the budget, which the plan must keep (`BadInput`); its delta is the one epsilons are reported at.
+        drawn: cost of a participation's releases for an observer who knows all cohorts, if ``cost`` relies on their
+            secrecy; ``cost`` if not given.
     """
 
     def __init__(
@@ -70,34 +67,25 @@ class Ledger:
     ) -> None:
         if users < 1:
             raise BadInput(f"users = {users}: the ledger needs at least one")
-        planned = epsilon_of(cost, participations, privacy.delta)
-        if planned > privacy.epsilon * (1 + _SLACK):
-            raise BadInput(
-                f"the plan of {participations} participations would cost epsilon = {planned:.6g}, more than "
-                f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer participations"
-            )
-        self.cost = cost
-        self._drawn = cost if drawn is None else drawn
-        self.participations = participations
-        self.privacy = privacy
+        _check_plan(participations, "participations", epsilon_of(cost, participations, privacy.delta), privacy)
+        self.cost, self._drawn = cost, cost if drawn is None else drawn
+        self.participations, self.privacy = participations, privacy
         self._participated = np.zeros(users, dtype=np.int32)
 
     @property
     def users(self) -> int:
-        """n, the number of users."""
+        """The number of users, n."""
         return len(self._participated)
 
     @property
     def most_participations(self) -> int:
-        """Participations so far of the user who took part most often."""
+        """The participations so far of the user who took part most often."""
         return int(self._participated.max())
 
     def charge(self, user_indices: NDArray[np.integer]) -> None:
-        """Count one participation of each user named, once for each time it is named.
+        """Count one participation for each occurrence of a user; nothing is counted if any would exceed the plan.
 
-        Raises:
-            RunFailed: somebody would exceed the plan; nothing is counted then.
-            BadInput: an index outside 0..n-1.
+        Raises `RunFailed` for such a user, `BadInput` for an index outside 0..n-1.
         """
         indices = np.asarray(user_indices)
         if indices.size == 0:
@@ -116,32 +104,24 @@ class Ledger:
         self._participated[named] = after
 
     def check_drawn(self, drawn: Cost) -> None:
-        """Compare the releases that a round made with the participation that it was charged.
-
-        Raises:
-            RunFailed: the releases cost more.
-        """
+        """Refuse (`RunFailed`) releases of a round that cost more than the participation charged for it."""
         check_drawn(drawn, self._drawn)
 
     def epsilon(self) -> float:
-        """Epsilon spent so far, at the budget's delta."""
+        """Compute the epsilon spent so far, at the budget's delta."""
         return self.spent()()
 
     def spent(self) -> Callable[[], float]:
-        """What `epsilon` is NOW, whatever is charged later; computed when it is called, which can take a while."""
+        """Return a function that computes the present `epsilon`, whatever is charged later; it can be slow."""
         return partial(epsilon_of, self.cost, self.most_participations, self.privacy.delta)
 
     def state(self) -> LedgerState:
-        """A copy of the counts, for a checkpoint."""
+        """Return a copy of the counts, for a checkpoint."""
         return {"participated": self._participated.copy(), "participations": self.participations}
 
     def restore(self, state: LedgerState) -> None:
-        """Continue from a checkpoint's counts.
-
-        Raises:
-            BadInput: counts of other users or of another plan.
-        """
-        counts = np.asarray(state["participated"], dtype=np.int32)
+        """Continue from a checkpoint's counts; `BadInput` refuses those of other users or of another plan."""
+        counts = np.array(state["participated"], dtype=np.int32)
         if counts.shape != (self.users,) or state["participations"] != self.participations:
             raise BadInput(
                 f"the checkpoint's ledger is for {counts.size} users and {state['participations']} participations, the "
@@ -149,24 +129,15 @@ class Ledger:
             )
         if counts.min() < 0 or counts.max() > self.participations:
             raise BadInput("the checkpoint's ledger holds counts outside its plan: no run of this plan wrote it")
-        self._participated = counts.copy()
+        self._participated = counts
 
 
 class ReleaseLedger(Ledger):
-    """Counts the rounds in which users take part in ONE mechanism, whose release comes at the end.
+    """Counts the rounds in which users take part in ONE mechanism, which releases at the end.
 
-    *Formal guarantees.* Unit and relation: those of ``cost``, which is that of the release. Rounds that release nothing
-    cost nothing against whoever sees releases alone; the release is charged from the first round on, before it is made.
-    A round more than planned is refused.
-
-    Args:
-        users: n, public.
-        cost: of the release.
-        rounds: rounds of the mechanism.
-        privacy: the budget.
-
-    Raises:
-        BadInput: no users, no round, or a release that exceeds the budget.
+    *Formal guarantees.* Unit and relation: those of ``cost``, the cost of the release. Rounds that release nothing cost
+    nothing against an observer of releases. The release is charged from the first of ``rounds`` rounds on, before it is
+    made. A round more than planned is refused.
     """
 
     def __init__(self, users: int, cost: Cost, rounds: int, privacy: Privacy) -> None:
@@ -176,113 +147,91 @@ class ReleaseLedger(Ledger):
         self.participations = rounds
 
     def spent(self) -> Callable[[], float]:
-        """What `epsilon` is NOW: that of the release, from the first round on."""
+        """See `Ledger.spent`; the release counts from the first round on."""
         return partial(epsilon_of, self.cost, min(1, self.most_participations), self.privacy.delta)
 
 
 class RoundLedgerState(TypedDict):
-    """What a checkpoint keeps: rounds charged so far, and the plan they were counted against."""
+    """The content of a checkpoint: rounds charged so far, and the plan they were counted against."""
 
     charged: int
     rounds: int
 
 
 class Scheme(Protocol):
-    """Who is drawn in each round, and what the rounds cost; the samplers are such schemes."""
+    """The cohort of each round, and the price of the rounds; samplers are such schemes."""
 
     @property
     def rounds(self) -> int:
-        """Rounds planned."""
+        """The number of rounds planned."""
 
     def cohort(self, index: int) -> NDArray[np.int64]:
-        """Users of round ``index``."""
+        """Return the users of round ``index``."""
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Epsilon after ``rounds`` rounds."""
+        """Compute epsilon after ``rounds`` rounds."""
 
     def multiplier(self, index: int, noise_multiplier: float) -> float:
-        """Noise over sensitivity of all that round ``index`` releases, where all rounds have that of the argument."""
+        """Compute noise over sensitivity of round ``index``'s releases, given that of all rounds."""
 
 
 class RoundLedger:
-    """Counts rounds, where cost falls on rounds rather than on participations: sampled cohorts, correlated noise.
+    """Counts rounds, if cost falls on rounds rather than on participations: sampled cohorts, correlated noise.
 
-    *Formal guarantees.* Unit and relation: those of ``scheme``. Every round counts, also one that drew nobody, since
-    that nobody was drawn is what sampling hides. A round is charged with the cohort that the scheme drew for it and
-    with no other, so what is accounted is what was done.
+    *Formal guarantees.* Unit and relation: those of ``scheme``. Every round counts, including one with an empty cohort,
+    since sampling hides that nobody was drawn. A round is charged only with the cohort that the scheme drew for it, so
+    the accounting describes the rounds that took place.
 
     Args:
         scheme: draws the cohorts and prices the rounds.
         noise_multiplier: noise over sensitivity, under the scheme's relation.
-        privacy: the budget; its delta is the one epsilons are reported at.
-
-    Raises:
-        BadInput: a plan that exceeds the budget.
+        privacy: the budget, which the plan must keep (`BadInput`); its delta is the one epsilons are reported at.
     """
 
     def __init__(self, scheme: Scheme, noise_multiplier: float, privacy: Privacy) -> None:
-        planned = scheme.epsilon(noise_multiplier, privacy.delta)
-        if not planned <= privacy.epsilon * (1 + _SLACK):
-            raise BadInput(
-                f"the plan of {scheme.rounds} rounds would cost epsilon = {planned:.6g}, more than "
-                f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer rounds"
-            )
-        self.privacy = privacy
-        self._scheme = scheme
-        self._noise_multiplier = noise_multiplier
+        _check_plan(scheme.rounds, "rounds", scheme.epsilon(noise_multiplier, privacy.delta), privacy)
+        self.privacy, self._scheme, self._noise_multiplier = privacy, scheme, noise_multiplier
         self._charged = 0
 
     @property
     def rounds(self) -> int:
-        """Rounds charged so far."""
+        """The number of rounds charged so far."""
         return self._charged
 
     def charge(self, user_indices: NDArray[np.integer]) -> None:
-        """Count one round.
-
-        Raises:
-            RunFailed: all rounds are spent, or the users are not the cohort drawn for this round; nothing is counted.
-        """
+        """Count one round; `RunFailed` if all rounds are spent, or the users are not the cohort drawn for it."""
         if self._charged >= self._scheme.rounds:
-            raise RunFailed(
-                f"a round more than the {self._scheme.rounds} planned: stopped before spending more than the budget"
-            )
+            planned = self._scheme.rounds
+            raise RunFailed(f"a round more than the {planned} planned: stopped before spending more than the budget")
         if not np.array_equal(np.asarray(user_indices), self._scheme.cohort(self._charged)):
             raise RunFailed(
-                f"the users of round {self._charged + 1} are not those that the sampler drew: stopped, since the cost "
-                "of other users is not accounted"
+                f"the users of round {self._charged + 1} are not those that the sampler drew: stopped, because the "
+                "accounting does not cover other users"
             )
         self._charged += 1
 
     def check_drawn(self, drawn: Cost) -> None:
-        """Compare the Gaussian releases of the round charged last with the noise that the scheme prices it at.
+        """Refuse (`RunFailed`) Gaussian releases of the last round with less noise than the scheme prices.
 
         Pure epsilons are not compared: schemes price them together with the Gaussians.
-
-        Raises:
-            RunFailed: there was less noise.
         """
         planned = self._scheme.multiplier(self._charged - 1, self._noise_multiplier)
         check_drawn(Cost(noise_multiplier=drawn.noise_multiplier), Cost(noise_multiplier=planned))
 
     def epsilon(self) -> float:
-        """Epsilon spent so far, at the budget's delta."""
+        """Compute the epsilon spent so far, at the budget's delta."""
         return self.spent()()
 
     def spent(self) -> Callable[[], float]:
-        """What `epsilon` is NOW, whatever is charged later; computed when it is called, which can take a while."""
+        """See `Ledger.spent`."""
         return partial(self._scheme.epsilon, self._noise_multiplier, self.privacy.delta, self._charged)
 
     def state(self) -> RoundLedgerState:
-        """The count, for a checkpoint."""
+        """Return the count, for a checkpoint."""
         return {"charged": self._charged, "rounds": self._scheme.rounds}
 
     def restore(self, state: RoundLedgerState) -> None:
-        """Continue from a checkpoint's count.
-
-        Raises:
-            BadInput: a count of another plan.
-        """
+        """Continue from a checkpoint's count; `BadInput` refuses that of another plan."""
         if state["rounds"] != self._scheme.rounds:
             raise BadInput(
                 f"the checkpoint's ledger is for {state['rounds']} rounds, the run plans {self._scheme.rounds}: "
@@ -294,4 +243,4 @@ class RoundLedger:
 
 
 AnyLedger = Ledger | RoundLedger
-"""What a strategy may be charged to."""
+"""The ledgers of a strategy."""

@@ -1,1 +1,1 @@
-"""Rows of numbers, dense and sparse, and the names that their types have everywhere."""
+"""Rows of numbers, dense and sparse, the names of array types, and compiled loops."""

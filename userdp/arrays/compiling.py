@@ -1,8 +1,8 @@
-"""How loops are compiled: by numba, when a process first calls them, and kept beside their source where that may be.
+"""Loops compiled by numba on their first call in a process, and cached beside their source if that can be written.
 
-Compiling takes up to a second a loop, reading what was kept some hundredths. Importing a module with such loops takes a
-third of a second, so only who is about to call one should; and only where `can_compile`, for numba, which takes 200 MB,
-may be left out: without it everything is computed by numpy alone, more slowly.
+Compiling takes up to a second a loop, reading the cache some hundredths, and importing a module with such loops a third
+of a second: import it only where a loop is about to run, and only if `can_compile`. numba takes 200 MB and may be
+absent; numpy then computes the same, more slowly.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ Loop = TypeVar("Loop", bound=Callable[..., object])
 
 @cache
 def can_compile() -> bool:
-    """Whether numba is there."""
+    """Return whether numba is installed."""
     return find_spec("numba") is not None
 
 
 def compiled(*liberties: str) -> Callable[[Loop], Loop]:
-    """A loop compiled, which lets other threads go on; with these of LLVM's liberties with floats (``fastmath``)."""
-    from numba import njit  # noqa: PLC0415 -- may be missing, where nobody asks for a loop
+    """Compile a loop, without Python's lock; ``liberties`` are LLVM's with floats (``fastmath``)."""
+    from numba import njit  # noqa: PLC0415 -- may be missing if no loop is needed
 
     def of(loop: Loop) -> Loop:
         def made(kept: bool) -> Loop:
@@ -29,7 +29,7 @@ def compiled(*liberties: str) -> Callable[[Loop], Loop]:
 
         try:
             return made(kept=True)
-        except RuntimeError:  # nowhere to keep it, as in a container whose disk cannot be written
+        except RuntimeError:  # no place for the cache, as in a container with a read-only disk
             return made(kept=False)
 
     return of

@@ -1,12 +1,12 @@
-"""Rows of which few entries are not zero, as `scipy.sparse.csr_array`: what nodes do with samples and gradients.
+"""Sparse rows, as `scipy.sparse.csr_array`, and operations on samples and gradients that take rows dense or sparse.
 
-Nothing here takes time or memory by the number of columns, so a million of them cost no more than ten. A matrix is
-CANONICAL if the columns of each row rise: sorted, none twice. Entries of a row are added up in an order that depends on
-that row alone, so no user's row depends, to the last bit, on the rows next to it.
+Time and memory do not grow with the number of columns, so a million cost no more than ten. A matrix is CANONICAL if the
+columns of each row rise: sorted, none twice. Entries of a row are added up in an order that depends on that row alone,
+so no user's row depends, to the last bit, on the rows next to it.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, cast, overload
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +17,19 @@ from userdp.errors import BadInput
 
 Sparse: TypeAlias = csr_array[Any, tuple[int, int]]
 AnyRows: TypeAlias = Rows | Sparse
+SomeRows = TypeVar("SomeRows", bound=AnyRows)
 """Vectors of users or samples: (U, p), dense or sparse."""
 
 
 def sparse_rows(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], columns: int) -> Sparse:
-    """The arrays themselves as a canonical matrix of ``len(indptr) - 1`` rows; whoever calls sees to canonical."""
+    """Wrap the arrays themselves as a matrix of ``len(indptr) - 1`` rows; the caller ensures that it is canonical."""
     rows = csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns))
     rows.has_canonical_format = True
     return cast(Sparse, rows)
 
 
 def require_canonical(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], columns: int, what: str) -> None:
-    """Refuse arrays that are no canonical matrix, which scipy's routines would trust.
-
-    Raises:
-        BadInput: names ``what`` is wrong.
-    """
+    """Refuse arrays that are no canonical matrix, which scipy's routines would trust (`BadInput`, naming ``what``)."""
     stored = len(indices)
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != stored or len(data) != stored:
         raise BadInput(f"{what} are no valid csr_array: indptr must rise from 0 to the number of entries")
@@ -48,37 +45,37 @@ def require_canonical(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray
 
 
 def dense(rows: AnyRows) -> Rows:
-    """The rows as an array of all their entries; an array is returned as it is."""
+    """Return the rows as a dense array; a dense array is returned as it is."""
     return np.asarray(rows.toarray()) if isinstance(rows, csr_array) else rows
 
 
 def entries(rows: AnyRows) -> Rows:
-    """All entries of an array, or the stored ones of sparse rows, as a flat array."""
+    """Return all entries of an array, or the stored ones of sparse rows, as a flat array."""
     return np.asarray(rows.data) if isinstance(rows, csr_array) else rows.ravel()
 
 
 def bytes_of(rows: NDArray[np.generic] | Sparse) -> int:
-    """Bytes of the array, or of the three arrays of sparse rows."""
+    """Count the bytes of the array, or of the three arrays of sparse rows."""
     if isinstance(rows, csr_array):
         return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)
     return rows.nbytes
 
 
 def part_of(rows: Sparse, first: int, last: int) -> Sparse:
-    """Rows ``first:last`` as views of their entries."""
+    """Return rows ``first:last`` as views of their entries."""
     start, stop = int(rows.indptr[first]), int(rows.indptr[last])
     ends = rows.indptr[first : last + 1] - rows.indptr[first]
     return sparse_rows(rows.data[start:stop], rows.indices[start:stop], ends, rows.shape[1])
 
 
 def gathered_rows(rows: Sparse, positions: NDArray[np.int64] | NDArray[np.bool_]) -> Sparse:
-    """The rows at these positions (or where a mask is true), in this order."""
+    """Return the rows at these positions (or under a mask), in this order."""
     chosen = rows[positions]
     return sparse_rows(chosen.data, chosen.indices, chosen.indptr, rows.shape[1])
 
 
 def placed_rows(rows: AnyRows, positions: NDArray[np.int64], count: int) -> AnyRows:
-    """(count, p): row i of ``rows`` at ``positions[i]``, which rise; zero elsewhere."""
+    """Return (count, p): row i of ``rows`` at ``positions[i]``, which rise; zero elsewhere."""
     if not isinstance(rows, csr_array):
         placed = np.zeros((count, rows.shape[1]))
         placed[positions] = rows
@@ -89,7 +86,7 @@ def placed_rows(rows: AnyRows, positions: NDArray[np.int64], count: int) -> AnyR
 
 
 def stacked(parts: Sequence[AnyRows]) -> AnyRows:
-    """Rows one below the other; sparse if all are."""
+    """Concatenate rows; the result is sparse if all parts are."""
     if all(isinstance(part, csr_array) for part in parts):
         whole = cast(Sparse, vstack(cast(Any, parts), format="csr"))
         return sparse_rows(whole.data, whole.indices, whole.indptr, whole.shape[1])
@@ -97,12 +94,12 @@ def stacked(parts: Sequence[AnyRows]) -> AnyRows:
 
 
 def row_of_entry(rows: Sparse) -> NDArray[np.int64]:
-    """(entries,): which row each stored entry is in."""
+    """Return (entries,) the row of each stored entry."""
     return np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
 
 
 def over_rows(reduce: np.ufunc, values: NDArray[Any], rows: Sparse) -> Rows:
-    """(U,): one number for each stored entry, reduced row by row; 0 where a row stores none."""
+    """Reduce one number for each stored entry row by row, (U,); 0 for a row that stores none."""
     result = np.zeros(rows.shape[0])
     filled = np.diff(rows.indptr) > 0
     result[filled] = reduce.reduceat(values, rows.indptr[:-1][filled]) if filled.any() else 0.0
@@ -110,30 +107,26 @@ def over_rows(reduce: np.ufunc, values: NDArray[Any], rows: Sparse) -> Rows:
 
 
 def squared_lengths(rows: Sparse) -> Rows:
-    """(U,): squared l2 norms, in float64."""
+    """Compute (U,) squared l2 norms, in float64."""
     return over_rows(np.add, np.square(rows.data, dtype=np.float64), rows)
 
 
-@overload
-def scaled_rows(rows: Sparse, factors: Rows) -> Sparse: ...
-@overload
-def scaled_rows(rows: AnyRows, factors: Rows) -> AnyRows: ...
-def scaled_rows(rows: AnyRows, factors: Rows) -> AnyRows:
-    """Row i times ``factors[i]``, in float64; sparse rows share their columns with the result."""
+def scaled_rows(rows: SomeRows, factors: Rows) -> SomeRows:
+    """Multiply row i by ``factors[i]``, in float64; sparse rows share their columns with the result."""
     if not isinstance(rows, csr_array):
-        return np.asarray(rows * factors[:, None])
+        return cast(SomeRows, rows * factors[:, None])
     data = rows.data * np.repeat(factors, np.diff(rows.indptr))
-    return sparse_rows(data, rows.indices, rows.indptr, rows.shape[1])
+    return cast(SomeRows, sparse_rows(data, rows.indices, rows.indptr, rows.shape[1]))
 
 
 def summed_rows(rows: Sparse, offsets: NDArray[np.int64]) -> Sparse:
-    """(U, p): the sums of consecutive rows, ``offsets[u]:offsets[u + 1]`` for row u.
+    """Compute (U, p) the sums of consecutive rows, ``offsets[u]:offsets[u + 1]`` for row u.
 
-    Such rows lie one after the other, so their entries are those of the sum already, but for order and duplicates.
+    Such rows lie one after the other, so their entries are already those of the sum, but for order and duplicates.
     """
     joined = csr_array((rows.data, rows.indices, rows.indptr[offsets]), shape=(len(offsets) - 1, rows.shape[1]))
-    sums = joined.copy()  # of features' own indices: what follows works in place
-    # Else whether ALL rows are in order decides on sorting, which may swap equal columns: rows would hang together.
+    sums = joined.copy()  # the indices are those of the features, and the next lines work in place
+    # Else the order of ALL rows decides on sorting, which may swap equal columns: rows would depend on each other.
     sums.has_sorted_indices = False
     sums.sum_duplicates()
     return sums
@@ -148,15 +141,15 @@ def add_rows(total: Rows, rows: AnyRows) -> None:
 
 
 def compacted(rows: Rows) -> AnyRows:
-    """Of one row (1, p), whichever takes fewer bytes: the array itself, or its entries that are not zero."""
+    """Return one row (1, p) in its smaller form: the array itself, or its entries that are not zero."""
     if 12 * int(np.count_nonzero(rows)) >= rows.nbytes:
         return rows
     indices = np.flatnonzero(rows[0]).astype(np.int32)
     return sparse_rows(rows[0][indices], indices, np.array([0, len(indices)], dtype=np.int32), rows.shape[1])
 
 
-def finite_sparse_rows(rows: Sparse) -> tuple[Sparse, int]:
-    """Rows with every row that holds a NaN or an infinity set to zero, and how many there were."""
+def _finite_sparse_rows(rows: Sparse) -> tuple[Sparse, int]:
+    """Set every row that holds a NaN or an infinity to zero, and count such rows."""
     wrong = ~np.isfinite(rows.data)
     if not wrong.any():
         return rows, 0
@@ -165,8 +158,8 @@ def finite_sparse_rows(rows: Sparse) -> tuple[Sparse, int]:
     return sparse_rows(data, rows.indices, rows.indptr, rows.shape[1]), int(bad.sum())
 
 
-def clip_sparse_rows(rows: Sparse, clip_norm: float, order: int) -> Sparse:
-    """Each finite row scaled down to l1 or l2 norm at most ``clip_norm``, as dense ones are by `clip_rows`."""
+def _clip_sparse_rows(rows: Sparse, clip_norm: float, order: int) -> Sparse:
+    """Scale each finite row down to l1 or l2 norm at most ``clip_norm``, as `clip_rows` does dense ones."""
     largest = over_rows(np.maximum, np.abs(rows.data), rows)
     scale = np.where(largest > 0, largest, 1.0)
     owner = row_of_entry(rows)
@@ -176,54 +169,39 @@ def clip_sparse_rows(rows: Sparse, clip_norm: float, order: int) -> Sparse:
     return sparse_rows(unit * factors[owner], rows.indices, rows.indptr, rows.shape[1])
 
 
-@overload
-def finite_rows(rows: Rows) -> tuple[Rows, int]: ...
-@overload
-def finite_rows(rows: AnyRows) -> tuple[AnyRows, int]: ...
-def finite_rows(rows: AnyRows) -> tuple[AnyRows, int]:
-    """Rows with every row that holds a NaN or an infinity set to zero, and how many there were.
-
-    Copies only when there are such rows.
-    """
+def finite_rows(rows: SomeRows) -> tuple[SomeRows, int]:
+    """Set every row that holds a NaN or an infinity to zero, and count such rows; copies only if there are any."""
     if isinstance(rows, csr_array):
-        return finite_sparse_rows(rows)
-    # A row whose square is finite is finite; of the others some are large and no more.
-    doubtful = ~np.isfinite(_squares(rows))
-    if not doubtful.any():
+        return cast(tuple[SomeRows, int], _finite_sparse_rows(rows))
+    if np.isfinite(_squares(rows)).all():  # a row whose square overflows may still be finite
         return rows, 0
     bad = ~np.asarray(np.isfinite(rows).all(axis=1))
-    if not bad.any():
-        return rows, 0
-    return np.where(bad[:, None], 0.0, rows), int(bad.sum())
+    return (cast(SomeRows, np.where(bad[:, None], 0.0, rows)), int(bad.sum())) if bad.any() else (rows, 0)
 
 
-@overload
-def clip_rows(rows: Rows, clip_norm: float, order: Literal[1, 2] = 2) -> Rows: ...
-@overload
-def clip_rows(rows: AnyRows, clip_norm: float, order: Literal[1, 2] = 2) -> AnyRows: ...
-def clip_rows(rows: AnyRows, clip_norm: float, order: Literal[1, 2] = 2) -> AnyRows:
+def clip_rows(rows: SomeRows, clip_norm: float, order: Literal[1, 2] = 2) -> SomeRows:
     """Scale each finite row down to l2 (or l1) norm at most ``clip_norm``; zero rows stay zero.
 
-    What becomes of a row depends on that row alone, to the last bit. Rows whose square is far from overflow and
-    underflow are multiplied by one number; norms of the others are taken after dividing by the largest entry, so that
-    huge rows do not overflow and escape the clip.
+    The clipped row depends on that row alone, to the last bit. Rows whose square is far from overflow and underflow are
+    multiplied by one number; norms of the others are taken after dividing by the largest entry, so that huge rows do
+    not overflow and escape the clip.
     """
     if isinstance(rows, csr_array):
-        return clip_sparse_rows(rows, clip_norm, order)
+        return cast(SomeRows, _clip_sparse_rows(rows, clip_norm, order))
     if order == 1:
-        return _clip_any_rows(rows, clip_norm, order)
+        return cast(SomeRows, _clip_any_rows(rows, clip_norm, order))
     squares = _squares(rows)
     plain = _plain(squares)
     clipped = np.asarray(rows * _factors(np.sqrt(squares), plain, clip_norm)[:, None])
     if not plain.all():
         clipped[~plain] = _clip_any_rows(rows[~plain], clip_norm, order)
-    return clipped
+    return cast(SomeRows, clipped)
 
 
 def add_clipped_rows(total: Rows, rows: Rows, clip_norm: float, lengths: Rows) -> None:
     """Add all finite rows, each scaled down to l2 norm at most ``clip_norm``, to ``total`` (p,), in place.
 
-    In one pass, without the clipped rows themselves. ``lengths`` are the `row_lengths`.
+    ``lengths`` are the `row_lengths`; the clipped rows are not stored.
     """
     plain = (lengths > 2.0**-450) & (lengths < 2.0**450)
     if plain.all():
@@ -233,12 +211,12 @@ def add_clipped_rows(total: Rows, rows: Rows, clip_norm: float, lengths: Rows) -
 
 
 def _factors(lengths: Rows, plain: NDArray[np.bool_], clip_norm: float) -> Rows:
-    """(U,): what scales plain rows of these lengths down to length at most ``clip_norm``."""
+    """Compute (U,) the factors that scale plain rows of these lengths down to length at most ``clip_norm``."""
     return np.minimum(1.0, clip_norm / np.where(plain, lengths, clip_norm or 1.0))
 
 
 def row_lengths(rows: AnyRows) -> Rows:
-    """(U,): the l2 norm of each finite row; infinite where it is no number that there is."""
+    """Compute (U,) the l2 norm of each finite row; infinite if float64 cannot hold it."""
     with np.errstate(over="ignore"):
         if isinstance(rows, csr_array):
             return np.sqrt(squared_lengths(rows))
@@ -251,25 +229,24 @@ def row_lengths(rows: AnyRows) -> Rows:
 
 
 def _squares(rows: Rows) -> Rows:
-    """(U,): squared l2 norms as computed, which may overflow, underflow or be no number."""
+    """Compute (U,) squared l2 norms, which may overflow, underflow or be NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.vecdot(rows, rows))
 
 
 def _plain(squares: Rows) -> NDArray[np.bool_]:
-    """(U,): which squared norms neither overflowed nor lost anything to underflow."""
+    """Mark (U,) squared norms that neither overflowed nor lost anything to underflow."""
     return (squares > 2.0**-900) & (squares < 2.0**900)
 
 
 def _scaled(rows: Rows) -> tuple[Rows, Rows]:
-    """Rows over their largest entries (U, p), and those entries (U,), 1 for a row of zeros."""
+    """Return rows over their largest entries (U, p), and those entries (U,), 1 for a row of zeros."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
     return rows / scale[:, None], scale
 
 
 def _clip_any_rows(rows: Rows, clip_norm: float, order: Literal[1, 2]) -> Rows:
-    """`clip_rows` for finite rows of any size."""
     unit, scale = _scaled(rows)
     norms = np.linalg.norm(unit, ord=order, axis=1)
     return np.asarray(unit * np.minimum(scale, clip_norm / np.maximum(norms, 1.0))[:, None])

@@ -1,4 +1,4 @@
-"""What outputs alone tell about a privacy claim, and what a claim leaves an attacker."""
+"""Lower bounds on epsilon from outputs alone, and upper bounds on attacks against a promise."""
 
 from typing import TYPE_CHECKING
 
@@ -33,26 +33,10 @@ __getattr__ = names_from(
     __name__,
     {
         "userdp.audit.coins": ("mu_lower_bound",),
-        "userdp.audit.discrete": (
-            "choice_probabilities",
-            "exact_epsilon",
-            "halting_probabilities",
-        ),
-        "userdp.audit.events": (
-            "epsilon_lower_bound",
-            "error_rates",
-        ),
-        "userdp.audit.one_run": (
-            "best_guesses",
-            "guessed",
-            "one_run_lower_bound",
-            "one_run_p_value",
-        ),
+        "userdp.audit.discrete": ("choice_probabilities", "exact_epsilon", "halting_probabilities"),
+        "userdp.audit.events": ("epsilon_lower_bound", "error_rates"),
+        "userdp.audit.one_run": ("best_guesses", "guessed", "one_run_lower_bound", "one_run_p_value"),
         "userdp.audit.statistic": ("Direction",),
-        "userdp.audit.trade_off": (
-            "Approximate",
-            "Gaussian",
-            "TradeOff",
-        ),
+        "userdp.audit.trade_off": ("Approximate", "Gaussian", "TradeOff"),
     },
 )

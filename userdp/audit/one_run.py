@@ -1,4 +1,4 @@
-"""A lower bound on epsilon from ONE run, in which many canaries are thrown in or not by fair coins.
+"""A lower bound on epsilon from ONE run, which includes each of many canaries or not by a fair coin.
 
 Source: Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run" (2023), Theorem 5.2 and Appendix D.
 """
@@ -11,22 +11,15 @@ from scipy.special import expit
 from userdp.audit.events import checked_confidence
 from userdp.errors import BadInput
 
-_SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
-"""Of coins that are guessed, to choose from."""
-
-_MOST = 30.0
-"""Largest epsilon that is tried; no number of canaries that fits in memory supports more."""
+_SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)  # Shares of coins to guess, to choose from.
+_MOST = 30.0  # The largest epsilon tried; no number of canaries that fits in memory supports more.
 
 
 def guessed(scores: ArrayLike, guesses: int) -> NDArray[np.int64]:
-    """(m,) guesses of coins: 1 for the ``guesses / 2`` largest scores, -1 for as many smallest, 0 (none) between.
+    """Guess coins: (m,) 1 for the ``guesses / 2`` largest scores, -1 for as many smallest, 0 (none) between.
 
-    Args:
-        scores: one number for each canary, larger where it is likelier to be in.
-        guesses: how many are not 0; fixed before the scores are seen. An odd number is rounded down.
-
-    Raises:
-        BadInput: more guesses than scores, none, or a NaN.
+    Scores are one number for each canary, larger if it is likelier to be included. ``guesses`` is fixed before they are
+    seen; an odd number is rounded down. Raises `BadInput` for more guesses than scores, none, or a NaN.
     """
     values = np.asarray(scores, dtype=np.float64)
     half = guesses // 2
@@ -38,13 +31,7 @@ def guessed(scores: ArrayLike, guesses: int) -> NDArray[np.int64]:
 
 
 def best_guesses(scores: ArrayLike, coins: ArrayLike, delta: float) -> float:
-    """The share of coins to guess that bounds epsilon best, from scores whose coins are known.
-
-    Args:
-        scores: of runs that teach how to guess.
-        coins: theirs, -1 or 1.
-        delta: of the claim.
-    """
+    """Choose the share of coins to guess that bounds epsilon best, on runs whose ``coins`` (-1 or 1) are known."""
     values, thrown = np.asarray(scores, dtype=np.float64).ravel(), np.asarray(coins).ravel()
     found = []
     for share in _SHARES:
@@ -55,9 +42,10 @@ def best_guesses(scores: ArrayLike, coins: ArrayLike, delta: float) -> float:
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Most probability with which an (epsilon, delta)-DP run has ``correct`` or more right guesses of ``guesses``.
+    """Bound the probability that an (epsilon, delta)-DP run has ``correct`` or more right guesses out of ``guesses``.
 
     Several independent runs are one run with all their coins: changing a coin changes the output of its own run alone.
+    ``canaries`` counts all of them, guessed or not. Raises `BadInput` for a number out of range.
 
     *Formal guarantees.* Let m coins be fair and independent, let the output be (epsilon, delta)-DP in each of them
     (changing one coin is one step of the neighbouring relation), and let at most r coins be guessed from the output
@@ -67,21 +55,11 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
     *Proof.* For delta = 0 reveal coins one after another. Given the output and the coins before, the two values of a
     coin have a likelihood ratio within ``e^-epsilon`` and ``e^epsilon``, so a guess is right with probability at most
-    q, whatever came before and whatever the output: W is dominated by a B that is independent of the output. For delta
-    > 0 the ratio can be larger for some outputs; let F(output) >= 0 add up by how much. Each coin's pair of laws is
-    within delta, on each side, of a pair with such ratios, so the mean of F is at most ``2 m delta``, and W is
-    dominated by B + F, still with B independent of the output and so of F (the paper's Theorem 5.2). With ``f(v) = P[B
-    >= v]``, ``P[B + F >= v] = E f(v - F) <= f(v) + E[F] max_i (f(v - i) - f(v)) / i``.
-
-    Args:
-        canaries: m, all of them, guessed or not.
-        guesses: r.
-        correct: v.
-        epsilon: >= 0.
-        delta: in [0, 1).
-
-    Raises:
-        BadInput: a number out of range.
+    q, for any earlier coins and any output: W is dominated by a B that is independent of the output. For delta > 0 the
+    ratio can be larger for some outputs; let F(output) >= 0 add up the excesses. Each coin's pair of laws is within
+    delta, on each side, of a pair with such ratios, so the mean of F is at most ``2 m delta``, and W is dominated by B
+    + F, still with B independent of the output and so of F (the paper's Theorem 5.2). With ``f(v) = P[B >= v]``, ``P[B
+    + F >= v] = E f(v - F) <= f(v) + E[F] max_i (f(v - i) - f(v)) / i``.
     """
     if not 0 <= correct <= guesses <= canaries or guesses < 1:
         raise BadInput(
@@ -100,17 +78,11 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 
 def one_run_lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95) -> float:
-    """Lower confidence bound on the epsilon of a run in which so many guesses of coins were right.
+    """Compute a lower confidence bound, at least 0, on the epsilon of a run with ``correct`` right guesses.
 
     *Formal guarantees.* If the run is (epsilon, delta)-DP in each coin, the result exceeds epsilon with probability at
-    most ``1 - confidence``. *Proof.* The p-value above rises with epsilon (B grows, stochastically); what is returned
-    is where it reaches ``1 - confidence``, and a test of that level rejects every smaller epsilon.
-
-    Returns:
-        The bound, at least 0.
-
-    Raises:
-        BadInput: a number out of range.
+    most ``1 - confidence``. *Proof.* The p-value of `one_run_p_value` rises with epsilon (B grows, stochastically); the
+    result is the point at which it reaches ``1 - confidence``, and a test of that level rejects every smaller epsilon.
     """
     checked_confidence(confidence)
     level = 1 - confidence
@@ -122,7 +94,7 @@ def one_run_lower_bound(canaries: int, guesses: int, correct: int, delta: float,
         return 0.0
     if excess(_MOST) < 0:
         return _MOST
-    # The p-value need not rise at every step where delta counts: the lowest root is what no larger one can replace.
+    # With delta > 0 the p-value need not rise at every step: the lowest root is the valid bound.
     grid = np.linspace(0.0, _MOST, 301)
     first = next(index for index, epsilon in enumerate(grid) if excess(float(epsilon)) >= 0)
     return float(scipy.optimize.brentq(excess, grid[first - 1], grid[first], xtol=1e-9)) - 1e-9

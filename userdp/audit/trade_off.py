@@ -1,9 +1,9 @@
-"""What a privacy promise leaves an attacker: its trade-off between two errors, and the success of attacks.
+"""Limits that a privacy promise sets for attackers: its trade-off between two errors, and the success of attacks.
 
 An attacker sees the output and decides between two neighbouring data sets. The trade-off function ``f(a)`` is the least
 share of missed canaries (false negatives) that any test with a share a of false alarms (false positives) can have. An
-(epsilon, delta) promise bounds it from below (Wasserman, Zhou 2010), a mu-Gaussian one by that of N(0, 1) against
-N(mu, 1) (Dong, Roth, Su 2022).
+(epsilon, delta) promise bounds it from below (Wasserman, Zhou 2010), a mu-Gaussian one by that of N(0, 1) against N(mu,
+1) (Dong, Roth, Su 2022).
 
 >>> from userdp.audit.trade_off import Approximate
 >>> round(Approximate(1.0, 0.0).membership_accuracy, 4)
@@ -44,19 +44,15 @@ class TradeOff(ABC):
 
     @abstractmethod
     def false_negatives(self, false_positives: ArrayLike) -> Floats:
-        """f: the least share of false negatives at these shares of false positives, each in [0, 1]."""
+        """Compute f: the least share of false negatives at these shares of false positives, each in [0, 1]."""
 
     @property
     @abstractmethod
     def membership_accuracy(self) -> float:
-        """Most that an attacker can be right who tells two equally likely neighbouring data sets apart."""
+        """The largest probability of telling two equally likely neighbouring data sets apart."""
 
     def guess_success(self, base_rate: float) -> float:
-        """Most that a guess can be right which is right with probability ``base_rate`` without the user's data.
-
-        Raises:
-            BadInput: a base rate outside [0, 1].
-        """
+        """Bound the success of a guess that is right with probability ``base_rate`` without the user's data."""
         if not 0 <= base_rate <= 1:
             raise BadInput(f"base_rate = {base_rate}: a probability lies between 0 and 1, such as 0.5")
         return 1 - float(self.false_negatives(base_rate))
@@ -64,12 +60,7 @@ class TradeOff(ABC):
 
 @dataclass(frozen=True)
 class Approximate(TradeOff):
-    """That of (epsilon, delta): ``max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))``.
-
-    Attributes:
-        epsilon: >= 0.
-        delta: in [0, 1].
-    """
+    """The trade-off of (epsilon, delta): ``max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))``."""
 
     epsilon: float
     delta: float
@@ -89,17 +80,13 @@ class Approximate(TradeOff):
 
     @property
     def membership_accuracy(self) -> float:
-        """``(1 + (e^epsilon - 1 + 2 delta) / (e^epsilon + 1)) / 2`` (Kairouz, Oh, Viswanath 2015)."""
+        """The accuracy ``(1 + (e^epsilon - 1 + 2 delta) / (e^epsilon + 1)) / 2`` (Kairouz, Oh, Viswanath 2015)."""
         return (1 + math.tanh(self.epsilon / 2) + self.delta * (1 - math.tanh(self.epsilon / 2))) / 2
 
 
 @dataclass(frozen=True)
 class Gaussian(TradeOff):
-    """That of one Gaussian: ``Phi(Phi^-1(1 - a) - mu)``.
-
-    Attributes:
-        mu: distance of the two means in standard deviations of the noise, >= 0.
-    """
+    """The trade-off ``Phi(Phi^-1(1 - a) - mu)`` of one Gaussian; mu >= 0 is its distance in deviations."""
 
     mu: float
 
@@ -109,19 +96,11 @@ class Gaussian(TradeOff):
 
     @classmethod
     def of(cls, epsilon: float, delta: float) -> Self:
-        """The Gaussian that is (epsilon, delta)-DP and no better.
-
-        Raises:
-            BadInput: a budget that no Gaussian can keep to.
-        """
+        """Return the Gaussian that is (epsilon, delta)-DP and no better; `BadInput` if there is none."""
         return cls(1 / calibrate_noise(epsilon, delta, 1))
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon of this Gaussian at that delta, exactly (Balle, Wang 2018).
-
-        Raises:
-            BadInput: a delta outside (0, 1).
-        """
+        """Compute the least epsilon at a delta in (0, 1), exactly (Balle, Wang 2018)."""
         return 0.0 if self.mu == 0 else epsilon_of(Cost(1 / self.mu), 1, delta)
 
     def false_negatives(self, false_positives: ArrayLike) -> Floats:
@@ -131,5 +110,5 @@ class Gaussian(TradeOff):
 
     @property
     def membership_accuracy(self) -> float:
-        """``Phi(mu / 2)``."""
+        """The accuracy ``Phi(mu / 2)``."""
         return float(ndtr(self.mu / 2))

@@ -78,20 +78,11 @@ __getattr__ = names_from(
     __name__,
     {
         "userdp.data.block": ("Block",),
-        "userdp.data.federation": (
-            "BLOCK_BYTES",
-            "ColumnarFederation",
-            "Federation",
-            "RegressionModel",
-        ),
+        "userdp.data.federation": ("BLOCK_BYTES", "ColumnarFederation", "Federation", "RegressionModel"),
         "userdp.data.load_report": ("LoadReport",),
         "userdp.data.registry": ("DATA_SOURCES",),
         "userdp.data.synthetic.federation": ("SyntheticFederation",),
-        "userdp.data.synthetic.heavy_tails": (
-            "HeavyTailedLinear",
-            "HeavyTailedLogistic",
-            "HeavyTailedRegression",
-        ),
+        "userdp.data.synthetic.heavy_tails": ("HeavyTailedLinear", "HeavyTailedLogistic", "HeavyTailedRegression"),
         "userdp.data.synthetic.locations": (
             "BernoulliRates",
             "Gaussian",
@@ -111,25 +102,12 @@ __getattr__ = names_from(
             "PoissonRegression",
         ),
         "userdp.data.synthetic.sparse_regressions": ("SparseRegression",),
-        "userdp.data.synthetic.sparse_vectors": (
-            "SparseBlocks",
-            "SparsePacking",
-        ),
+        "userdp.data.synthetic.sparse_vectors": ("SparseBlocks", "SparsePacking"),
         "userdp.data.tables.contributions": ("split",),
         "userdp.data.tables.derived": ("Derivation",),
-        "userdp.data.tables.public": (
-            "load_public",
-            "public_columns",
-            "public_file",
-        ),
-        "userdp.data.tables.public_sets": (
-            "PUBLIC_DATASETS",
-            "PublicDataset",
-        ),
+        "userdp.data.tables.public": ("load_public", "public_columns", "public_file"),
+        "userdp.data.tables.public_sets": ("PUBLIC_DATASETS", "PublicDataset"),
         "userdp.data.tables.sequences": ("SequenceColumns",),
-        "userdp.data.tables.tabular": (
-            "Table",
-            "read_table",
-        ),
+        "userdp.data.tables.tabular": ("Table", "read_table"),
     },
 )

@@ -1,8 +1,4 @@
-"""A block: the samples of some users, columnar and ragged.
-
-Samples lie in one array, user after user; ``offsets`` says where each user begins. No Python list of users exists.
-Features of which few are not zero lie in one sparse array instead.
-"""
+"""A block: the samples of some users in one array, dense or sparse, user after user; ``offsets`` cut it into users."""
 
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -22,12 +18,12 @@ class Block:
     """Samples of U users.
 
     Attributes:
-        features: (N, k) array, C-contiguous; float32 values, or int32 codes, -1 for what is no code. Or a
-            `scipy.sparse.csr_array` of float32 values whose columns rise within each row, for sparse problems.
+        features: (N, k) array, C-contiguous; float32 values, or int32 codes, -1 for no code. Or, for sparse problems, a
+            `scipy.sparse.csr_array` of float32 values whose columns rise within each row.
         offsets: (U + 1,) int64, user u owns rows ``offsets[u]:offsets[u + 1]``; every user owns at least one.
         targets: (N,) float32, or None for problems without a target.
-        usable: (N,) which samples count, None where all do. A problem marks samples that it cannot use when it bounds
-            a block, one by one: what one sample holds decides about that sample alone. Nobody reads the others' values.
+        usable: (N,) mask of the samples that count; None for all. When a problem bounds a block, it marks each sample
+            that it cannot use by that sample's values alone. The values of unusable samples are never read.
     """
 
     features: Features
@@ -54,31 +50,27 @@ class Block:
 
     @property
     def users(self) -> int:
-        """U, the number of users."""
+        """The number U of users."""
         return len(self.offsets) - 1
 
     @property
     def samples(self) -> int:
-        """N, the number of samples of all users."""
+        """The number N of samples of all users."""
         return int(self.features.shape[0])
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """(U,) samples of each user."""
+        """The number of samples of each user, (U,)."""
         return self.offsets[1:] - self.offsets[:-1]  # np.diff takes three times as long for a few users
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the arrays."""
+        """The bytes of the arrays."""
         return bytes_of(self.features) + self.offsets.nbytes + (0 if self.targets is None else self.targets.nbytes)
 
     @property
     def dense_features(self) -> NDArray[np.generic]:
-        """(N, k) features as an array.
-
-        Raises:
-            BadInput: they are sparse.
-        """
+        """The (N, k) features as an array; raises `BadInput` if they are sparse."""
         if isinstance(self.features, csr_array):
             raise BadInput(
                 "samples are sparse rows, which this problem cannot use: choose sparse_logistic or sparse_squared, or "
@@ -88,20 +80,16 @@ class Block:
 
     @property
     def sparse_features(self) -> Sparse:
-        """(N, k) features as sparse rows.
-
-        Raises:
-            BadInput: they are dense.
-        """
+        """The (N, k) features as sparse rows; raises `BadInput` if they are dense."""
         if not isinstance(self.features, csr_array):
             raise BadInput(
-                "samples are dense rows, and this problem needs a scipy.sparse.csr_array: make one of them, or choose "
-                "the problem's dense counterpart"
+                "samples are dense rows, and this problem needs a scipy.sparse.csr_array: convert them, or choose the "
+                "problem's dense counterpart"
             )
         return self.features
 
     def gathered(self, samples: NDArray[np.int64] | NDArray[np.bool_], offsets: NDArray[np.int64]) -> "Block":
-        """These samples (positions, or a mask) as a block of the users that ``offsets`` make of them."""
+        """Return these samples (positions, or a mask) as a block; ``offsets`` cut them into users."""
         targets = None if self.targets is None else self.targets[samples]
         usable = None if self.usable is None else self.usable[samples]
         if isinstance(self.features, csr_array):
@@ -109,27 +97,27 @@ class Block:
         return Block(self.features[samples], offsets, targets, usable)
 
     def usable_samples(self) -> tuple[NDArray[np.int64], "Block | None"]:
-        """Positions of the users who hold a usable sample, and their usable samples; None where nobody does."""
-        if self.usable is None:
-            return np.arange(self.users), self
-        users, kept = self.thinned(self.usable)
-        return users, None if kept is None else replace(kept, usable=None)
+        """Return the positions of the users with a usable sample, and their usable samples; None for nobody."""
+        return self._usable(self.usable)
 
     def whole_users(self) -> NDArray[np.bool_]:
-        """(U,) of which users all samples are usable."""
+        """Return the mask (U,) of the users whose samples are all usable."""
         if self.usable is None:
             return np.ones(self.users, dtype=bool)
         return np.asarray(np.logical_and.reduceat(self.usable, self.offsets[:-1]))
 
     def usable_users(self) -> tuple[NDArray[np.int64], "Block | None"]:
-        """Positions of the users all of whose samples are usable, and their samples; None where there is nobody."""
-        if self.usable is None:
+        """Return the positions of the users whose samples are all usable, and their samples; None for nobody."""
+        return self._usable(None if self.usable is None else np.repeat(self.whole_users(), self.sizes))
+
+    def _usable(self, kept: NDArray[np.bool_] | None) -> tuple[NDArray[np.int64], "Block | None"]:
+        if kept is None:
             return np.arange(self.users), self
-        users, kept = self.thinned(np.repeat(self.whole_users(), self.sizes))
-        return users, None if kept is None else replace(kept, usable=None)
+        users, block = self.thinned(kept)
+        return users, None if block is None else replace(block, usable=None)
 
     def thinned(self, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], "Block | None"]:
-        """The samples ``kept`` (N,), and the positions of the users who keep any; None where nobody does."""
+        """Return the positions of the users with a sample in the mask ``kept`` (N,), and these samples; or None."""
         sizes = np.add.reduceat(kept, self.offsets[:-1], dtype=np.int64)
         users = np.flatnonzero(sizes)
         if not len(users):
@@ -138,16 +126,15 @@ class Block:
         return users, self.gathered(kept, offsets)
 
     def part(self, first: int, last: int) -> "Block":
-        """Users ``first:last`` as views, nothing copied."""
+        """Return users ``first:last`` as views."""
         return self.piece(
             int(self.offsets[first]), int(self.offsets[last]), self.offsets[first : last + 1] - self.offsets[first]
         )
 
     def piece(self, start: int, stop: int, offsets: NDArray[np.int64]) -> "Block":
-        """Samples ``start:stop`` as views, of the users that ``offsets`` make of them.
+        """Return samples ``start:stop`` as views; ``offsets`` cut them into users.
 
-        Nothing is checked again, for a run of this block's samples is as sound as the block, and checks of small
-        pieces take half as long as the arithmetic on them.
+        A part of a checked block is not checked again: on small pieces that takes half as long as the arithmetic.
         """
         features, made = self.features, object.__new__(Block)
         made.__dict__.update(
@@ -160,11 +147,7 @@ class Block:
 
 
 def _require_sparse(features: object) -> None:
-    """Refuse features that are neither an array nor sparse rows in the one format that there is.
-
-    Raises:
-        BadInput: another format or type of values, or columns that do not rise within a row.
-    """
+    """Refuse sparse features of another format or type, or with columns that do not rise within a row."""
     if not isinstance(features, csr_array):
         raise BadInput(f"features must be an array or a scipy.sparse.csr_array, got {type(features).__name__}")
     if features.dtype != np.float32:

@@ -1,8 +1,4 @@
-"""Federations: data as users.
-
-A federation hands out blocks of users by index. Users are numbered 0..n-1 once and for all (seeded and public for
-tables), so that cohorts, noise and the order of every sum are the same whichever engine runs them.
-"""
+"""Federations: users with fixed numbers, so that cohorts, noise and the order of sums are the same on every engine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -16,7 +12,7 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 
 BLOCK_BYTES = 1 << 24
-"""Samples worked on at once, in bytes: what bounds memory, whatever the population."""
+"""Bytes of samples processed at once; bounds memory for every population."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +22,10 @@ class RegressionModel:
     Attributes:
         link: "linear" for ``y = <a, theta> + e``, "logistic" for ``y = 1 if <a, theta> + e > 0 else 0``.
         parameter: (d,) theta.
-        variance: v with ``E a a^T = v I``; None where it is infinite.
+        variance: v with ``E a a^T = v I``; None if it is infinite.
         symmetric: whether -e has the law of e; e has mean zero in any case.
         homogeneous: whether every user's own parameter is theta.
-        scale: for "logistic", the c for which c theta minimises the expected logistic loss; None where it is not known.
+        scale: for "logistic", the c for which c theta minimises the expected logistic loss; None if it is unknown.
     """
 
     link: Literal["linear", "logistic"]
@@ -47,10 +43,10 @@ class Federation(ABC):
         sizes: (n,) int64, samples of each user.
         columns: k, the feature columns of a sample.
         sample_bytes: bytes of one sample, features and target.
-        population_mean: (d,) mean of the population the users are drawn from, where it is known (synthetic data).
-        population_parameter: (d,) true parameter of a synthetic regression, where there is one.
-        regression: how a synthetic regression makes samples, where that is known well enough to tell what is best.
-        stored: whether samples lie in a file because memory is short, so that nobody should keep them in memory.
+        population_mean: (d,) mean of a synthetic population; None if it is unknown.
+        population_parameter: (d,) true parameter of a synthetic regression; None otherwise.
+        regression: how a synthetic regression makes samples; None if the best model does not follow from it.
+        stored: whether samples lie in a file because memory is short; callers should not keep them in memory.
     """
 
     sizes: NDArray[np.int64]
@@ -63,46 +59,38 @@ class Federation(ABC):
 
     @property
     def users(self) -> int:
-        """n, the number of users."""
+        """The number n of users."""
         return len(self.sizes)
 
     @property
     def samples(self) -> int:
-        """Samples of all users."""
+        """The number of samples of all users."""
         return int(self.sizes.sum())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all samples once they are in memory."""
+        """The bytes of all samples in memory."""
         return self.samples * self.sample_bytes
 
     @abstractmethod
     def block(self, users: NDArray[np.int64]) -> Block:
-        """The samples of ``users`` (indices, in this order) as one block."""
+        """Return the samples of ``users`` (indices, in this order) as one block."""
 
     def select(self, users: NDArray[np.int64]) -> "Federation":
-        """``users``, renumbered 0, 1, ... in this order, as a federation of the same population.
-
-        Raises:
-            BadInput: no users, or indices that do not exist.
-        """
+        """Return ``users``, renumbered 0, 1, ... in this order, as a federation; `BadInput` for unknown indices."""
         return _Selection(self, checked_users(users, self.users))
 
     def blocks(
         self, users: NDArray[np.int64], max_bytes: int = BLOCK_BYTES, max_users: int | None = None
     ) -> Iterator[tuple[slice, Block]]:
-        """The samples of ``users`` in blocks of at most ``max_bytes`` and ``max_users`` (one user at least).
-
-        Yields:
-            (positions in ``users``, block)
-        """
+        """Yield (positions in ``users``, block) for blocks of at most ``max_bytes`` and ``max_users``, or one user."""
         for where in self.slices(users, max_bytes, max_users):
             yield where, self.block(users[where])
 
     def slices(
         self, users: NDArray[np.int64], max_bytes: int = BLOCK_BYTES, max_users: int | None = None
     ) -> Iterator[slice]:
-        """Where in ``users`` each of these blocks lies; it follows from how many samples the users have."""
+        """Yield the positions in ``users`` of each block of `blocks`, computed from the users' numbers of samples."""
         ends = np.cumsum(self.sizes[users]) * self.sample_bytes
         first = 0
         while first < len(users):
@@ -115,7 +103,7 @@ class Federation(ABC):
 
 
 class _Selection(Federation):
-    """Some users of another federation; makes or reads their samples only when asked."""
+    """Some users of another federation; their samples are made or read on demand."""
 
     def __init__(self, whole: Federation, users: NDArray[np.int64]) -> None:
         self._whole, self._chosen = whole, users
@@ -125,7 +113,7 @@ class _Selection(Federation):
         self.regression, self.stored = whole.regression, whole.stored
 
     def block(self, users: NDArray[np.int64]) -> Block:
-        """The whole federation's block of these users."""
+        """See `Federation.block`."""
         return self._whole.block(self._chosen[checked_users(users, self.users)])
 
 
@@ -146,7 +134,7 @@ class ColumnarFederation(Federation):
         self.population_parameter = population_parameter
 
     def block(self, users: NDArray[np.int64]) -> Block:
-        """Views where ``users`` are consecutive, one gather otherwise."""
+        """See `Federation.block`; views if ``users`` are consecutive, one gather otherwise."""
         users = checked_users(users, self.users)
         if np.all(users[1:] - users[:-1] == 1):
             return self._block.part(int(users[0]), int(users[-1]) + 1)
@@ -156,16 +144,12 @@ class ColumnarFederation(Federation):
         return self._block.gathered(rows, offsets)
 
     def select(self, users: NDArray[np.int64]) -> "ColumnarFederation":
-        """``users`` gathered once (views where they are consecutive)."""
+        """See `Federation.select`; the samples are gathered once."""
         return ColumnarFederation(self.block(users), self.population_mean, self.population_parameter)
 
 
 def checked_users(users: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """User indices as a flat int64 array.
-
-    Raises:
-        BadInput: none, or one outside 0..count-1.
-    """
+    """Return user indices as a flat int64 array; raise `BadInput` if there is none, or one outside 0..count-1."""
     users = np.asarray(users, dtype=np.int64)
     if users.ndim != 1 or len(users) == 0 or users.min() < 0 or users.max() >= count:
         raise BadInput(f"users must be a flat array of indices in 0..{count - 1}, at least one")

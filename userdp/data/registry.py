@@ -1,4 +1,4 @@
-"""Every source of data that a configuration may name. Adding one takes a line here."""
+"""The sources of data that a configuration may name; each takes one line here."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,6 @@ from userdp.kinds import Kinds, below
 if TYPE_CHECKING:
     from userdp.data.source import DataSettings
 
-
 DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
     {
         "synthetic": "userdp.data.synthetic.source:SyntheticData",
@@ -15,8 +14,5 @@ DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
         "public": "userdp.data.tables.sources:PublicData",
     },
     "userdp.data",
-    check=below(
-        "userdp.data.source:DataSettings", "a source of data is added by its settings, whose load() reads the users"
-    ),
+    check=below("userdp.data.source:DataSettings", "a source of data is a settings class whose load() reads the users"),
 )
-"""Where users come from."""

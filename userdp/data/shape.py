@@ -1,18 +1,18 @@
-"""What is declared about a sample before any data are read."""
+"""The declarations about a sample, known before any data are read."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """What is declared about a sample that is a sequence of codes.
+    """The declarations about a sample that is a sequence of codes.
 
-    A sample's features are ``steps`` times ``channels`` codes, step after step; the last channel is the one that is
-    predicted, at every step from the steps before. Steps after a sequence's end are -1 in every channel.
+    A sample's features are ``steps`` times ``channels`` codes, step after step; the last channel is predicted, at every
+    step from the steps before. Steps after a sequence's end are -1 in every channel.
 
     Attributes:
         steps: L, the same for every sample.
-        levels: (C,) codes of each channel, of which the last one stands for every cell that is no declared level.
+        levels: (C,) codes of each channel; the last code stands for every cell that is no declared level.
     """
 
     steps: int
@@ -20,27 +20,27 @@ class Sequence:
 
     @property
     def channels(self) -> int:
-        """C, the codes of one step."""
+        """The number C of codes of one step."""
         return len(self.levels)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the declarations say about a sample; no data are read for it.
+    """The declarations about a sample; None where nothing is declared, or for other kinds of features.
 
     Attributes:
         columns: feature columns.
         has_target: whether samples carry a target.
-        bound: of the absolute value of every feature; None when nothing is declared.
-        feature_norm: bound on the l1 norm of a sample's features; None when nothing is declared.
-        target_range: (low, high) of the target; None when nothing is declared.
-        scaled_target: whether the target's own numbers were scaled to that range.
-        classes: K, of a target that is one of K declared levels, and then a number 0..K - 1; None for other targets.
-        levels: of a column of codes; None for other features.
-        sparsity: most entries of a sample that are not zero, where samples are sparse rows; None for other features.
-        feature_length: bound on the l2 norm of a sparse sample; None when nothing is declared.
-        code_levels: (k,) levels of each of several columns of codes; None for other features.
-        sequence: of samples that are sequences of codes; None for other features.
+        bound: bound on the absolute value of every feature.
+        feature_norm: bound on the l1 norm of a sample's features.
+        target_range: (low, high) of the target.
+        levels: levels of a single column of codes.
+        sparsity: most nonzero entries of a sample that is a sparse row.
+        feature_length: bound on the l2 norm of a sparse sample.
+        code_levels: (k,) levels of each of several columns of codes.
+        sequence: the declarations of samples that are sequences of codes.
+        scaled_target: whether the target's numbers were scaled to ``target_range``.
+        classes: K, of a target with K declared levels, which is a number 0..K - 1.
     """
 
     columns: int
@@ -58,7 +58,7 @@ class Shape:
 
     @property
     def codes_from(self) -> str | None:
-        """The key of [data] that makes samples codes, whose size means nothing; None where they are numbers."""
+        """The key of [data] that makes samples codes, whose size means nothing; None if they are numbers."""
         if self.sequence is not None:
             return "data.sequence"
         return None if self.levels is None and self.code_levels is None else "data.codes"

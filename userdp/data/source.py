@@ -1,8 +1,11 @@
-"""Where users come from: what the settings of every source have in common."""
+"""Sources of users: the settings that all of them share."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+from pydantic import ConfigDict
 
 from userdp.data.federation import Federation
 from userdp.data.load_report import LoadReport
@@ -13,12 +16,12 @@ from userdp.settings import Section
 
 @dataclass(frozen=True)
 class Datasets:
-    """What a run reads.
+    """The data of a run.
 
     Attributes:
         train: the users who take part, 0..n-1; None on the server of a deployment, which has no users' data.
         test: held-out users for metrics; None when the configuration holds out nobody.
-        report: what loading a table clipped and left out; None for synthetic data.
+        report: the counts of reading a table; None for synthetic data.
     """
 
     train: Federation | None
@@ -27,25 +30,34 @@ class Datasets:
 
     @property
     def users(self) -> Federation:
-        """The users who take part.
-
-        Raises:
-            BadInput: they are not on this machine.
-        """
+        """The users who take part; raises `BadInput` if they are not on this machine."""
         if self.train is None:
             raise BadInput("the users' data are with the silos: a server cannot compute on them")
         return self.train
 
 
-class DataSettings(Section):
-    """A source of users: what is declared before any data are read, and how they are read."""
+class DescribedSection(Section):
+    """A section of a configuration file whose keys are described by the docstrings of its fields."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Join the lines of each description."""
+        super().__pydantic_init_subclass__(**options)
+        for field in cls.model_fields.values():
+            field.description = field.description and " ".join(field.description.split())
+
+
+class DataSettings(DescribedSection):
+    """A source of users: the declarations about them, and how to read them."""
 
     kind: str
 
     @property
     @abstractmethod
     def declared_users(self) -> int | None:
-        """N, the public number of training users; None when it is to be counted."""
+        """N, the public number of training users; None to count them in the data."""
 
     @property
     @abstractmethod
@@ -55,12 +67,12 @@ class DataSettings(Section):
     @property
     @abstractmethod
     def sample_limits(self) -> tuple[int, int | None]:
-        """(fewest, most) samples of a user."""
+        """The (fewest, most) samples of a user."""
 
     @cached_property
     @abstractmethod
     def sample_shape(self) -> Shape:
-        """What is declared about a sample."""
+        """The declarations about a sample."""
 
     @abstractmethod
     def load(self, seed: int) -> Datasets:
@@ -73,10 +85,10 @@ class DataSettings(Section):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a guarantee rests on because of how the data were declared."""
+        """The assumptions that these declarations add to a guarantee."""
         return ()
 
     @property
     def keeps_some_samples(self) -> bool:
-        """Whether of users with many samples only some are kept."""
+        """Whether only some samples of a user with many are used."""
         return False

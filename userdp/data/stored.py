@@ -1,8 +1,7 @@
-"""Users whose samples lie in a temporary file, for tables larger than memory: blocks are read when they are asked for.
+"""Users whose samples lie in a temporary file, for tables larger than memory; blocks are read on demand.
 
-The file has no name. Nobody else can open it, and the system takes it away when its last holder ends, however that
-ends, so that no copy of people's data stays behind. It is read by position and never mapped, for what is mapped counts
-where the address space of a process is limited.
+The file has no name: nobody else can open it, and the system removes it when its last holder ends, even by a crash, so
+that no copy of people's data stays behind. It is read by position, not mapped: mappings count towards address limits.
 """
 
 import os
@@ -23,30 +22,22 @@ from userdp.errors import BadInput
 
 _KEY_BYTES = 16
 _GAP_BYTES = 1 << 16
-"""What lies between two users is read along if it is at most this: copying it takes as long as another call."""
-
+"""A gap of at most this size between two users is read too: copying it takes as long as another call."""
 Samples = tuple[NDArray[np.generic], NDArray[np.float32] | None]
-"""(N, k) features, and (N,) targets where there are some."""
+"""(N, k) features, and (N,) targets or None."""
 
 
 class SampleFile:
-    """S samples in a file without a name: all features, all targets, and a key that tells this file from others.
+    """Samples in a file without a name: all features, all targets, and a key that identifies the file.
 
-    A copy by pickle reads the same file, in another process of this machine, while the first holder is there.
-
-    Args:
-        samples: S.
-        columns: k.
-        kind: type of the features.
-        targets: whether samples have one.
-
-    Raises:
-        BadInput: the temporary folder has too little room, or cannot be written.
+    A copy by pickle reads the same file in another process of this machine, as long as the first holder lives. Too
+    little room in the temporary folder, or a failure of the disk, raises `BadInput`.
     """
 
     def __init__(self, samples: int, columns: int, kind: DTypeLike, targets: bool) -> None:
         self.samples, self.columns, self.kind, self.targets = samples, columns, np.dtype(kind), targets
-        self.sample_bytes = columns * self.kind.itemsize + 4 * targets
+        self._row_bytes = columns * self.kind.itemsize
+        self._targets_start, self.sample_bytes = samples * self._row_bytes, self._row_bytes + 4 * targets
         self._key, self._path = secrets.token_bytes(_KEY_BYTES), ""
         self._file: IO[bytes] | None = None
         self._folder = "the temporary folder"
@@ -62,49 +53,28 @@ class SampleFile:
         self._write(samples * self.sample_bytes, np.frombuffer(self._key, dtype=np.uint8))
 
     def write(self, start: int, samples: Samples) -> None:
-        """Put samples at ``start`` and the places after it.
-
-        Raises:
-            BadInput: the disk is full, or fails.
-        """
+        """Write samples from position ``start`` on."""
         features, targets = samples
         self._write(start * self._row_bytes, features)
         if targets is not None:
             self._write(self._targets_start + start * 4, targets)
 
     def read(self, start: int, stop: int) -> Samples:
-        """Samples ``start:stop``.
-
-        Raises:
-            BadInput: the file cannot be read, or lies on another machine.
-        """
+        """Read samples ``start:stop``."""
         features = np.empty((stop - start, self.columns), dtype=self.kind)
         targets = np.empty(stop - start, dtype=np.float32) if self.targets else None
         self.read_into(start, (features, targets))
         return features, targets
 
     def read_into(self, start: int, samples: Samples) -> None:
-        """The samples from ``start`` on, as many as ``samples`` has room for.
-
-        Raises:
-            BadInput: see `read`.
-        """
+        """Fill ``samples`` with the samples from ``start`` on."""
         features, targets = samples
         self._read(start * self._row_bytes, features)
         if targets is not None:
             self._read(self._targets_start + start * 4, targets)
 
     @property
-    def _row_bytes(self) -> int:
-        return self.columns * self.kind.itemsize
-
-    @property
-    def _targets_start(self) -> int:
-        return self.samples * self._row_bytes
-
-    @property
     def _advice(self) -> str:
-        """What to do where a file fails, for sentences."""
         return (
             f"the table is larger than data.memory, so its samples go to a temporary file in {self._folder} (set "
             "TMPDIR to a folder with more room, or raise data.memory)"
@@ -131,11 +101,7 @@ class SampleFile:
             left, position = left[done:], position + done
 
     def _handle(self) -> int:
-        """The open file; a copy opens it when it is first read.
-
-        Raises:
-            BadInput: its first holder is gone, or is a process of another machine.
-        """
+        """Return the open file; a copy opens it on first use, unless its first holder is gone or remote."""
         if self._file is None:
             try:
                 there = self._hold(Path(self._path).open("rb", buffering=0))  # noqa: SIM115 -- open while self lives
@@ -153,7 +119,7 @@ class SampleFile:
         return self._file.fileno()
 
     def _hold(self, file: IO[bytes]) -> int:
-        """Keep a file open while this object is there."""
+        """Keep a file open while this object lives."""
         weakref.finalize(self, file.close)
         self._file = file
         return file.fileno()
@@ -163,12 +129,7 @@ class SampleFile:
 
 
 class StoredFederation(Federation):
-    """Users whose samples lie in a file, user after user; memory holds a number of samples a user, and a block.
-
-    Args:
-        file: the samples of user 0, of user 1, and so on.
-        offsets: (n + 1,) user u owns samples ``offsets[u]:offsets[u + 1]``.
-    """
+    """Users whose samples lie in a file; user u owns samples ``offsets[u]:offsets[u + 1]``, ``offsets`` (n + 1,)."""
 
     stored = True
 
@@ -178,11 +139,7 @@ class StoredFederation(Federation):
         self.columns, self.sample_bytes = file.columns, file.sample_bytes
 
     def block(self, users: NDArray[np.int64]) -> Block:
-        """The samples of ``users``, read in pieces of 16 MiB or one user; users who lie near each other at once.
-
-        Raises:
-            BadInput: the file cannot be read.
-        """
+        """See `Federation.block`; samples are read in pieces of 16 MiB or one user, adjacent users together."""
         users = checked_users(users, self.users)
         sizes, starts = self.sizes[users], self._offsets[users]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -195,7 +152,7 @@ class StoredFederation(Federation):
             if high - low == len(own[0]):
                 self._file.read_into(low, own)
                 continue
-            # Within what is read: a sample's place among those wanted, and what is not wanted before it.
+            # Within the piece: a sample's place among the requested ones, plus the skipped samples before it.
             skipped = starts[first:last] - low - (offsets[first:last] - offsets[first])
             rows = np.arange(len(own[0])) + np.repeat(skipped, sizes[first:last])
             read = self._file.read(low, high)
@@ -205,7 +162,7 @@ class StoredFederation(Federation):
         return Block(features, offsets, targets)
 
     def _pieces(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Runs ``first:last`` of users who are read at once, given where each begins and ends in the file."""
+        """Yield runs ``first:last`` of users that are read together, from their positions in the file."""
         gaps = (starts[1:] - ends[:-1]) * self.sample_bytes
         runs = np.flatnonzero((gaps < 0) | (gaps > _GAP_BYTES)) + 1
         most, first = max(1, BLOCK_BYTES // self.sample_bytes), 0
@@ -218,5 +175,5 @@ class StoredFederation(Federation):
 
 
 def _bytes_of(values: NDArray[np.generic]) -> memoryview:
-    """The memory of an array, in bytes; it must be contiguous."""
+    """Return the bytes of a contiguous array, without a copy."""
     return values.reshape(-1).view(np.uint8).data

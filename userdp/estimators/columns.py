@@ -1,12 +1,11 @@
-"""Order statistics and means of columns: the same bits whatever the order of the rows, and without sorting them.
+"""Order statistics and means of columns: the same bits for every order of the rows, without sorting.
 
-*Order statistics.* Between two values of a sorted sample of some rows, each column is cut into equal bins; the number
-of a value's bin, a byte, rises with the value. Eight rounds of counting the bytes below a threshold find the bin of a
-rank, and of the few values in it the one of that rank is taken. The sample decides how fast this is, never what comes
-out: columns whose bins are crowded (many equal values, a long tail) are sorted.
+*Order statistics.* A sorted sample of rows cuts each column into equal bins, numbered by rising bytes. Eight rounds of
+counting bytes find the bin of a rank, and its few values are sorted. The sample decides the speed, never the result:
+columns with crowded bins (many equal values, a long tail) are sorted whole.
 
-*Means.* Clipped values are counted in places so small that all of them add up to less than 2^62. Whole numbers add up
-exactly, in any order.
+*Means.* Clipped values are counted in places so small that all of them add up to less than 2^62: whole numbers, which
+add up exactly in any order.
 """
 
 import numpy as np
@@ -15,26 +14,19 @@ from numpy.typing import NDArray
 from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows, Vector
 
-_FEW_ENTRIES = 1 << 16
-"""Up to so many entries, numpy sorts and adds sooner than loops are compiled."""
-
-_SAMPLE = 64
-"""Rows, about, between whose order statistics bins are laid."""
-
-_BINS, _NOBODYS = 254, 255
-"""Bins that a byte can number, and a number that no value has."""
-
+_FEW_ENTRIES = 1 << 16  # Entries up to which numpy is faster than compiling loops.
+_SAMPLE = 64  # Rows of the sample, about.
+_BINS, _NOBODYS = 254, 255  # Bins that a byte can number, and a number that no value has.
+# Values in the bins of two ranks, or share of all, beyond which their column is sorted.
 _CROWD, _CROWD_SHARE = 32, 1 / 50
-"""Values in the bins of two ranks, or share of all, beyond which their column is sorted."""
-
+# Columns of values below ``2^_SMALLEST_EXPONENT`` are added up as multiples of ``1 / _LIFT``.
 _SMALLEST_EXPONENT, _LIFT = -900, 2.0**300
-"""Columns of values below ``2^_SMALLEST_EXPONENT`` are added up as multiples of ``1 / _LIFT``."""
 
 
 def order_statistics(rows: Rows, first: int, last: int) -> tuple[Vector, Vector]:
-    """(d,) and (d,): of each column of (n, d) finite rows, the values that have ``first`` and ``last`` before them.
+    """Return (d,) and (d,): of each column of (n, d) finite rows, the values of ranks ``first`` and ``last``.
 
-    For ``0 <= first <= last < n``; the values are those of a sorted column, to the last bit.
+    Ranks count from zero. The values are those of a sorted column, to the last bit, for ``0 <= first <= last < n``.
     """
     if rows.size <= _FEW_ENTRIES or len(rows) < 4 * _SAMPLE or not can_compile():
         return _sorted(rows, first, last)
@@ -45,13 +37,13 @@ def order_statistics(rows: Rows, first: int, last: int) -> tuple[Vector, Vector]
 
 
 def clipped_mean(rows: Rows, low: Vector, high: Vector, dropped: int = 0) -> Vector:
-    """(d,) mean of (n, d) finite rows clipped to between ``low`` and ``high``, without ``dropped`` values at each end.
+    """Return the (d,) mean of (n, d) finite rows clipped to [low, high], without ``dropped`` values at each end.
 
-    With the order statistics of ranks k and n - k - 1 as ends and ``dropped = k``, the trimmed mean: what lies beyond
-    them counts as them, and leaves with them. With ``M = max(|low|, |high|)`` and u = 2^-53, the mean errs by at most
-    ``(2 + n / 128) u M``, or by 2^-1074 where it is subnormal.
+    With the order statistics of ranks k and n - k - 1 as ends and ``dropped = k`` this is the trimmed mean: values
+    beyond the ends are clipped to them, and dropped with them. With ``M = max(|low|, |high|)`` and u = 2^-53, the mean
+    errs by at most ``(2 + n / 128) u M``, or by 2^-1074 where it is subnormal.
     *Proof.* With ``M < 2^E <= 2M`` and ``n <= 2^b < 2n``, a place is ``2^(E + b - 62) <= n u M / 128``; n values within
-    M add up to less than 2^62 places. Each value kept loses less than a place, those dropped lose what is taken off
+    M add up to less than 2^62 places. Each value kept loses less than a place, dropped values lose what is subtracted
     for them, and the conversion of the sum and the division round by u each.
     """
     largest = np.maximum(np.abs(low), np.abs(high))
@@ -68,7 +60,6 @@ def clipped_mean(rows: Rows, low: Vector, high: Vector, dropped: int = 0) -> Vec
 
 
 def _places(rows: Rows, low: Vector, high: Vector, scale: Vector) -> NDArray[np.int64]:
-    """(d,) whole places in all clipped values."""
     if rows.size <= _FEW_ENTRIES or not can_compile():
         return np.asarray((np.clip(rows, low, high) * scale).astype(np.int64).sum(axis=0))
     from userdp.estimators.loops import add_clipped  # noqa: PLC0415 -- compiled, for which only who needs it waits
@@ -79,7 +70,7 @@ def _places(rows: Rows, low: Vector, high: Vector, scale: Vector) -> NDArray[np.
 
 
 def _binned(rows: Rows, first: int, last: int) -> tuple[Vector, Vector, NDArray[np.bool_]]:
-    """(d,) values of either rank; (d,) whether too many are in their bins, so that the values are none."""
+    """Return (d,) values of either rank, and (d,) whether their bins are too crowded for these to be right."""
     from userdp.estimators.loops import collect, number_bins  # noqa: PLC0415 -- see `_places`
 
     bins = np.empty(rows.shape, dtype=np.uint8)
@@ -98,11 +89,11 @@ def _binned(rows: Rows, first: int, last: int) -> tuple[Vector, Vector, NDArray[
 
 
 def _laid(rows: Rows, first: int, last: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """(d,) each: where bins begin, how many make a unit, the last one's number; all but the outer two are in a sample.
+    """Return (d,) each: the start of the bins, bins per unit, number of the last bin; only outer bins miss samples.
 
-    They reach two and a half standard deviations of a sample's rank beyond the ranks. A column whose sample has no
-    width, or one that is no float32, has one bin, which is crowded. A value that is no float32 counts as infinite, and
-    nothing here is no number: infinity is neither taken from infinity nor multiplied by zero.
+    Bins reach two and a half standard deviations of a sample's rank beyond the ranks. A column whose sample has no
+    width, or one that overflows float32, has one bin, which is crowded. A value that overflows float32 counts as
+    infinite, and nothing here is NaN: infinity is neither subtracted from infinity nor multiplied by zero.
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         sample = rows[:: len(rows) // _SAMPLE].astype(np.float32)
@@ -114,18 +105,14 @@ def _laid(rows: Rows, first: int, last: int) -> tuple[NDArray[np.float32], NDArr
         start -= width
         scale = 1 / width
     usable = np.isfinite(start) & np.isfinite(width) & np.isfinite(scale)
-    nothing, some = np.float32(0), np.float32(1)
-    return (
-        np.where(usable, start, nothing),
-        np.where(usable, scale, some),
-        np.where(usable, np.float32(_BINS - 1), nothing),
-    )
+    nothing, some, top = np.float32(0), np.float32(1), np.float32(_BINS - 1)
+    return np.where(usable, start, nothing), np.where(usable, scale, some), np.where(usable, top, nothing)
 
 
 def _found(
     bins: NDArray[np.uint8], ranks: tuple[int, int]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """(2, d) each: the bins in which values of the ranks are, how many are in lower ones, and how many in them."""
+    """Return (2, d) each: the bins of the ranks, how many values lie in lower bins, and how many in these."""
     from userdp.estimators.loops import count_below  # noqa: PLC0415 -- see `_places`
 
     found = np.zeros((2, bins.shape[1]), dtype=np.uint8)
@@ -142,7 +129,6 @@ def _found(
 
 
 def _sorted(rows: Rows, first: int, last: int) -> tuple[Vector, Vector]:
-    """The order statistics of sorted columns."""
     ordered = np.array(rows.T, dtype=np.float64, order="C")
     ordered.sort(axis=1)
     return ordered[:, first].copy(), ordered[:, last].copy()

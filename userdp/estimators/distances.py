@@ -1,15 +1,15 @@
 """Sup-norm distances of all pairs of rows, most of them from a few of the coordinates.
 
-A pair's distance is the largest of its d differences, and where a difference is large, one of the two lies far from the
-centre. So each row i is compared with all others in its own farthest coordinates alone, those in which it lies more
-than ``t_i`` from the centre. In any other coordinate, two rows differ by at most ``t_i + t_j``: a distance found that
-is at least so large is the distance of all coordinates. Pairs without one are compared in all.
+A pair's distance is the largest of its d differences, and where a difference is large, one of the two rows lies far
+from the centre. So each row i is compared with all others in its own farthest coordinates alone, those in which it lies
+more than ``t_i`` from the centre. In any other coordinate, two rows differ by at most ``t_i + t_j``: a largest
+difference of at least that is the distance over all coordinates. The remaining pairs are compared in all of them.
 
 *Floating point.* Computed deviations and differences are the exact ones, each rounded once (not at all where subnormal;
 to infinity where it overflows), with u = 2^-53. A difference outside the farthest coordinates is at most
 ``(t_i + t_j) (1 + 2u)`` and, rounded, at most ``(t_i + t_j) (1 + 4u)``; ``(t_i + t_j) (1 + 8u)``, as computed, is at
-least ``(t_i + t_j) (1 + 5u)``. Subnormal sums are exact, and nothing is larger than infinity. So whichever way a
-distance is found, it has the same bits: the largest of rounded differences.
+least ``(t_i + t_j) (1 + 5u)``. Subnormal sums are exact, and nothing is larger than infinity. So both ways give the
+same bits: the largest of rounded differences.
 """
 
 import math
@@ -22,28 +22,22 @@ from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows
 
 TILE = 1024
-"""Rows and columns of a tile of distances: 8 MiB of float64."""
+"""The rows and columns of a tile of distances: 8 MiB of float64."""
 
 SLACK = 1 + 2.0**-50
-"""More than rounding can take from, or add to, a deviation from the centre, relative to its size."""
+"""More than rounding can change a deviation from the centre, relative to its size."""
 
-_SEARCHED_FROM = 256
-"""Coordinates; with fewer, all are compared sooner than the farthest are found."""
-
+_SEARCHED_FROM = 256  # Coordinates; with fewer, comparing all of them is faster.
+# Farthest coordinates of a row over the root of all; independent, equal ones decide 99 % of pairs.
 _SEARCHED_ROOTS = 1.5
-"""Farthest coordinates of a row, in square roots of all; independent, equal ones decide 99 % of pairs."""
-
-_UNDECIDED = 1 / 16
-"""A tile of which a larger part is undecided is computed anew, in all coordinates."""
-
-_COMPARED_ENTRIES = 1 << 16
-"""Entries of the pairs compared at a time (512 KiB, which stay in a processor's cache)."""
+_UNDECIDED = 1 / 16  # Share of undecided pairs beyond which a tile is computed anew, in all coordinates.
+_COMPARED_ENTRIES = 1 << 16  # Entries of the pairs compared at a time (512 KiB, which stay in a processor's cache).
 
 Distances = NDArray[np.float64]
 
 
 def all_pairs(rows: Rows, centre: NDArray[np.float64]) -> Iterator[Distances]:
-    """Distances of all pairs i < j of (B, d) finite rows, a tile at a time, in no order; (d,) centre of their bulk."""
+    """Yield the distances of all pairs of (B, d) finite rows by tiles, in no order; ``centre`` (d,) is that of most."""
     searched = rows.shape[1] >= _SEARCHED_FROM and can_compile()
     tiles = [_Tile(rows[first : first + TILE], centre, searched) for first in range(0, len(rows), TILE)]
     for place, tile in enumerate(tiles):
@@ -53,7 +47,7 @@ def all_pairs(rows: Rows, centre: NDArray[np.float64]) -> Iterator[Distances]:
 
 
 class _Tile:
-    """Rows, the coordinates in which each is farthest from the centre, and how far it is at most in the others."""
+    """Rows, the coordinates in which each is farthest from the centre, and a bound on its deviation in the others."""
 
     def __init__(self, rows: Rows, centre: NDArray[np.float64], searched: bool) -> None:
         self.rows = np.ascontiguousarray(rows, dtype=np.float64)
@@ -68,7 +62,7 @@ class _Tile:
         self._bounds = np.take_along_axis(deviations, order[:, others - 1 : others], axis=1)[:, 0] * SLACK
 
     def within(self) -> Distances:
-        """(L (L - 1) / 2,): of all pairs of the tile."""
+        """Return the (L (L - 1) / 2,) distances of all pairs of the tile."""
         import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
 
         if self._searched:
@@ -79,7 +73,7 @@ class _Tile:
         return np.asarray(torch.pdist(torch.from_numpy(self.rows), p=torch.inf).numpy())
 
     def to(self, other: "_Tile") -> Distances:
-        """(L, R): of each row of the tile and each of another."""
+        """Return the (L, R) distances of the tile's rows and another's."""
         if self._searched:
             distances = np.maximum(self._found(other), other._found(self).T)
             if self._complete(distances, other, pairs=np.ones(distances.shape, dtype=np.bool_)):
@@ -87,7 +81,7 @@ class _Tile:
         return sup_distances(self.rows, other.rows)
 
     def _found(self, other: "_Tile") -> Distances:
-        """(L, R): the largest difference of a row and another's in the farthest coordinates of the former."""
+        """Return (L, R): the largest difference of a row and another's, in the farthest coordinates of the former."""
         from userdp.estimators.loops import largest_differences  # noqa: PLC0415 -- compiled: only who needs it waits
 
         found = np.zeros((len(self.rows), len(other.rows)))
@@ -96,7 +90,7 @@ class _Tile:
         return found
 
     def _complete(self, distances: Distances, other: "_Tile", pairs: NDArray[np.bool_]) -> bool:
-        """Write the distances of undecided pairs, if they are few; whether they were."""
+        """Write the distances of undecided pairs and return True, if they are few."""
         undecided = distances < self._bounds[:, None] + other._bounds
         undecided &= pairs
         first, second = np.nonzero(undecided)
@@ -110,7 +104,7 @@ class _Tile:
 
 
 def sup_distances(left: Rows, right: Rows) -> Distances:
-    """(L, R) distances, from all coordinates."""
+    """Return the (L, R) distances, from all coordinates."""
     import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
 
     one, other = (torch.from_numpy(np.ascontiguousarray(each, dtype=np.float64)) for each in (left, right))

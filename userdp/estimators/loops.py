@@ -1,7 +1,7 @@
-"""Loops over users' rows for which numpy has no single call, compiled.
+"""Compiled loops over users' rows, where numpy has no single call.
 
-Nothing is left to the order of additions of floats: any machine's instructions give the same bits. All numbers are
-finite, or infinite by overflow; none is no number.
+No result depends on the order of float additions, so any machine gives the same bits. Inputs are never NaN; infinities
+come from overflow alone.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ Singles = NDArray[np.float32]
 
 @compiled("nnan", "nsz")
 def number_bins(rows: Rows, start: Singles, scale: Singles, last: Singles, bins: Bytes) -> None:
-    """Into ``bins`` (n, d): how many times 1 / ``scale`` (d,) each value is beyond ``start`` (d,), in 0 .. ``last``."""
+    """Write into ``bins`` (n, d) how many 1 / ``scale`` (d,) each value exceeds ``start`` (d,), in 0 .. ``last``."""
     nothing = np.float32(0)
     for row in range(rows.shape[0]):
         for column in range(rows.shape[1]):
@@ -28,7 +28,7 @@ def number_bins(rows: Rows, start: Singles, scale: Singles, last: Singles, bins:
 
 @compiled("nnan", "nsz")
 def count_below(bins: Bytes, low: Bytes, high: Bytes, counts: NDArray[np.int64]) -> None:
-    """Into ``counts`` (2, d): the rows of each column that are below ``low`` (d,), and below ``high`` (d,)."""
+    """Write into ``counts`` (2, d) how many rows of each column are below ``low`` (d,), and below ``high`` (d,)."""
     counts[:] = 0
     few = np.empty(counts.shape, dtype=np.uint8)
     for first in range(0, bins.shape[0], 255):
@@ -43,9 +43,9 @@ def count_below(bins: Bytes, low: Bytes, high: Bytes, counts: NDArray[np.int64])
 
 @compiled("nnan", "nsz")
 def collect(rows: Rows, bins: Bytes, low: Bytes, high: Bytes, marks: Bytes, found: NDArray[np.float64]) -> None:
-    """Into ``found`` (d, c): each column's values in the bins ``low`` and ``high``, c at most; the rest stays as it is.
+    """Write into ``found`` (d, c) at most c values of each column in the bins ``low`` and ``high``.
 
-    ``marks``, zeros, has room for n d bytes and is as long as a multiple of eight.
+    ``marks`` holds zeros: n d bytes, rounded up to a multiple of eight.
     """
     columns = rows.shape[1]
     for row in range(rows.shape[0]):
@@ -65,7 +65,7 @@ def collect(rows: Rows, bins: Bytes, low: Bytes, high: Bytes, marks: Bytes, foun
 
 @compiled("nnan", "nsz")
 def add_clipped(rows: Rows, low: Vector, high: Vector, scale: Vector, total: NDArray[np.int64]) -> None:
-    """Add to ``total`` (d,) each row, clipped to between ``low`` and ``high``, times ``scale``, without fractions."""
+    """Add to ``total`` (d,) each row, clipped to [low, high], times ``scale``, without fractions."""
     for row in range(rows.shape[0]):
         for column in range(rows.shape[1]):
             value = rows[row, column]
@@ -75,16 +75,10 @@ def add_clipped(rows: Rows, low: Vector, high: Vector, scale: Vector, total: NDA
 
 
 @compiled("nnan", "nsz")
-def largest_differences(
-    values: Rows, coordinates: NDArray[np.int64], others: Rows, largest: NDArray[np.float64]
-) -> None:
-    """Into ``largest`` (L, R): the largest difference of a row from another one in the row's own c coordinates.
+def largest_differences(values: Rows, coordinates: NDArray[np.int64], others: Rows, largest: Rows) -> None:
+    """Write into ``largest`` (L, R), zeros, the largest difference of a row from another in its own c coordinates.
 
-    Args:
-        values: (L, c) the row's, there.
-        coordinates: (L, c) which.
-        others: (d, R) the other rows, in columns.
-        largest: zeros.
+    The row's are (L, c) ``coordinates``, with its (L, c) ``values`` there; the other rows are (d, R), in columns.
     """
     for row in range(values.shape[0]):
         for place in range(values.shape[1]):

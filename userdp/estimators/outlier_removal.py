@@ -1,8 +1,8 @@
 """Mean without outliers, in the l2 norm: users with few neighbours lose their weight.
 
-Sources: Asi, Liu, "User-level Differentially Private Stochastic Convex Optimization: Efficient Algorithms with
-Optimal Rates" (2024) and Lowy, Liu, Asi, "Faster Algorithms for User-Level Private Stochastic Convex Optimization"
-(2024), which keep users at random. The deterministic weights, their slopes and the constant below are ours.
+Sources: Asi, Liu, "User-level Differentially Private Stochastic Convex Optimization: Efficient Algorithms with Optimal
+Rates" (2024) and Lowy, Liu, Asi, "Faster Algorithms for User-Level Private Stochastic Convex Optimization" (2024),
+which keep users at random. The deterministic weights, their slopes and the constant below are ours.
 """
 
 import math
@@ -12,28 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.errors import BadInput
-from userdp.estimators.concentration import check_radius
-from userdp.estimators.robust import REACH
+from userdp.estimators.concentration import Kernel
+from userdp.estimators.robust import REACH, check_rows
 
 _TILE = 1024
-
+# Radii within which users are neighbours: any two within one radius of a third are, however rounded.
 _REACHES = 2 * (1 + 2.0**-20)
-"""Radii within which two users are neighbours: any two within one radius of a third are, however that is rounded."""
 
 SMALLEST_BATCH = 12
-"""Below it the weight would fall from one to nothing within half a user."""
+"""The smallest batch: below it a weight would fall from one to zero within half a user."""
 
 
 def neighbour_counts(rows: NDArray[np.float64], radius: float) -> NDArray[np.int64]:
-    """(B,): how many users lie within l2 distance ``radius`` of each of (B, d) rows, itself counted.
+    """Return (B,): how many users lie within l2 distance ``radius`` of each of (B, d) rows, itself counted.
 
-    Exact: distances are not taken from inner products, so a pair's answer depends on no third user.
-
-    Raises:
-        BadInput: rows are not a non-empty matrix of finite numbers.
+    Exact: distances are not computed from inner products, so a pair's answer depends on no third user. Raises
+    `BadInput`: rows are not a non-empty matrix of finite numbers.
     """
-    if rows.ndim != 2 or rows.size == 0 or not np.isfinite(rows).all():
-        raise BadInput("rows must be a non-empty matrix of finite numbers: sanitise them first")
+    check_rows(rows)
     import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
 
     points = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
@@ -47,91 +43,76 @@ def neighbour_counts(rows: NDArray[np.float64], radius: float) -> NDArray[np.int
 
 
 def in_radii(rows: NDArray[np.float64], radius: float) -> NDArray[np.float64]:
-    """(B, d) rows in units of ``radius``, each coordinate clipped to `REACH` of them.
+    """Return (B, d) rows in units of ``radius``, each coordinate clipped to `REACH` of them.
 
-    A map of each row by itself: scores and means of what it returns are scores and means of users' rows, whatever
-    rounding did to them. Squares of such numbers neither overflow nor vanish beside 1, and their sums are rounded by
-    far less than a radius. A row that is not finite stays so.
+    Each row is mapped by itself, so scores and means of the result are functions of users' rows however they are
+    rounded. Squares of such numbers neither overflow nor vanish beside 1. A row that is not finite stays so.
     """
     with np.errstate(over="ignore"):
         return np.clip(rows / radius, -REACH, REACH, where=np.isfinite(rows), out=rows.astype(np.float64))
 
 
 @dataclass(frozen=True)
-class IndicatorKernel:
-    """``phi(u) = 1`` up to ``radius`` and 0 beyond, for scores in the l2 norm, of rows taken by `in_radii`.
+class IndicatorKernel(Kernel):
+    """``phi(u) = 1`` up to ``radius`` and 0 beyond, for scores in the l2 norm, of rows mapped by `in_radii`.
 
-    *Formal guarantees.* Call a batch aligned if some user has at least 2B/3 users within radius of it. If it is not,
-    every user's count is below 2B/3, and so is the score, the counts' mean. A replaced user changes 2 (B - 1) ordered
-    pairs by at most 1 each: the score moves by at most ``2 (B - 1) / B``. There is no bound on how it moves with the
-    model (phi jumps): every step must be tested alone.
-
-    Attributes:
-        radius: rho > 0, in units of the rows.
+    *Formal guarantees.* Call a batch aligned if some user has at least 2B/3 users within radius of it. Otherwise every
+    user's count is below 2B/3, and so is the score, the counts' mean. A replaced user changes 2 (B - 1) ordered pairs
+    by at most 1 each: the score moves by at most ``2 (B - 1) / B``. No bound limits how it moves with the model (phi
+    jumps): every step must be tested alone.
     """
 
-    radius: float
-
-    def __post_init__(self) -> None:
-        check_radius(self.radius)
-
     def values(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Phi of each distance."""
+        """See `Kernel.values`."""
         return (distance <= self.radius).astype(np.float64)
 
     def unaligned_bound(self, batch: int) -> float:
-        """U: the largest score of a batch that is not aligned at rho."""
+        """See `Kernel.unaligned_bound`."""
         return 2 * batch / 3
 
     def movement_bound(self, batch: int, movement: float) -> float:
-        """How much the score can change when every distance changes by at most ``movement``."""
+        """See `Kernel.movement_bound`."""
         return 0.0 if movement == 0 else float(batch - 1)
 
     def score(self, rows: NDArray[np.float64]) -> float:
-        """Mean count of (B, d) rows, in [1, B]."""
+        """Return the mean count of (B, d) rows, in [1, B]."""
         return float(neighbour_counts(in_radii(rows, self.radius), 1.0).mean())
 
 
 @dataclass(frozen=True)
 class NeighbourMean:
-    """Weighted mean; a user's weight grows with its count f of users within 2 rho, of rows taken by `in_radii`.
+    """A weighted mean; a user's weight grows with its count f of users within 2 rho, of rows mapped by `in_radii`.
 
-    Neighbours are counted within ``2 (1 + 2^-20) rho``, which says of distances as computed what the proof says of
-    distances (see `rounding`).
+    Neighbours are counted within ``2 (1 + 2^-20) rho``, so the proof holds for computed distances (see `rounding`).
 
-    ``w = clip((f - (B + 1)/2) / (B/6 - 3/2), 0, 1)``: none up to (B + 1)/2 neighbours, one from 2B/3 - 1.
+    ``w = clip((f - (B + 1)/2) / (B/6 - 3/2), 0, 1)``: zero up to (B + 1)/2 neighbours, one from 2B/3 - 1.
 
-    *Formal guarantees.* If two data sets differ in one user k and BOTH are aligned at rho (see `IndicatorKernel`),
-    then ``||g - g'||_2 <= (6 rho / B) (2 / (1 - 9/B) + 2)``, about 24 rho / B. Proof:
+    *Formal guarantees.* If two data sets differ in one user k and BOTH are aligned at rho (see `IndicatorKernel`), then
+    ``||g - g'||_2 <= (6 rho / B) (2 / (1 - 9/B) + 2)``, about 24 rho / B. Proof:
 
     1. Any two points of positive weight, of either data set, have more than (B + 1)/2 - 1 neighbours each among the
        B - 1 common users, so they share one and lie within 4 rho.
-    2. The 2B/3 users or more within rho of the aligned centre lie within 2 rho of each other: they weigh 1, so the
-       sum of weights is W >= 2B/3. Without k they still count 2B/3 - 1, so at least 2B/3 - 1 common users weigh 1 in
-       both data sets, and at most B/3 common users change weight; f changes by at most 1, w by at most 1 / (B/6 -
-       3/2).
-    3. As ``sum w'_i (q'_i - g') = 0``, ``W (g - g') = sum over i != k of (w_i - w'_i)(q_i - g') + w_k (q_k - g') -
-       w'_k (q'_k - g')``. Every vector that occurs with a factor has norm at most 4 rho by 1, since g' is a mean of
-       points of positive weight. So the norm is at most ``4 rho ((B/3) / (B/6 - 3/2) + 2) / W``.
+    2. The 2B/3 users or more within rho of the aligned centre lie within 2 rho of each other: they weigh 1, so the sum
+       of weights is W >= 2B/3. Without k they still count 2B/3 - 1, so at least 2B/3 - 1 common users weigh 1 in both
+       data sets, and at most B/3 common users change weight; f changes by at most 1, w by at most 1 / (B/6 - 3/2).
+    3. As ``sum w'_i (q'_i - g') = 0``, ``W (g - g') = sum over i != k of (w_i - w'_i)(q_i - g') + w_k (q_k - g') - w'_k
+       (q'_k - g')``. Every vector with a factor has norm at most 4 rho by 1, since g' is a mean of points of positive
+       weight. So the norm is at most ``4 rho ((B/3) / (B/6 - 3/2) + 2) / W``.
 
-    Neighbours are known that attain 0.5625 of the bound in large batches, and over half of it from 60 users on.
-
-    Attributes:
-        radius: rho > 0.
+    Known neighbours attain 0.5625 of the bound in large batches, and over half of it from 60 users on.
     """
 
-    radius: float
+    radius: float  # rho > 0
 
     def weights(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(B,) weights in [0, 1] of (B, d) rows.
+        """Return (B,) weights in [0, 1] of (B, d) rows.
 
-        Raises:
-            BadInput: too few rows, or rows that are not finite.
+        Raises `BadInput` for too few rows, or rows that are not finite.
         """
         return _weights(in_radii(rows, self.radius))
 
     def __call__(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(d,) weighted mean of (B, d) rows; zero if nobody has any weight, which only an unaligned batch can do."""
+        """Return the (d,) weighted mean of (B, d) rows; zero if all weights are (in unaligned batches alone)."""
         points = in_radii(rows, self.radius)
         weights = _weights(points)
         total = weights.sum()
@@ -142,40 +123,37 @@ class NeighbourMean:
         return np.asarray((middle + weights @ (points - middle) / total) * self.radius)
 
     def l2_sensitivity(self, batch: int) -> float:
-        """Bound on how far one user of ``batch`` moves the mean when both batches are aligned.
+        """Return the bound on how far one user of ``batch`` moves the mean when both batches are aligned.
 
-        Raises:
-            BadInput: too few users.
+        Raises `BadInput` for too few users.
         """
         return 6 * self.radius / _checked(batch) * (2 / (1 - 9 / batch) + 2)
 
     def rounding(self, batch: int, dimension: int) -> float:
-        """How much the l2 sensitivity can grow, relatively, by counts, weights and mean being computed in float64.
+        """Return how much the l2 sensitivity can grow, relatively, by computing counts, weights and mean in float64.
 
-        *Formal guarantees.* For B and d at most 2^30 and finite rows of any size: by `in_radii` each is, before any
-        sum, a point whose coordinates lie within `REACH`, and a function of one user's row. With u = 2^-53:
+        *Formal guarantees.* For B and d at most 2^30 and finite rows of any size: before any sum, `in_radii` maps each
+        row by itself to a point with coordinates within `REACH`. With u = 2^-53:
 
         1. *Counts.* A computed distance is off by less than 2^-23 of itself (d/2 + 3 roundings in any order; squares
            that vanish beside 1 count for nothing). Users within 1 of one user, as computed, lie within
            ``2 (1 + 2^-23)^2 < 2 (1 + 2^-20)`` of each other, as computed: they are neighbours. Users who share a
-           neighbour lie within ``4 (1 + 2^-20) (1 + 2^-23) < 4 (1 + 2^-19)``, in truth. So the class's proof holds
-           for computed counts, whose sums are exact, with distances longer by that.
+           neighbour lie within ``4 (1 + 2^-20) (1 + 2^-23) < 4 (1 + 2^-19)``, in truth. So the class's proof holds for
+           computed counts, whose sums are exact, with distances longer by that.
         2. *Weights.* Computed weights lie in [0, 1]; a count of 2B/3 - 1 or more weighs exactly 1 (where 3 divides B
            the quotient's two parts are exact, and elsewhere such a count is a third of a user above it); a count that
-           moves by 1 moves a weight by 6u more than stated, of which at most B/3 users make ``B u / 2`` of the bound.
-        3. *Mean.* Whoever has weight lies within 4 (1 + 2^-19) of ``middle``. Differences, products, both sums and the
+           moves by 1 moves a weight by 6u more than stated, which for at most B/3 users adds ``B u / 2`` of the bound.
+        3. *Mean.* Users with weight lie within 4 (1 + 2^-19) of ``middle``. Differences, products, both sums and the
            quotient err by ``4 (2B + 4) u`` in l2; adding the middle and multiplying by the radius by
            ``2 u REACH sqrt(d)``, for each of two neighbours, in radii, and up to a factor of 1 + 2^-18.
 
-        Raises:
-            BadInput: too few users.
+        Raises `BadInput` for too few users.
         """
         error = (1 + 2.0**-18) * 2.0**-53 * (4 * (2 * batch + 4) + 2 * REACH * math.sqrt(dimension)) * self.radius
         return 2.0**-19 + batch * 2.0**-54 + 2 * error / self.l2_sensitivity(batch)
 
 
 def _weights(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B,) weights of (B, d) points in units of the radius."""
     batch = _checked(len(points))
     return np.clip((neighbour_counts(points, _REACHES) - (batch + 1) / 2) / (batch / 6 - 1.5), 0.0, 1.0)
 

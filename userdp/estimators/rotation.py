@@ -17,26 +17,22 @@ from userdp.randomness import stream
 
 @dataclass(frozen=True)
 class HadamardRotation:
-    """``U = H D / sqrt(d')``: random signs D, then the Walsh-Hadamard matrix of size d', the next power of two.
+    """``U = H D / sqrt(d')``: random public signs D, then the Walsh-Hadamard matrix of size d', the next power of two.
 
     U keeps l2 distances. For any vector v and t > 0, ``P[|(U v)_j| > t] <= 2 exp(-t^2 d' / (2 ||v||^2))`` for each j,
     since ``(U v)_j`` is a sum of independent terms ``+-v_k / sqrt(d')`` (Hoeffding 1963).
-
-    Attributes:
-        dimension: d, coordinates before the rotation.
-        seed: of the signs, public.
     """
 
-    dimension: int
-    seed: int
+    dimension: int  # d, coordinates before the rotation
+    seed: int  # of the signs
 
     @property
     def size(self) -> int:
-        """Coordinates after the rotation, d'."""
+        """The number d' of coordinates after the rotation."""
         return 1 << (self.dimension - 1).bit_length()
 
     def largest_coordinate(self, norm: float, vectors: int, failure: float) -> float:
-        """What no coordinate of ``vectors`` vectors of that norm exceeds, but with probability ``failure``."""
+        """Return the bound on all coordinates of ``vectors`` vectors of that norm, but with probability ``failure``."""
         return norm * math.sqrt(2 * math.log(2 * self.size * vectors / failure) / self.size)
 
     @property
@@ -44,9 +40,9 @@ class HadamardRotation:
         return stream(self.seed, "sampling", 1 << 20).choice([-1.0, 1.0], self.size)
 
     def __call__(self, rows: Rows) -> Rows:
-        """(B, d) -> (B, d'), never NaN: a coordinate beyond the largest float is infinite.
+        """Rotate (B, d) to (B, d'), never NaN: a coordinate beyond the largest float is infinite.
 
-        Rows are turned at a size near 1, to which a power of two takes them exactly, so that no sum overflows.
+        Rows are first scaled exactly by a power of two to a size near 1, so no sum overflows.
         """
         exponents = np.frexp(np.abs(rows).max(axis=1, keepdims=True))[1]
         padded = np.zeros((len(rows), self.size))
@@ -55,7 +51,7 @@ class HadamardRotation:
             return np.asarray(np.ldexp(_hadamard(padded * self._signs), exponents))
 
     def inverse(self, rows: Rows) -> Rows:
-        """(B, d') -> (B, d)."""
+        """Rotate (B, d') back to (B, d)."""
         return np.asarray((_hadamard(rows) * self._signs)[:, : self.dimension])
 
 
@@ -72,12 +68,7 @@ def _hadamard(rows: Rows) -> Rows:
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Cells of width ``2 half_width`` that cover [-reach, reach], the same for each coordinate; public.
-
-    Attributes:
-        reach: > 0.
-        half_width: > 0, tau'.
-    """
+    """Cells of width ``2 half_width`` (tau' = half_width > 0) that cover [-reach, reach] in each coordinate; public."""
 
     reach: float
     half_width: float
@@ -88,19 +79,19 @@ class CellGrid:
 
     @property
     def cells(self) -> int:
-        """How many there are."""
+        """The number K of cells."""
         return max(1, math.ceil(self.reach / self.half_width))
 
     @property
     def centres(self) -> NDArray[np.float64]:
-        """(K,) middle of each cell, symmetric about zero."""
+        """The (K,) centres of the cells, symmetric about zero."""
         return np.asarray((2 * np.arange(self.cells) - self.cells + 1) * self.half_width, dtype=np.float64)
 
     def scores(self, rows: Rows) -> NDArray[np.int64]:
-        """(d', K): minus the larger of the numbers of rows left and right of a cell; best at the median's cell.
+        """Return (d', K): minus the larger of the numbers of rows left and right of a cell; best at the median's cell.
 
-        *Formal guarantees.* Replacing one row changes the number left of a cell by at most 1, likewise right of it,
-        and so the larger one by at most 1.
+        *Formal guarantees.* Replacing one row changes the number left of a cell by at most 1, likewise right of it, and
+        so the larger one by at most 1.
         """
         users, columns = rows.shape
         with np.errstate(over="ignore"):  # infinitely many cells away is at the end, too
@@ -111,10 +102,9 @@ class CellGrid:
         return np.asarray(-np.maximum(upto - counts, users - upto), dtype=np.int64)
 
     def select(self, rows: Rows, epsilon: float, noise: NoiseSource) -> NDArray[np.float64]:
-        """(d',) centre of a cell near each coordinate's median, by the exponential mechanism.
+        """Return the (d',) centre of a cell near each coordinate's median, by the exponential mechanism.
 
-        *Formal guarantees.* Each coordinate's choice is (epsilon, 0)-DP for replacing one row, and epsilon^2/8-zCDP
-        as an exponential mechanism (Cesar, Rogers 2021, Lemma 3.2); the d' choices compose to ``d' epsilon^2 / 8``.
-        Sampled by Gumbel noise.
+        *Formal guarantees.* Each coordinate's choice is (epsilon, 0)-DP for replacing one row, and epsilon^2/8-zCDP as
+        an exponential mechanism (Cesar, Rogers 2021, Lemma 3.2); the d' choices compose to ``d' epsilon^2 / 8``.
         """
         return np.asarray(self.centres[noise.choose(self.scores(rows), epsilon)])

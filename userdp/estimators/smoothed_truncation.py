@@ -1,4 +1,4 @@
-"""A mean for heavy tails: each value is scaled, multiplied by smoothing noise, and softly truncated, in expectation.
+"""A mean for heavy tails: values are scaled, multiplied by smoothing noise, and softly truncated, in expectation.
 
 Catoni, Giulini (2017) and Holland (2019), in the closed form that private gradient descent of Wang, Xiao, Devadas, Xu
 (2020) and private Frank-Wolfe of Hu, Ni, Xiao, Wang (2022) use. No noise is drawn: the expectation over it is computed.
@@ -13,31 +13,26 @@ from userdp.arrays.types import Array
 from userdp.errors import BadInput
 
 LARGEST = 2 * math.sqrt(2) / 3
-"""Bound on every truncated value."""
+"""The bound on every truncated value."""
 
 _EDGE = math.sqrt(2)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 _FAR = 1e100
 _DEVIATIONS = 8.5
-_SATURATED = 12.0
-"""Beyond this, a value with little smoothing noise is truncated for certain (to 1e-24)."""
+_SATURATED = 12.0  # Beyond it, a value with little smoothing noise is truncated for certain (to 1e-24).
 
 
 def soft_truncation(values: Array) -> Array:
-    """``phi(u) = u - u^3/6`` up to sqrt(2), and its value there, ``+-2 sqrt(2)/3``, beyond."""
+    """Return ``phi(u) = u - u^3/6`` up to sqrt(2), and its value there, ``+-2 sqrt(2)/3``, beyond."""
     inside = np.clip(values, -_EDGE, _EDGE)
     return np.asarray(inside - inside**3 / 6)
 
 
 def smoothed_truncation(centres: Array, widths: Array) -> Array:
-    """``h(a, b) = E phi(a + b u)``, u standard normal, entry by entry; within ``+-2 sqrt(2)/3``.
+    """Return ``h(a, b) = E phi(a + b u)``, u standard normal; a are finite centres, b >= 0 widths; within `LARGEST`.
 
-    The closed form cancels where the noise is wide (a cube of the centre against terms that undo it); there the bounded
-    inner part is integrated by Gauss-Legendre, whose integrand is smooth for just those entries.
-
-    Args:
-        centres: a, finite.
-        widths: b >= 0, of the same shape.
+    The closed form cancels where the noise is wide (a cube of the centre against terms that undo it); there
+    Gauss-Legendre integrates the bounded inner part, whose integrand is smooth for just those entries.
     """
     centres, b = np.broadcast_arrays(np.asarray(centres, dtype=np.float64), np.asarray(widths, dtype=np.float64))
     a = np.abs(centres)  # odd in the centre, to the last bit
@@ -53,14 +48,11 @@ def smoothed_truncation(centres: Array, widths: Array) -> Array:
 
 
 def largest_truncated(inverse_variance: float) -> float:
-    """``B(beta) = (2 sqrt(2) / 3) (2 Phi(sqrt(beta)) - 1)``: the supremum of `noisily_truncated`.
+    """Return ``B(beta) = (2 sqrt(2) / 3) (2 Phi(sqrt(beta)) - 1)``, the supremum of `noisily_truncated`.
 
     Proof. For a > 0 fold the expectation at zero: ``E phi(a w) = int_0^inf phi(a w) (p(w) - p(-w)) dw``, where p is the
-    density of w ~ N(1, 1/beta) and ``p(w) >= p(-w)``. phi rises to ``2 sqrt(2) / 3``, so the expectation rises in a,
-    to that bound times ``P(w > 0) - P(w < 0)``.
-
-    Raises:
-        BadInput: the inverse variance is not positive.
+    density of w ~ N(1, 1/beta) and ``p(w) >= p(-w)``. phi rises to ``2 sqrt(2) / 3``, so the expectation rises in a, to
+    that bound times ``P(w > 0) - P(w < 0)``. Raises `BadInput` if the inverse variance is not positive.
     """
     if not inverse_variance > 0:
         raise BadInput(f"inverse_variance = {inverse_variance}: must be a positive number, or infinity for no noise")
@@ -68,16 +60,11 @@ def largest_truncated(inverse_variance: float) -> float:
 
 
 def noisily_truncated(values: Array, inverse_variance: float) -> Array:
-    """``g(a) = E phi(a w)`` with ``w ~ N(1, 1/beta)``, entry by entry: odd, rising, within ``+-B(beta)``.
+    """Return ``g(a) = E phi(a w)`` with ``w ~ N(1, 1/beta)``, entry by entry: odd, rising, within ``+-B(beta)``.
 
-    The last clip to `largest_truncated` changes nothing but rounding. It stays, because sensitivities rest on it.
-
-    Args:
-        values: a, of any shape; infinities give the limit, NaN gives zero.
-        inverse_variance: beta > 0; infinity for phi itself.
-
-    Raises:
-        BadInput: the inverse variance is not positive.
+    beta is ``inverse_variance``, infinity for phi itself; infinite values give the limit, NaN gives zero. The last clip
+    to `largest_truncated` removes nothing but rounding. It stays, because sensitivities rest on it. Raises `BadInput`
+    if the inverse variance is not positive.
     """
     largest = largest_truncated(inverse_variance)
     # Beyond any bound of use, all values are equally far out.
@@ -87,15 +74,9 @@ def noisily_truncated(values: Array, inverse_variance: float) -> Array:
 
 
 def truncated_samples(values: Array, scale: float, inverse_variance: float) -> Array:
-    """`noisily_truncated` of every entry over ``scale``; a row that is not finite counts as zero.
+    """Return `noisily_truncated` of every entry over ``scale`` > 0; a (..., d) row that is not finite counts as zero.
 
-    Args:
-        values: (..., d) rows.
-        scale: s > 0, in units of the values.
-        inverse_variance: beta > 0; infinity for no smoothing noise.
-
-    Raises:
-        BadInput: scale or inverse variance is not positive, or the scale is infinite.
+    Raises `BadInput` if scale or inverse variance is not positive, or the scale is infinite.
     """
     if not 0 < scale < math.inf:
         raise BadInput(f"scale = {scale}: must be a positive number")
@@ -105,27 +86,25 @@ def truncated_samples(values: Array, scale: float, inverse_variance: float) -> A
 
 
 def smoothed_truncation_mean(rows: Array, scale: float, inverse_variance: float) -> Array:
-    """(d,) from (n, d): ``s / n`` times the sum of truncated entries.
+    """Return (d,) from (n, d): ``s / n`` times the sum of truncated entries.
 
-    *Formal guarantees.* Unit: a row; relation: replace-one, n public. Entries lie in ``+-B(beta)``, so one row
-    moves each coordinate by at most `coordinate_sensitivity` and the vector by `truncation_sensitivity`.
+    *Formal guarantees.* Unit: a row; relation: replace-one, n public. Entries lie in ``+-B(beta)``, so one row moves
+    each coordinate by at most `coordinate_sensitivity` and the vector by `truncation_sensitivity`.
     """
     return np.asarray(scale * (truncated_samples(rows, scale, inverse_variance).sum(axis=0) / len(rows)))
 
 
 def coordinate_sensitivity(scale: float, samples: float, inverse_variance: float = math.inf) -> float:
-    """How far replacing one row moves a coordinate of the mean: ``2 s B(beta) / n``, attained.
+    """Return how far replacing one row moves a coordinate of the mean: ``2 s B(beta) / n``, attained.
 
-    ``4 sqrt(2) s / (3 n)``, for infinite beta, holds for every beta.
-
-    Raises:
-        BadInput: the inverse variance is not positive.
+    ``4 sqrt(2) s / (3 n)``, for infinite beta, holds for every beta. Raises `BadInput` if the inverse variance is not
+    positive.
     """
     return 2 * largest_truncated(inverse_variance) * scale / samples
 
 
 def truncation_sensitivity(scale: float, samples: int, dimension: int, group: int = 1) -> float:
-    """l2 sensitivity of the mean when ``group`` rows are replaced: ``group sqrt(d) 4 sqrt(2) s / (3 n)``, any beta."""
+    """Return the l2 sensitivity to ``group`` replaced rows: ``group sqrt(d) 4 sqrt(2) s / (3 n)``, for any beta."""
     return coordinate_sensitivity(scale, samples) * group * math.sqrt(dimension)
 
 
@@ -144,7 +123,6 @@ def _closed_form(a: Array, b: Array) -> Array:
 
 
 def _by_quadrature(a: Array, b: Array) -> Array:
-    """Truncated mass plus the integral of ``phi(x)`` times the density over ``|x| <= sqrt(2)``."""
     total = LARGEST * (ndtr((a - _EDGE) / b) - ndtr((-_EDGE - a) / b))
     with np.errstate(under="ignore"):
         for node, weight in zip(_NODES * _EDGE, _WEIGHTS * _EDGE, strict=True):

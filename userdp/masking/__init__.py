@@ -1,1 +1,1 @@
-"""Sums of which whoever adds them up sees the noisy total alone: integers, pairwise masks, shares of the noise."""
+"""Sums that show the server the noisy total alone: integers, pairwise masks, shares of the noise."""

@@ -21,12 +21,10 @@ from userdp.errors import BadInput
 Residues = NDArray[np.uint64]
 """Whole numbers modulo 2^64."""
 
-_BITS = 62
-"""A sum and its noise stay below 2^62 in absolute value: a quarter of what 64 bits hold, signs included."""
-_TAIL = 16
-"""Standard deviations that noise is within; all p coordinates are, but for a chance of p 2^-180."""
+_BITS = 62  # A sum and its noise stay below 2^62: a quarter of what 64 bits hold, signs included.
+_TAIL = 16  # Standard deviations that bound the noise of all p coordinates, but for a chance of p 2^-180.
+# Bound on how much a clipped row exceeds its clip, relatively; see `userdp.noise.rounding_slack`.
 _CLIP_ERROR = 2.0**-20
-"""How much longer a clipped row can be than its clip, relatively; see `userdp.noise.rounding_slack`."""
 _EXPONENTS = range(-900, 900)
 
 
@@ -35,39 +33,27 @@ class IntegerGrid:
     """The multiples of ``2^exponent``.
 
     *Formal guarantees.* (a) *Sensitivity.* A row is moved towards zero, coordinate by coordinate, to the next multiple.
-    No coordinate grows, so the l2 norm of a row on the grid is at most that of the row: what is proven of clipped rows
-    holds of it without a term for rounding, and adding whole numbers has no rounding at all. (b) *No wrap-around.* With
-    at most ``terms`` rows of norm at most ``longest (1 + 2^-20)`` and noise within 16 standard deviations, each
-    coordinate of the total is at most 2^62 grid steps. Sums are taken modulo 2^64, so parts may wrap as they like: the
-    total, read as a signed number, is the true one. Should noise be larger, the release is wrong and as private as any
-    other, for a residue is a function of the total.
+    No coordinate grows, so neither does the l2 norm: proofs about clipped rows hold on the grid, and adding whole
+    numbers rounds nothing. (b) *No wrap-around.* With at most ``terms`` rows of norm at most ``longest (1 + 2^-20)``
+    and noise within 16 standard deviations, each coordinate of the total is at most 2^62 grid steps. Sums are taken
+    modulo 2^64, so parts may wrap: the total, read as a signed number, is the true one. If noise is larger, the release
+    is wrong and as private as any other, for a residue is a function of the total.
 
-    Attributes:
-        exponent: of the grid step, a power of two.
-
-    Raises:
-        BadInput: an exponent whose power float64 does not have with room to spare.
+    Raises `BadInput` for an exponent whose power float64 does not hold with room to spare.
     """
 
-    exponent: int
+    exponent: int  # of the grid step, a power of two
 
     def __post_init__(self) -> None:
         if self.exponent not in _EXPONENTS:
-            raise BadInput(
-                f"the grid step 2^{self.exponent} of a masked sum is out of range: measure values in other units"
-            )
+            raise BadInput(f"the grid step 2^{self.exponent} of a masked sum is out of range: measure in other units")
 
     @classmethod
     def finest(cls, deviation: float, terms: int, longest: float) -> Self:
-        """The finest grid on which no sum wraps around.
+        """Return the finest grid on which no sum wraps around.
 
-        Args:
-            deviation: standard deviation of the noise of a sum, > 0.
-            terms: rows added up, at most.
-            longest: l2 norm that rows are clipped to, > 0.
-
-        Raises:
-            BadInput: a number out of range.
+        At most ``terms`` rows are added, clipped to l2 norm ``longest`` > 0, with noise of standard deviation
+        ``deviation`` > 0. Raises `BadInput` for a number out of range.
         """
         reach = terms * longest * (1 + _CLIP_ERROR) + _TAIL * deviation
         if not (terms >= 1 and longest > 0 and deviation > 0 and math.isfinite(reach)):
@@ -79,13 +65,13 @@ class IntegerGrid:
 
     @property
     def step(self) -> float:
-        """Between neighbouring points."""
+        """The distance of neighbouring points."""
         return math.ldexp(1.0, self.exponent)
 
     def whole(self, rows: Rows) -> NDArray[np.int64]:
-        """Finite rows in grid steps, each coordinate moved towards zero; same shape."""
+        """Return finite rows in grid steps, each coordinate moved towards zero; same shape."""
         return np.trunc(np.ldexp(rows, -self.exponent)).astype(np.int64)
 
     def values(self, total: Residues) -> Vector:
-        """What a sum of whole numbers, known modulo 2^64, stands for; same shape."""
+        """Return the values of a sum of whole numbers, known modulo 2^64; same shape."""
         return np.asarray(np.ldexp(total.view(np.int64).astype(np.float64), self.exponent))

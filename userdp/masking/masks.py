@@ -28,29 +28,25 @@ _WORD = np.dtype("<u8")
 class MaskKey:
     """One party's half of every pair, for one run: a key of X25519, drawn by the operating system.
 
-    *Formal guarantees.* (a) *Cancelling.* Of each pair the one earlier in the list of keys adds what the later one
+    *Formal guarantees.* (a) *Cancelling.* In each pair, the party earlier in the list of keys adds what the later one
     subtracts, modulo 2^64, so the masks of all parties add up to zero. (b) *Hiding.* Let an adversary see all public
-    keys and masked vectors, know the private keys of some parties, and not change what is sent. Take HKDF of the X25519
-    secret of two others for a random key (hashed Diffie-Hellman, Abdalla, Bellare, Rogaway 2001), and ChaCha20 under it
-    for random bytes; each key is for one context, so it makes one stream. Then each pair of others shares uniform
-    residues. These pairs connect all others, so their masked vectors are jointly uniform among those with the
+    keys and masked vectors, know the private keys of some parties, and not change what is sent. Model HKDF of the
+    X25519 secret of two others as a random key (hashed Diffie-Hellman, Abdalla, Bellare, Rogaway 2001), and ChaCha20
+    under it as random bytes; each key is for one context, so it makes one stream. Then each pair of others shares
+    uniform residues. These pairs connect all others, so their masked vectors are jointly uniform among those with the
     same sum: the adversary sees that sum and nothing else of their vectors (Bonawitz et al. 2017, Lemma 6.1). This
-    holds against whoever cannot break these primitives; a party's masks are no stronger than its private key is secret.
-    (c) *Once.* `spend` lets rounds pass in rising order, each once. Whoever asks a party twice for a round, be it with
-    the same question or with another, gets one answer at most. *Assumption.* Key and rounds are kept together: a party
-    that forgets the one forgets the other, and then answers nobody who goes on with the key; nobody puts back an older
-    copy of both.
+    holds against adversaries that cannot break these primitives, while the private key is secret. (c) *Once.* `spend`
+    lets rounds pass in rising order, each once. A party gives at most one answer a round, to any questions.
+    *Assumption.* Key and rounds are kept together: a party that loses one loses the other, and no run continues with
+    its old key; nobody restores an older copy of both. Raises `BadInput` for a secret of another length.
 
     Args:
-        secret: 32 bytes that an earlier key gave; a fresh key if not given.
+        secret: 32 bytes of an earlier key; None for a fresh key.
         answered: the last round that was answered with it; -1 before the first.
 
     Attributes:
         public: 32 bytes for everybody.
         answered: the last round that was answered.
-
-    Raises:
-        BadInput: a secret of another length.
     """
 
     def __init__(self, secret: bytes | None = None, answered: int = -1) -> None:
@@ -62,35 +58,29 @@ class MaskKey:
 
     @property
     def secret(self) -> bytes:
-        """32 bytes to make the key from again, for its owner's own machine alone."""
+        """The 32 bytes that make the key again, for its owner's own machine alone."""
         return self._private.private_bytes_raw()
 
     def spend(self, round_index: int) -> None:
-        """Remember that a round is answered, before it is.
+        """Record that a round is answered, before the answer leaves.
 
-        Raises:
-            BadInput: it, or a later one, was answered already.
+        Raises `BadInput` if it, or a later one, was answered already.
         """
         if round_index <= self.answered:
             raise BadInput(
-                f"round {round_index} of a masked sum was asked after round {self.answered} was answered: a node "
-                "answers each round once, for two answers would have less noise together; begin another run"
+                f"round {round_index} of a masked sum came after the answer to round {self.answered}: a node answers "
+                "each round once, because two answers together would have less noise; begin another run"
             )
         self.answered = round_index
 
     def mask(self, keys: Sequence[bytes], context: bytes, length: int) -> Residues:
-        """(length,) this party's mask.
+        """Return this party's (length,) mask; all parties pass the same arguments.
 
-        Args:
-            keys: public keys of all parties, this one's among them, in the same order for all.
-            context: what the sum is for; no two sums may share one.
-            length: numbers masked, the same for all.
-
-        Raises:
-            BadInput: this party's key is not among the keys, one is there twice, or one is no key.
+        ``keys`` are the public keys of all parties in one order, and ``context`` names the sum; no two sums may share
+        one. Raises `BadInput` if this party's key is not among the keys, one is there twice, or one is no key.
         """
         if len(set(keys)) < len(keys) or self.public not in keys:
-            raise BadInput("the keys of a masked sum must be different ones, this party's own among them")
+            raise BadInput("the keys of a masked sum must be distinct and include this party's own")
         place, mask = keys.index(self.public), np.zeros(length, dtype=np.uint64)
         for other, key in enumerate(keys):
             if other > place:
@@ -100,11 +90,10 @@ class MaskKey:
         return mask
 
     def _shared(self, key: bytes, context: bytes, length: int) -> Residues:
-        """(length,) uniform residues that the owner of that public key computes too, and nobody else."""
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(key))
         except ValueError:  # of another length, or one with which every secret is the same
-            raise BadInput("a key of a masked sum is no public key of X25519: leave its party out") from None
+            raise BadInput("a key of a masked sum is not a public X25519 key: leave its party out") from None
         own = HKDF(SHA256(), KEY_BYTES, salt=None, info=_PURPOSE + context).derive(secret)
         stream = Cipher(algorithms.ChaCha20(own, _NONCE), mode=None).encryptor()
         return np.frombuffer(stream.update(bytes(length * _WORD.itemsize)), dtype=_WORD).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""A sum over nodes that shows its adder the noisy total alone: grid, shares of discrete noise and masks, as one value.
+"""A sum over nodes that shows the server the noisy total alone: grid, shares of discrete noise and masks, as one value.
 
 >>> import numpy as np
 >>> from userdp.masking.grid import IntegerGrid
@@ -26,48 +26,40 @@ from userdp.noise import discrete_gaussian
 from userdp.randomness import stream
 
 SUM_SLACK = 2.0**-20
-"""How much more noise is added than the sensitivity asks for, relatively; covers that of clipped rows in float64."""
+"""The relative excess of the noise over what the sensitivity demands; covers that of clipped rows in float64."""
 
-_SHARE = 8
-"""Label that keeps nodes' shares of noise apart from the server's and from users' own."""
-_LEAST_SHARE = 8.0
-"""Of a share's deviation, in grid steps."""
-_MOST_SHARE = 2.0**58
-"""Of the same: 16 of them, beside a sum below 2^62, are a number of 64 bits with a sign."""
+_SHARE = 8  # Label that separates nodes' shares of noise from the server's and from users' own.
+_LEAST_SHARE = 8.0  # Of a share's deviation, in grid steps.
+_MOST_SHARE = 2.0**58  # Of the same: 16 of them, beside a sum below 2^62, are a signed number of 64 bits.
 _MOST_NODES = 1 << 30
 LEAST_NODES = 2
-"""Of a sum: the total of one would be hidden by nobody."""
-_ROUNDING = 1 + 2.0**-50
-"""So that 0.29 of 100 nodes are 29 of them, in floating point too."""
+"""The fewest nodes of a sum: nobody would hide the total of one."""
+_ROUNDING = 1 + 2.0**-50  # So that 0.29 of 100 nodes are 29 of them, in floating point too.
 
 
 def coalition(nodes: int, colluding: float) -> int:
-    """The most nodes of a sum that may put together what they know: that share of them, but one at least.
+    """Return the most of k = ``nodes`` >= 2 nodes that collude: a share ``colluding`` in [0, 1) of them, at least one.
 
     Every node knows its own share of the noise, so a single curious one is a coalition. One node is always left.
-
-    Args:
-        nodes: k, at least two.
-        colluding: the share, in [0, 1).
     """
     return min(nodes - 1, max(1, math.floor(colluding * nodes * _ROUNDING)))
 
 
 def loudness(nodes: int, colluding: float) -> float:
-    """The noise of all nodes over that of the nodes outside the largest `coalition`."""
+    """Return the noise of all nodes over that of the nodes outside the largest `coalition`."""
     return math.sqrt(nodes / (nodes - coalition(nodes, colluding)))
 
 
 def most_loudness(colluding: float) -> float:
-    """The largest `loudness` of any number of nodes: two nodes, or one of many, have it."""
+    """Return the largest `loudness` of any number of nodes: two nodes, or one of many, have it."""
     return math.sqrt(max(2.0, 1 / max(1 - colluding * _ROUNDING, 1 / _MOST_NODES)))
 
 
 def least_loudness(most_nodes: int, colluding: float) -> float:
-    """The smallest `loudness` of 2 to ``most_nodes`` nodes: that of the largest number with a coalition of one.
+    """Return the smallest `loudness` of 2 to ``most_nodes`` nodes: that of the largest number with a coalition of one.
 
-    With c of k nodes in it, loudness rises with ``c / k``. As long as c is one that falls with k. From two on,
-    ``c / k > c colluding / (c + 1)``, which is no less than what it was at the end of one.
+    With c of k nodes in it, loudness rises with ``c / k``. While c is one, that falls with k. From two on,
+    ``c / k > c colluding / (c + 1)``, which is no less than the value at the end of one.
     """
     last = most_nodes if not colluding else min(most_nodes, math.ceil(2 / colluding))
     return min(loudness(nodes, colluding) for nodes in range(max(LEAST_NODES, last - 2), last + 1))
@@ -75,114 +67,91 @@ def least_loudness(most_nodes: int, colluding: float) -> float:
 
 @dataclass(frozen=True)
 class MaskedSum:
-    """What a node is told of a sum to which it adds its part.
+    """A sum over nodes, as each node that adds its part knows it.
 
     *Formal guarantees.* *Claim.* Let each user's row be clipped to norm C, and each of the k >= 2 nodes of a sum add to
     the sum of its users' rows an independent discrete Gaussian share of deviation ``deviation / sqrt(k)`` on each of p
     coordinates. Let the adversary know the keys, data and shares of c < k of these nodes, the masked parts of all, and
     with them the sum and every iterate; let ``sigma = deviation sqrt((k - c) / k)`` be at least ``z`` times the
-    sensitivity, enlarged by `SUM_SLACK`. Then the sum is for users of the other nodes as private as the Gaussian
+    sensitivity, enlarged by `SUM_SLACK`. Then for users of the other nodes the sum is as private as the Gaussian
     mechanism with noise multiplier z, but for an addition to delta of less than
-    ``(1 + e^epsilon) p (step / sigma)^2 / 40``. *Who that is.* The server: c = 0. Another node, which knows its own
-    share and takes it off the iterate that it is sent: c = 1, with the server on its side or without. Nodes that
-    collude: c of them, with the server or without, for the sum is all that the server adds. `among` makes the sum so
-    loud that sigma is the deviation asked for at c = `coalition`; fewer nodes know less. A user is not protected
-    against the node that holds its data. *Unit and relation.* Those of the sensitivity: a user; 2C for replacing one.
-    *Proof.*
+    ``(1 + e^epsilon) p (step / sigma)^2 / 40``. *Adversaries.* The server: c = 0. Another node, which subtracts its own
+    share from the iterate it receives: c = 1, with or without the server. Nodes that collude: c of them, with or
+    without the server, which adds nothing but the sum. `among` makes the sum so loud that sigma is the requested
+    deviation at c = `coalition`; an adversary of fewer nodes sees more noise, which is post-processing. A user is not
+    protected against the node that holds its data. *Unit and relation.* Those of the sensitivity: a user; 2C for
+    replacing one. *Proof.*
 
-    1. *What is seen.* Given the others' parts, all that masked parts tell is the sum of these nodes' rows and shares
-       modulo 2^64 (`MaskKey`; this step asks for a bounded adversary), a function of that sum.
+    1. *Visible values.* Given the others' parts, masked parts reveal only the sum of these nodes' rows and shares
+       modulo 2^64 (`MaskKey`; this step needs a bounded adversary), a function of that sum.
     2. *Sensitivity.* A user's row on the grid is at most ``C (1 + 2^-22)`` long (`IntegerGrid`, `rounding_slack`), so
        the sum moves by no more than the sensitivity enlarged by `SUM_SLACK`, exactly: whole numbers are added.
     3. *Shares add up to one discrete Gaussian, nearly.* Let X and Y be discrete Gaussians on the whole numbers with
        parameters s and t; ``r^2 = s^2 t^2 / (s^2 + t^2)``, ``c = s^2 / (s^2 + t^2)``. Completing the square,
-       ``P(X + Y = y)`` is proportional to ``exp(-y^2 / (2 (s^2 + t^2))) sum_x exp(-(x - c y)^2 / (2 r^2))``. By Poisson
-       summation the sum over x is ``sqrt(2 pi) r (1 + e)`` with ``|e| <= 2 sum_j exp(-2 pi^2 r^2 j^2)`` for every y. So
-       the law of X + Y is that of one discrete Gaussian of parameter ``sqrt(s^2 + t^2)`` up to a factor within
-       ``(1 + e) / (1 - e)`` of 1. Adding h equal shares one by one, ``r^2 >= s^2 / 2``, so after h of them the factor
-       is within ``5 h exp(-pi^2 s^2)`` of 1: below 1e-260 for the s >= 8 and h <= 2^30 demanded here (Kairouz, Liu,
-       Steinke 2021, Theorem 11, is like it).
+       ``P(X + Y = y)`` is proportional to ``exp(-y^2 / (2 (s^2 + t^2))) sum_x exp(-(x - c y)^2 / (2
+       r^2))``. By Poisson summation the sum over x is ``sqrt(2 pi) r (1 + e)`` with ``|e| <= 2 sum_j exp(-2 pi^2 r^2
+       j^2)`` for every y. So the law of X + Y is that of one discrete Gaussian of parameter ``sqrt(s^2 + t^2)`` up to a
+       factor within ``(1 + e) / (1 - e)`` of 1. Adding h equal shares one by one, ``r^2 >= s^2 / 2``, so after h of
+       them the factor is within ``5 h exp(-pi^2 s^2)`` of 1: below 1e-260 for the s >= 8 and h <= 2^30 demanded here
+       (Kairouz, Liu, Steinke 2021, Theorem 11, is like it).
     4. *One discrete Gaussian is a rounded continuous one, nearly.* Their total variation is below
        ``(step / sigma)^2 / 49`` on each coordinate, by the midpoint rule (`userdp.noise.SecureNoise`, step 3); with
        what step 3 adds, below a fortieth. Rounding is post-processing of the Gaussian mechanism on whole numbers, and
        an output law within total variation t of an (epsilon, delta)-DP one is (epsilon, delta + (1 + e^epsilon) t)-DP.
        Over coordinates and adaptive rounds these t add up.
-    5. *Shares that are left.* k - c nodes keep their shares secret, whose deviation together is sigma. What the
-       adversary knows of the c others is independent of these shares: taking it off is post-processing. An adversary
-       who knows less sees more noise, which is post-processing too.
+    5. *Remaining shares.* k - c nodes keep their shares secret, whose deviation together is sigma. The adversary's
+       knowledge of the c others is independent of these shares: subtracting it is post-processing.
     6. *Rounds.* Nodes of a sum are those that hold its cohort, so k varies. The claim holds for each sum with its own
-       k, and `among` prices each: rounds compose at sigma, whatever their number of nodes. A sum of one node is
-       refused: nobody else would hide its total.
+       k, and `among` prices each: rounds compose at sigma. A sum of one node is refused: nobody else would hide its
+       total.
     7. *Once.* With one key a node answers one question of a round (`MaskKey.spend`), so no part is released twice with
-       two shares, which would leave less noise in their mean.
+       two shares, whose mean would have less noise.
 
-    *Rows that end with a number.* Where users release a number in [-b, b] beside their clipped vector, it is multiplied
-    by a weight w, public before the round: one more coordinate of a row, whose norm is ``sqrt(clip^2 + (w b)^2)`` at
-    most. That is the C of the claim, which then prices both together. All coordinates have the same noise, and so the
-    sum of the numbers has ``deviation / w``: the weight says how the noise is split.
+    *Rows that end with a number.* If users release a number in [-b, b] beside their clipped vector, it is multiplied by
+    a weight w, public before the round: one more coordinate of a row, whose norm is ``sqrt(clip^2 + (w b)^2)`` at most.
+    That is the C of the claim, which then prices both together. The sum of the numbers has noise ``deviation / w``.
 
-    *Assumptions.* Nodes are honest in what they compute and add. Whoever adds up passes keys on as they are and asks
-    what the plan says: it is curious, not active. Seeded shares are a simulation, rounded from continuous noise.
-
-    Attributes:
-        grid: that rows are put on.
-        deviation: of all shares together, on each coordinate, > 0, in units of the values. Before the keys are known,
-            of those that must stay unknown to every adversary; `among` makes the one of the other.
-        seed: of SIMULATED shares; None for the operating system's.
-        round: sums of different rounds have shares and masks of their own.
-        keys: public keys of the nodes of this sum; empty before anybody is asked.
-        weight: of the number that each row ends with, > 0; None where rows are vectors alone.
+    *Assumptions.* Nodes are honest in what they compute and add. The server passes keys on unchanged and sends the
+    plan's questions: it is curious, not active. Seeded shares are a simulation, rounded from continuous noise.
     """
 
-    grid: IntegerGrid
+    grid: IntegerGrid  # of the rows
+    # Standard deviation of all shares together on each coordinate, > 0, in units of the values. Before the keys are
+    # known, that of the shares unknown to every adversary; `among` converts it.
     deviation: float
-    seed: int | None = None
-    round: int = 0
-    keys: tuple[bytes, ...] = ()
-    weight: float | None = None
+    seed: int | None = None  # of SIMULATED shares; None for the operating system's
+    round: int = 0  # sums of different rounds have shares and masks of their own
+    keys: tuple[bytes, ...] = ()  # public keys of the nodes of this sum; empty before any node is asked
+    weight: float | None = None  # of the number that each row ends with, > 0; None where rows are vectors alone
 
     @classmethod
     def hiding(
         cls, deviation: float, terms: int, longest: float, colluding: float, weight: float | None = None
     ) -> Self:
-        """A sum that keeps so much noise from every coalition, before it is known which nodes are in it.
+        """Return a sum that hides noise of ``deviation`` from every `coalition`, before its nodes are known.
 
-        Its grid has room for the noise of all nodes, whatever their number.
-
-        Args:
-            deviation: of the noise that the largest coalition does not know.
-            terms: rows added up, at most.
-            longest: l2 norm that no row exceeds, its weighted number with it.
-            colluding: see `coalition`.
-            weight: of the number that each row ends with.
-
-        Raises:
-            BadInput: a number out of range.
+        Its grid has room for ``terms`` rows of l2 norm ``longest``, weighted number included, and the noise of any
+        number of nodes. Raises `BadInput` for a number out of range.
         """
         grid = IntegerGrid.finest(deviation * most_loudness(colluding), terms, longest)
         return cls(grid, deviation, weight=weight)
 
     def among(self, keys: tuple[bytes, ...], colluding: float = 0.0) -> Self:
-        """The sum of the nodes with these keys: so loud that ``deviation`` is left when a coalition takes off its own.
+        """Return the sum of the nodes with these keys, with ``deviation`` left when a coalition subtracts its own.
 
-        Args:
-            keys: public, of two nodes or more.
-            colluding: see `coalition`.
-
-        Raises:
-            BadInput: the sum has its nodes already, or is one of a single node.
+        Raises `BadInput` if the sum has its nodes already, or is one of a single node.
         """
         _check_nodes(len(keys))
         if self.keys:
-            raise BadInput("a masked sum has its nodes already: ask for another")
+            raise BadInput("this masked sum has its nodes already: make a new one")
         return replace(self, keys=keys, deviation=self.deviation * loudness(len(keys), colluding))
 
     def whole(self, rows: Rows) -> NDArray[np.int64]:
-        """(U, p) finite rows in grid steps, their numbers weighted."""
+        """Return (U, p) finite rows in grid steps, their numbers weighted."""
         return self.grid.whole(rows if self.weight is None else rows * self._weights(rows.shape[1]))
 
     def values(self, total: Residues) -> Vector:
-        """(p,) what the sum of all parts stands for, its number in units of its own."""
+        """Return the (p,) values of the sum of all parts, its number in units of its own."""
         values = self.grid.values(total)
         return values if self.weight is None else values / self._weights(len(values))
 
@@ -192,29 +161,23 @@ class MaskedSum:
         return weights
 
     def excess(self, dimension: int, epsilon: float) -> float:
-        """What a sum that keeps ``deviation`` from its adversary adds to delta, at most; see *Formal guarantees*."""
+        """Return a bound on the addition to delta if ``deviation`` is hidden; see *Formal guarantees*."""
         closeness = self.grid.step / self.deviation
         return (1 + math.exp(min(epsilon, 700.0))) * dimension * closeness**2 / 40
 
     def hidden(self, total: NDArray[np.int64], key: MaskKey, question: bytes, first_user: int) -> Residues:
-        """(p,) what leaves a node, of the (p,) sum of its users' rows on the grid.
+        """Return the (p,) part that leaves a node, from the (p,) sum of its users' rows on the grid.
 
-        Args:
-            total: the sum.
-            key: the node's own.
-            question: digest of what the nodes were asked; masks of nodes that were asked different things do not
-                vanish, so that nobody learns of an answer to a question of its own by asking others another.
-            first_user: of the node's users in this sum; names its stream, where shares are seeded.
-
-        Raises:
-            BadInput: the node's key is not among the keys or the only one, or its share would be too small.
+        ``key`` is the node's own, and ``question`` a digest of the nodes' question: masks of nodes with different
+        questions do not cancel, so nobody learns an answer to a question of its own by asking others another.
+        ``first_user``, of the node's users in this sum, names the stream of seeded shares. Raises `BadInput`: the
+        node's key is not among the keys or the only one, or its share would be too small.
         """
         _check_nodes(len(self.keys))
         share = self._share(len(total), first_user)
         return (total + share).view(np.uint64) + key.mask(self.keys, question, len(total))
 
     def _share(self, length: int, first_user: int) -> NDArray[np.int64]:
-        """(length,) one node's noise, in grid steps."""
         nodes = len(self.keys)
         deviation = math.ldexp(self.deviation, -self.grid.exponent) / math.sqrt(nodes)
         if not (nodes <= _MOST_NODES and _LEAST_SHARE <= deviation <= _MOST_SHARE):
@@ -226,7 +189,6 @@ class MaskedSum:
 
 
 def _check_nodes(nodes: int) -> None:
-    """Refuse a sum that is the total of one node."""
     if nodes < LEAST_NODES:
         raise BadInput(
             f"a masked sum has {nodes} node(s): at least two must hold users of a round, or nobody hides the total of "

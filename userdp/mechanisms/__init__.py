@@ -1,5 +1,6 @@
 """Mechanisms that add noise or select, each with what it costs."""
 
+from userdp.mechanisms.additive import GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import (
     AboveThreshold,
     ConcentrationTest,
@@ -7,10 +8,7 @@ from userdp.mechanisms.concentration_tests import (
     Session,
     minimum_batch,
 )
-from userdp.mechanisms.exponential import ExponentialMechanism
-from userdp.mechanisms.gaussian import GaussianMechanism
-from userdp.mechanisms.laplace import LaplaceMechanism
-from userdp.mechanisms.quantile import private_quantile
+from userdp.mechanisms.exponential import ExponentialMechanism, private_quantile
 
 __all__ = [
     "AboveThreshold",

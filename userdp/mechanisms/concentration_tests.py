@@ -4,56 +4,53 @@ Sources: AboveThreshold, Dwork, Roth 2014, Section 3.6, as used by Ghazi, Kumar,
 User-Level DP-SCO via Robust Statistics" (2025), Algorithm 4, here with the score's full sensitivity and an exact
 threshold. The minimum-score test is ours.
 
-*Formal guarantees.* Unit: a user; relation: one user replaced; each user takes part in one step. Claim: a phase of
-T steps whose scores are tested, and which releases its result by an (epsilon_r, delta_r)-DP mechanism if the test
-passes and a constant otherwise, is (epsilon + epsilon_r, delta + delta_r)-DP towards whoever sees that output (and
-when the test halted). The released mechanism's sensitivity may be proven for batches of which one is aligned.
+*Formal guarantees.* Unit: a user; relation: one user replaced; each user takes part in one step. Claim: a phase that
+tests the scores of T steps, and releases its result by an (epsilon_r, delta_r)-DP mechanism if they pass and a constant
+otherwise, is (epsilon + epsilon_r, delta + delta_r)-DP for an observer of that output and of when the test halted. The
+released mechanism's sensitivity may be proven for batches one of which is aligned.
 
 *Proof.* Two neighbours differ in one user of step t*. Up to the model of step t* everything is equal.
 
-1. *Neither or only one batch of step t* is aligned.* An unaligned batch scores at most U (the kernel's unaligned
-   bound) and its neighbour at most ``U + 2 (B-1)/B``. For either, the test passes step t* with probability at most
-   delta by the choice of the threshold. Halting before t* has equal probability p for both; passing t* has
-   probability at most delta; so the transcripts are within total variation delta of each other, which is
-   (0, delta)-DP. No union over steps is needed, only t* matters.
-2. *Both are aligned.* Scores before t* are equal, that of t* differs by at most ``2 (B-1)/B`` (replacement), later
-   ones by at most the kernel's movement bound, for distances change by at most ``movement`` when the model moves
-   by what the estimator's sensitivity and the contractive steps allow. Let Delta be the larger bound.
-   *AboveThreshold*: lower the noisy threshold by Delta (likelihood ratio at most e^{e1} with noise Lap(Delta/e1)):
-   every step that passed passes still; the one failing step's noise moves by at most 2 Delta (ratio at most e^{e2}
-   with noise Lap(2 Delta/e2)). *Minimum*: a minimum moves by at most Delta when every score does. So the test is
-   (e1 + e2, 0)- or (epsilon, 0)-DP, and composes with the release.
+1. *At most one batch of step t* is aligned.* An unaligned batch scores at most U (the kernel's unaligned bound) and its
+   neighbour at most ``U + 2 (B-1)/B``. By the choice of the threshold the test passes step t* with probability at most
+   delta for either. Halting before t* has equal probability for both, so the transcripts are within total variation
+   delta of each other, which is (0, delta)-DP. Only t* matters, so no union over steps is needed.
+2. *Both are aligned.* Scores before t* are equal, that of t* differs by at most ``2 (B-1)/B`` (replacement), later ones
+   by at most the kernel's movement bound, for distances change by at most ``movement`` when the model moves by what the
+   estimator's sensitivity and the contractive steps allow. Let Delta be the larger bound. *AboveThreshold*: lower the
+   noisy threshold by Delta (likelihood ratio at most e^{e1} with noise Lap(Delta/e1)): every step that passed passes
+   still; the one failing step's noise moves by at most 2 Delta (ratio at most e^{e2} with noise Lap(2 Delta/e2)).
+   *Minimum*: a minimum moves by at most Delta when every score does. So the test is (e1 + e2, 0)- or (epsilon, 0)-DP,
+   and composes with the release.
 
-Both cases are dominated by randomised response at epsilon, the release, and an event of probability delta, which is
-how `userdp.accounting.costs` composes participations. Without case 1's threshold, or with the noise on the
-threshold left out, the claim fails.
+Both cases are dominated by randomised response at epsilon, the release, and an event of probability delta, which is how
+`userdp.accounting.costs` composes participations. The claim needs case 1's threshold, and the noise on it.
 
-*Rounds.* One `AboveThreshold` (with ``movement = 0``) over rounds of which each passes before it releases something of
-its own, and a user is in k of them. Claim: towards whoever sees all, it costs ``Cost(shared_epsilon=epsilon,
-failure_delta=delta)``: epsilon once, delta in each of the k rounds, beside the k releases. *Proof.* Given what was
-released before, a round of the replaced user is doubtful if not both of its batches are aligned. Let M' do what the
-run M does, but in a doubtful round take ``U + 2 (B-1)/B`` for the score, whatever the data, and if that passes say
-"bad" and stop.
+*Rounds.* One `AboveThreshold` (with ``movement = 0``) covers many rounds; each passes before it releases a value of its
+own, and a user is in k of them. Claim: towards an observer of all, it costs
+``Cost(shared_epsilon=epsilon, failure_delta=delta)``: epsilon once, delta in each of the k rounds, beside the k
+releases. *Proof.* Given what was released before, a round of the replaced user is doubtful if not both of its batches
+are aligned. Let M' do what the run M does, but in a doubtful round use ``U + 2 (B-1)/B`` as the score for any data, and
+if that passes say "bad" and stop.
 
 1. In M' two neighbours' scores differ in the k rounds alone, by at most Delta, and in doubtful ones not at all. Noises
-   of test and releases are independent, so likelihoods are products. Whatever is released, the laws F, F' of when the
-   test stops are within e^epsilon of each other, by step 2 above. So ``V = (e^epsilon F - F') / (e^epsilon - 1)``,
-   and V' with F and F' exchanged, are laws, each known as far as releases are; and ``F = p V + (1 - p) V'``, ``F' =
-   p V' + (1 - p) V`` with ``p = e^epsilon / (1 + e^epsilon)``: the answer of one randomised response decides which law
-   to follow. It and the k releases, each of which meets two aligned batches, dominate M'.
-2. With the same noise M and M' differ only if M' says "bad", for no batch of a doubtful round scores more. Were
-   releases made whatever the test says, they would not depend on its noise, and then that score passes a given round
-   with probability at most delta, by the choice of the threshold. So M' says "bad" with probability at most k delta.
+   of test and releases are independent, so likelihoods are products. For any releases, the laws F, F' of when the test
+   stops are within e^epsilon of each other, by step 2 above. So ``V = (e^epsilon F - F') / (e^epsilon - 1)``, and V'
+   with F and F' exchanged, are laws, each known as far as releases are; and ``F = p V + (1 - p) V'``, ``F' = p V' + (1
+   - p) V`` with ``p = e^epsilon / (1 + e^epsilon)``: the answer of one randomised response decides which law to follow.
+     It and the k releases, each of which meets two aligned batches, dominate M'.
+2. With the same noise M and M' differ only if M' says "bad", for no batch of a doubtful round scores more. If releases
+   were made regardless of the test, they would not depend on its noise, and that score would pass a given round with
+   probability at most delta, by the choice of the threshold. So M' says "bad" with probability at most k delta.
 3. For every event E and x >= 0, with d(x) for the pair that dominates M': ``P[M in E] <= P[M' in E, not bad] + k delta
    <= e^x P'[M' in E, not bad] + d(x) + k delta <= e^x P'[M in E] + d(x) + k delta``.
 
 *Secure noise.* `SecureNoise` gives threshold and scores rounded to float64, by r = 2^-52 of their size at most.
-Rounding is monotone, so step 2 holds with Delta + 2r in the place of Delta: a lowered threshold, after rounding, lies
-below the old one by Delta or more. For sizes up to 2^30 Delta that is below 2^-21 Delta, which the source's slack makes
-good. As it draws ``1 + slack`` times the noise, the margin of step 1 grows by twice the slack (once for the noise, once
-for rounding).
+Rounding is monotone, so step 2 holds with Delta + 2r for Delta: a lowered threshold, after rounding, lies below the old
+one by Delta or more. For sizes up to 2^30 Delta that is below 2^-21 Delta, which the source's slack covers. As it draws
+``1 + slack`` times the noise, the margin of step 1 grows by twice the slack (once for the noise, once for rounding).
 
-In a federation the clients of a phase see the models inside it, which are NOT private; see the strategies.
+Clients of a phase see the models inside it, which are NOT private; see the strategies.
 """
 
 import math
@@ -73,17 +70,14 @@ from userdp.estimators.robust import MINIMUM_BATCH
 from userdp.noise import NoiseSource
 from userdp.state import Stateful
 
+# Of epsilon, for the threshold's noise: it minimises the variance of the two noises' sum.
 _THRESHOLD_SHARE = 1 / (1 + 2 ** (2 / 3))
-"""Of epsilon, for the threshold's noise: the split that minimises the variance of the two noises' sum."""
-
-_REACH = 50
-"""Quadrature covers this many scales of the threshold's noise; the tails beyond weigh 2e-22."""
-
+_REACH = 50  # Scales of the threshold's noise that quadrature covers; the tails beyond weigh 2e-22.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 class Session(Stateful, ABC):
-    """One run of a test. Give each step's score to `observe` in turn, then ask `passed`."""
+    """One run of a test: give each step's score to `observe` in turn, then ask `passed`."""
 
     remembered: ClassVar[tuple[str, ...]] = ("_observed", "_halted", "_threshold")
 
@@ -92,7 +86,7 @@ class Session(Stateful, ABC):
         self._halted = False
 
     def observe(self, score: float) -> bool:
-        """Take a step's score; False means that the test has failed and no further score is needed.
+        """Take a step's score; return False if the test has failed and no further score is needed.
 
         A score that is not finite counts as not concentrated.
         """
@@ -101,7 +95,7 @@ class Session(Stateful, ABC):
         return not self._halted
 
     def passed(self) -> bool:
-        """Whether there were scores and the test passed; asking again draws no new noise."""
+        """Return whether there were scores and the test passed; asking again draws no new noise."""
         return self._observed > 0 and not self._halted and self._accepts_all()
 
     @abstractmethod
@@ -113,14 +107,14 @@ class Session(Stateful, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ConcentrationTest(ABC):
-    """What both tests share; the guarantee and its proof are the module's.
+    """The common part of both tests; the module states and proves their guarantee.
 
     Attributes:
         batch: B, users of one step.
         kernel: of the score; its radius must not exceed that of the estimator that the test protects.
         epsilon: of the test, > 0.
         delta: probability with which an unaligned batch may pass, in (0, 1/2).
-        movement: how far the distance of two users' rows may move in the steps after the replaced user's: twice
+        movement: bound on how far the distance of two users' rows moves in the steps after the replaced user's: twice
             the smoothness times the bound on the models' sup-norm distance; 0 when every step is tested alone.
     """
 
@@ -142,22 +136,22 @@ class ConcentrationTest(ABC):
 
     @property
     def sensitivity(self) -> float:
-        """Delta: how much one user may change any score of an aligned phase."""
+        """The bound Delta on how much one user changes any score of an aligned phase."""
         return max(replacement_bound(self.batch), self.kernel.movement_bound(self.batch, self.movement))
 
     @property
     @abstractmethod
     def margin(self) -> float:
-        """M: the test's noise exceeds it with probability at most delta."""
+        """The margin M, which the test's noise exceeds with probability at most delta."""
 
     @property
     def threshold(self) -> float:
-        """Public score to reach: the unaligned bound, one replacement, and the margin."""
+        """The public score to reach: the unaligned bound, one replacement, and the margin."""
         return self.kernel.unaligned_bound(self.batch) + replacement_bound(self.batch) + self.margin
 
     @property
     def cost(self) -> Cost:
-        """What one run of the test costs."""
+        """The cost of one run of the test."""
         return Cost(pure_epsilon=self.epsilon, failure_delta=self.delta)
 
     @abstractmethod
@@ -165,7 +159,7 @@ class ConcentrationTest(ABC):
         """Start one run of the test, with its own noise."""
 
     def pass_probability(self, scores: ArrayLike, steps: int = 1) -> float:
-        """Exact probability that all steps pass.
+        """Return the exact probability that all steps pass.
 
         Args:
             scores: one score, or (T,) of them, fixed in advance.
@@ -193,12 +187,12 @@ class AboveThreshold(ConcentrationTest):
 
     @property
     def threshold_scale(self) -> float:
-        """Scale of the threshold's Laplace noise."""
+        """The scale of the threshold's Laplace noise."""
         return self.sensitivity / (_THRESHOLD_SHARE * self.epsilon)
 
     @property
     def query_scale(self) -> float:
-        """Scale of each score's Laplace noise."""
+        """The scale of each score's Laplace noise."""
         return 2 * self.sensitivity / ((1 - _THRESHOLD_SHARE) * self.epsilon)
 
     @property
@@ -223,7 +217,7 @@ class AboveThreshold(ConcentrationTest):
         return _AboveThresholdSession(self, noise)
 
     def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
-        """Average over the threshold's noise of the product of the steps' Laplace tails, by Gauss-Legendre.
+        """Average the product of the steps' Laplace tails over the threshold's noise, by Gauss-Legendre.
 
         The integrand is smooth between the kinks at 0 and at the gaps.
         """
@@ -249,7 +243,7 @@ class MinimumScore(ConcentrationTest):
 
     @property
     def scale(self) -> float:
-        """Scale of the Laplace noise."""
+        """The scale of the Laplace noise."""
         return self.sensitivity / self.epsilon
 
     @property
@@ -314,7 +308,7 @@ def minimum_batch(
     at_least: int = MINIMUM_BATCH,
     at_most: int = 10**9,
 ) -> int:
-    """Smallest B at which a phase of fully concentrated users (each score B) passes often enough.
+    """Return the smallest B at which a phase of fully concentrated users (each score B) passes often enough.
 
     By bisection: the result always passes, and is the smallest where passing grows with B. It does for a constant
     movement; a movement that falls with B in jumps may leave a B a few users smaller that passes too.
@@ -341,14 +335,25 @@ def minimum_batch(
         test = test_type(batch=batch, kernel=kernel, epsilon=epsilon, delta=delta, movement=moved)
         return test.pass_probability(batch, steps) >= 1 - failure
 
-    low, high = at_least - 1, at_least
+    smallest = smallest_passing(passes, at_least, at_most)
+    if smallest > at_most:
+        raise BadInput(
+            f"no batch of up to {at_most} users passes the concentration test: raise its epsilon or delta, or "
+            "lower the step size so that scores move less"
+        )
+    return smallest
+
+
+def smallest_passing(passes: Callable[[int], bool], least: int, most: float = math.inf) -> int:
+    """Return the smallest number from ``least`` on that passes, by bisection; one above ``most`` if none up to it does.
+
+    The result always passes, if it is at most ``most``; it is the smallest where passing grows with the number.
+    """
+    low = high = least
     while not passes(high):
         low, high = high, 2 * high
-        if high > at_most:
-            raise BadInput(
-                f"no batch of up to {at_most} users passes the concentration test: raise its epsilon or delta, or "
-                "lower the step size so that scores move less"
-            )
+        if high > most:
+            return high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle) else (middle, high)

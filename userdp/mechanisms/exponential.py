@@ -1,4 +1,4 @@
-"""The exponential mechanism over scores that are given one by one."""
+"""The exponential mechanism over given scores, and a private quantile that uses it on a public grid."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
+from userdp.mechanisms.additive import require_positive
 from userdp.noise import NoiseSource
 
 
@@ -14,12 +15,12 @@ from userdp.noise import NoiseSource
 class ExponentialMechanism:
     """Chooses k with probability proportional to ``exp(epsilon score_k / (2 sensitivity))``.
 
-    *Formal guarantees.* Let some vector of scores, and the scores of its neighbour plus any constant, differ by at most
-    ``sensitivity`` in every entry; the constant may depend on the pair, for the same constant on all scores changes no
-    probability. Then the choice is (epsilon, 0)-DP for that unit and relation (McSherry, Talwar 2007). More precisely,
-    the log-likelihood ratio lies in an interval of length epsilon that the pair fixes, hence ``epsilon^2 / 8``-zCDP,
-    a quarter of what pure privacy alone gives (Cesar, Rogers 2021). Assumption: real-valued Gumbel noise,
-    which `userdp.noise.SecureNoise` is proven as good as; `SeededNoise` is a simulation of it.
+    *Formal guarantees.* Let a vector of scores, and the scores of its neighbour plus any constant, differ by at most
+    ``sensitivity`` in every entry; it may depend on the pair, for one constant on all scores changes no probability.
+    Then the choice is (epsilon, 0)-DP for that unit and relation (McSherry, Talwar 2007). The log-likelihood ratio lies
+    in an interval of length epsilon that the pair fixes, hence ``epsilon^2 / 8``-zCDP, a quarter of what pure privacy
+    alone gives (Cesar, Rogers 2021). Assumption: real-valued Gumbel noise, which `userdp.noise.SecureNoise` is proven
+    to match; `SeededNoise` simulates it.
 
     Utility: with probability ``1 - e^-t`` the score chosen is within ``(2 sensitivity / epsilon) (ln K + t)`` of the
     best of K.
@@ -33,30 +34,63 @@ class ExponentialMechanism:
     epsilon: float
 
     def __post_init__(self) -> None:
-        for name, value in (("sensitivity", self.sensitivity), ("epsilon", self.epsilon)):
-            if not 0 < value < np.inf:
-                raise BadInput(f"{name} = {value}: must be a positive number")
+        require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
 
     @property
     def cost(self) -> Cost:
-        """What one choice costs."""
+        """The cost of one choice."""
         return Cost(pure_epsilon=self.epsilon)
 
     @property
     def rho(self) -> float:
-        """What one choice costs in zero-concentrated differential privacy."""
+        """The cost of one choice in zero-concentrated differential privacy."""
         return self.epsilon**2 / 8
 
     def shortfall(self, choices: int, failure: float) -> float:
-        """How far below the best of ``choices`` scores the chosen one is, but with probability ``failure``."""
+        """Return how far below the best of ``choices`` scores the choice is, but with probability ``failure``."""
         return float(2 * self.sensitivity / self.epsilon * np.log(choices / failure))
 
     def choose(self, scores: NDArray[np.float64], noise: NoiseSource) -> int:
-        """The index chosen of (K,) scores.
+        """Return the index chosen of (K,) scores.
 
         Raises:
             BadInput: the scores hold a NaN or an infinity, or overflow in units of the sensitivity.
         """
         noise.charge(self.cost)
-        with np.errstate(over="ignore"):  # what overflows is refused
+        with np.errstate(over="ignore"):  # the noise source refuses overflows
             return int(noise.choose(scores[None] / self.sensitivity, self.epsilon)[0])
+
+
+def private_quantile(
+    values: NDArray[np.floating], quantile: float, epsilon: float, grid: NDArray[np.floating], noise: NoiseSource
+) -> tuple[float, Cost]:
+    """Return a point of ``grid`` with about ``quantile * n`` of the n values below it, and its cost (Smith 2011).
+
+    Chooses g with probability proportional to ``exp(epsilon u(g) / 2)``, ``u(g) = -|#{values < g} - quantile n|``,
+    sampled by Gumbel noise.
+
+    *Formal guarantees.* (epsilon, 0)-DP for replacing one user, where each user gives ONE value and n and the grid
+    are public: replacing a value changes each count by at most 1 and u by at most 1, so numerator and normaliser
+    each change by at most a factor ``exp(epsilon / 2)`` (McSherry, Talwar 2007).
+
+    Args:
+        values: (n,) one value a user.
+        quantile: in [0, 1].
+        epsilon: > 0.
+        grid: (G,) candidates in rising order, chosen without looking at the data.
+        noise: the source of the Gumbel noise.
+
+    Raises:
+        BadInput: empty or non-finite values or grid, a grid that does not rise, a parameter out of range.
+    """
+    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+        raise BadInput("the values of a private quantile must be one finite number a user, from at least one user")
+    if grid.ndim != 1 or grid.size == 0 or not np.isfinite(grid).all() or np.any(np.diff(grid) <= 0):
+        raise BadInput("the grid of a private quantile must be finite numbers that rise strictly")
+    if not 0 <= quantile <= 1:
+        raise BadInput(f"quantile = {quantile}: must lie in [0, 1]")
+    require_positive(epsilon=epsilon)
+    below = np.searchsorted(np.sort(values), grid, side="left")
+    utility = -np.abs(below - quantile * values.size)
+    chosen = int(noise.choose(utility[None], epsilon)[0])
+    return float(grid[chosen]), Cost(pure_epsilon=epsilon)

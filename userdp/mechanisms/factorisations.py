@@ -1,4 +1,4 @@
-"""Every factorisation of prefix sums by name, and which of them adds the least noise."""
+"""The factorisations of prefix sums by name, and the choice of the one that adds the least noise."""
 
 from typing import Literal
 
@@ -22,24 +22,21 @@ _BY_MEMORY: tuple[FactorisationName, ...] = (
     "banded_inverse",
     "banded_inverse_square_root",
     "square_root",
-)
-"""From the fewest vectors kept to the most, in a long run."""
+)  # From the fewest vectors kept to the most, in a long run.
 
-_EQUAL = 1.001
-"""Errors with a ratio up to this one count as equal."""
+_EQUAL = 1.001  # Errors with a ratio up to this one count as equal.
 
 
 def last_error(name: FactorisationName, rounds: int, separation: int) -> float:
-    """Deviation of the last prefix sum's noise, in units of noise multiplier times what one participation moves."""
+    """Return the deviation of the last prefix sum's noise, over noise multiplier times what one participation moves."""
     factorisation = FACTORISATIONS[name](rounds, separation)
     return factorisation.sensitivity(rounds) * float(factorisation.deviations()[-1])
 
 
 def best_factorisation(rounds: int, separation: int) -> FactorisationName:
-    """The one with the least `last_error`, which follows from public numbers; of equals that which keeps least.
+    """Return the name with the least `last_error`, a public number; of equals the one that keeps the fewest vectors.
 
-    Raises:
-        BadInput: a number below one.
+    Raises `BadInput` for a number below one.
     """
     errors = {name: last_error(name, rounds, separation) for name in _BY_MEMORY}
     return next(name for name in _BY_MEMORY if errors[name] <= _EQUAL * min(errors.values()))

@@ -3,20 +3,17 @@
 Let G be the (T, p) sums of rounds 1..T and A the lower-triangular matrix of ones, so that A G are the prefix sums. For
 a factorisation ``A = B C`` into lower-triangular matrices release ``B (C G + Z) = A G + B Z``, Z independent normal.
 
-*Formal guarantees.* Unit, relation: those for which a participation changes a row of G by a vector of norm at most h;
-a user takes part in rounds P only, at least ``separation`` apart. Round t of ``C G + Z`` is row t of C G with fresh
-noise, and the rounds together move by ``||C D||_F <= h sensitivity`` for every change D of the rows P. That bound
-holds on every path, however later rounds depend on earlier releases, so the whole run is ONE Gaussian mechanism
-(Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1). With k participations,
-``||C D||_F^2 = sum_{i,j in P} <D_i, D_j> <C_i, C_j> <= h^2 sum_{i,j in P} <C_i, C_j>`` as all entries of C are
-non-negative here. `Encoder` gives the rows of C G and `PrefixNoise`, fed with rows of ``C G + Z``, the prefix sums: so
-that C G + Z can come from a Gaussian mechanism that is safe in floating point, all else being post-processing. Fed
-with Z alone it gives the noise of the prefix sums, which is the same in real arithmetic.
+*Formal guarantees.* Unit, relation: those for which a participation changes a row of G by a vector of norm at most h; a
+user takes part in rounds P only, at least ``separation`` apart. Round t of ``C G + Z`` is row t of C G with fresh
+noise, and the rounds together move by ``||C D||_F <= h sensitivity`` for every change D of the rows P. That bound holds
+however later rounds depend on earlier releases, so the whole run is ONE Gaussian mechanism (Denisov, McMahan, Rush,
+Smith, Thakurta 2022, Theorem 2.1). With k participations, ``||C D||_F^2 = sum_{i,j in P} <D_i, D_j> <C_i, C_j> <= h^2
+sum_{i,j in P} <C_i, C_j>`` as all entries of C are non-negative here. An encoder gives the rows of C G, which a
+Gaussian mechanism safe in floating point turns into ``C G + Z``; `noise` turns these rows into prefix sums, by
+post-processing. Fed with Z alone it gives the noise of the prefix sums, which is the same in real arithmetic.
 
-`userdp.mechanisms.toeplitz` has factorisations whose rows are all alike; here is the tree, whose rows are not.
-
-The noise must be that of ``B = A C^{-1}``: were C banded and its own rows used as noise, the matrix
-that meets the data would be ``C^{-1} A``, whose columns are neither short nor banded.
+*Caution.* The noise must be that of ``B = A C^{-1}``: with C banded and its own rows used as noise, the matrix that
+meets the data would be ``C^{-1} A``, whose columns are neither short nor banded.
 """
 
 import math
@@ -32,36 +29,20 @@ from userdp.errors import BadInput
 from userdp.state import Stateful
 
 
-class PrefixNoise(Stateful, ABC):
-    """Turns fresh normal vectors, one a round, into the noise of each prefix sum."""
+class RowMap(Stateful, ABC):
+    """A map of the rows of a matrix, one a round, to those of its product with a lower-triangular matrix."""
 
     @abstractmethod
-    def add(self, fresh: Vector) -> Vector:
-        """(p,) noise of the next prefix sum, row t of B Z, from row t of Z."""
-
-
-class Encoder(Stateful, ABC):
-    """Turns the sums of the rounds into what gets fresh noise: the rows of C G."""
-
-    @abstractmethod
-    def add(self, total: Vector) -> Vector:
-        """(p,) row t of C G, from row t of G."""
+    def add(self, row: Vector) -> Vector:
+        """Return (p,) the next row of the product, from the next row."""
 
 
 @dataclass(frozen=True)
 class Factorisation(ABC):
-    """``A = B C`` for T rounds.
+    """A factorisation ``A = B C`` for T rounds. Raises `BadInput` for a number below one."""
 
-    Attributes:
-        rounds: T.
-        separation: least number of rounds between two participations of a user; T or more for one participation.
-
-    Raises:
-        BadInput: a number below one.
-    """
-
-    rounds: int
-    separation: int
+    rounds: int  # T
+    separation: int  # least rounds between two participations of a user; T or more for one participation
 
     def __post_init__(self) -> None:
         if min(self.rounds, self.separation) < 1:
@@ -69,58 +50,57 @@ class Factorisation(ABC):
 
     @abstractmethod
     def sensitivity(self, rounds: int) -> float:
-        """How far a user can move the first ``rounds`` rounds of C G, in units of h (Frobenius norm)."""
+        """Return how far a user can move the first ``rounds`` rounds of C G, in units of h (Frobenius norm)."""
 
     @abstractmethod
     def deviations(self) -> Vector:
-        """(T,) standard deviation of each prefix sum's noise, in units of that of Z: the norms of B's rows."""
+        """Return the (T,) standard deviation of each prefix sum's noise over that of Z: the norms of B's rows."""
 
     @property
     @abstractmethod
     def recursion(self) -> int:
-        """Roundings that an encoder adds to what it was given for each round since; 0 where a row is one sum."""
+        """The roundings that an encoder adds to its input for each round since; 0 where a row is one sum."""
 
     @abstractmethod
-    def noise(self) -> PrefixNoise:
-        """The noise of a new run."""
+    def noise(self) -> RowMap:
+        """Return the map of ``C G + Z``, or of fresh noise Z alone, to prefix sums for a new run: B, row by row."""
 
     @abstractmethod
-    def encoder(self) -> Encoder:
-        """The rows of C G of a new run."""
+    def encoder(self) -> RowMap:
+        """Return C, row by row, for a new run."""
 
 
 @dataclass(frozen=True)
 class Tree(Factorisation):
-    """Sums over dyadic intervals: the classic baseline (Dwork, Naor, Pitassi, Rothblum 2010; Kairouz et al. 2021).
+    """The sums over dyadic intervals: the classic baseline (Dwork, Naor, Pitassi, Rothblum 2010; Kairouz et al. 2021).
 
-    Row t of C (counted from 1) sums rounds ``t - l + 1 .. t``, with l the largest power of two that divides t;
-    row t of B adds up the intervals that tile ``1 .. t``, one for each binary digit 1 of t: at most
-    ``ceil(log2(T + 1))``.
+    Row t of C (counted from 1) sums rounds ``t - l + 1 .. t``, with l the largest power of two that divides t; row t of
+    B adds up the intervals that tile ``1 .. t``, one for each binary digit 1 of t: at most ``ceil(log2(T + 1))``.
 
     *Formal guarantees.* See the module. A round lies in at most ``ceil(log2(T + 1))`` of these intervals, so that is
     ``sensitivity^2`` for one participation. Several participations meet in the larger intervals; the sensitivity is
-    exact for users who return after EXACTLY ``separation`` rounds (or stay away), as cyclic batches make them.
+    exact for users who return after EXACTLY ``separation`` rounds (or stay away), as in cyclic batches.
     """
 
     def sensitivity(self, rounds: int) -> float:
-        """The largest over the ``separation`` fixed orders."""
+        """See `Factorisation.sensitivity`: the largest over the ``separation`` fixed orders."""
         return _tree_sensitivity(rounds, self.separation)
 
     def deviations(self) -> Vector:
-        """Square roots of the number of binary digits 1."""
+        """See `Factorisation.deviations`: square roots of the number of binary digits 1."""
         return np.sqrt(np.bitwise_count(np.arange(1, self.rounds + 1)).astype(np.float64))
 
     @property
     def recursion(self) -> int:
-        """None: rows are sums."""
+        """See `Factorisation.recursion`: rows are sums."""
         return 0
 
-    def noise(self) -> PrefixNoise:
-        """Keeps one vector for each binary digit."""
+    def noise(self) -> RowMap:
+        """See `Factorisation.noise`; it keeps one vector for each binary digit."""
         return _TreeNoise()
 
-    def encoder(self) -> Encoder:
-        """Keeps the sum of one interval for each binary digit."""
+    def encoder(self) -> RowMap:
+        """See `Factorisation.encoder`; it keeps the sum of one interval for each binary digit."""
         return _TreeEncoder()
 
 
@@ -137,32 +117,31 @@ def _tree_sensitivity(rounds: int, separation: int) -> float:
     return math.sqrt(max(moves))
 
 
-class _TreeNoise(PrefixNoise):
+class _Intervals(Stateful):
     remembered: ClassVar[tuple[str, ...]] = ("_round", "_intervals")
 
     def __init__(self) -> None:
         self._round = 0
         self._intervals: dict[int, Vector] = {}
 
-    def add(self, fresh: Vector) -> Vector:
+    def _begin_round(self) -> int:
+        """Return the level of the largest interval that ends at the new round."""
         self._round += 1
-        level = (self._round & -self._round).bit_length() - 1
+        return (self._round & -self._round).bit_length() - 1
+
+
+class _TreeNoise(_Intervals, RowMap):
+    def add(self, row: Vector) -> Vector:
+        level = self._begin_round()
         self._intervals = {height: noise for height, noise in self._intervals.items() if height > level}
-        self._intervals[level] = fresh
+        self._intervals[level] = row
         return np.asarray(sum(self._intervals.values()))
 
 
-class _TreeEncoder(Encoder):
-    remembered: ClassVar[tuple[str, ...]] = ("_round", "_intervals")
-
-    def __init__(self) -> None:
-        self._round = 0
-        self._intervals: dict[int, Vector] = {}
-
-    def add(self, total: Vector) -> Vector:
-        self._round += 1
-        level = (self._round & -self._round).bit_length() - 1
+class _TreeEncoder(_Intervals, RowMap):
+    def add(self, row: Vector) -> Vector:
+        level = self._begin_round()
         # The intervals below this one tile its rounds but the last.
-        row = total + sum(self._intervals.pop(height) for height in range(level))
+        row = row + sum(self._intervals.pop(height) for height in range(level))
         self._intervals[level] = row
         return row

@@ -1,18 +1,18 @@
 """Factorisations ``A = B C`` of prefix sums in which C is Toeplitz: every round is treated like the one before.
 
 C is given by its first column ``c_0 = 1, c_1, ...``, the coefficients of a power series c(x). Then ``C^{-1}`` has those
-of ``1 / c(x)``, and B the running sums of those. See `userdp.mechanisms.prefix_sums` for what factorisations are for.
+of ``1 / c(x)``, and B the running sums of those.
 
 *Formal guarantees.* Here no c_k is negative, by construction: the worst changes of a user all point the same way, and
 taking part more often never moves less. A user who takes part in rounds ``r, r + b, r + 2b, ...`` moves C G by the
 column ``v = c + (c moved down by b) + (c moved down by 2b) + ...``, moved down by r and cut after T entries; so the
 first order, r = 0, is the worst, and its norm is the exact sensitivity for users who return after EXACTLY b rounds (or
-stay away), as cyclic batches make them. If moreover c never rises it is the worst of ALL patterns P whose rounds are at
-least b apart: ``<C_i, C_j> = sum_s c_s c_{s + j - i}`` over ``s < T - j`` falls with j and with j - i, and the m-th
-round of P is at least ``m b``, further from earlier ones than multiples of b are.
+stay away), as in cyclic batches. If c also never rises, it is the worst of ALL patterns P whose rounds are at least b
+apart: ``<C_i, C_j> = sum_s c_s c_{s + j - i}`` over ``s < T - j`` falls with j and with j - i, and the m-th round of P
+is at least ``m b``, further from earlier ones than multiples of b are.
 
-What is searched follows the last digits of a machine's arithmetic. So encoders remember the terms of C that they began
-with: a run that goes on elsewhere releases rows of ONE matrix.
+Optimised coefficients vary with the last digits of a machine's arithmetic. So encoders remember their terms of C: a run
+resumed elsewhere releases rows of ONE matrix.
 """
 
 from abc import abstractmethod
@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from userdp.arrays.types import Array, Vector
-from userdp.mechanisms.prefix_sums import Encoder, Factorisation, PrefixNoise
+from userdp.mechanisms.prefix_sums import Factorisation, RowMap
 from userdp.mechanisms.toeplitz_search import (
     Buffers,
     best_bands,
@@ -46,31 +46,27 @@ class Toeplitz(Factorisation):
     @property
     @abstractmethod
     def column(self) -> Vector:
-        """(T,) c: the first column of C."""
+        """The (T,) first column c of C."""
 
     @property
     @abstractmethod
     def inverse_column(self) -> Vector:
-        """(T,) the first column of ``C^{-1}``."""
+        """The (T,) first column of ``C^{-1}``."""
 
     @abstractmethod
-    def encoder(self) -> Encoder:
-        """C, row by row."""
-
-    @abstractmethod
-    def decoder(self) -> Encoder:
-        """``C^{-1}``, row by row."""
+    def decoder(self) -> RowMap:
+        """Return ``C^{-1}``, row by row."""
 
     def sensitivity(self, rounds: int) -> float:
-        """The norm of v, cut after so many rounds."""
+        """See `Factorisation.sensitivity`: the norm of v, cut after so many rounds."""
         return float(np.linalg.norm(column_sum(self.column[:rounds], self.separation)))
 
     def deviations(self) -> Vector:
-        """B is Toeplitz too: running sums of the coefficients of ``C^{-1}``."""
+        """See `Factorisation.deviations`: B's coefficients are running sums of those of ``C^{-1}``."""
         return np.asarray(np.sqrt(np.cumsum(np.cumsum(self.inverse_column) ** 2)))
 
-    def noise(self) -> PrefixNoise:
-        """The running sum of ``C^{-1} Z``."""
+    def noise(self) -> RowMap:
+        """See `Factorisation.noise`: the running sum of ``C^{-1} Z``."""
         return _Summed(self.decoder())
 
 
@@ -79,134 +75,108 @@ class Banded(Toeplitz):
     """C has few diagonals, no more than participations are apart.
 
     *Formal guarantees.* See the module. Columns at least ``separation >= bands`` apart share no row, so the squared
-    norms of a user's columns add up; they fall from one column to the next, so the sensitivity is that of all
-    patterns, also where c rises. Memory: bands vectors.
+    norms of a user's columns add up; they fall from one column to the next, so the sensitivity is that of all patterns,
+    also where c rises. Memory: bands vectors.
     """
+
+    inverse: ClassVar[bool] = False
+    """True if ``C^{-1}`` has few diagonals, not C."""
 
     @property
     @abstractmethod
     def coefficients(self) -> Vector:
-        """(bands,) of C: 1, then numbers between 0 and 1."""
+        """The (bands,) coefficients of C: 1, then numbers between 0 and 1."""
+
+    def _column(self, inverse: bool) -> Vector:
+        return (reciprocal if inverse else padded)(self.coefficients, self.rounds)
 
     @property
     def column(self) -> Vector:
-        """The coefficients, then zeros."""
-        return padded(self.coefficients, self.rounds)
+        """See `Toeplitz.column`."""
+        return self._column(self.inverse)
 
     @property
     def inverse_column(self) -> Vector:
-        """By division of power series."""
-        return reciprocal(self.coefficients, self.rounds)
+        """See `Toeplitz.inverse_column`."""
+        return self._column(not self.inverse)
 
     @property
     def recursion(self) -> int:
-        """None: rows are sums."""
-        return 0
+        """See `Factorisation.recursion`: rows are sums, or have a product and a sum for each band."""
+        return 2 * len(self.coefficients) if self.inverse else 0
 
-    def encoder(self) -> Encoder:
-        """By the definition of C."""
-        return _Moving(self.coefficients)
+    def encoder(self) -> RowMap:
+        """See `Factorisation.encoder`."""
+        return (_Recursive if self.inverse else _Moving)(self.coefficients)
 
-    def decoder(self) -> Encoder:
-        """``w_t = z_t - sum_{0 < k < bands} c_k w_{t-k}``."""
-        return _Recursive(self.coefficients)
+    def decoder(self) -> RowMap:
+        """See `Toeplitz.decoder`."""
+        return (_Moving if self.inverse else _Recursive)(self.coefficients)
 
 
 @dataclass(frozen=True)
 class SquareRoot(Banded):
     """C the square root of A, cut to ``bands = min(T, separation)`` diagonals (one participation: not cut at all).
 
-    ``c_0 = 1, c_k = c_{k-1} (2k - 1) / (2k)``, the coefficients of ``(1 - x)^{-1/2}``, and ``c_k = 0`` for
-    k >= bands (Fichtenberger, Henzinger, Upadhyay 2023; bands Choquette-Choo et al. 2023; Kalinin, Lampert 2024).
+    ``c_0 = 1, c_k = c_{k-1} (2k - 1) / (2k)``, the coefficients of ``(1 - x)^{-1/2}``, and ``c_k = 0`` for k >= bands
+    (Fichtenberger, Henzinger, Upadhyay 2023; bands Choquette-Choo et al. 2023; Kalinin, Lampert 2024).
 
-    *Formal guarantees.* See `Banded`. Where users take part once it keeps a whole run's vectors.
+    *Formal guarantees.* See `Banded`. For one participation it keeps a whole run's vectors.
     """
 
     @property
     def coefficients(self) -> Vector:
-        """Those of the square root."""
+        """See `Banded.coefficients`."""
         return square_root(min(self.rounds, self.separation))
 
 
 @dataclass(frozen=True)
 class OptimisedBanded(Banded):
-    """At most 64 diagonals that are optimised for the last prefix sum (Choquette-Choo et al. 2023, arXiv 2306.08153).
+    """At most 64 diagonals, optimised for the last prefix sum (Choquette-Choo et al. 2023, arXiv 2306.08153).
 
-    *Formal guarantees.* See `Banded`, whatever was optimised.
+    *Formal guarantees.* See `Banded`, for any result of the optimisation.
     """
 
     @property
     def coefficients(self) -> Vector:
-        """Those found."""
+        """See `Banded.coefficients`."""
         return np.array(best_diagonals(self.rounds, self.separation))
 
 
 @dataclass(frozen=True)
-class InverseBanded(Toeplitz):
-    """``C^{-1}`` has few diagonals: ``1 / c(x) = 1 - w(x)`` with weights ``w_k >= 0`` of sum at most 1.
-
-    *Formal guarantees.* See the module: ``c_t = sum_{k>0} w_k c_{t-k}`` is neither negative nor above 1. Memory: bands
-    vectors.
-    """
-
-    @property
-    @abstractmethod
-    def coefficients(self) -> Vector:
-        """(bands,) of ``C^{-1}``: 1, then the negative weights."""
-
-    @property
-    def column(self) -> Vector:
-        """By division of power series."""
-        return reciprocal(self.coefficients, self.rounds)
-
-    @property
-    def inverse_column(self) -> Vector:
-        """The coefficients, then zeros."""
-        return padded(self.coefficients, self.rounds)
-
-    @property
-    def recursion(self) -> int:
-        """A product and a sum for each band."""
-        return 2 * len(self.coefficients)
-
-    def encoder(self) -> Encoder:
-        """``y_t = g_t + sum_{0 < k < bands} w_k y_{t-k}``."""
-        return _Recursive(self.coefficients)
-
-    def decoder(self) -> Encoder:
-        """By the definition of ``C^{-1}``."""
-        return _Moving(self.coefficients)
-
-
-@dataclass(frozen=True)
-class BandedInverseSquareRoot(InverseBanded):
+class BandedInverseSquareRoot(Banded):
     """The inverse of the square root of A, cut to the number of diagonals that has the least error.
 
     With ``r_0 = 1, r_k = r_{k-1} (2k - 3) / (2k)``, the coefficients of ``(1 - x)^{1/2}``, and ``r_k = 0`` for
     k >= bands (Kalinin, McKenna, Upadhyay, Lampert 2025, arXiv 2505.12128). Bands are a power of two, or T.
 
-    *Formal guarantees.* See the module; ``w_k = -r_k``. c falls, so the sensitivity is that of all patterns: for
-    t < bands it is the column of the square root, later ``c_t - c_{t-1}`` is a sum of earlier differences with weights
-    w_k.
+    *Formal guarantees.* See the module: ``1 / c(x) = 1 - w(x)`` with weights ``w_k = -r_k >= 0`` of sum at most 1, so
+    ``c_t = sum_{k>0} w_k c_{t-k}`` is neither negative nor above 1. c falls, so the sensitivity is that of all
+    patterns: for t < bands it is the column of the square root, later ``c_t - c_{t-1}`` is a sum of earlier differences
+    with weights w_k. Memory: bands vectors.
     """
+
+    inverse: ClassVar[bool] = True
 
     @property
     def coefficients(self) -> Vector:
-        """Those of the square root."""
+        """The (bands,) coefficients of ``C^{-1}``: 1, then the negative weights."""
         return np.array(best_bands(self.rounds, self.separation))
 
 
 @dataclass(frozen=True)
-class BandedInverse(InverseBanded):
-    """At most 64 diagonals whose weights are optimised for the last prefix sum (as in arXiv 2505.12128).
+class BandedInverse(Banded):
+    """At most 64 diagonals of ``C^{-1}``, optimised for the last prefix sum (as in arXiv 2505.12128).
 
-    *Formal guarantees.* See `InverseBanded`, whatever was optimised. c may rise, so the sensitivity is that of fixed
-    orders.
+    *Formal guarantees.* See `BandedInverseSquareRoot`, for any weights ``w_k >= 0`` of sum at most 1 that the
+    optimisation returns. But c may rise, so the sensitivity is that of fixed orders.
     """
+
+    inverse: ClassVar[bool] = True
 
     @property
     def coefficients(self) -> Vector:
-        """Those found."""
+        """See `BandedInverseSquareRoot.coefficients`."""
         return np.array(best_inverse(self.rounds, self.separation))
 
 
@@ -216,9 +186,9 @@ class Buffered(Toeplitz):
 
     Optimised for the last prefix sum (McMahan, Xu, Zhang 2024, arXiv 2408.08868; Dvijotham et al. 2024).
 
-    *Formal guarantees.* See the module, whatever was optimised: a_j is positive, their sum at most 1, and l_j lies
-    between 0 and 1, so c never rises. ``C^{-1}`` is of the same form with other terms. Memory: four vectors, however
-    long the run.
+    *Formal guarantees.* See the module, for any result of the optimisation: a_j is positive, their sum at most 1, and
+    l_j lies between 0 and 1, so c never rises. ``C^{-1}`` is of the same form with other terms. Memory: four vectors,
+    however long the run.
     """
 
     @property
@@ -228,33 +198,33 @@ class Buffered(Toeplitz):
 
     @property
     def column(self) -> Vector:
-        """By the definition of C."""
+        """See `Toeplitz.column`."""
         return self.buffers.column(self.rounds)
 
     @property
     def inverse_column(self) -> Vector:
-        """By the terms of ``C^{-1}``."""
+        """See `Toeplitz.inverse_column`."""
         return self.buffers.inverse_column(self.rounds)
 
     @property
     def recursion(self) -> int:
-        """A product and a sum for each buffer and for its decay."""
+        """See `Factorisation.recursion`: a product and a sum for each buffer and for its decay."""
         return 2 * len(self.buffers.decays) + 2
 
-    def encoder(self) -> Encoder:
-        """``y_t = g_t + sum_j a_j s_j``, then ``s_j <- l_j s_j + g_t``."""
+    def encoder(self) -> RowMap:
+        """See `Factorisation.encoder`: ``y_t = g_t + sum_j a_j s_j``, then ``s_j <- l_j s_j + g_t``."""
         return _Buffered(self.buffers)
 
-    def decoder(self) -> Encoder:
-        """``w_t = z_t - sum_j a_j s_j``, then ``s_j <- l_j s_j + w_t``."""
+    def decoder(self) -> RowMap:
+        """See `Toeplitz.decoder`: ``w_t = z_t - sum_j a_j s_j``, then ``s_j <- l_j s_j + w_t``."""
         return _Unbuffered(self.buffers)
 
 
-class _Summed(PrefixNoise):
+class _Summed(RowMap):
     remembered: ClassVar[tuple[str, ...]] = ("_total",)
     parts: ClassVar[tuple[str, ...]] = ("_decoder",)
 
-    def __init__(self, decoder: Encoder) -> None:
+    def __init__(self, decoder: RowMap) -> None:
         self._decoder = decoder
         self._total: Vector | float = 0.0
 
@@ -263,7 +233,7 @@ class _Summed(PrefixNoise):
         return self._total
 
 
-class _Moving(Encoder):
+class _Moving(RowMap):
     """The Toeplitz matrix of few coefficients."""
 
     remembered: ClassVar[tuple[str, ...]] = ("_past", "_coefficients")
@@ -281,15 +251,11 @@ class _Moving(Encoder):
         return row
 
 
-class _Recursive(Encoder):
+class _Recursive(_Moving):
     """The inverse of the Toeplitz matrix of few coefficients, the first of them 1."""
 
-    remembered: ClassVar[tuple[str, ...]] = ("_past", "_coefficients")
-    added: ClassVar[tuple[str, ...]] = ("_coefficients",)
-
     def __init__(self, coefficients: Vector) -> None:
-        self._coefficients = coefficients[1:]
-        self._past: list[Vector] = []
+        super().__init__(coefficients[1:])
 
     def add(self, total: Vector) -> Vector:
         row = total.copy()
@@ -299,12 +265,7 @@ class _Recursive(Encoder):
         return row
 
 
-def _started(kept: Array | None, decays: Vector, like: Vector) -> Array:
-    """(buffers, p) what is kept; zeros before the first round."""
-    return np.zeros((len(decays), len(like))) if kept is None else kept
-
-
-class _Buffered(Encoder):
+class _Buffered(RowMap):
     remembered: ClassVar[tuple[str, ...]] = ("_kept", "_scales", "_decays")
     added: ClassVar[tuple[str, ...]] = ("_scales", "_decays")
 
@@ -312,23 +273,22 @@ class _Buffered(Encoder):
         self._scales, self._decays = buffers.scales, buffers.decays
         self._kept: Array | None = None
 
+    def _sums(self, like: Vector) -> Array:
+        """Return the (buffers, p) sums s_j; zeros before the first round."""
+        return np.zeros((len(self._decays), len(like))) if self._kept is None else self._kept
+
     def add(self, total: Vector) -> Vector:
-        kept = _started(self._kept, self._decays, total)
+        kept = self._sums(total)
         row = total + self._scales @ kept
         self._kept = self._decays[:, None] * kept + total
         return np.asarray(row)
 
 
-class _Unbuffered(Encoder):
-    remembered: ClassVar[tuple[str, ...]] = ("_kept", "_scales", "_decays")
-    added: ClassVar[tuple[str, ...]] = ("_scales", "_decays")
-
-    def __init__(self, buffers: Buffers) -> None:
-        self._scales, self._decays = buffers.scales, buffers.decays
-        self._kept: Array | None = None
+class _Unbuffered(_Buffered):
+    """The inverse of `_Buffered`."""
 
     def add(self, total: Vector) -> Vector:
-        kept = _started(self._kept, self._decays, total)
+        kept = self._sums(total)
         row = np.asarray(total - self._scales @ kept)
         self._kept = self._decays[:, None] * kept + row
         return row

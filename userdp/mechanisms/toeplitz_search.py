@@ -1,7 +1,7 @@
 """Coefficients of Toeplitz factorisations, found from public numbers alone: rounds and separation.
 
-What is minimised is the deviation of the last prefix sum's noise at a fixed privacy: the norm of B's last row times
-how far a user moves C G. Privacy rests on none of it, since sensitivities are computed from the coefficients found.
+The search minimises the deviation of the last prefix sum's noise at a fixed privacy: the norm of B's last row times how
+far a user moves C G. Privacy does not rest on it, since sensitivities are computed from the resulting coefficients.
 """
 
 from collections.abc import Callable
@@ -13,33 +13,24 @@ import scipy
 
 from userdp.arrays.types import Array, Vector
 
-_MOST_BANDS = 64
-"""Of an optimised matrix or inverse: as many vectors are kept."""
-
+_MOST_BANDS = 64  # Of an optimised matrix or inverse: as many vectors are kept.
 _BUFFERS = 4
-
-_ITERATIONS = 300
-"""Of L-BFGS at most."""
+_ITERATIONS = 300  # The most of L-BFGS.
 
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """A Toeplitz matrix of first column ``1, sum_j a_j, sum_j a_j l_j, sum_j a_j l_j^2, ...``.
+    """A Toeplitz matrix of first column ``1, sum_j a_j, sum_j a_j l_j, sum_j a_j l_j^2, ...``."""
 
-    Attributes:
-        scales: a, positive, of sum at most 1.
-        decays: l, between 0 and 1.
-    """
-
-    scales: Vector
-    decays: Vector
+    scales: Vector  # a, positive, of sum at most 1
+    decays: Vector  # l, between 0 and 1
 
     def column(self, rounds: int) -> Vector:
-        """(rounds,) by its definition."""
+        """Return (rounds,) the first column."""
         return np.append(1.0, self.scales @ _powers(self.decays, rounds - 1))
 
     def inverse_column(self, rounds: int) -> Vector:
-        """(rounds,) of the inverse matrix.
+        """Return (rounds,) the first column of the inverse matrix.
 
         The inverse keeps ``s <- (diag(l) - 1 a') s + z``, a matrix that scaling by the roots of a makes symmetric. With
         its eigenvalues m_j, and the squares b_j of the roots' coordinates, the column is 1 and
@@ -51,12 +42,11 @@ class Buffers:
 
 
 def _powers(bases: Vector, count: int) -> Array:
-    """(bases, count) powers 0, 1, 2, ..."""
     return np.asarray(bases[:, None] ** np.arange(count))
 
 
 def column_sum(column: Vector, separation: int) -> Vector:
-    """(T,) the column added to itself moved down by ``separation``, by twice that, ..."""
+    """Return (T,) the column added to itself moved down by ``separation``, by twice that, ..."""
     apart = max(1, min(separation, len(column)))
     padded = np.pad(column, (0, -len(column) % apart))
     return padded.reshape(-1, apart).cumsum(axis=0).ravel()[: len(column)]
@@ -70,49 +60,49 @@ def _spread_back(slopes: Vector, separation: int) -> Vector:
 
 
 def _log_error(column: Vector, inverse_column: Vector, separation: int) -> float:
-    """Logarithm of the variance of the last sum's noise."""
+    """Return the logarithm of the variance of the last sum's noise."""
     moved, row = column_sum(column, separation), np.cumsum(inverse_column)
     return float(np.log(moved @ moved) + np.log(row @ row))
 
 
 def _slopes(column: Vector, inverse_column: Vector, separation: int) -> tuple[Vector, Vector]:
-    """Of `_log_error`, by each of the two columns."""
+    """Return the slopes of `_log_error` by each of the two columns."""
     moved, row = column_sum(column, separation), np.cumsum(inverse_column)
     by_inverse = np.cumsum((2 * row / (row @ row))[::-1])[::-1]
     return _spread_back(2 * moved / (moved @ moved), separation), by_inverse
 
 
 def reciprocal(coefficients: Vector, rounds: int) -> Vector:
-    """(rounds,) coefficients of one over the power series, whose first is 1."""
+    """Return (rounds,) coefficients of one over the power series, whose first is 1."""
     return np.asarray(scipy.signal.lfilter([1.0], coefficients, padded(np.ones(1), rounds)))
 
 
 def padded(coefficients: Vector, rounds: int) -> Vector:
-    """(rounds,) the coefficients, then zeros."""
+    """Return (rounds,) the coefficients, then zeros."""
     return np.pad(coefficients, (0, rounds - len(coefficients)))
 
 
 def _through(slopes: Vector, series: Vector, bands: int) -> Vector:
-    """(bands - 1,) slopes by coefficients 1, 2, ... of what ``series`` is one over: it changes by its square."""
+    """Return (bands - 1,) slopes by coefficients 1, 2, ... of one over ``series``: it changes by its square."""
     squared = scipy.signal.fftconvolve(series, series)[: len(series)]
     return -np.array([slopes[k:] @ squared[:-k] for k in range(1, bands)])
 
 
 def _square_root_weights(bands: int) -> Vector:
-    """(bands - 1,) those of ``(1 - x)^{1/2} = 1 - w(x)``."""
+    """Return the (bands - 1,) weights of ``(1 - x)^{1/2} = 1 - w(x)``."""
     k = np.arange(2, bands, dtype=np.float64)
     return np.cumprod(np.append(0.5, (2 * k - 3) / (2 * k)))[: bands - 1]
 
 
 def square_root(bands: int) -> Vector:
-    """(bands,) coefficients of ``(1 - x)^{-1/2}``."""
+    """Return (bands,) coefficients of ``(1 - x)^{-1/2}``."""
     k = np.arange(1, bands, dtype=np.float64)
     return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
 
 
 @lru_cache(maxsize=64)
 def best_bands(rounds: int, separation: int) -> tuple[float, ...]:
-    """The inverse of the square root, cut to the number of bands, a power of two or ``rounds``, of least error."""
+    """Return the inverse of the square root, cut to the bands of least error, a power of two or ``rounds``."""
 
     def error(bands: int) -> float:
         coefficients = np.append(1.0, -_square_root_weights(bands))
@@ -124,9 +114,9 @@ def best_bands(rounds: int, separation: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)
 def best_diagonals(rounds: int, separation: int) -> tuple[float, ...]:
-    """Coefficients of C, between 0 and 1, with at most as many bands as participations are apart, and 64.
+    """Return coefficients of C, between 0 and 1, with at most as many bands as participations are apart, and 64.
 
-    They are logistic functions of what is searched; the search starts from the square root's.
+    They are logistic functions of the search variables; the search starts from the square root's.
     """
     start = square_root(min(rounds, separation, _MOST_BANDS))[1:]
 
@@ -143,7 +133,7 @@ def best_diagonals(rounds: int, separation: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)
 def best_inverse(rounds: int, separation: int) -> tuple[float, ...]:
-    """Coefficients of ``1 - w(x)``, of at most 64 bands, with weights that are positive and sum to less than 1.
+    """Return coefficients of ``1 - w(x)``, of at most 64 bands, with weights that are positive and sum to less than 1.
 
     Weights are shares ``e^(t_k) / (1 + sum_k e^(t_k))``; the search starts from the square root's.
     """
@@ -162,7 +152,7 @@ def best_inverse(rounds: int, separation: int) -> tuple[float, ...]:
 
 
 def _searched(error: Callable[[Vector], tuple[float, Vector]], start: Vector) -> Vector:
-    """Where the error is least, from its values and slopes; the start where there is nothing to search."""
+    """Minimise the error from its values and slopes; return the start if it is empty."""
     if not start.size:
         return start
     found = scipy.optimize.minimize(error, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
@@ -170,13 +160,13 @@ def _searched(error: Callable[[Vector], tuple[float, Vector]], start: Vector) ->
 
 
 def _shares(logits: Vector) -> Vector:
-    """(k,) positive numbers whose sum is less than 1."""
+    """Return (k,) positive numbers whose sum is less than 1."""
     return np.asarray(scipy.special.softmax(np.append(logits, 0.0))[:-1])
 
 
 @lru_cache(maxsize=64)
 def best_buffers(rounds: int, separation: int) -> Buffers:
-    """Four buffers; the search starts from decays that forget within a few rounds, within all of them, and between."""
+    """Return four buffers; the search starts from decays that forget within a few rounds, within all, and between."""
 
     def buffers(found: Vector) -> Buffers:
         return Buffers(_shares(found[_BUFFERS:]), scipy.special.expit(found[:_BUFFERS]))

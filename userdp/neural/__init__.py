@@ -1,1 +1,1 @@
-"""Torch modules as losses: what samples look like to them, many users at once, local training. Imports torch."""
+"""Torch modules as losses: per-user gradients, groups of users that fit the memory, and faster layers."""

@@ -1,7 +1,7 @@
-"""Random numbers of a module: from a stream of each user's own, never from generators that others draw from.
+"""Random numbers of a module, drawn from each user's own stream and never from generators that others use.
 
-Modules draw from generators that a whole process shares, torch's above all. Within `own_randomness` these start where
-a key says, and afterwards they are where they were, so nothing outside moves with what a module draws.
+Modules draw from generators that a whole process shares, above all torch's. Within `own_randomness` these start from a
+key, and afterwards they are put back, so that a module's draws change nothing outside.
 """
 
 import random
@@ -19,7 +19,7 @@ from userdp.data.block import Block
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:
-    """The generators of torch that all code of this process shares, on the processor and the device."""
+    """Return torch's generators that all code of this process shares, on the processor and the device."""
     if device.type != "cuda":
         return [torch.default_generator]
     torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -28,7 +28,7 @@ def _generators(device: torch.device) -> list[torch.Generator]:
 
 
 def torch_state(device: torch.device) -> list[Tensor]:
-    """Where torch's generators are; it differs once something was drawn."""
+    """Return the state of torch's generators, which changes with every draw."""
     return [generator.get_state() for generator in _generators(device)]
 
 
@@ -39,7 +39,7 @@ def set_torch_state(device: torch.device, states: list[Tensor]) -> None:
 
 
 def drawn_from(device: torch.device) -> tuple[Any, ...]:
-    """Where the generators of torch, numpy and Python are, to be compared."""
+    """Return the states of the generators of torch, numpy and Python, for comparison."""
     states = b"".join(state.numpy().tobytes() for state in torch_state(device))
     name, words, *places = np.random.get_state()  # noqa: NPY002
     return states, name, np.asarray(words).tobytes(), places, random.getstate()
@@ -47,7 +47,7 @@ def drawn_from(device: torch.device) -> tuple[Any, ...]:
 
 @contextmanager
 def own_randomness(device: torch.device, key: bytes = b"") -> Iterator[None]:
-    """Within it the shared generators of torch, numpy and Python start from a key; afterwards they are as before."""
+    """Start the shared generators of torch, numpy and Python from a key, and put them back after the block."""
     states, numbers, others = torch_state(device), np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
     seed_from(device, key)
     try:
@@ -63,15 +63,15 @@ def seed_from(device: torch.device, key: bytes) -> None:
     words = np.frombuffer(blake2b(key, digest_size=16).digest(), dtype=np.uint32)
     for generator in _generators(device):
         generator.manual_seed(int(words[0]) << 32 | int(words[1]))
-    np.random.seed(words)  # noqa: NPY002  (somebody's module may draw from it)
+    np.random.seed(words)  # noqa: NPY002  (modules may draw from it)
     random.seed(words.tobytes())
 
 
 def coins(seed: int, models: Array, block: Block) -> list[bytes]:
-    """(U,) keys of users' streams: each from the seed, the user's model (U, p) and that user's samples alone.
+    """Return (U,) keys of users' streams: each from the seed, the user's model (U, p) and that user's samples alone.
 
-    Not from the user's number, nor from a sample's: those of others move if somebody leaves, and with them the coins.
-    Every round has another model, and so other coins.
+    User and sample numbers do not enter: if a user leaves, those of others move, and their coins would too. Every round
+    has another model, and so other coins.
     """
     rows = models[:1] if models.strides[0] == 0 else models
     asked = [blake2b(np.ascontiguousarray(row, dtype=np.float64).data).digest() for row in rows]

@@ -1,8 +1,8 @@
-"""What a module holds: its tensors and attributes, also inside lists, dictionaries and objects.
+"""The contents of a module: its tensors and attributes, also inside lists, dictionaries and objects.
 
-Two copies of a module are compared by value (`described`); one copy with itself, a moment later, by the identity of
-what it holds (`Marks`), which takes a few microseconds. Not seen is what a module keeps outside of itself: in globals,
-in class attributes or in the closure of a function.
+Two copies of a module are compared by value (`described`); one copy with itself, a moment later, by the identity of its
+contents (`Marks`), which takes a few microseconds. Contents outside the module are not seen: globals, class attributes
+and closures of functions.
 """
 
 import logging
@@ -24,27 +24,22 @@ from torch import Tensor, nn
 _BY_REPR = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _BY_NAME = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, logging.Logger)
 _NO_HOLDERS = (*_BY_NAME, Tensor, np.ndarray, random.Random)
-_MUTABLE = (np.ndarray, random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-"""Leaves that change without another object in their place."""
-_WEIGHTS_AGAIN = frozenset({"_flat_weights", "_flat_weight_refs"})
-"""Lists of its parameters that a recurrent layer of torch makes anew whenever one is put in another's place."""
-_UNNAMED = frozenset({"_parameters", "_buffers", "_modules"})
-"""Steps of a path that its reader need not see."""
+_MUTABLE = (np.ndarray, random.Random, np.random.Generator, np.random.RandomState, torch.Generator)  # in place
+_REBUILT = frozenset({"_flat_weights", "_flat_weight_refs"})  # Torch rebuilds these lists when a parameter is replaced.
+_UNNAMED = frozenset({"_parameters", "_buffers", "_modules"})  # Steps of a path that its reader need not see.
 
-
-Path = tuple[str, ...]
-"""Where something is: names of attributes, keys and places, from the outside in."""
+Path = tuple[str, ...]  # Names of attributes, keys and positions, from the outside in.
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
     found = {} if isinstance(thing, _NO_HOLDERS) else getattr(thing, "__dict__", {})
     if isinstance(thing, nn.RNNBase):
-        return {name: value for name, value in found.items() if name not in _WEIGHTS_AGAIN}
+        return {name: value for name, value in found.items() if name not in _REBUILT}
     return found if isinstance(found, dict) else {}
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What a thing holds, by name; nothing of a leaf."""
+    """Yield the parts of a thing by name; none of a leaf."""
     if isinstance(thing, partial):
         yield from (("func", thing.func), ("args", thing.args), ("keywords", thing.keywords))
     elif isinstance(thing, dict):
@@ -55,7 +50,7 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _walk(root: Any) -> Iterator[tuple[Path, Any]]:
-    """Everything in ``root`` by its path; what is there twice twice, but what it holds once."""
+    """Yield everything in ``root`` by its path: a thing at two paths twice, but its parts once."""
     seen, waiting = dict[int, Any](), list[tuple[Path, Any]]([((), root)])
     while waiting:
         path, thing = waiting.pop()
@@ -66,7 +61,7 @@ def _walk(root: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _value(thing: Any) -> Any:  # noqa: PLR0911  (one line a kind)
-    """What two copies of a thing have in common, bit for bit; of a holder its kind and size."""
+    """Return a value that two equal things share, bit for bit; of a holder its kind and size."""
     if isinstance(thing, Tensor):
         return str(thing.dtype), tuple(thing.shape), _bits(thing)
     if isinstance(thing, np.ndarray):
@@ -90,7 +85,7 @@ def _value(thing: Any) -> Any:  # noqa: PLR0911  (one line a kind)
 
 
 def _bits(tensor: Tensor) -> bytes | str:
-    """A digest of a tensor's bytes; of one that is not laid out as an array, what it prints."""
+    """Digest a tensor's bytes; return the printed form of one that is not laid out as an array."""
     try:
         plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return blake2b(plain.view(torch.uint8).numpy().tobytes() if len(plain) else b"").digest()
@@ -99,20 +94,19 @@ def _bits(tensor: Tensor) -> bytes | str:
 
 
 def _pickled(thing: Any) -> bytes | None:
-    """The bytes of a thing that says nothing else of itself, such as an iterator; None if it has none."""
     try:
         return pickle.dumps(thing)
-    except Exception:  # whatever somebody's object raises
+    except Exception:  # any error of the object
         return None
 
 
 def described(root: Any) -> dict[Path, Any]:
-    """Everything that ``root`` holds, by where it is."""
+    """Describe all contents of ``root``, by path."""
     return {path: _value(thing) for path, thing in _walk(root)}
 
 
 def difference(one: dict[Path, Any], other: dict[Path, Any]) -> str | None:
-    """A name, as people know it, of something that is not the same in both; None if all is. The longest says most."""
+    """Return the name of something that differs, None if nothing does; the longest path is the most specific."""
     absent = object()
     paths = [path for path in {**one, **other} if one.get(path, absent) != other.get(path, absent)]
     deepest = max(paths, key=lambda path: (len(path), path), default=None)
@@ -120,7 +114,7 @@ def difference(one: dict[Path, Any], other: dict[Path, Any]) -> str | None:
 
 
 class Marks:
-    """What ``root`` held: object by object, and how often each tensor had been written to."""
+    """The contents of ``root`` at one moment: object by object, and each tensor's count of writes."""
 
     def __init__(self, root: Any) -> None:
         self._holders: list[Any] = []
@@ -161,7 +155,7 @@ class Marks:
         return [tensor._version for tensor in self._tensors]
 
     def hold(self) -> bool:
-        """Whether all of it is still there, and nothing else."""
+        """Return whether the contents are still the same, and nothing was added."""
         return (
             self._sizes == [*map(len, self._holders)]
             and all(map(operator.is_, self._held, self._read()))

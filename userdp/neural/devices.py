@@ -1,4 +1,4 @@
-"""Where modules are computed: found in the process that computes, and made to give the same numbers everywhere."""
+"""Devices for modules: found in the computing process, and set to give the same numbers everywhere."""
 
 import ctypes
 import time
@@ -13,18 +13,12 @@ from userdp.problems.devices import Device
 
 DEVICES = ("auto", "cpu", "cuda")
 
-_TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3
-"""What glibc's mallopt calls them."""
-_KEPT, _MAPPED = 512 * 2**20, 32 * 2**20
-"""Free bytes that are kept, and those of the largest piece that is; it takes no larger one."""
+_TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3  # Numbers of glibc's mallopt parameters.
+_KEPT, _MAPPED = 512 * 2**20, 32 * 2**20  # Free bytes to keep, and the largest piece to keep: glibc's limit.
 
 
 def found(device: Device) -> torch.device:
-    """The device in this process: of several GPUs the first one that it may see.
-
-    Raises:
-        BadInput: a GPU is asked for, and torch finds none.
-    """
+    """Return the first GPU visible to this process, or the processor; `BadInput` if a required GPU is missing."""
     there = torch.cuda.is_available()
     if device == "cuda" and not there:
         raise BadInput(
@@ -36,10 +30,10 @@ def found(device: Device) -> torch.device:
 
 @cache
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, up to half a gibibyte, to use it again; where its allocator can be told to.
+    """Let this process keep freed memory, up to half a gibibyte, for reuse, if its allocator supports that.
 
-    What is computed of one user after the other is of about one size. glibc gives it back to the operating system each
-    time, and asks for it again page by page, which can take much of the time of many users computed at once.
+    Users computed one after the other need about the same memory. glibc would return it to the operating system each
+    time and get it back page by page, which can take much of the time of many users computed at once.
     """
     try:
         tell = ctypes.CDLL(None).mallopt
@@ -51,10 +45,10 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def computing(device: torch.device) -> Iterator[None]:
-    """One thread on the processor, as many as before afterwards; on a GPU full float32, by routines that repeat.
+    """Compute with one thread on the processor; on a GPU in full float32, by deterministic routines.
 
-    Convolutions of a GPU would round their inputs to ten bits by default. Attention goes without its shortcut, which
-    has no gradients for many users at once.
+    Convolutions of a GPU would round their inputs to ten bits by default. Attention's shortcut is off, because it has
+    no gradients for many users at once.
     """
     if device.type == "cpu":
         keep_freed_memory()
@@ -73,7 +67,7 @@ def computing(device: torch.device) -> Iterator[None]:
 
 
 def seconds(device: torch.device) -> float:
-    """A clock of what has been computed: the processor's own time; a GPU's, which works on alone, by waiting for it."""
+    """Read a clock of computing: the processor's own time, or that of a GPU after waiting for its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()

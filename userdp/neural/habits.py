@@ -1,6 +1,6 @@
-"""What a module does beside computing each sample by itself, found on made-up samples before any data are read.
+"""Habits of a module beyond computing each sample by itself, found on made-up samples before any data are read.
 
-Why it matters: `userdp.neural.isolation`.
+Their importance for privacy: `userdp.neural.isolation`.
 """
 
 from collections.abc import Callable
@@ -19,30 +19,22 @@ from userdp.neural.contents import Marks, described, difference
 from userdp.neural.isolation import Pair
 from userdp.neural.samples import Samples
 
-PROCESSOR = torch.device("cpu")
-"""Where modules are tried."""
-MADE_UP = _FEW, _MORE = 3, 5
-"""Samples of two made-up users."""
+PROCESSOR = torch.device("cpu")  # The device of trials.
+MADE_UP = _FEW, _MORE = 3, 5  # Samples of two made-up users.
+# Differences that rounding may cause in calls of other sizes, relative to each result, and to the largest.
 _ALIKE, _ALIKE_TO_ALL = 1e-3, 1e-6
-"""What results of a sample may differ by in calls of other sizes, which round otherwise: relative to each, and to the
-largest."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """What a module does beside computing each sample by itself.
-
-    Attributes:
-        draws: it draws random numbers.
-        mixes: what it computes of a sample moves with other samples of the same call.
-    """
+    """The habits of a module: it draws random numbers; it mixes samples, so that they change each other's results."""
 
     draws: bool
     mixes: bool
 
     @property
     def apart(self) -> bool:
-        """Whether a call must hold samples of one user alone."""
+        """True if a call must hold samples of one user alone."""
         return self.draws or self.mixes
 
     def __str__(self) -> str:
@@ -52,26 +44,16 @@ class Habits:
 
 
 Compute = Callable[[Pair, Block, Tensor, bool], list[Tensor]]
-"""From samples, their weights, and whether at another model than the first, to what leaves the module: a gradient of
-the weighted sum of losses, or numbers of each sample."""
+"""The module's results on samples with weights, at the first model or another one: a gradient, or numbers a sample."""
 
 
 def habits(make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_sample: bool) -> Habits:
-    """What a module does, from a trial on made-up users A, B, A, B of unequal sizes, one that fails among them.
+    """Find a module's habits by a trial on made-up users A, B, A, B of unequal sizes, one that fails among them.
 
-    To be called within `userdp.neural.chance.own_randomness`.
-
-    What it makes of A must not move with who came before, and what it holds must not move with anybody's numbers. A
-    table that is made once, or grows to the largest size, is welcome: it does neither.
-
-    Args:
-        make: makes a copy of the module as the factory made it.
-        samples: what it sees.
-        compute: what is computed.
-        by_sample: whether that is numbers of each sample, rather than one gradient.
-
-    Raises:
-        BadInput: the module needs to carry something from one computation to the next.
+    Call it within `userdp.neural.chance.own_randomness`. ``make`` makes a copy of the module as the factory made it.
+    ``by_sample`` says that results are numbers of each sample, rather than one gradient. Results for A must not depend
+    on earlier users, and the module's contents must not depend on anybody's numbers, else `BadInput`. A table that is
+    made once, or grows to the largest size, is fine.
     """
     trial = _Trial(make, samples, compute)
     first, more, other, others = map(trial.user, (_FEW, _MORE, _FEW, _MORE), range(4))
@@ -95,59 +77,53 @@ def habits(make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_s
     return Habits(trial.drew, not trial.drew and trial.mixes(pair, first, by_sample))
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return str(error).partition("\n")[0]
+
+
 def _carries(what: str) -> str:
     return (
-        f"problem.module carries something from one computation to the next ({what}), which would tell one user's data "
+        f"problem.module carries something from one computation to the next ({what}), which would leak one user's data "
         "to the next: compute it anew in forward; if a layer does so in training mode alone, call eval() on that layer "
         "in the factory"
     )
 
 
 def _same(one: list[Tensor], other: list[Tensor]) -> bool:
-    """Whether all bits are."""
+    """Compare bit for bit."""
     return [each.cpu().numpy().tobytes() for each in one] == [each.cpu().numpy().tobytes() for each in other]
 
 
 class _Trial:
-    """Made-up users of a module.
-
-    Attributes:
-        drew: whether random numbers were drawn so far.
-    """
+    """Made-up users of a module; ``drew`` says whether it drew random numbers so far."""
 
     def __init__(self, make: Callable[[], Pair], samples: Samples, compute: Compute) -> None:
         self._samples, self._compute, self.drew, self._any_numbers = samples, compute, False, True
         try:
             self.run(make(), self.user(_MORE, 1))
-        except BadInput:  # it takes some numbers alone; that it takes zeros was tried before
+        except BadInput:  # it takes certain numbers only; zeros were tried before
             self._any_numbers = False
 
     def user(self, count: int, seed: int) -> Block:
-        """A made-up user."""
         return self._samples.made_up(count, seed) if self._any_numbers else self._samples.blank(count)
 
-    @staticmethod
-    def _weights(count: int) -> Tensor:
-        return torch.full((count,), 1 / count, dtype=torch.float64)
-
     def run(self, pair: Pair, block: Block, weights: Tensor | None = None, *, elsewhere: bool = False) -> list[Tensor]:
-        """What is computed of a block, with coins of its own.
-
-        Raises:
-            BadInput: the module fails.
-        """
+        """Compute a block with its own coins; `BadInput` if the module fails."""
+        if weights is None:
+            weights = torch.full((block.samples,), 1 / block.samples, dtype=torch.float64)
         seed_from(PROCESSOR, repr((block.samples, elsewhere)).encode())
         before = drawn_from(PROCESSOR)
         try:
-            return self._compute(pair, block, self._weights(block.samples) if weights is None else weights, elsewhere)
-        except Exception as error:  # whatever somebody's module raises
-            said = str(error).partition("\n")[0]
-            raise BadInput(f"problem.module fails on made-up samples: {type(error).__name__}: {said}") from error
+            return self._compute(pair, block, weights, elsewhere)
+        except Exception as error:  # any error of the module
+            said = f"{type(error).__name__}: {first_line(error)}"
+            raise BadInput(f"problem.module fails on made-up samples: {said}") from error
         finally:
             self.drew |= drawn_from(PROCESSOR) != before
 
     def fail(self, pair: Pair, block: Block) -> None:
-        """Have the module compute what raises in most, and is not finite in others."""
+        """Have the module compute samples that raise in most modules, and are not finite in others."""
         inputs, _ = self._samples.tensors(block, np.arange(block.samples))
         with torch.no_grad():
             for broken in (inputs[..., :0], inputs * torch.nan if inputs.is_floating_point() else inputs[:0]):
@@ -155,7 +131,7 @@ class _Trial:
                     pair.module(broken)
 
     def mixes(self, pair: Pair, own: Block, by_sample: bool) -> bool:
-        """Whether what is computed of ``own`` moves with samples before and behind it in the same call."""
+        """Return whether the results of ``own`` change with samples before and behind it in the same call."""
         count, found = own.samples, []
         try:
             for seed in (10, 20):
@@ -179,7 +155,6 @@ def _near(one: Tensor, other: Tensor, *, rtol: float, atol: float) -> bool:
 
 
 def _joined(*blocks: Block) -> Block:
-    """The samples of several users as those of one."""
     features = np.concatenate([block.dense_features for block in blocks])
     targets = [block.targets for block in blocks if block.targets is not None]
     return Block(features, np.array([0, len(features)]), np.concatenate(targets) if targets else None)

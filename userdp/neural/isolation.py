@@ -1,30 +1,25 @@
-"""Users of a module kept apart: nothing that the module does for one user moves what it does for another.
+"""Users of a module kept apart: no user's computation changes another's.
 
 A module is anybody's code. From one call to the next it can keep something (a buffer, an attribute), draw from random
-generators that the whole process shares, and mix the samples of a batch. So:
-
-- `Copies` hands out a copy of the module that is, before each user, what it was before the first one.
-- A module that draws gets random numbers from a stream of each user's own (`userdp.neural.chance`).
-- `userdp.neural.habits` finds, on made-up samples, what a module does, and refuses one that needs to carry something
-  on. A module that draws or mixes is computed user by user.
+generators that the whole process shares, and mix the samples of a batch. So `userdp.neural.habits` tries it on made-up
+samples, and refuses one that needs to carry something on.
 
 Formal guarantees:
     Unit: a user; for gradients of single samples, a sample. Claim: a row (a gradient, an update, losses) is a function
     of the problem's seed, the model and that user's samples alone, up to rounding. So replacing a user changes that
-    user's row and no other, and a clip at C bounds the change of a sum by 2C; of adding or removing one by C.
-    Proof: (1) State. Before each user, `Copies.fresh` compares the copy with what it was. If anything differs, also
-    after a user whose computation raised, a new copy takes its place. Parameters are handed in as a copy of the user's
-    own. (2) Chance. The key of a user's stream is a digest of seed, model and that user's samples, and the generators
-    of the process are put back afterwards. Coins are public and part of the row's function: a clip bounds the row
-    whatever they are, and no noise of a mechanism comes from them, so secure noise loses nothing. (3) Batches. Users
-    share a call only if what is computed of a sample moves with no other sample of the call: on made-up samples bit
-    for bit, and with the size of the call by rounding alone. Under `torch.func.vmap` a user shares a call with
-    padding, which repeats a sample of its own at weight zero. Losses of several users for which the copy changed are
-    computed again, user by user.
-    Assumptions, about what the module does for some data only and never on made-up samples: it keeps things in itself
-    (not in globals, files or closures), and changes them by setting attributes, by methods of lists and dictionaries,
-    or by torch's in-place operations; it draws from torch's generators, not from those of numpy and Python; it does not
-    mix samples.
+    user's row and no other, and a clip at C bounds the change of a sum by 2C; of adding or removing one by C. Proof:
+    (1) State. Before each user, `Copies.fresh` compares the copy with its initial state. If anything differs, also
+    after a user whose computation raised, a new copy takes its place. Parameters are passed as the user's own copy. (2)
+    Chance. A module that draws gets each user's own stream (`userdp.neural.chance`), keyed by a digest of seed, model
+    and that user's samples; the generators of the process are put back afterwards. Coins are public and part of the
+    row's function: a clip bounds the row for all coins, and no noise of a mechanism comes from them, so secure noise
+    loses nothing. (3) Batches. Users share a call only if a sample's result does not change with other samples of the
+    call: on made-up samples bit for bit, and with the size of the call by rounding alone. Under `torch.func.vmap` a
+    user shares a call with padding, which repeats one of its own samples at weight zero. Losses of several users that
+    changed the copy are computed again, user by user. Assumptions, about behaviour for some data that never shows on
+    made-up samples: the module keeps things in itself (not in globals, files or closures), and changes them by setting
+    attributes, by methods of lists and dictionaries, or by torch's in-place operations; it draws from torch's
+    generators, not from those of numpy and Python; it does not mix samples.
 """
 
 import copy
@@ -43,22 +38,16 @@ from userdp.neural.losses import SampleLoss
 
 @dataclass(eq=False)
 class Pair:
-    """A module and its loss, which are copied and compared as one.
-
-    Attributes:
-        module: the module.
-        loss: from its outputs and targets to losses; an object of somebody's own may hold something, too.
-    """
+    """A module and its loss, copied and compared as one; a loss object may keep something, too."""
 
     module: nn.Module
     loss: SampleLoss
 
 
 def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of a module, each layer in the mode that the factory left it in; normalisation keeps its statistics.
+    """Copy a module, each layer in the mode that the factory left it in; normalisation keeps its statistics.
 
-    Raises:
-        BadInput: batch normalisation by the statistics of the batch, or a module that cannot be copied.
+    Raises `BadInput` for batch normalisation by the statistics of the batch, or a module that cannot be copied.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:
@@ -69,7 +58,7 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
             )
     try:
         own = copy.deepcopy(module)
-    except Exception as error:  # whatever somebody's module raises
+    except Exception as error:  # any error of the module
         raise BadInput(
             f"problem.module cannot be copied ({type(error).__name__}): keep no results of computations, open files or "
             "locks in its attributes"
@@ -81,11 +70,9 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class Copies:
-    """Copies of a module, each of which is used as long as it is what it was.
+    """Copies of a module, each used until it changes.
 
-    Args:
-        make: makes a copy.
-        warm: computes made-up samples on a new one, so that a table that is made once is not made for each user.
+    ``make`` makes a copy. ``warm`` computes made-up samples on it, so that a table made once is not made for each user.
     """
 
     def __init__(self, make: Callable[[], Pair], warm: Callable[[Pair], object]) -> None:
@@ -94,19 +81,19 @@ class Copies:
 
     @property
     def now(self) -> Pair:
-        """The copy, whatever it has computed."""
+        """The present copy, changed or not."""
         return self.fresh() if self._now is None else self._now[0]
 
     @property
     def unchanged(self) -> bool:
-        """Whether the copy is as it was before anybody's samples were computed."""
+        """True if the copy is the same as before anybody's samples were computed."""
         return self._now is not None and self._now[1].hold()
 
     def fresh(self) -> Pair:
-        """The copy, which is as it was before anybody's samples were computed."""
+        """Return a copy that is the same as before anybody's samples were computed."""
         if self._now is None or not self.unchanged:
             pair = self._make()
-            with suppress(Exception):  # whatever somebody's module raises, it raises again for users
+            with suppress(Exception):  # any error of the module shows again with users
                 self._warm(pair)
             self._now = pair, Marks(pair)
         return self._now[0]

@@ -1,4 +1,4 @@
-"""Losses of a module's outputs, one number for each thing predicted, and what is measured of them."""
+"""Losses of a module's outputs, one number for each prediction, and the metrics derived from them."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -11,11 +11,8 @@ from userdp.errors import BadInput
 from userdp.problems.base import NEXT_TO_NOTHING
 
 LossName = Literal["cross_entropy", "mse", "bce_with_logits"]
-SampleLoss = Callable[[Tensor, Tensor], Tensor]
-"""From outputs and targets to losses: one a sample; of sequences one a step."""
-
-CLASSES = frozenset({"cross_entropy"})
-"""Losses whose targets are classes 0..C-1, with an output for each."""
+SampleLoss = Callable[[Tensor, Tensor], Tensor]  # Outputs, targets -> losses: one a sample; for sequences one a step.
+CLASSES = frozenset({"cross_entropy"})  # Losses with targets in classes 0..C-1 and an output for each.
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -33,19 +30,11 @@ def _bce_with_logits(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(scores, targets.to(scores.dtype), reduction="none")
 
 
-LOSSES: Mapping[str, SampleLoss] = {
-    "cross_entropy": _cross_entropy,
-    "mse": _mse,
-    "bce_with_logits": _bce_with_logits,
-}
+LOSSES: Mapping[str, SampleLoss] = {"cross_entropy": _cross_entropy, "mse": _mse, "bce_with_logits": _bce_with_logits}
 
 
 def loss_of(loss: str | SampleLoss) -> tuple[str, SampleLoss]:
-    """Its name ("custom" for a function of one's own) and the loss.
-
-    Raises:
-        BadInput: there is no loss of that name.
-    """
+    """Return the loss and its name, "custom" for the user's own function; `BadInput` refuses an unknown name."""
     if not isinstance(loss, str):
         return "custom", loss
     if loss not in LOSSES:
@@ -53,22 +42,17 @@ def loss_of(loss: str | SampleLoss) -> tuple[str, SampleLoss]:
     return loss, LOSSES[loss]
 
 
-def right(name: str, outputs: Tensor, targets: Tensor) -> Tensor | None:
-    """Whether each prediction is the target's class; None of losses that predict none."""
+def measures(name: str, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Compute each prediction's "accuracy" of classes, or "squared_error" of numbers, averaged over outputs."""
     if name in CLASSES:
-        return outputs.argmax(-1) == targets
+        return {"accuracy": outputs.argmax(-1) == targets}
     if name == "bce_with_logits":
-        return (outputs.reshape(targets.shape) > 0) == (targets > 0.5)
-    return None
+        return {"accuracy": (outputs.reshape(targets.shape) > 0) == (targets > 0.5)}
+    return {"squared_error": _mse(outputs, targets)} if name == "mse" else {}
 
 
-def errors(name: str, outputs: Tensor, targets: Tensor) -> Tensor | None:
-    """The squared error of each prediction of numbers, on average over outputs; None of losses that predict classes."""
-    return _mse(outputs, targets) if name == "mse" else None
-
-
-def saying(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
-    """Outputs that say the same of all things: ``mean`` (k,), of classes their shares; None of a loss of one's own."""
+def constant_outputs(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
+    """Return constant outputs: ``mean`` (k,), for classes their shares; None for the user's own loss."""
     if name == "custom":
         return None
     if name == "mse":
@@ -78,12 +62,8 @@ def saying(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
     return scores.expand(len(targets), -1)
 
 
-def told(name: str, outputs: Tensor) -> dict[str, Tensor]:
-    """Predictions of things (S, ...): classes and probabilities, or the one output.
-
-    Raises:
-        BadInput: targets are numbers, and outputs several.
-    """
+def predictions(name: str, outputs: Tensor) -> dict[str, Tensor]:
+    """Return predictions of outputs (S, ...): classes and probabilities, or the one output; `BadInput` for several."""
     if name in CLASSES:
         shares = {f"probability.{k}": share for k, share in enumerate(outputs.softmax(1).T)}
         return {"prediction": outputs.argmax(1), **shares}

@@ -1,4 +1,4 @@
-"""The module as its factory made it: what is copied from it, and what is tried on made-up samples."""
+"""The module as its factory made it: its copies, and its trials on made-up samples."""
 
 import copy
 import math
@@ -14,104 +14,80 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.neural.chance import own_randomness
 from userdp.neural.devices import computing
-from userdp.neural.habits import MADE_UP, PROCESSOR, Habits, habits
+from userdp.neural.habits import MADE_UP, PROCESSOR, Habits, first_line, habits
 from userdp.neural.isolation import Copies, Pair, as_trained
-from userdp.neural.kernels.switch import Kernels, Kind
-from userdp.neural.kernels.way_back import with_way_back
+from userdp.neural.kernels.layers import Kernels, Kind, with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.parameters import Parameters
 from userdp.neural.samples import Samples
 
 
 class Original:
-    """A module and its loss, of which nothing but copies is ever computed.
+    """A module and its loss; only copies are computed.
 
-    Args:
-        module: as the factory made it.
-        loss: from outputs and targets to losses.
-        samples: what the module sees of a block.
-        dtype: of its numbers.
+    Raises `BadInput` for a module that cannot be copied, has no trainable parameter, or normalises by the batch.
 
     Attributes:
-        module: a copy of it, whose layers are in the mode in which users are computed.
-        parameters: its trainable ones.
-        dimension: p.
-        in_training: what it does where gradients are computed; known after `try_out`.
-        in_evaluation: what it does where it is measured or predicts, all of it in evaluation mode.
-
-    Raises:
-        BadInput: a module that cannot be copied, has no trainable parameter, or normalises by the batch.
+        module: a copy with its layers in the mode for computing users.
+        parameters: the trainable ones.
+        in_training: the habits in computing gradients; known after `try_out`.
+        in_evaluation: the habits in metrics and predictions, all in evaluation mode.
     """
 
     in_training: Habits
     in_evaluation: Habits
 
     def __init__(self, module: nn.Module, loss: SampleLoss, samples: Samples, dtype: torch.dtype) -> None:
-        self._loss, self._samples, self._dtype = loss, samples, dtype
+        self._loss, self._samples, self.dtype = loss, samples, dtype
         self.module = as_trained(module, dtype)
         self.parameters = Parameters(self.module)
         self.module.requires_grad_(False)
-        self.dimension = len(self.parameters.initial)
 
     @property
     def draws(self) -> bool:
-        """Whether it draws random numbers anywhere."""
+        """True if the module draws random numbers anywhere."""
         return self.in_training.draws or self.in_evaluation.draws
 
-    # Copies -----------------------------------------------------------------------------------------------------------
-
     def copy(self, kind: Kind = with_way_back, device: torch.device = PROCESSOR, *, still: bool = False) -> Pair:
-        """A copy, in evaluation mode if it is to be ``still``."""
+        """Make a copy, in evaluation mode if ``still``."""
         module, loss = copy.deepcopy((self.module, self._loss))
         return Pair(kind(module.eval() if still else module).to(device), loss)
 
     def copies(self, kind: Kind, device: torch.device, *, still: bool = False) -> Copies:
-        """Copies that are, before each user, what they were before the first."""
+        """Make copies that are the same before each user as before the first."""
         return Copies(partial(self.copy, kind, device, still=still), self._warm)
 
     def _warm(self, pair: Pair) -> None:
-        """Compute samples of the sizes of `userdp.neural.habits.habits`, so that tables made once are there."""
+        """Compute samples of the sizes in `userdp.neural.habits.habits`, to make tables that are made once."""
         device = next(pair.module.parameters()).device
         for size in MADE_UP:
             inputs, targets = self._samples.tensors(self._samples.made_up(size, 0), np.arange(size))
             with torch.no_grad():
                 self._samples.losses(pair.loss, pair.module(inputs.to(device)), targets.to(device))
 
-    # What is computed -------------------------------------------------------------------------------------------------
-
     def outputs(self, pair: Pair, model: Tensor, inputs: Tensor) -> Tensor:
-        """Outputs of a copy at a model (p,)."""
+        """Compute outputs of a copy at a model (p,)."""
         return functional_call(pair.module, self.parameters.named(model), (inputs,))  # type: ignore[no-any-return]
 
     def loss(self, pair: Pair, model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """The weighted sum of losses of a copy at a model (p,)."""
+        """Compute the weighted sum of losses of a copy at a model (p,)."""
         return (self._samples.losses(pair.loss, self.outputs(pair, model, inputs), targets) * weights).sum()
 
     def sum_of_losses(self, pair: Pair, models: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """The sum of G users' losses at models (G, p) of their own, whose gradient by a user's model is that user's."""
+        """Sum G users' losses at their own models (G, p); its gradient by a user's model is that user's."""
         if len(models) == 1:
             return self.loss(pair, models[0], inputs[0], targets[0], weights[0])
-
-        def own(model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            return self.loss(pair, model, inputs, targets, weights)
-
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention know one user at a time
-            return vmap(own)(models, inputs, targets, weights).sum()
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention compute one user at a time
+            return vmap(partial(self.loss, pair))(models, inputs, targets, weights).sum()
 
     def tried(self, block: Block) -> tuple[Tensor, Tensor]:
-        """Outputs (N, ...) and targets (N, ...) of all samples by the module as it was made; on the processor."""
+        """Compute outputs (N, ...) and targets (N, ...) of all samples by the module itself; on the processor."""
         inputs, targets = self._samples.tensors(block, np.arange(block.samples))
         with torch.no_grad(), own_randomness(PROCESSOR):
             return self.copy(still=True).module(inputs), targets
 
-    # Trials -----------------------------------------------------------------------------------------------------------
-
     def probe(self, kind: Kind, device: torch.device) -> int:
-        """Numbers that the module returns of a thing predicted, after a trial on two samples.
-
-        Raises:
-            BadInput: module and loss do not fit; with what the module itself said.
-        """
+        """Count the numbers in one prediction, by a trial on two samples; `BadInput` if module and loss do not fit."""
         samples, pair = self._samples, self.copy(kind, device, still=True)
         inputs, targets = (each.to(device) for each in samples.tensors(samples.corners(), np.arange(2)))
         fits = f"problem.module does not fit {samples.columns} columns and {samples.loss}"
@@ -122,72 +98,61 @@ class Original:
                 outputs = pair.module(inputs)
                 losses = samples.losses(pair.loss, outputs, targets)
                 looks_ahead = device.type == "cpu" and samples.looks_ahead(pair.module)
-        except Exception as error:  # whatever somebody's module raises
-            raise BadInput(
-                f"{fits}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            ) from error
+        except Exception as error:  # any error of the module
+            raise BadInput(f"{fits}: {type(error).__name__}: {first_line(error)}") from error
         if losses.shape != (2,):
             raise BadInput(
                 f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
             )
         if looks_ahead:
             raise BadInput(
-                "problem.module looks ahead: what it returns for a step of a window changes with later steps, which it "
-                "is to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"
+                "problem.module looks ahead: its result for a step of a window changes with later steps, which it is "
+                "to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"
             )
         return int(outputs.numel()) // int(samples.per_sample(samples.blank(2)).sum())
 
     def try_out(self) -> None:
-        """Find what the module does beside computing each sample by itself.
-
-        Raises:
-            BadInput: it carries something from one user to the next.
-        """
+        """Find the module's habits; `BadInput` if it carries something from one user to the next."""
         with computing(PROCESSOR), own_randomness(PROCESSOR):
             self.in_training = habits(self.copy, self._samples, self._gradient, by_sample=False)
             still = partial(self.copy, still=True)
             self.in_evaluation = habits(still, self._samples, self._measured, by_sample=True)
 
     def agree(self, plain: Kind, own: Kind) -> bool:
-        """Whether own layers give a module's gradients, by a trial on two samples, on the processor."""
+        """Return whether own layers give a module's gradients, by a trial on two samples, on the processor."""
         if self.in_training.draws:  # own layers draw nothing
             return False
         block, weights = self._samples.corners(), torch.ones(2)
         try:
             with computing(PROCESSOR):
                 wanted, found = (self._gradient(self.copy(kind), block, weights, False)[1] for kind in (plain, own))
-        except Exception:  # whatever somebody's module raises
+        except Exception:  # any error of the module
             return False
-        scale = float(wanted.abs().max())  # not finite where made-up samples are none that the loss can take
+        scale = float(wanted.abs().max())  # not finite if the loss cannot take made-up samples
         return math.isfinite(scale) and torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * scale)
 
     def check_together(self, kind: Kind, kernels: Kernels) -> None:
-        """See that two users can be computed at once, by a trial on the processor.
-
-        Raises:
-            BadInput: they cannot; with what the module itself said.
-        """
+        """Refuse (`BadInput`) a module that fails a trial of two users at once, on the processor."""
         refused = "problem.execution = 'grouped': the module"
         if self.in_training.apart:
             raise BadInput(
                 f"{refused} {self.in_training}, so its users are computed one after the other; use 'auto' or 'loop'"
             )
         model, *samples = self._made_up(self._samples.corners(), False)
-        inputs, targets, weights = (torch.stack([each, each]) for each in (*samples, torch.ones(2, dtype=self._dtype)))
+        inputs, targets, weights = (torch.stack([each, each]) for each in (*samples, torch.ones(2, dtype=self.dtype)))
         models = model.expand(2, -1).clone().requires_grad_()
         try:
             with computing(PROCESSOR), own_randomness(PROCESSOR):
                 torch.autograd.grad(self.sum_of_losses(self.copy(kind), models, inputs, targets, weights), models)
-        except Exception as error:  # whatever somebody's module raises
-            said = str(error).partition("\n")[0]
-            other = "" if kernels == "own" else ", or problem.kernels = 'own', which computes nn.GRU and nn.LSTM so"
+        except Exception as error:  # any error of the module
+            other = "" if kernels == "own" else ", or problem.kernels = 'own', which can do so for nn.GRU and nn.LSTM"
+            said = f"{type(error).__name__}: {first_line(error)}"
             raise BadInput(
-                f"{refused} cannot be computed for several users at once ({type(error).__name__}: {said}); "
-                f"use 'auto' or 'loop'{other}"
+                f"{refused} cannot be computed for several users at once ({said}); use 'auto' or 'loop'{other}"
             ) from error
 
     def bytes_of_a_sample(self) -> int:
-        """What the module keeps of a sample for the way back, beside what it keeps of parameters."""
+        """Measure the bytes that the backward pass keeps of a sample, beside those of parameters."""
         sizes, pair = [], self.copy()
         for count in (1, 2):
             kept: dict[int, int] = {}
@@ -197,7 +162,7 @@ class Original:
                 return tensor
 
             model, inputs, targets = self._made_up(self._samples.blank(count), False)
-            weights = torch.full((count,), 1 / count, dtype=self._dtype)
+            weights = torch.full((count,), 1 / count, dtype=self.dtype)
             hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
             with computing(PROCESSOR), own_randomness(PROCESSOR), hooks:
                 loss = self.loss(pair, model.requires_grad_(), inputs, targets, weights)
@@ -206,19 +171,19 @@ class Original:
         return max(sizes[1] - sizes[0], 1)
 
     def _made_up(self, block: Block, elsewhere: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """The initial model, or one near it, and inputs and targets of a block, all of them nobody else's."""
+        """Return the initial model, or one near it, and fresh inputs and targets of a block."""
         inputs, targets = self._samples.tensors(block, np.arange(block.samples))
-        model = torch.as_tensor(self.parameters.initial).to(self._dtype, copy=True)
+        model = torch.as_tensor(self.parameters.initial).to(self.dtype, copy=True)
         return (1.1 * model + 0.01 if elsewhere else model), inputs.clone(), targets.clone()
 
     def _gradient(self, pair: Pair, block: Block, weights: Tensor, elsewhere: bool) -> list[Tensor]:
-        """The weighted sum of losses, and its gradient."""
+        """Return the weighted sum of losses, and its gradient."""
         model, inputs, targets = self._made_up(block, elsewhere)
-        loss = self.loss(pair, model.requires_grad_(), inputs, targets, weights.to(self._dtype))
+        loss = self.loss(pair, model.requires_grad_(), inputs, targets, weights.to(self.dtype))
         return [loss.detach(), torch.autograd.grad(loss, model)[0]]
 
     def _measured(self, pair: Pair, block: Block, weights: Tensor, elsewhere: bool) -> list[Tensor]:
-        """Outputs and losses of each sample."""
+        """Return outputs and losses of each sample."""
         model, inputs, targets = self._made_up(block, elsewhere)
         with torch.no_grad():
             outputs = self.outputs(pair, model, inputs)

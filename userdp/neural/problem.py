@@ -1,7 +1,8 @@
-"""Any torch module with a loss: no certificate, so only strategies that need none will take it."""
+"""Any torch module with a loss: no certificate, so only strategies that need none accept it."""
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, cast
 
@@ -18,12 +19,12 @@ from userdp.neural.chance import own_randomness
 from userdp.neural.devices import DEVICES
 from userdp.neural.engine import Engine
 from userdp.neural.habits import PROCESSOR
-from userdp.neural.kernels.switch import LAYERS, Kernels
-from userdp.neural.losses import CLASSES, LossName, SampleLoss, errors, loss_of, right, saying, told
+from userdp.neural.kernels.layers import LAYERS, Kernels
+from userdp.neural.losses import CLASSES, LossName, SampleLoss, constant_outputs, loss_of, measures, predictions
 from userdp.neural.model import Model
+from userdp.neural.parameters import read_state
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
-from userdp.neural.states import read_state
 from userdp.neural.tuner import Choice, Execution
 from userdp.nodes.local_training import LocalTraining
 from userdp.problems.base import Box, Certificate, Problem
@@ -31,62 +32,53 @@ from userdp.problems.bounds import count
 from userdp.problems.devices import Device
 from userdp.problems.segments import user_averages, user_shares
 
-Metric = Callable[[Tensor, Tensor], Tensor]
-"""From outputs and targets of the things predicted to one number each."""
+Metric = Callable[[Tensor, Tensor], Tensor]  # Outputs, targets of the predictions -> one number each.
 
 
 class TorchProblem(Problem):
     """The loss of a torch module as a function of its trainable parameters, flattened in the module's order.
 
     Args:
-        module_factory: makes the module, from samples to outputs; no arguments. Must be picklable for engines that run
-            in other processes. It sees (N, columns) numbers; (N, *input_shape); (N, columns) whole numbers where
-            columns are codes; or of sequences what `userdp.neural.samples.Windows` says.
-        loss: "cross_entropy" (targets are classes 0..C-1), "mse" (the mean over outputs), "bce_with_logits" (targets
-            in [0, 1]), or a callable from (outputs, targets) to (N,) losses, of sequences (N, L).
-        columns: feature columns of a sample; of sequences they follow.
+        module_factory: makes the module, from samples to outputs; no arguments, picklable. The module gets (N, columns)
+            numbers; (N, *input_shape); (N, columns) whole numbers for codes; or the tensors of
+            `userdp.neural.samples.Windows` for sequences.
+        loss: "cross_entropy" (targets are classes 0..C-1), "mse" (the mean over outputs), "bce_with_logits" (targets in
+            [0, 1]), or a callable from (outputs, targets) to (N,) losses, for sequences (N, L).
+        columns: feature columns of a sample; ``sequence`` determines its own.
         has_targets: False for reconstruction: the features are their own targets.
         seed: of the initial parameters, and of random numbers that the module draws.
         precision: "single" computes in float32, so results depend on how users are grouped in blocks to about 1e-6
             relative; "double" to 1e-9 at about twice the time.
-        levels: codes of each column, where columns are codes.
-        sequence: steps and codes, where samples are windows of a sequence.
-        input_shape: what a sample's columns are shaped to.
-        metrics: further measures by name.
-        execution: "loop" computes one user after the other, "grouped" several at once, "auto" what is faster as
-            measured on made-up users. A module that draws random numbers, or mixes the samples of a batch, is computed
-            one user after the other.
-        kernels: "own" computes embeddings, nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, where
+        levels: the number of codes of each column, if columns are codes.
+        sequence: steps and codes, if samples are windows of a sequence.
+        input_shape: the shape of a sample's columns.
+        metrics: further metrics by name.
+        execution: "loop" computes one user after the other, "grouped" several at once, "auto" the faster way on made-up
+            users of ``typical_samples`` samples. A module that draws random numbers, or mixes samples, needs the loop.
+        kernels: "own" computes embeddings, nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, if
             that gives the module's gradients and, with "auto", is faster; "torch" computes the module as it is by
-            torch.func. Torch alone computes no nn.GRU, nn.LSTM or nn.RNN for several users at once: with "auto" such
-            users are computed one after the other, and "grouped" is refused.
-        typical_samples: of a user, for that measurement.
+            torch.func, which computes nn.GRU, nn.LSTM and nn.RNN for one user at a time only.
         memory: mebibytes that gradients may take at once.
-        device: "cpu", "cuda" (an NVIDIA GPU), or "auto": that where torch finds one. Looked for in the process that
-            computes, when it first does. A GPU gives the same numbers as a processor to about 1e-4 in float32, and
-            repeats itself to rounding, for some of its sums have no order. Module, loss and metrics of one's own must
-            make their tensors on the device of what they are given; metrics are given theirs on the processor.
+        device: "cpu", "cuda" (an NVIDIA GPU), or "auto": a GPU if the computing process finds one. A GPU gives the
+            processor's numbers to about 1e-4 in float32, and repeats itself to rounding, since some of its sums have no
+            fixed order. Your own module and loss must make their tensors on the device of their inputs; metrics get
+            theirs on the processor.
 
-    Attributes:
-        engine: computes gradients and outputs.
-
-    Users train in the mode in which the factory leaves each layer: dropout draws, with random numbers of its own for
-    each user and model. Batch normalisation keeps the statistics that the factory gave it. Losses, metrics and
-    predictions are computed in evaluation mode. Parameters, buffers and attributes are, before each user, what they
-    were before the first one; a module that needs to carry something on is refused before any data are read.
+    Users train in the mode in which the factory leaves each layer: dropout draws from each user's and model's own
+    random numbers, and batch normalisation keeps the factory's statistics. Losses, metrics and predictions are computed
+    in evaluation mode. Parameters, buffers and attributes are the same before each user as before the first one; a
+    module that needs to carry something on is refused before any data are read.
 
     Formal guarantees:
         Nothing is proven of the loss: the certificate is empty, the domain the whole space. Privacy must come from
-        clipping rows. What clipping needs holds: unit, a user; a row (a gradient, an update) is a function of ``seed``,
-        the model and that user's samples alone, up to rounding, whatever other users hold and whether their
+        clipping rows. Clipping needs this, and it holds: unit, a user; a row (a gradient, an update) is a function of
+        ``seed``, the model and that user's samples alone, up to rounding, for all data of other users and even if their
         computations fail; so replacing one user moves a sum of rows clipped at C by at most 2C, adding or removing one
-        by C. The coins of dropout are public and no part of a mechanism's noise: the clip bounds a row whatever they
-        are. Proof and assumptions: `userdp.neural.isolation`. Clipping data is left to the caller: features need only
-        be finite.
+        by C. The coins of dropout are public and no part of a mechanism's noise: the clip bounds a row for all coins.
+        Proof and assumptions: `userdp.neural.isolation`. The caller clips data: features need only be finite.
 
-    Raises:
-        BadInput: unknown loss or precision, no trainable parameter, outputs that do not fit the loss, or a module that
-            would tell one user's data to the next.
+    Raises `BadInput` for unknown settings, no trainable parameter, outputs that do not fit the loss, or a module that
+    would carry one user's data to the next.
     """
 
     name = "torch"
@@ -112,14 +104,15 @@ class TorchProblem(Problem):
         memory: int = 256,
         device: Device = "cpu",
     ) -> None:
-        if precision not in ("single", "double"):
-            raise BadInput(f"problem.precision = {precision!r}: must be 'single' or 'double'")
-        if execution not in ("auto", "loop", "grouped"):
-            raise BadInput(f"problem.execution = {execution!r}: must be 'auto', 'loop' or 'grouped'")
-        if kernels not in LAYERS:
-            raise BadInput(f"problem.kernels = {kernels!r}: must be 'own' or 'torch'")
-        if device not in DEVICES:
-            raise BadInput(f"engine.device = {device!r}: must be 'auto', 'cpu' or 'cuda'")
+        for field, value, allowed in (
+            ("problem.precision", precision, ("single", "double")),
+            ("problem.execution", execution, ("auto", "loop", "grouped")),
+            ("problem.kernels", kernels, tuple(LAYERS)),
+            ("engine.device", device, DEVICES),
+        ):
+            if value not in allowed:
+                *others, last = map(repr, allowed)
+                raise BadInput(f"{field} = {value!r}: must be {', '.join(others)} or {last}")
         self._loss_name, function = loss_of(loss)
         if not has_targets and sequence is None and self._loss_name in ("cross_entropy", "bce_with_logits"):
             raise BadInput(f"problem.loss = {loss!r} needs targets; name the target column or choose 'mse'")
@@ -128,7 +121,7 @@ class TorchProblem(Problem):
             if self._loss_name == "mse":
                 raise BadInput(
                     "problem.loss = 'mse': steps of a sequence are codes; use 'cross_entropy', or 'bce_with_logits' "
-                    "where they are 0 and 1"
+                    "if they are 0 and 1"
                 )
             samples: Samples = Windows(sequence.steps, sequence.levels, self._loss_name)
         else:
@@ -136,38 +129,22 @@ class TorchProblem(Problem):
             samples = SampleRows(width, dtype, shape, levels, has_targets, self._loss_name)
         self.columns, self.has_targets = samples.columns, has_targets and sequence is None
         self._samples, self._metrics = samples, metrics or {}
-        with own_randomness(PROCESSOR, str(seed).encode()):
-            torch.default_generator.manual_seed(seed)
-            try:
-                module = module_factory()
-            except BadInput:
-                raise
-            except Exception as error:  # whatever somebody's function raises
-                told = f"problem.module fails ({type(error).__name__}: {error})"
-                raise BadInput(f"{told}: it takes no arguments and returns a torch module") from error
-        if not isinstance(module, nn.Module):
-            raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
+        module = _made(module_factory, seed)
         model = Model(module, function, samples, dtype, kernels=kernels, device=device, seed=seed)
-        self.engine = Engine(
-            model, execution, count("typical_samples", typical_samples), count("problem.memory", memory)
-        )
+        typical, most = count("typical_samples", typical_samples), count("problem.memory", memory)
+        self.engine = Engine(model, execution, typical, most)
         self._check_metrics()
         self.dimension, self.start = model.dimension, model.initial
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
 
     def _check_metrics(self) -> None:
-        """Refuse measures that do not fit, by a trial on two samples.
-
-        Raises:
-            BadInput: one fails, or does not give one number for each thing predicted.
-        """
-        found, targets = self.engine.model.tried(self._samples.blank(2))
+        found, targets = self.engine.model.original.tried(self._samples.blank(2))
         predicted, wanted = (self._samples.predicted(values, targets) for values in (found, targets))
         for name, measure in self._metrics.items():
             try:
                 shape = tuple(measure(predicted, wanted).shape)
-            except Exception as error:  # whatever somebody's function raises
+            except Exception as error:  # any error of the user's function
                 raise BadInput(f"problem.metrics.{name} fails ({type(error).__name__}: {error}); correct it") from error
             if shape != (len(wanted),):
                 raise BadInput(
@@ -177,75 +154,63 @@ class TorchProblem(Problem):
 
     @property
     def choice(self) -> Choice:
-        """How gradients are computed: what was measured to be fastest, once something was computed."""
+        """The execution of gradients: the fastest as measured, after the first computation."""
         return self.engine.tuner.choice
 
     def use_device(self, device: Device) -> None:
-        """Compute there from now on, in whatever process that is."""
+        """Compute on this device from now on, in any process."""
         self.engine.use_device(device)
 
     def settle_device(self) -> None:
-        """Look for the device in this process.
-
-        Raises:
-            BadInput: it is not there, or the module does not run on it.
-        """
+        """Look for the device in this process; `BadInput` if it does not exist, or the module does not run on it."""
         with self.engine.model.computing():
             pass
 
     def state_model(self, path: Path, told: str) -> Vector:
-        """(p,): the trainable parameters in a file of the module's whole state_dict.
-
-        Raises:
-            BadInput: the file cannot be read, or names, shapes or what is not trained are another module's.
-        """
-        return self.engine.model.of_state(read_state(path, told), told)
+        """Return (p,) the trainable parameters in a file of the module's state_dict; `BadInput` if it does not fit."""
+        original = self.engine.model.original
+        return original.parameters.of_state(original.module, read_state(path, told), told)
 
     def computed(self) -> dict[str, bool | int | float]:
-        """The choice; empty as long as nothing was computed that it is made for."""
-        choice = self.choice
-        found: dict[str, bool | int | float] = {
-            "grouped": choice.grouped,
-            "samples": choice.samples,
-            "own_layers": choice.own_layers,
-        }
+        """Return the choice; empty before any computation that needs it."""
         if not self.engine.tuner.settled:
             return {}
-        return found if choice.seconds is None else found | {"seconds_a_sample": choice.seconds}
+        found = asdict(self.choice)
+        seconds = found.pop("seconds")
+        return found if seconds is None else found | {"seconds_a_sample": seconds}
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and classes that are none.
+        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown classes.
 
-        Raises:
-            BadInput: wrong columns, or no targets.
+        Raises `BadInput` for wrong columns, or no targets.
         """
         return self._samples.bound(block, self.engine.model.outputs)
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
-        """(U, p): each user's average gradient."""
+        """Compute (U, p) each user's average gradient."""
         return self.user_gradients_at(np.broadcast_to(x, (block.users, self.dimension)), block)
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """(U, p): likewise, each user at its own parameters."""
+        """Compute (U, p) each user's average gradient, at its own parameters."""
         return self.engine.gradients(models, block)
 
     def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Rows:
-        """(U, p): what each user's model moves in its own training from x; see `userdp.nodes.local_training`."""
+        """Compute (U, p) the moves of users' models in their own training from x (`userdp.nodes.local_training`)."""
         return self.engine.local_updates(x, block, training)
 
     def sample_gradients(self, x: Vector, block: Block) -> Array:
-        """(N, p)."""
+        """Compute (N, p) each sample's gradient."""
         single = Block(block.features, np.arange(block.samples + 1), block.targets)
         return self.user_gradients(x, single)
 
     def sample_losses(self, x: Vector, block: Block) -> Array:
-        """(N,)."""
+        """Compute (N,) each sample's loss."""
         return _numbers(self.engine.forward(x, block)[0])
 
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Per user, over all things predicted of it: "test_loss", "accuracy" of classes, "squared_error" of numbers.
+        """Average "test_loss", "accuracy" of classes, "squared_error" of numbers and own metrics for each user.
 
-        And one's own. Of sequences also "bits", the log loss of a step in bits, unless the loss is one's own.
+        Sequences also have "bits", the log loss of a step in bits, unless the loss is the user's own.
         """
         losses, outputs, targets = self.engine.forward(x, block)
         counts = self._samples.per_sample(block)
@@ -254,26 +219,24 @@ class TorchProblem(Problem):
         return self._measured(test_loss, outputs, targets, block) | self._by_user(own, block)
 
     def _measured(self, test_loss: Array, outputs: Tensor, targets: Tensor, block: Block) -> dict[str, Array]:
-        """What is measured of any module with this loss."""
+        """Compute the metrics of any module with this loss."""
         result = {"test_loss": test_loss}
         if isinstance(self._samples, Windows) and self._loss_name != "custom":
             result["bits"] = test_loss / math.log(2)
-        measure = {"accuracy": right, "squared_error": errors}
-        found = {name: one(self._loss_name, outputs, targets) for name, one in measure.items()}
-        return result | self._by_user({name: one for name, one in found.items() if one is not None}, block)
+        return result | self._by_user(measures(self._loss_name, outputs, targets), block)
 
     def _by_user(self, values: dict[str, Tensor], block: Block) -> dict[str, Array]:
-        """Averages (U,) over all things predicted of each user, of one number each."""
+        """Average (U,) one number each over all predictions of a user."""
         things = self._things(block)
         return {name: user_averages(_numbers(one), things) for name, one in values.items()}
 
     def _things(self, block: Block) -> Block:
-        """A block without features that has each thing predicted for a sample."""
+        """Return a block without features that has one sample for each prediction."""
         places = np.concatenate([[0], np.cumsum(self._samples.per_sample(block))])
         return Block(np.zeros((places[-1], 1), dtype=np.float32), places[block.offsets])
 
     def target_means(self, block: Block) -> Array:
-        """(U, k): of each user's targets the mean in each of k outputs, or of classes the share of each."""
+        """Compute (U, k) each user's mean target in each of k outputs, or the share of each class."""
         targets, things = self._targets(block), self._things(block)
         if self._loss_name in CLASSES:
             return user_shares(_numbers(targets).astype(np.int64), things, self.engine.model.outputs)
@@ -281,44 +244,57 @@ class TorchProblem(Problem):
         return np.asarray(sums / things.sizes[:, None])
 
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
-        """Per user, of a module whose outputs are the same for all things predicted; none of a loss of one's own."""
+        """Compute metrics (U,) of a module with the same outputs for all predictions; none for the user's own loss."""
         targets = self._targets(block)
-        outputs = saying(self._loss_name, torch.as_tensor(mean, dtype=torch.float64), targets)
+        outputs = constant_outputs(self._loss_name, torch.as_tensor(mean, dtype=torch.float64), targets)
         if outputs is None:
             return {}
         losses = loss_of(self._loss_name)[1](outputs, targets)
         return self._measured(self._by_user({"loss": losses}, block)["loss"], outputs, targets, block)
 
     def _targets(self, block: Block) -> Tensor:
-        """(S, ...): of all things predicted."""
+        """Return (S, ...) the targets of all predictions."""
         _, targets = self._samples.tensors(block, np.arange(block.samples))
         return self._samples.predicted(targets, targets)
 
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Classes and probabilities, or the module's one output; name -> (N,), of sequences a step each.
+        """Predict classes and probabilities, or the module's one output; name -> (N,), for sequences one a step.
 
-        Raises:
-            BadInput: features are their own targets, or targets are numbers and outputs several.
+        Raises `BadInput` if features are their own targets, or targets are numbers and there are several outputs.
         """
         if not self.has_targets and not isinstance(self._samples, Windows):
             return super().predict(x, block)
-        return {
-            name: _numbers(values) for name, values in told(self._loss_name, self.engine.forward(x, block)[1]).items()
-        }
+        outputs = self.engine.forward(x, block)[1]
+        return {name: _numbers(values) for name, values in predictions(self._loss_name, outputs).items()}
 
     def observed(self, block: Block) -> Array | None:
-        """(N,) targets, of sequences a step each; None where features are their own."""
+        """Return (N,) targets, for sequences one a step; None if features are their own."""
         if isinstance(self._samples, Windows):
             return _numbers(self._targets(block))
         return super().observed(block)
 
     def observed_sizes(self, block: Block) -> NDArray[np.int64]:
-        """(U,) samples of each user, of sequences their steps."""
+        """Return (U,) samples of each user, for sequences their steps."""
         return self._things(block).sizes
 
 
+def _made(module_factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with own_randomness(PROCESSOR, str(seed).encode()):
+        torch.default_generator.manual_seed(seed)
+        try:
+            module = module_factory()
+        except BadInput:
+            raise
+        except Exception as error:  # any error of the user's function
+            told = f"problem.module fails ({type(error).__name__}: {error})"
+            raise BadInput(f"{told}: it takes no arguments and returns a torch module") from error
+    if not isinstance(module, nn.Module):
+        raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
+    return module
+
+
 def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:
-    """(U,): totals of a user's samples over what they count."""
+    """Divide (U,) totals of a user's samples by their counts."""
     return np.asarray(np.add.reduceat(totals, block.offsets[:-1]) / np.add.reduceat(counts, block.offsets[:-1]))
 
 

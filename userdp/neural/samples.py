@@ -1,4 +1,4 @@
-"""What a module sees of a block's samples, and what it is to predict."""
+"""A module's view of a block's samples: its inputs and targets."""
 
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
@@ -13,28 +13,16 @@ from torch import Tensor, nn
 from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.neural.losses import CLASSES, SampleLoss
-from userdp.problems.bounds import (
-    check_columns,
-    clip_targets,
-    counted,
-    rebuilt,
-    set_aside,
-    set_aside_not_finite,
-    targets_of,
-)
+from userdp.problems import bounds
 
 
 @dataclass(frozen=True)
 class Rows:
     """Samples that are rows of numbers, or of integer codes.
 
-    Attributes:
-        columns: k, of a sample.
-        dtype: of the module's numbers.
-        shape: what a sample's columns are shaped to, such as (1, 28, 28); None for a row.
-        levels: how many codes each column has; None for numbers.
-        has_targets: whether a sample carries a target; without, its features are.
-        loss: by its name.
+    ``shape`` is that of a sample's columns, such as (1, 28, 28), or None for a row; ``levels`` is the number of codes
+    of each column, or None for numbers. Without ``has_targets`` the features are the targets. ``loss`` is the loss's
+    name.
     """
 
     columns: int
@@ -56,15 +44,15 @@ class Rows:
             raise BadInput("codes cannot be their own targets: name the target column in the data")
 
     def tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the samples at ``rows`` (...)."""
+        """Return inputs and targets of the samples at ``rows`` (...)."""
         features = torch.as_tensor(block.dense_features[rows])
         inputs = features.long() if self.levels is not None else features.to(self.dtype)
         if self.shape is not None:
             inputs = inputs.reshape(*rows.shape, *self.shape)
-        return inputs, torch.as_tensor(targets_of(block)[rows]).to(self.dtype) if self.has_targets else inputs
+        return inputs, torch.as_tensor(bounds.targets_of(block)[rows]).to(self.dtype) if self.has_targets else inputs
 
     def blank(self, count: int) -> Block:
-        """A block of one user with so many samples of zeros, or of the last codes, over which a module stumbles."""
+        """Make a block of one user with so many samples of zeros, or of the last codes."""
         features: Features = np.zeros((count, self.columns), dtype=np.float32)
         if self.levels is not None:
             features = np.tile(np.array(self.levels, dtype=np.int32) - 1, (count, 1))
@@ -72,17 +60,17 @@ class Rows:
         return Block(features, np.array([0, count], dtype=np.int64), targets)
 
     def corners(self) -> Block:
-        """A block of one user with two samples: of the first codes and the last ones; both zeros where there are none.
+        """Make a block of one user with two samples, of the first codes and the last; zeros if columns are numbers.
 
-        A module that has no place for a code fails on that of the last one. On a GPU that would end the process, and
-        with it everybody's training, so it must show before there are data.
+        A module that lacks a code fails on the last one. On a GPU such a failure would end the process, and with it
+        everybody's training, so it must show before there are data.
         """
         block = self.blank(2)
         block.dense_features[0] = 0
         return block
 
     def made_up(self, count: int, seed: int) -> Block:
-        """A block of one user with so many samples between zero and one, or of any codes; targets are zero."""
+        """Make a block of one user with so many samples between zero and one, or of random codes; targets are zero."""
         block, random = self.blank(count), np.random.default_rng(seed)
         shape = count, self.columns
         drawn = random.random(shape) if self.levels is None else random.integers(0, self.levels, shape)
@@ -90,56 +78,51 @@ class Rows:
         return block
 
     def looks_ahead(self, module: nn.Module) -> bool:
-        """Rows have no steps."""
+        """Return False: rows have no steps."""
         return False
 
     def losses(self, loss: SampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(N,): one loss a sample."""
+        """Compute (N,) one loss a sample."""
         return loss(outputs, targets)
 
     def predicted(self, values: Tensor, targets: Tensor) -> Tensor:
-        """All of them."""
+        """Return all values."""
         return values
 
     def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
-        """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and codes that are none.
+        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown codes.
 
-        Raises:
-            BadInput: wrong columns, or no targets.
+        Raises `BadInput` for wrong columns, or no targets.
         """
         if self.levels is not None:
-            check_columns(block, self.columns, np.integer)
+            bounds.check_columns(block, self.columns, np.integer)
             codes = cast(NDArray[np.int32], block.dense_features)
-            block = set_aside(block, np.any((codes < 0) | (codes >= np.array(self.levels)), axis=1))
+            block = bounds.set_aside(block, np.any((codes < 0) | (codes >= np.array(self.levels)), axis=1))
         else:
-            check_columns(block, self.columns)
-        block = set_aside_not_finite(block, targets=self.has_targets)
+            bounds.check_columns(block, self.columns)
+        block = bounds.set_aside_not_finite(block, targets=self.has_targets)
         if self.loss in CLASSES:
-            targets = targets_of(block)
-            return set_aside(block, (targets < 0) | (targets >= outputs) | (targets != np.floor(targets))), 0
+            targets = bounds.targets_of(block)
+            return bounds.set_aside(block, (targets < 0) | (targets >= outputs) | (targets != np.floor(targets))), 0
         if self.loss != "bce_with_logits":
             return block, 0
-        targets, clipped = clip_targets(block, 0.0, 1.0)
-        return rebuilt(block, block.features, targets), counted(block, clipped)
+        targets, clipped = bounds.clip_targets(block, 0.0, 1.0)
+        return bounds.rebuilt(block, block.features, targets), bounds.counted(block, clipped)
 
     def per_sample(self, block: Block) -> NDArray[np.int64]:
-        """(N,): how many things are predicted of each sample."""
+        """Return (N,) the number of predictions of each sample."""
         return np.ones(block.samples, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Samples that are windows of a sequence: at every step the last channel is predicted from what came before.
+    """Samples that are windows of L steps: at every step the last of C channels is predicted from earlier steps.
 
-    A module gets whole numbers: (N, L, C), or (N, L) where the predicted channel is the only one. A code c arrives as
-    c + 1, and 0 says that there is nothing: after the sequence's end, and before its first step. The predicted channel
-    arrives one step late and the others are those of the step, so that no module that reads its steps in order can
-    look at what it is to predict. One that does not is refused, where that shows (`looks_ahead`).
-
-    Attributes:
-        steps: L.
-        levels: codes of each of the C channels.
-        loss: by its name.
+    A module gets whole numbers: (N, L, C), or (N, L) if the predicted channel is the only one. A code c arrives as c +
+    1, and 0 is padding: after the sequence's end, and before its first step. The predicted channel arrives one step
+    late and the others are those of the step, so that no module that reads its steps in order can see its targets. A
+    module that does not is refused, as far as that shows (`looks_ahead`). ``levels`` is the number of codes of each
+    channel.
     """
 
     steps: int
@@ -148,16 +131,16 @@ class Windows:
 
     @cached_property
     def columns(self) -> int:
-        """``L C``, of a sample."""
+        """The columns of a sample, ``L C``."""
         return self.steps * len(self.levels)
 
     @property
     def _classes(self) -> int:
-        """Codes of the predicted channel that are targets: of two classes 0 and 1, of others all."""
+        """The codes of the predicted channel that are targets: 0 and 1 for a binary loss, else all."""
         return 2 if self.loss == "bce_with_logits" else self.levels[-1]
 
     def tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs, and the predicted channel (..., L): -1 where nothing is."""
+        """Return inputs, and the predicted channel (..., L): -1 for padding."""
         codes = torch.as_tensor(block.dense_features[rows]).long().reshape(*rows.shape, self.steps, -1)
         targets = codes[..., -1].clone()
         inputs = codes + 1
@@ -166,12 +149,12 @@ class Windows:
         return (inputs.squeeze(-1) if len(self.levels) == 1 else inputs), targets.where(targets < self._classes, -1)
 
     def blank(self, count: int) -> Block:
-        """A block of one user with so many windows of the last codes, which a module that lacks any stumbles over."""
+        """Make a block of one user with so many windows of the last codes."""
         last = np.array([*self.levels[:-1], self._classes], dtype=np.int32) - 1
         return self._block(np.tile(last, (count, self.steps)))
 
     def made_up(self, count: int, seed: int) -> Block:
-        """A block of one user with so many windows of any codes, the last of which ends early."""
+        """Make a block of one user with so many windows of random codes; the last one ends early."""
         levels = *self.levels[:-1], self._classes
         codes = np.random.default_rng(seed).integers(0, levels, (count, self.steps, len(levels)), dtype=np.int32)
         codes[-1, (self.steps + 1) // 2 :] = -1
@@ -181,7 +164,7 @@ class Windows:
         return Block(features, np.array([0, len(features)], dtype=np.int64))
 
     def looks_ahead(self, module: nn.Module) -> bool:
-        """Whether what a module returns for a step changes with later steps, as made-up windows show."""
+        """Return whether a module's result for a step changes with later steps of made-up windows."""
         half = self.steps // 2
         codes = np.random.default_rng(0).integers(0, self.levels, (self.steps, len(self.levels)), dtype=np.int32)
         codes[0] = np.array(self.levels) - 1
@@ -193,51 +176,71 @@ class Windows:
         return not torch.allclose(one, two, rtol=1e-3, atol=1e-5)
 
     def corners(self) -> Block:
-        """A block of one user with two windows: of the first codes, and of the last ones; see `Rows.corners`."""
+        """Make a block of one user with two windows: of the first codes, and of the last ones; see `Rows.corners`."""
         block = self.blank(2)
         block.dense_features[:] = [np.zeros(self.columns), np.tile(np.array(self.levels) - 1, self.steps)]
         return block
 
     def losses(self, loss: SampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(N,): means over the steps at which there is something."""
+        """Compute (N,) means over the steps that are no padding."""
         there = targets >= 0
         each = loss(outputs, targets.clamp(min=0))
         return each.where(there, each.new_zeros(())).sum(-1) / there.sum(-1).clamp(min=1)
 
     def predicted(self, values: Tensor, targets: Tensor) -> Tensor:
-        """(S, ...): those of steps at which there is something."""
+        """Return (S, ...) the values at steps that are no padding."""
         return values[targets >= 0]
 
     def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
-        """Sets aside windows in which nothing is to be predicted, or with codes that are none.
-
-        Raises:
-            BadInput: wrong columns, or features that are no codes.
-        """
-        check_columns(block, self.columns, np.integer)
+        """Set aside windows with nothing to predict, or unknown codes; `BadInput` for columns that are no codes."""
+        bounds.check_columns(block, self.columns, np.integer)
         codes = cast(NDArray[np.int32], block.dense_features).reshape(block.samples, self.steps, -1)
         strange = np.any((codes < -1) | (codes >= np.array(self.levels)), axis=(1, 2))
-        return set_aside(block, strange | (self._there(codes) == 0)), 0
+        return bounds.set_aside(block, strange | (self._there(codes) == 0)), 0
 
     def _there(self, codes: NDArray[np.int32]) -> NDArray[np.int64]:
         targets = codes[:, :, -1]
         return np.asarray(np.count_nonzero((targets >= 0) & (targets < self._classes), axis=1), dtype=np.int64)
 
     def per_sample(self, block: Block) -> NDArray[np.int64]:
-        """(N,): how many steps are predicted of each sample."""
+        """Return (N,) the number of predicted steps of each sample."""
         return self._there(cast(NDArray[np.int32], block.dense_features).reshape(block.samples, self.steps, -1))
 
 
 Samples = Rows | Windows
-"""What a block's samples are to a module."""
+"""The kinds of samples."""
+
+
+class Held:
+    """Samples of users (G,) of a block, held on the device if they are at most ``most``, else brought on each use."""
+
+    def __init__(
+        self, samples: Samples, block: Block, users: NDArray[np.int64], device: torch.device, most: int
+    ) -> None:
+        self._samples, self._block, self._device = samples, block, device
+        self._first = block.offsets[users][:, None]
+        self._tensors: tuple[Tensor, Tensor] | None = None
+        sizes = block.sizes[users]
+        if sizes.sum() <= most:
+            begin = np.cumsum(sizes) - sizes
+            rows = np.repeat(self._first[:, 0] - begin, sizes) + np.arange(sizes.sum())
+            self._tensors, self._first = self._brought(rows), begin[:, None]
+
+    def _brought(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        inputs, targets = self._samples.tensors(self._block, rows)
+        return inputs.to(self._device), targets.to(self._device)
+
+    def at(self, own: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Return inputs (G, m, ...) and targets (G, m, ...) on the device, of each user's samples at ``own`` (G, m)."""
+        if self._tensors is None:
+            return self._brought(self._first + own)
+        places = torch.as_tensor(self._first + own).to(self._device)
+        inputs, targets = self._tensors
+        return inputs[places], targets[places]
 
 
 def shape_of(given: Several[int] | None) -> tuple[int, ...] | None:
-    """As a tuple; None stays.
-
-    Raises:
-        BadInput: a number below one.
-    """
+    """Return the shape as a tuple, or None; `BadInput` refuses a number below one."""
     if given is None:
         return None
     if not given or min(given) < 1:

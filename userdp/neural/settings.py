@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 LOSSES = ("cross_entropy", "mse", "bce_with_logits")
-_CLASSES = {"cross_entropy": "classes 0, 1, 2 and so on", "bce_with_logits": "0 and 1, or shares between"}
-"""Loss -> what its targets are."""
-_MOST_CLASSES = {"mse": 0, "bce_with_logits": 2}
-"""Loss -> how many classes it can have; any number for others, such as one's own."""
+_TARGETS = {"cross_entropy": "classes 0, 1, 2 and so on", "bce_with_logits": "0 and 1, or shares between"}
+_MOST_CLASSES = {"mse": 0, "bce_with_logits": 2}  # No limit for other losses.
 
 
 def perceptron(columns: int, hidden: Sequence[int], outputs: int) -> "nn.Module":
-    """Linear layers with ReLU between them; no hidden layer gives a linear model."""
+    """Make linear layers with ReLU between them; no hidden layer gives a linear model."""
     from torch import nn  # noqa: PLC0415  (torch is slow to import and most runs do without)
 
     layers: list[nn.Module] = []
@@ -37,31 +35,26 @@ def perceptron(columns: int, hidden: Sequence[int], outputs: int) -> "nn.Module"
 
 @dataclass(frozen=True)
 class Named:
-    """A function by its place, looked up when it is first called: so it travels to other processes as text.
+    """A function by its place, imported on first use, so that it travels to other processes as text.
 
-    Attributes:
-        field: of the configuration that names it.
-        place: "package.module:function", or "file.py:function" with the file's whole path.
+    ``field`` of the configuration names it. ``place`` is "package.module:function", or "file.py:function" with the
+    file's absolute path.
     """
 
     field: str
     place: str
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function returns."""
+        """Call the function."""
         return self.found(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Text alone: other processes look the function up themselves."""
+        """Pickle the place alone: other processes import the function themselves."""
         return type(self), (self.field, self.place)
 
     @cached_property
     def found(self) -> Callable[..., Any]:
-        """The function.
-
-        Raises:
-            BadInput: there is no such file, module or function, or it fails when it is imported.
-        """
+        """The function; `BadInput` if the file, module or function does not exist, or importing it fails."""
         told = f"problem.{self.field} = {self.place!r}"
         function = imported(self.place, told)
         if not callable(function):
@@ -85,30 +78,27 @@ class TorchSettings(ProblemSettings):
     )
     hidden: list[int] = Field(default_factory=list, description="Widths of the perceptron's hidden layers.")
     outputs: int | None = Field(
-        None,
-        ge=1,
-        description="Outputs of the perceptron; if not given, one for each of data.target_levels, or 1.",
+        None, ge=1, description="Outputs of the perceptron; if not given, one for each of data.target_levels, or 1."
     )
     loss: str = Field(
-        description="Of outputs and target: 'cross_entropy', 'mse', 'bce_with_logits', or a function named as module "
-        "is, from outputs and targets to one loss a sample (of sequences: a step)."
+        description="The loss: 'cross_entropy', 'mse', 'bce_with_logits', or a function named like module, from "
+        "outputs and targets to one loss a sample (for sequences: a step)."
     )
     metrics: dict[str, str] = Field(
         default_factory=dict,
-        description="Name = a function named as module is, from outputs and targets to one number a prediction.",
+        description="Name = a function named like module, from outputs and targets to one number a prediction.",
     )
     has_targets: bool = Field(True, description="False: features are their own targets (reconstruction).")
     input_shape: list[int] | None = Field(
-        None, description="What a sample's columns are shaped to, such as [1, 28, 28]; a row if not given."
+        None, description="The shape of a sample's columns, such as [1, 28, 28]; a row if not given."
     )
     precision: Literal["single", "double"] = Field("single", description="Arithmetic of the module.")
     execution: Literal["auto", "loop", "grouped"] = Field(
-        "auto",
-        description="Users one after the other, several at once, or what is faster as measured at the start.",
+        "auto", description="Users one after the other, several at once, or the faster way, measured at the start."
     )
     kernels: Literal["own", "torch"] = Field(
         "own",
-        description="Whose layers compute gradients: 'own' may replace embedding, GRU, LSTM and attention layers by "
+        description="Layers that compute gradients: 'own' may replace embedding, GRU, LSTM and attention layers by "
         "this package's, which give the same gradients to rounding, faster; 'torch' computes the module as it is. "
         "Torch alone cannot compute GRU and LSTM layers for several users at once: execution = 'auto' then computes "
         "users one after the other, and 'grouped' is refused. With execution = 'loop' layers are always torch's.",
@@ -116,10 +106,10 @@ class TorchSettings(ProblemSettings):
     memory: int = Field(256, ge=1, description="Mebibytes that gradients may take at once.")
 
     def _make(self, shape: Shape, seed: int) -> Problem:
-        if shape.scaled_target and self.has_targets and self.loss in _CLASSES:
+        if shape.scaled_target and self.has_targets and self.loss in _TARGETS:
             raise BadInput(
                 f"data.target_range scales the target to [-1, 1], and problem.loss = {self.loss!r} needs "
-                f"{_CLASSES[self.loss]}: leave data.target_range out"
+                f"{_TARGETS[self.loss]}: leave data.target_range out"
             )
         if self.has_targets:
             self._check_classes(shape.classes, _MOST_CLASSES.get(self.loss), f"problem.loss = {self.loss!r}")
@@ -142,11 +132,7 @@ class TorchSettings(ProblemSettings):
         )
 
     def _factory(self, shape: Shape) -> "Callable[[], nn.Module]":
-        """What makes the module.
-
-        Raises:
-            BadInput: a perceptron is asked for where samples are codes.
-        """
+        """Return the module's factory; `BadInput` refuses a perceptron for samples that are codes."""
         if self.module is not None:
             return self._named("module", self.module)
         if shape.sequence is not None or shape.levels is not None or shape.code_levels is not None:
@@ -157,11 +143,7 @@ class TorchSettings(ProblemSettings):
         return partial(perceptron, shape.columns, tuple(self.hidden), self._outputs(shape))
 
     def _outputs(self, shape: Shape) -> int:
-        """Of the perceptron.
-
-        Raises:
-            BadInput: they are another number than there are classes.
-        """
+        """Return the perceptron's outputs; `BadInput` if they are not one a class."""
         classes = shape.classes if self.loss == "cross_entropy" and self.has_targets else None
         if self.outputs is None:
             return classes or 1
@@ -173,11 +155,7 @@ class TorchSettings(ProblemSettings):
         return self.outputs
 
     def _named(self, field: str, place: str) -> Named:
-        """The function of that place.
-
-        Raises:
-            BadInput: there is none.
-        """
+        """Return the function at that place; `BadInput` if there is none."""
         named = Named(field, place)
-        _ = named.found  # refused now rather than amid a run
+        _ = named.found  # refuse a missing function now rather than during a run
         return named

@@ -1,1 +1,1 @@
-"""What a node does with its users' data: the computations that leave it, one row a user or their sum."""
+"""The computations of a node on its users' data: only one row a user, or their sum, leaves it."""

@@ -1,8 +1,7 @@
-"""What is asked of a node for each of its users, at a model x: declared data, with what follows from them alone.
+"""The question to a node, about each of its users at a model x: declared data, and properties that follow from them.
 
 A computation travels in the message, so node and server cannot disagree about its function, its parameters or its
-clip. `RowMaker` and `RowPipeline` do what it says. A sum may be taken on the node (clipping); robust statistics need
-the rows.
+clip. `RowMaker` and `RowPipeline` carry it out. A node may take the sum (clipping); robust statistics need the rows.
 """
 
 import math
@@ -27,18 +26,17 @@ from userdp.randomness import seed_sequence
 from userdp.sampling.coins import SampleCoins
 
 _LOCAL = 7
-"""Label that keeps users' own noise apart from the server's."""
+"""The label that separates users' own noise from the server's."""
 
 
 @dataclass(frozen=True)
 class LocalNoise:
-    """Gaussian noise that each user adds to what leaves it, whatever the node or the block it is in.
+    """Gaussian noise that each user adds to its own row; it depends neither on the node nor on the block.
 
     Attributes:
-        deviation: of each coordinate, > 0.
-        seed: of SIMULATED noise; whoever knows it can take the noise off again. None for noise of the operating system
-            of whoever computes it (`userdp.noise.SecureNoise`).
-        round: rounds have streams of their own.
+        deviation: standard deviation of each coordinate, > 0.
+        seed: seed of SIMULATED noise, which anybody who knows it can subtract; None for `userdp.noise.SecureNoise`.
+        round: the round; every round has its own stream.
     """
 
     deviation: float
@@ -46,17 +44,14 @@ class LocalNoise:
     round: int
 
     def add(self, rows: Rows, users: NDArray[np.int64]) -> Rows:
-        """(U, columns) rows of these users with their noise."""
+        """Add the users' noise to their (U, columns) rows."""
         if self.seed is None:
             # Each row is released by itself: nothing is added up before its noise.
             return SecureNoise(rounding_slack(1)).gaussian(rows, self.deviation)
         return rows + self._simulated(self.seed, users, rows.shape[1])
 
     def _simulated(self, seed: int, users: NDArray[np.int64], columns: int) -> Rows:
-        """(U, columns): the noise of these users, each from its own counters of one Philox generator.
-
-        2^64 blocks lie between users, so streams never overlap.
-        """
+        """Draw the users' noise (U, columns) from one Philox generator, at counters 2^64 blocks apart."""
         bits = np.random.Philox(seed_sequence(seed, "noise", self.round, _LOCAL))
         generator, noise = np.random.Generator(bits), np.empty((len(users), columns))
         state: Any = bits.state
@@ -71,29 +66,28 @@ class LocalNoise:
 
 @dataclass(frozen=True)
 class Computation:
-    """What to ask of a node for each user.
+    """A question to a node, with one row a user as the answer.
 
     Attributes:
         name: a key of `ROW_FUNCTIONS`.
         reduce: "rows" for one row a user, "sum" for their sum alone.
-        clip_norm: l2 norm that each user's row is clipped to; None leaves rows as they are.
-        l1_norm: l1 norm that it is clipped to after that, for Laplace noise; None for no such clip.
-        centre: (p,) public vector that is taken off each row before the clip; the server adds it again. Rows that are
-            not finite become zero after that, so such a user (like a missing one) counts as the centre. None for zero.
-        statistic: a key of `STATISTICS`: one more column, computed before the clip, which ``clip_norm`` must then
-            give.
-        noise: what the node adds to each user's row after the clip.
+        clip_norm: l2 norm to which each user's row is clipped; None for no clip.
+        l1_norm: l1 norm to which it is clipped afterwards, for Laplace noise; None for no such clip.
+        centre: (p,) public vector, subtracted from each row before the clip; the server adds it again. A row that is
+            then not finite becomes zero, so such a user (like a missing one) counts as the centre. None for zero.
+        statistic: a key of `STATISTICS`: one more column, computed before the clip; needs ``clip_norm``.
+        noise: noise that the node adds to each user's row after the clip.
         separate: compute users one by one. In one block the length of one user's data can change the last bits of
-            another's row (matrix products round by shape), which a proof in floating point has to exclude.
-        coins: which samples take part; a user of whom none is drawn sends zero. None for all.
+            another's row (matrix products round by shape), which a proof in floating point must exclude.
+        coins: the samples that take part; a user without a drawn sample sends zero. None for all.
         parameters: keyword arguments of the function, plain floats.
         arrays: further keyword arguments of the function, public arrays.
-        coordinates: in which the model of the message is z, and vectors are by z; None for the model's own.
-        lengths: also tell each user's l2 norm before the clip (about the centre): exact, for simulations alone.
-        masked: the sum is put on a grid, noisy and masked before it leaves the node; for sums of clipped rows, with a
-            statistic if it has a weight there.
-        partition: groups of samples; the answer is then one sum for each group, over the samples of all users, and
-            ``clip_norm`` says how long a user's part in all of them together can be. Only for sums over samples.
+        coordinates: coordinates in which the message's model is z, and vectors are by z; None for the model's own.
+        lengths: also return each user's exact l2 norm before the clip (about the centre); for simulations alone.
+        masked: the sum is put on a grid, noisy and masked before it leaves the node; only for sums of clipped rows,
+            with a statistic if the mask gives it a weight.
+        partition: groups of samples; the answer is one sum for each group, over the samples of all users, and
+            ``clip_norm`` bounds the length of a user's part in all of them together. Only for sums over samples.
     """
 
     name: str = "user_gradient"
@@ -123,12 +117,12 @@ class Computation:
             raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
         exact = self.clip_norm is not None and self.noise is None and self.coins is None and self.partition is None
         if self.lengths and not exact:
-            raise BadInput("lengths are told of users who are clipped, and neither noisy, drawn by samples nor grouped")
+            raise BadInput("lengths need a clip_norm and exclude noise, coins and a partition: leave one of them out")
         if self.coins is not None and (self.centre is not None or self.statistic is not None):
-            raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
+            raise BadInput("coins exclude a centre and a statistic: leave out the coins, or both of these")
 
     def _check_masked(self, masked: MaskedSum) -> None:
-        """Refuse to mask what is not priced as a masked sum, or what `question` does not name."""
+        """Refuse a mask for a question that is not priced as a masked sum, or that `question` does not describe."""
         others = (self.centre, self.noise, self.l1_norm, self.coins, self.partition, self.coordinates)
         plain = self.reduce == "sum" and self.clip_norm is not None and not self.arrays and not self.lengths
         if not plain or any(other is not None for other in others):
@@ -137,33 +131,30 @@ class Computation:
             raise BadInput(f"computation {self.name!r} cannot be masked: a statistic, and nothing else, needs a weight")
 
     def question(self, x: Vector) -> bytes:
-        """Digest of a masked computation at a model: the same for all nodes that are asked the same."""
+        """Compute the digest of a masked computation at a model: nodes with the same question have the same digest."""
         parameters = sorted((name, float(value)) for name, value in self.parameters.items())
         asked = repr((self.name, self.clip_norm, parameters, self.separate, self.statistic, self.masked))
         return sha256(asked.encode() + np.asarray(x, dtype="<f8").tobytes()).digest()
 
     @property
     def trusting(self) -> bool:
-        """Whether the server sees more than noisy values, and may be told exact counts."""
+        """True if the server sees more than noisy values, and may know exact counts."""
         return self.noise is None and self.masked is None
 
     def sensitivity(self, relation: Relation, order: Literal[1, 2] = 2, weight: float = 1.0) -> float | None:
-        """The most by which one user moves the sum of all users' rows, in l1 or l2 norm; None where nothing bounds it.
+        """Bound how far one user moves the sum of all users' rows, in the l1 or l2 norm (``order``); None if unbounded.
 
         *Formal guarantees.* *Claim.* Let two populations differ in one whole user, who is replaced by another, or added
         or removed. Their sums, before any noise, then differ by no more than this, but for rounding (see
-        `userdp.noise.rounding_slack`), whatever anybody's data, if a user's row follows from that user's data alone.
+        `userdp.noise.rounding_slack`), for any data, if a user's row follows from that user's data alone.
         *Why.* `RowPipeline` clips every row to an l2 norm C (which the l1 norm bounds too), and holds its statistic
-        within bounds, also those of users who cannot be used; a user who is not there adds nothing. So the vector moves
-        by at most 2C if the user is replaced (`RowFunction.acute`: by less), by C if it is added or removed, and the
-        number by
-        `Statistic.sensitivity`. In sums over groups each slot of a user moves its group's sum by at most the clip of a
-        sample, and slots in one group add up; slots are drawn without looking at data.
+        within bounds, also for users with unusable data; an absent user adds nothing. So the vector moves by at most 2C
+        if the user is replaced (sqrt(2) C if rows are `RowFunction.acute`), by C if it is added or removed, and the
+        number by `Statistic.sensitivity`. In sums over groups each slot of a user moves its group's sum by at most the
+        clip of a sample, and slots in one group add up; slots are drawn without looking at data.
 
-        Args:
-            relation: which neighbours.
-            order: 1 for the l1 norm, which is bounded only if rows are clipped to one.
-            weight: of the statistic within a row: 0 for the vectors alone, `MaskedSum.weight` for what masks hide.
+        The l1 norm is bounded only if rows are clipped to one. ``weight`` is the statistic's within a row: 0 for the
+        vectors alone, `MaskedSum.weight` for masked sums.
         """
         longest = self._longest(order)
         if longest is None or not math.isfinite(longest):
@@ -174,7 +165,7 @@ class Computation:
         return vector + number if order == 1 else math.hypot(vector, number)
 
     def _longest(self, order: Literal[1, 2]) -> float | None:
-        """The largest norm of a user's vector: by the node's clips, or by the clip of a sample and its groups."""
+        """Return the largest norm of a user's vector, from the node's clips, or from a sample's clip and its groups."""
         if order == 1:
             return self.l1_norm
         if self.partition is not None:
@@ -183,46 +174,38 @@ class Computation:
         return min((norm for norm in (self.clip_norm, self.l1_norm) if norm is not None), default=None)
 
     def part(self, users: slice | NDArray[np.int64]) -> "Computation":
-        """What is asked of some of the users, by their positions."""
+        """Return the computation for some of the users, by their positions."""
         return self if self.partition is None else replace(self, partition=self.partition.part(users))
 
     @property
     def function(self) -> RowFunction:
-        """The function that makes rows: gradients may be rough where a clip follows before anything else does.
-
-        Raises:
-            BadInput: there is none of that name.
-        """
+        """The function that makes rows; rough gradients if a clip is the next step. `BadInput` for an unknown name."""
         clipped = self.clip_norm is not None and self.name == "user_gradient"
         return row_function("rough_user_gradient" if clipped else self.name)
 
     def check_centre(self, dimension: int) -> None:
-        """Refuse a centre that rows of a model with so many parameters cannot be clipped about.
-
-        Raises:
-            BadInput: the centre is no finite vector as long as they are.
-        """
+        """Raise `BadInput` unless the centre is a finite vector of the length of rows."""
         length = self.length(dimension)
         if self.centre is not None and (self.centre.shape != (length,) or not np.isfinite(self.centre).all()):
             raise BadInput(f"the centre must be {length} finite numbers, got shape {self.centre.shape}")
 
     @property
     def keeps_zeros(self) -> bool:
-        """Whether sparse gradients give sparse rows; a centre, a statistic, noise and groups make all entries count."""
+        """True if sparse gradients give sparse rows; a centre, a statistic, noise and groups fill all entries."""
         filled = (self.centre, self.statistic, self.noise, self.partition, self.masked)
         return self.function.keeps_zeros and all(other is None for other in filled)
 
     @property
     def of_parameters(self) -> bool:
-        """Whether rows have an entry for each of the model's parameters, as gradients have."""
+        """True if rows have one entry for each of the model's parameters, like gradients."""
         return self.function.length is None
 
     def width(self, dimension: int) -> int:
-        """Columns of a row: as many as the function has (for each group), and one for the statistic."""
+        """Return the columns of a row: its length, and one for the statistic."""
         return self.length(dimension) + (self.statistic is not None)
 
     def length(self, dimension: int) -> int:
-        """Columns of a row that are vectors, without the statistic: p, unless the function has a length of its own."""
+        """Return the columns of a row without the statistic: p, unless the function or the groups say otherwise."""
         if self.partition is not None:
             return dimension * self.partition.count
         length = self.function.length

@@ -1,4 +1,4 @@
-"""The functions that make users' rows from their samples at a model, by name, with what is known of their rows.
+"""The functions that make users' rows from their samples at a model, by name, with the known properties of their rows.
 
 Pure functions (problem, x, block, **parameters) -> (U, length) rows, dense or sparse. `Computation` names one of them.
 """
@@ -17,7 +17,7 @@ from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
 Length = Callable[[int, Mapping[str, Array]], int]
-"""From d parameters of a model and the public arrays of a question to the entries of a row."""
+"""The entries of a row, from a model's d parameters and a question's public arrays."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,13 @@ class RowFunction:
 
     Attributes:
         rows: the function itself.
-        length: entries of a row; None for one entry a parameter of the model, as gradients have.
-        sums_samples: whether a row is a sum over samples: one that cannot be used adds nothing, and the others stay.
+        length: entries of a row; None for one entry a parameter of the model, like gradients.
+        sums_samples: whether a row is a sum over samples: an unusable one adds nothing, and the others remain.
         groups_samples: whether such sums may also be taken over groups of samples.
-        counts_usable: whether the rows are about which samples can be used: the function sees the marks, and no value
-            of a marked sample.
-        keeps_zeros: whether rows are sparse where the problem's gradients are.
-        acute: whether no two users' rows have a negative inner product, so that they are at most the root of 2 times
-            the longest row apart: ``||q - r||^2 = ||q||^2 + ||r||^2 - 2 <q, r>``.
+        counts_usable: whether the rows count usable samples: the function sees the marks, and no value of a marked
+            sample.
+        keeps_zeros: whether rows are sparse if the problem's gradients are.
+        acute: whether no two users' rows have a negative inner product, so that ``||q - r||^2 <= ||q||^2 + ||r||^2``.
     """
 
     rows: Callable[..., AnyRows]
@@ -46,31 +45,15 @@ class RowFunction:
 
 
 def row_function(name: str) -> RowFunction:
-    """The function of that name.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """Return the function of that name; raise `BadInput` if there is none."""
     if name not in ROW_FUNCTIONS:
         raise BadInput(f"computation {name!r} is unknown; there are {', '.join(sorted(ROW_FUNCTIONS))}")
     return ROW_FUNCTIONS[name]
 
 
-def _user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
-    return problem.user_gradients(x, block)
-
-
-def _rough_user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
-    return problem.rough_user_gradients(x, block)
-
-
 def _sample_sum(problem: Problem, x: Vector, block: Block) -> AnyRows:
-    """The sum of a user's sample gradients, unclipped: one batched gradient, no gradient of a single sample."""
+    """Compute a user's sum of unclipped sample gradients, without the gradient of any single sample."""
     return scaled_rows(problem.user_gradients(x, block), block.sizes.astype(np.float64))
-
-
-def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_norm: float) -> AnyRows:
-    return problem.sample_clipped_sums(x, block, sample_clip_norm)
 
 
 def _one_number(dimension: int, arrays: Mapping[str, Array]) -> int:
@@ -78,20 +61,25 @@ def _one_number(dimension: int, arrays: Mapping[str, Array]) -> int:
 
 
 def _of_scaled_columns(entries: Callable[[int], int]) -> Length:
-    """The entries for as many columns as there are scales, or as the model has parameters."""
     return lambda dimension, arrays: entries(len(arrays["scales"]) if "scales" in arrays else dimension)
 
 
 def _of_each(array: str) -> Length:
-    """One entry for each row of a public array."""
     return lambda dimension, arrays: len(arrays[array])
 
 
 ROW_FUNCTIONS: dict[str, RowFunction] = {
-    "user_gradient": RowFunction(_user_gradient, keeps_zeros=True),
-    "rough_user_gradient": RowFunction(_rough_user_gradient, keeps_zeros=True),
+    "user_gradient": RowFunction(lambda problem, x, block: problem.user_gradients(x, block), keeps_zeros=True),
+    "rough_user_gradient": RowFunction(
+        lambda problem, x, block: problem.rough_user_gradients(x, block), keeps_zeros=True
+    ),
     "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True),
-    "clipped_sample_sum": RowFunction(_clipped_sample_sum, sums_samples=True, groups_samples=True, keeps_zeros=True),
+    "clipped_sample_sum": RowFunction(
+        lambda problem, x, block, sample_clip_norm: problem.sample_clipped_sums(x, block, sample_clip_norm),
+        sums_samples=True,
+        groups_samples=True,
+        keeps_zeros=True,
+    ),
     "truncated_sample_sum": RowFunction(truncated.truncated_sample_sum, sums_samples=True),
     "truncated_user_gradient": RowFunction(truncated.truncated_user_gradient),
     "truncated_regression_gradient": RowFunction(truncated.truncated_regression_gradient),

@@ -1,7 +1,7 @@
-"""What a user does with its own data between two messages: some steps of an optimiser, on all of it or on minibatches.
+"""A user's training on its own data between two messages: some steps of an optimiser, on all of it or on minibatches.
 
-Nothing here concerns privacy: whatever a user computes, its update is clipped as a whole afterwards. Users train side
-by side, each for as many steps as its own samples make; the arithmetic is the same for arrays and for tensors.
+Privacy does not rest on it: a user's update is clipped as a whole afterwards. Users train side
+by side, each for the steps that its own samples require; the arithmetic is the same for arrays and for tensors.
 """
 
 import math
@@ -28,27 +28,36 @@ Optimiser = Literal["sgd", "momentum", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
 
 
+_WHOLE = (lambda value: 0 <= value < 2**53 and value == math.floor(value), "be a whole number, zero or more")
+_POSITIVE = (lambda value: 0 < value < math.inf, "be positive and finite")
+_NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "be finite, zero or more")
+_MEMORY = (lambda value: 0 <= value < 1, "lie in [0, 1)")
+_RULES: dict[str, tuple[Callable[[float], bool], str]] = {
+    **dict.fromkeys(("steps", "epochs", "batch_size", "optimiser", "schedule", "key"), _WHOLE),
+    **dict.fromkeys(("step_size", "adaptivity"), _POSITIVE),
+    **dict.fromkeys(("weight_decay", "proximal"), _NOT_NEGATIVE),
+    **dict.fromkeys(("momentum", "second_moment"), _MEMORY),
+}
+
+
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a user trains. All of it are numbers, for a message holds nothing else.
+    """The parameters of a user's training: numbers, as a message requires. Raises `BadInput` if one is out of range.
 
     Attributes:
-        step_size: of the optimiser, at the start.
-        steps: how many; 0 for as many as ``epochs`` makes.
-        epochs: times that a user goes through its samples, where ``steps`` is 0.
-        batch_size: samples of a step; 0 for all of a user's, every time.
+        step_size: initial step size of the optimiser.
+        steps: number of steps; 0 to derive it from ``epochs``.
+        epochs: passes of a user through its samples, if ``steps`` is 0.
+        batch_size: samples of a step; 0 for all of a user's samples.
         optimiser: place in `OPTIMISERS`: gradient steps, steps with momentum (Polyak 1964), or Adam (Kingma, Ba 2015).
         momentum: memory of past gradients, for momentum and (first moment) Adam.
         second_moment: memory of past squared gradients, for Adam.
         adaptivity: added to Adam's root of squared gradients.
-        weight_decay: the step size times this is taken off each parameter at every step (Loshchilov, Hutter 2019).
-        proximal: strength mu of ``(mu / 2) ||x - x_0||^2``, which holds a user to the model it started from (Li et
-            al. 2020).
-        schedule: place in `SCHEDULES`: of the step size over a user's own steps, constant or down to zero.
-        key: of the order of samples, below 2^53; a round has its own.
-
-    Raises:
-        BadInput: a number out of range.
+        weight_decay: the step size times this is subtracted from each parameter at every step (Loshchilov, Hutter
+            2019).
+        proximal: strength mu of ``(mu / 2) ||x - x_0||^2``, which keeps a user near its initial model (Li et al. 2020).
+        schedule: place in `SCHEDULES`: the step size over a user's own steps, constant or down to zero.
+        key: key of the order of samples, below 2^53; every round has its own.
     """
 
     step_size: float
@@ -65,21 +74,10 @@ class LocalTraining:
     key: float = 0.0
 
     def __post_init__(self) -> None:
-        whole = {
-            name: getattr(self, name) for name in ("steps", "epochs", "batch_size", "optimiser", "schedule", "key")
-        }
-        for name, value in whole.items():
-            if not (0 <= value < 2**53 and value == math.floor(value)):
-                raise BadInput(f"local training with {name} = {value}: must be a whole number, zero or more")
-        for name in ("step_size", "adaptivity"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadInput(f"local training with {name} = {getattr(self, name)}: must be positive and finite")
-        for name in ("weight_decay", "proximal"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise BadInput(f"local training with {name} = {getattr(self, name)}: must be finite, zero or more")
-        for name in ("momentum", "second_moment"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BadInput(f"local training with {name} = {getattr(self, name)}: must lie in [0, 1)")
+        for field in fields(self):
+            value, (fits, rule) = getattr(self, field.name), _RULES[field.name]
+            if not fits(value):
+                raise BadInput(f"local training with {field.name} = {value}: must {rule}")
         if self.optimiser >= len(OPTIMISERS) or self.schedule >= len(SCHEDULES):
             raise BadInput(f"local training knows {OPTIMISERS} and {SCHEDULES}, by their places")
         if not self.steps and not self.epochs:
@@ -87,33 +85,33 @@ class LocalTraining:
 
     @classmethod
     def of(cls, optimiser: Optimiser, schedule: Schedule, **numbers: float) -> Self:
-        """With optimiser and schedule by their names."""
+        """Return parameters with optimiser and schedule by their names."""
         return cls(optimiser=OPTIMISERS.index(optimiser), schedule=SCHEDULES.index(schedule), **numbers)
 
     def parameters(self) -> dict[str, float]:
-        """What a message holds of it: what is not as it is without being said, and the two that people ask for."""
+        """Return the parameters in a message: those that differ from the defaults, the step size, and the steps."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         usual = {field.name: field.default for field in fields(self)}
         return {name: value for name, value in said.items() if value != usual[name] or name == "steps"}
 
     def steps_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(U,): steps of users with so many samples."""
+        """Return the (U,) steps of users with so many samples."""
         if self.steps:
             return np.full(len(sizes), int(self.steps))
         batches = -(-sizes // int(self.batch_size)) if self.batch_size else np.ones(len(sizes), dtype=np.int64)
         return np.asarray(int(self.epochs) * batches)
 
     def rates(self, step: int, steps: NDArray[np.int64]) -> Array:
-        """(U,): step sizes of users with so many steps; zero for those who are done."""
+        """Return the (U,) step sizes of users with so many steps; zero for users that have finished."""
         share = np.minimum(step / steps, 1.0)
         falling = (np.ones(len(steps)), 1.0 - share, 0.5 * (1.0 + np.cos(np.pi * share)))[int(self.schedule)]
         return np.where(step < steps, self.step_size * falling, 0.0)
 
     def batch(self, step: int, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array]:
-        """(U, b) positions among each user's own samples, and weights; what is beyond a user's samples weighs zero.
+        """Return (U, b) positions among each user's own samples, and weights; zero beyond a user's samples.
 
         Every epoch goes through all samples of a user in an order that follows from the key, the epoch and a sample's
-        position alone, so that it does not matter who else is computed.
+        position alone, so other users in the block do not matter.
         """
         most = int(sizes.max())
         if not self.batch_size:
@@ -136,14 +134,14 @@ class LocalTraining:
 
 @runtime_checkable
 class TrainsLocally(Protocol):
-    """A problem with a faster way to train many users than a gradient at a time."""
+    """A problem with a faster way to train many users than one gradient at a time."""
 
     def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Rows:
-        """(U, p): what each user's model moves."""
+        """Return the (U, p) changes of each user's model."""
 
 
 Gradients = Callable[[Models, NDArray[np.int64], Array], Models]
-"""From (U, p) models, (U, b) positions among each user's samples and their weights to (U, p) gradients."""
+"""The map from (U, p) models, (U, b) positions among each user's samples and their weights to (U, p) gradients."""
 
 
 def trained(
@@ -153,14 +151,9 @@ def trained(
     gradients: Gradients[Models],
     project: Callable[[Models], Models] = lambda models: models,
 ) -> Models:
-    """(U, p) models after local training.
+    """Return the (U, p) models after local training.
 
-    Args:
-        start: (U, p) where users start.
-        sizes: (U,) samples of each.
-        training: what they do.
-        gradients: of the loss.
-        project: onto the domain, after every step.
+    Users have ``sizes`` (U,) samples and start at (U, p); ``project`` maps onto the domain after every step.
     """
     steps, models = training.steps_of(sizes), start
     first: Any = 0.0
@@ -182,21 +175,21 @@ def trained(
             found = found + training.weight_decay * models
         following = project(models - _like(models, training.rates(step, steps)) * found)
         done = np.flatnonzero(steps <= step)
-        if len(done):  # 0 times a gradient that is not finite would tell how long others go on
+        if len(done):  # 0 times an infinite gradient would reveal how long others train
             following[done] = models[done]
         models = following
     return models
 
 
 def _like(models: Any, rates: Array) -> Any:
-    """(U, 1) rates as numbers that models can be multiplied with; one number where all are the same."""
+    """Return (U, 1) rates in the type of the models; one number if all are the same."""
     if (rates == rates[0]).all():
         return float(rates[0])
     return rates[:, None] if isinstance(models, np.ndarray) else models.new_tensor(rates)[:, None]
 
 
 def local_update(problem: Problem, x: Vector, block: Block, **parameters: float) -> Rows:
-    """(U, p): what each user's model moves in its own projected training from x."""
+    """Compute the (U, p) changes of each user's model in its own projected training from x."""
     training = LocalTraining(**parameters)
     if isinstance(problem, TrainsLocally):
         return problem.local_updates(x, block, training)
@@ -213,7 +206,7 @@ def local_update(problem: Problem, x: Vector, block: Block, **parameters: float)
 
 
 def _drawn(block: Block, own: NDArray[np.int64], weights: Array) -> Block:
-    """The block of the samples of a step, a user's in the order in which they were drawn."""
+    """Return the block of the samples of a step, a user's in the order in which they were drawn."""
     there = weights > 0
     rows = (block.offsets[:-1, None] + own)[there]
     return block.gathered(rows, np.concatenate([[0], np.cumsum(there.sum(axis=1))]))

@@ -1,8 +1,8 @@
-"""Message computations that learn the coordinates of scores linear in features, and how a model does in them.
+"""Computations that estimate coordinates for scores linear in features, and evaluate a model in them.
 
 Columns are divided by public scales s. A user's matrix of second moments is ``H = mean b b^T`` of its scaled samples
 ``b = a / s``. A user whose H has a Frobenius norm beyond a public ``size`` weighs ``w = size / ||H||``, in H and in
-gradients alike: that weight is the clip of H, so the curvature of the weighted loss is not taken for less than it is.
+gradients alike: that weight is the clip of H, so the curvature of the weighted loss is not underestimated.
 
 A loss of K scores has K blocks of d parameters. All of them are about the same d columns, so columns, scales, H and
 coordinates are of size d, and coordinates turn each block of a gradient.
@@ -28,13 +28,13 @@ Positions = NDArray[np.intp]
 
 
 def triangle(matrices: Array) -> Rows:
-    """(U, p (p + 1) / 2) the upper triangles of symmetric matrices (U, p, p); l2 norms are Frobenius norms."""
+    """Return the upper triangles (U, p (p + 1) / 2) of symmetric matrices (U, p, p); l2 norms are Frobenius norms."""
     rows, columns = np.triu_indices(matrices.shape[-1])
     return np.asarray(matrices[:, rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2.0)))
 
 
 def symmetric(entries: Vector) -> Array:
-    """(p, p) the symmetric matrix of which `triangle` gives these entries."""
+    """Return the (p, p) symmetric matrix from the entries that `triangle` returns."""
     p = math.isqrt(2 * len(entries))
     rows, columns = np.triu_indices(p)
     matrix = np.empty((p, p))
@@ -45,12 +45,11 @@ def symmetric(entries: Vector) -> Array:
 def column_scales(
     problem: Problem, x: Vector, block: Block, low: float, high: float, width: float, scales: Vector | float = 1.0
 ) -> Rows:
-    """Of each user, whether each feature, over its scale, is ever above ``low``, and how large it then typically is.
+    """Compute for each user whether each feature, over its scale, exceeds ``low``, and its typical size if so.
 
-    Returns:
-        (U, 2 d): d times 1/2 or -1/2, whether the root mean square over the user's samples exceeds ``low``; then its
-        logarithm, scaled so that ``low`` (or less) is ``-width / 2`` and ``high`` (or more) ``width / 2``. What is not
-        above ``low`` counts as ``width / 2`` there: its part is known from the first half.
+    Returns (U, 2 d): d times 1/2 or -1/2, whether the root mean square over the user's samples exceeds ``low``; then
+    its logarithm, scaled so that ``low`` (or less) is ``-width / 2`` and ``high`` (or more) ``width / 2``. A feature
+    that does not exceed ``low`` counts as ``width / 2`` there: its part is known from the first half.
     """
     model = _dense_model(problem)
     squares = np.zeros((block.users, model.width))
@@ -62,12 +61,12 @@ def column_scales(
 
 
 def moment_size(problem: Problem, x: Vector, block: Block, low: float, high: float, scales: Vector) -> Rows:
-    """(U, 1): the logarithm of each user's ``||H||``, from -1/2 at ``low`` (or less) to 1/2 at ``high`` (or more)."""
+    """Compute (U, 1): the logarithm of each user's ``||H||``, from -1/2 up to ``low`` to 1/2 from ``high`` on."""
     return _held_log(_sizes(_dense_model(problem), block, scales), low, high)[:, None]
 
 
 def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) -> Rows:
-    """(U, d (d + 1) / 2): `triangle` of each user's H, positive semidefinite. Clipped to ``size`` it becomes w H."""
+    """Compute (U, d (d + 1) / 2): `triangle` of each user's positive semidefinite H. Clipped to ``size`` it is w H."""
     model = _dense_model(problem)
     sums = np.zeros((block.users, model.width * (model.width + 1) // 2))
     for users, part, features in _with_intercept(model, block):
@@ -81,88 +80,80 @@ def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) ->
 def weighted_gradient(
     problem: Problem, x: Vector, block: Block, size: float, scales: Vector, coordinates: Array
 ) -> Rows:
-    """(U, p): ``w T^T`` times each user's mean gradient, the derivative of its weighted loss by z for ``x = T z``.
-
-    T is (d, d), and turns each of the K blocks.
-    """
+    """Compute (U, p): ``w T^T`` times each user's mean gradient by blocks, its weighted loss's derivative by z."""
     model = _dense_model(problem)
     weights = size / np.maximum(_sizes(model, block, scales), size)
     return turned(weights[:, None] * dense(model.user_gradients(x, block)), coordinates)
 
 
 def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: float) -> Rows:
-    """(U, 1): each user's mean target, from -1/2 at ``low`` to 1/2 at ``high``."""
+    """Compute (U, 1): each user's mean target, from -1/2 at ``low`` to 1/2 at ``high``."""
     targets = np.clip(targets_of(block).astype(np.float64), low, high)
     return np.asarray((user_averages(targets, block) - low) / (high - low) - 0.5)[:, None]
 
 
 def filled(problem: Problem, x: Vector, block: Block) -> Rows:
-    """(U, 1): 1/2 for users all of whose samples can be used, whom averages hear, and -1/2 for the others."""
+    """Compute (U, 1): 1/2 for users with only usable samples, which averages include, and -1/2 for the others."""
     return np.where(block.whole_users(), 0.5, -0.5)[:, None]
 
 
 def class_shares(problem: Problem, x: Vector, block: Block, classes: Array) -> Rows:
-    """(U, K): what share of each user's samples is of each of these classes (K,); at most 1 in all."""
+    """Compute (U, K): the share of each of these classes (K,) among each user's samples; at most 1 in all."""
     targets = targets_of(block)
     return np.stack([user_averages((targets == one).astype(np.float64), block) for one in classes], axis=1)
 
 
 def curvature_along(problem: Problem, x: Vector, block: Block, most: float, direction: Vector) -> Rows:
-    """(U, 1): the root of each user's curvature along a unit vector, from -1/2 at zero to 1/2 at ``most`` and above.
-
-    By two gradients, close to each other.
-    """
+    """Compute (U, 1): the root of each user's curvature along a unit vector, from -1/2 at zero to 1/2 at ``most``."""
     distance = 1e-4 * (1.0 + float(np.linalg.norm(x)))
     near, far = (problem.user_gradients(at, block) @ direction for at in (x, x + distance * direction))
     return np.asarray(np.sqrt(np.clip((far - near) / distance / most, 0.0, 1.0)) - 0.5)[:, None]
 
 
 def improved(problem: Problem, x: Vector, block: Block, initial: Vector) -> Rows:
-    """(U, 1): 1/2 where the model serves a user better than the initial one, by its average loss, -1/2 where worse."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        now, before = (user_averages(problem.sample_losses(one, block), block) for one in (x, initial))
+    """Compute (U, 1): 1/2 if the model has a lower average loss for a user than the initial one, -1/2 if a higher."""
+    now, before = _average_losses(problem, x, block), _average_losses(problem, initial, block)
     # What is not finite is worse than anything.
     return np.where(now < before, 0.5, np.where(now == before, 0.0, -0.5))[:, None]
 
 
 def loss_changes(problem: Problem, x: Vector, block: Block, models: Array, reach: Array) -> Rows:
-    """(U, k): by how much each user's average loss at each of k models (k, p) exceeds that at x.
+    """Compute (U, k): each user's average loss at each of k models minus that at x, clipped to ``+- reach`` (k,).
 
-    Held to ``+- reach`` (k,). A change that is not a number counts as the worst; a user whose loss at x is not finite
-    has a row that is not: it is left out, and counted.
+    A change that is not a number counts as the worst. A user whose loss at x is not finite gets a row of NaN.
     """
+    before = _average_losses(problem, x, block)
     with np.errstate(over="ignore", invalid="ignore"):
-        before = user_averages(problem.sample_losses(x, block), block)
-        changes = [user_averages(problem.sample_losses(model, block), block) - before for model in models]
-    rows = np.stack(changes, axis=1)
+        rows = np.stack([_average_losses(problem, model, block) - before for model in models], axis=1)
     held = np.clip(np.where(np.isnan(rows), np.inf, rows), -reach, reach)
     return np.where(np.isfinite(before)[:, None], held, np.nan)
 
 
-def _dense_model(problem: Problem) -> LinearScores:
-    """The problem, which these computations need to be of scores that are linear in dense features.
+@QUIET
+def _average_losses(problem: Problem, x: Vector, block: Block) -> Array:
+    return user_averages(problem.sample_losses(x, block), block)
 
-    Raises:
-        BadInput: it is not.
-    """
+
+def _dense_model(problem: Problem) -> LinearScores:
+    """Return the problem; raise `BadInput` unless its scores are linear in dense features."""
     if not isinstance(problem, LinearScores):
         raise BadInput(f"problem.kind = {problem.name!r} is no generalised linear model on dense features")
     return problem
 
 
 def _with_intercept(model: LinearScores, block: Block) -> Iterator[tuple[slice, Block, Array]]:
-    """(users, piece, its features (N, d) in float64, the intercept's 1 included)."""
+    """Yield (users, piece, its features (N, d) in float64, the intercept's 1 included)."""
     for users, part, features in float64_parts(block):
         yield users, part, np.column_stack([features, np.ones(part.samples)]) if model.intercept else features
 
 
 def _held_log(values: Array, low: float, high: float) -> Array:
-    """The logarithm, from -1/2 at ``low`` and below to 1/2 at ``high`` and above."""
+    """Return the logarithm, from -1/2 at ``low`` and below to 1/2 at ``high`` and above."""
     return np.asarray(np.log(np.clip(values, low, high) / low) / math.log(high / low) - 0.5)
 
 
 def _sizes(model: LinearScores, block: Block, scales: Vector) -> Array:
-    """(U,): each user's ``||H||``: from products of samples where they are fewer than columns, of columns elsewhere."""
+    """Compute each user's ``||H||`` (U,): from products of samples if they are fewer than columns, else of columns."""
     squares, d = np.zeros(block.users), model.width
     # Of users who may come in several pieces only sums over samples can be put together.
     fewest = min(d, CHUNK_BYTES // (block.dense_features.itemsize * model.columns))
@@ -182,7 +173,7 @@ def _sizes(model: LinearScores, block: Block, scales: Vector) -> Array:
 
 
 def _of_equal_size(part: Block) -> Iterator[tuple[Positions, Positions]]:
-    """(positions of users (g,), their samples' positions (g, m)): together they take one matrix product."""
+    """Yield (positions of users (g,), their samples' positions (g, m)): each pair takes one matrix product."""
     for size in np.unique(part.sizes):
         members = np.flatnonzero(part.sizes == size)
         yield members, part.offsets[members, None] + np.arange(size)

@@ -1,4 +1,4 @@
-"""A node: some users' data, and the answers it gives. Knows no network; the Flower side wraps it."""
+"""A node: some users' data, and its answers. It knows no network; the Flower side wraps it."""
 
 import logging
 from collections.abc import Sequence
@@ -26,15 +26,15 @@ log = logging.getLogger("userdp")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node returns.
+    """The answer of a node.
 
     Attributes:
-        users: (U,) the users that the values speak for, rising.
+        users: (U,) the users of the values, rising.
         values: (U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them
-            that takes fewer bytes that way. (1, 0) where the sum is masked.
-        non_finite: users whose row was not finite, or whose data could not be used, and became zero.
-        lengths: (U,) l2 norms before the clip, where they were asked for.
-        masked: (p,) the sum on a grid, noisy and masked, where that was asked for.
+            that takes fewer bytes that way. (1, 0) if the sum is masked.
+        non_finite: users whose row was not finite, or whose data were unusable, and became zero.
+        lengths: (U,) l2 norms before the clip, if requested.
+        masked: (p,) the sum on a grid, noisy and masked, if requested.
     """
 
     users: NDArray[np.int64]
@@ -45,18 +45,15 @@ class Answer:
 
 
 class Node:
-    """Answers for ``users``, whose samples lie in ``federation``.
+    """A node that answers for ``users``, whose samples lie in ``federation``.
 
-    Args:
-        problem: the loss; samples are clipped into its declared bounds before anything is computed.
-        federation: where the samples come from.
-        users: rising indices, among the n users of the whole population, of those held by this node.
-        rows: where each of them is in ``federation``; the same as ``users`` if not given. A silo with a table of its
-            own, of which user 0 is user 300 of the population, gives ``users = 300 + rows``.
-        labels: what each of them is called, the same in every silo; None where nobody has a name (simulations).
-
-    Raises:
-        BadInput: users that do not rise, or another number of rows or labels than of users.
+    Args (`BadInput` for users that do not rise, or another number of rows or labels):
+        problem: the loss; samples are clipped into its declared bounds before any computation.
+        federation: the source of the samples.
+        users: rising indices, among the n users of the whole population, of this node's users.
+        rows: their positions in ``federation``; default, ``users``. A silo whose own table starts at user 300 of the
+            population gives ``users = 300 + rows``.
+        labels: their names, the same in every silo; None if users have no names (simulations).
     """
 
     def __init__(
@@ -84,33 +81,26 @@ class Node:
 
     @cached_property
     def key(self) -> MaskKey:
-        """Of this node's masks in one run, with the rounds that it has answered.
+        """The key of this node's masks in one run, with the rounds that it has answered.
 
-        Drawn when it is first asked for; whoever makes nodes anew puts the old one back, and a new run gets a new one.
+        The first use draws it; a node that is made anew gets the old one back, and a new run gets a new one.
         """
         return MaskKey()
 
     def identities(self, salt: bytes) -> NDArray[np.uint8]:
-        """(U, 16) salted digests of the labels; see `userdp.nodes.identities`.
-
-        Raises:
-            BadInput: nobody has a label here, or the salt is no 16 to 64 bytes.
-        """
+        """Return (U, 16) salted digests of labels; raise `BadInput` without labels or a salt of 16 to 64 bytes."""
         if self.labels is None:
-            raise BadInput("this node does not know what its users are called")
+            raise BadInput("this node's users have no labels: give the node labels")
         if not 16 <= len(salt) <= 64:
             raise BadInput(f"the salt must be 16 to 64 bytes, got {len(salt)}")
         return identities(self.labels, salt)
 
     def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
-        """The computation's rows (or their sum) for ``users``, block by block; and their lengths, if asked.
+        """Compute rows (or their sum) for ``users``, block by block; and their lengths, if requested.
 
-        No user's data make it fail: whoever's cannot be used counts as the centre (zero, if there is none), and so does
-        a user for whose data alone the loss itself fails, such as a torch module's.
-
-        Raises:
-            BadInput: a user that this node does not hold, a model of the wrong length, a question for lengths where
-                users have labels, or one for a masked sum in a round that was answered.
+        No user's data make it fail: a user with unusable data counts as the centre (zero, if there is none), and so
+        does a user on whose data alone the loss itself fails, such as a torch module's. Raises `BadInput` for a user of
+        another node, a model of the wrong length, lengths of users with labels, or a masked sum in an answered round.
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)
@@ -124,36 +114,28 @@ class Node:
         return Answer(users, pipeline.values, pipeline.non_finite, pipeline.lengths, hidden)
 
     def _accept(self, x: Vector, computation: Computation) -> None:
-        """Refuse a question that is not to be answered; a round of masks is spent by asking.
-
-        Raises:
-            BadInput: as `compute`.
-        """
+        """Refuse a question that must not be answered; asking spends a round of masks."""
         if computation.lengths and self.labels is not None:
-            raise BadInput("this node's users have names, so they are no simulation's: their lengths are not told")
+            raise BadInput("this node's users have labels, so it does not reveal their lengths: only simulations do")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
         if computation.masked is not None:
             self.key.spend(computation.masked.round)
 
     def _positions(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where these users are among the node's own.
-
-        Raises:
-            BadInput: somebody is not, or there is nobody.
-        """
+        """Return the positions of these users among the node's own."""
         if np.array_equal(users, self.users) and len(users):
             return self._everybody
         positions = np.searchsorted(self.users, users)
         if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
-            raise BadInput("the node was asked for users that it does not hold")
+            raise BadInput("the question names users that it does not hold")
         return positions
 
     def _warn(self, error: Exception) -> None:
-        """Tell whoever runs this node, once, that the loss fails here; for all users it does if it has a fault."""
+        """Log once that the loss fails here; a faulty loss fails for all users."""
         if not self._warned:
-            # What a loss says may quote users' data, which a simulation alone may print.
+            # The message of a loss may quote users' data, which only a simulation may print.
             said = "" if self.labels is not None else f": {error}".partition("\n")[0]
-            told = f"{type(error).__name__}{said}"
-            log.warning("the loss fails on users' data (%s): each such user counts as zero", told)
+            reason = f"{type(error).__name__}{said}"
+            log.warning("the loss fails on users' data (%s): each such user counts as zero", reason)
         self._warned = True

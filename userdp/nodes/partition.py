@@ -1,9 +1,9 @@
 """A random partition of a federation's samples into groups of exactly one size, from public numbers alone.
 
-How many samples a user holds may be private, or not known to the server. So what is partitioned are SLOTS: every user
+The number of a user's samples may be private, or unknown to the server. So the partition is of SLOTS: every user
 has ``slots`` of them, the public bound on its samples; its i-th sample lies in slot i, and slots without a sample hold
-the zero vector. All groups have exactly ``users * slots // groups`` slots, which privacy by shuffling needs; how many
-of them hold samples differs a little from group to group, which costs accuracy and no privacy.
+the zero vector. All groups have exactly ``users * slots // groups`` slots, which privacy by shuffling needs; the number
+of slots with samples differs a little from group to group, which costs accuracy and no privacy.
 """
 
 import math
@@ -16,16 +16,14 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 
 OUTSIDE = -1
-"""The group of slots that are in none."""
+"""The group number of slots without a group."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which group each slot of each user is in.
+    """The group of each slot of each user: ``groups`` (U, s) int32, from 0 to ``count - 1``, or `OUTSIDE`.
 
-    Attributes:
-        groups: (U, s) int32, from 0 to ``count - 1``, or `OUTSIDE`.
-        count: k, how many groups there are in all; users of one node may be in few of them.
+    The k = ``count`` groups are those of the whole population; users of one node may be in few of them.
     """
 
     groups: NDArray[np.int32]
@@ -38,11 +36,7 @@ class Partition:
 
     @classmethod
     def draw(cls, users: int, slots: int, count: int, rng: np.random.Generator) -> "Partition":
-        """A uniformly random partition into groups of one size; the slots left over are a random few.
-
-        Raises:
-            BadInput: fewer slots than groups.
-        """
+        """Draw a uniformly random partition into groups of one size, a random few slots left over; see `group_size`."""
         size = group_size(users, slots, count)
         groups = np.full(users * slots, OUTSIDE, dtype=np.int32)
         groups[: size * count] = np.repeat(np.arange(count, dtype=np.int32), size)
@@ -51,14 +45,12 @@ class Partition:
 
     @classmethod
     def spread(cls, users: int, slots: int, count: int, rng: np.random.Generator) -> "Partition":
-        """Groups in which every user's slots are as far apart as can be: two of them share a group only if they must.
+        """Draw groups with every user's slots as far apart as possible: two of them share a group only if they must.
 
         A user's slots go round the k groups from a random first one, in steps of a random length prime to k, so each
         slot is equally likely in each group, and a group has ``slots // k`` slots of a user, or one more. Groups have
-        one size on average only: privacy by shuffling does not hold, that of `spread_length` does.
-
-        Raises:
-            BadInput: fewer slots than groups.
+        one size on average only: privacy by shuffling does not hold, that of `spread_length` does. Raises `BadInput` as
+        `group_size`.
         """
         group_size(users, slots, count)
         strides = np.flatnonzero(np.gcd(np.arange(1, count + 1), count) == 1) + 1
@@ -69,32 +61,26 @@ class Partition:
 
     @property
     def slots(self) -> int:
-        """Slots of a user."""
+        """The slots of a user."""
         return int(self.groups.shape[1])
 
     @property
     def longest(self) -> float:
-        """The l2 norm of how many slots of one user each group has, for the user for whom it is largest."""
+        """The l2 norm of the numbers of one user's slots in each group, for the user for whom it is largest."""
         user, slot = np.nonzero(self.groups != OUTSIDE)
         places, slots = np.unique(user * self.count + self.groups[user, slot], return_counts=True)
         squares = np.bincount(places // self.count, weights=slots**2)
         return math.sqrt(squares.max(initial=0.0))
 
     def part(self, users: slice | NDArray[np.int64]) -> "Partition":
-        """That of some users, by their positions."""
+        """Return the partition of some users, by their positions."""
         return Partition(self.groups[users], self.count)
 
     def regroup(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
-        """The block's samples by groups.
+        """Return the groups that have samples, rising, and a block with each in place of a user; None if none has.
 
-        A user's samples beyond its slots are in no group, so nobody has more weight than declared.
-
-        Returns:
-            The groups that have samples, rising, and a block in which each of them takes the place of a user; None if
-            no sample is in any group.
-
-        Raises:
-            BadInput: a partition of another number of users.
+        A user's samples beyond its slots are in no group, so nobody has more weight than declared. Raises `BadInput`
+        for a partition of another number of users.
         """
         if block.users != len(self.groups):
             raise BadInput(f"a partition of {len(self.groups)} users was sent for {block.users}")
@@ -111,21 +97,17 @@ class Partition:
 
 
 def spread_length(slots: int, count: int) -> float:
-    """The l2 norm of how many slots of one user each group of `Partition.spread` has.
+    """Return the l2 norm of the numbers of one user's slots in each group of `Partition.spread`.
 
     If each slot moves its group's sum by at most s, one user moves the k sums, as one vector, by at most s times this:
-    sqrt(slots) while there are groups enough, and never less than ``slots / sqrt(k)``.
+    sqrt(slots) if there are groups enough, and never less than ``slots / sqrt(k)``.
     """
     full, left = divmod(slots, count)
     return math.sqrt(left * (full + 1) ** 2 + (count - left) * full**2)
 
 
 def group_size(users: int, slots: int, count: int) -> int:
-    """Slots of a group: ``users * slots // count``.
-
-    Raises:
-        BadInput: no group, or fewer slots than groups.
-    """
+    """Return ``users * slots // count``, the slots of a group; `BadInput` for no group, or fewer slots than groups."""
     if not 1 <= count <= users * slots:
         raise BadInput(f"strategy.groups = {count}: must lie between 1 and the {users * slots} slots for samples")
     return users * slots // count

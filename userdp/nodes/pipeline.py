@@ -1,4 +1,4 @@
-"""The way of users' rows out of a node: finite, clipped, weighed, noisy, masked, summed, in one object."""
+"""The path of users' rows out of a node: finite, clipped, weighed, noisy, masked, summed, in one object."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,36 +21,29 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import statistic
 
 ROW_BYTES = 1 << 26
-"""Rows worked on at once, in bytes: wide models get fewer users a block."""
+"""The bytes of rows in work at once: wide models get fewer users a block."""
 
 
 class RowPipeline:
-    """Takes raw rows, block by block, through all that is done to them before they leave a node.
+    """Takes raw rows of ``users`` (U,), block by block, through all steps before they leave a node.
 
     The steps, in their order:
 
-    1. *Finite*: the centre is taken off; a row that is not finite then becomes zero, and is counted.
-    2. *Clip*: to an l2 norm, then to an l1 norm; the statistic, of the row before the clip, stands beside it.
+    1. *Finite*: the centre is subtracted; a row that is not finite then becomes zero, and is counted.
+    2. *Clip*: to an l2 norm, then to an l1 norm; the statistic, of the row before the clip, is one more column.
     3. *Noise* of each user, if users add their own.
     4. *Weigh*: a row of a masked sum has its statistic weighted, and is put on the grid.
     5. *Sum*, or rows in their places.
-    6. *Mask*: the node's share of noise and its masks are added to a masked sum.
+    6. *Mask*: the node adds its share of noise and its masks to a masked sum.
 
-    Sums over groups of samples are finite, and clipped sample by sample: of these steps only the sum is for them.
-
-    Args:
-        computation: what is asked.
-        users: (U,) the users who are asked.
-        dimension: p, parameters of the model.
-        sparse: whether the problem's gradients are.
+    Sums over groups of samples are finite, and clipped sample by sample: only the sum applies to them. The model has
+    ``dimension`` parameters; ``sparse`` says whether the problem's gradients are. Raises `BadInput` if the function or
+    statistic is unknown, or the centre is no finite vector of the rows' length.
 
     Attributes:
-        non_finite: users so far whose row was not finite, or whose data could not be used, and became zero;
-            none where the sum is masked, for nobody is told.
-        lengths: (U,) l2 norms before the clip; None where they are not asked for.
-
-    Raises:
-        BadInput: the computation has no such function or statistic, or its centre is no finite vector of its rows.
+        non_finite: users so far whose row was not finite, or whose data were unusable, and became zero;
+            always zero for masked sums, because the server must not know it.
+        lengths: (U,) l2 norms before the clip; None if not requested.
     """
 
     def __init__(
@@ -74,20 +67,14 @@ class RowPipeline:
 
     @property
     def max_users(self) -> int | None:
-        """The most users of a block; None where the federation's own limit on samples is enough."""
+        """The most users of a block; None if the federation's own limit on samples is enough."""
         if self._asked.separate:
             return 1
         # Sparse rows take about as much as the samples that they come from, which the federation bounds.
         return None if self._sparse else max(1, ROW_BYTES // (8 * self._width))
 
     def add(self, rows: AnyRows, where: slice, unusable: int = 0) -> None:
-        """Take the raw rows of the users at these positions all the way.
-
-        Args:
-            rows: (U', length) of these users; the centre for those whose data cannot be used.
-            where: the users' positions among all who are asked.
-            unusable: how many of them cannot be used.
-        """
+        """Take the raw rows (U', length) of users at ``where`` through all steps; ``unusable`` of them are centres."""
         rows, non_finite = self.finite(rows)
         if self._asked.masked is None:
             self.non_finite += non_finite + unusable
@@ -99,14 +86,14 @@ class RowPipeline:
             self.collect(self.clipped(rows), where)
 
     def _measured(self, rows: AnyRows, where: slice) -> Rows:
-        """(U',): the lengths of finite rows, which are noted if they are asked for."""
+        """Return the (U',) lengths of finite rows, and note them if requested."""
         lengths = row_lengths(rows)
         if self.lengths is not None:
             self.lengths[where] = lengths
         return lengths
 
     def finite(self, rows: AnyRows) -> tuple[AnyRows, int]:
-        """The rows about the centre, zero where one is not finite, and how many are not.
+        """Return the rows about the centre, zero in place of a row that is not finite, and the number of such rows.
 
         Sparse rows stay sparse unless there is a centre, or a statistic and no question for lengths.
         """
@@ -120,7 +107,7 @@ class RowPipeline:
         return finite_rows(rows)
 
     def clipped(self, rows: AnyRows) -> AnyRows:
-        """(U', width): finite rows, clipped, with the statistic beside them if one is asked for."""
+        """Return (U', width): finite rows, clipped, with the statistic beside them if requested."""
         asked, clipped = self._asked, rows
         if asked.partition is not None:
             return rows
@@ -147,17 +134,12 @@ class RowPipeline:
 
     @property
     def values(self) -> AnyRows:
-        """(U, width) rows or (1, width) their sum, after the last block; (1, 0) where the sum is masked."""
+        """The (U, width) rows or (1, width) their sum, after the last block; (1, 0) if the sum is masked."""
         if self._stacks:
             return stacked(self._blocks)
         return compacted(self._values) if self._sparse else self._values
 
     def masked(self, key: MaskKey, x: Vector) -> Residues:
-        """(width,) the sum on the grid, noisy and masked, after the last block; of a computation that asks for that.
-
-        Args:
-            key: of the node's masks.
-            x: the model that the question is about.
-        """
+        """Return the (width,) sum on the grid, noisy and masked by ``key``, for a question at x, after all blocks."""
         assert self._asked.masked is not None
         return self._asked.masked.hidden(self._total, key, self._asked.question(x), int(self._users[0]))

@@ -1,4 +1,4 @@
-"""Users' raw rows, made from their samples: no user's data make that fail, or change another user's row."""
+"""Users' raw rows, made from their samples: no user's data make this fail, or change another user's row."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,17 +19,12 @@ from userdp.problems.in_coordinates import InCoordinates
 
 
 class RowMaker:
-    """Makes the rows that a computation asks for, before anything is done to them.
+    """Makes the rows of a computation at a model x (p,), before the pipeline.
 
-    A user whose row is an average over samples of which one cannot be used is UNUSABLE, and its row is the centre: zero
-    if there is none. In a sum over samples those that cannot be used weigh nothing, as the promise for one sample
-    needs: the other samples of their user must not vanish with them. No value that cannot be used reaches the problem.
-
-    Args:
-        problem: the loss.
-        x: (p,) the model.
-        computation: what is asked.
-        failed: called with the error when the loss fails on the data of a single user.
+    A user whose row is an average over samples, one of them unusable, is UNUSABLE, and its row is the centre: zero if
+    there is none. In a sum over samples unusable ones weigh nothing, as the guarantee for one sample needs: the other
+    samples of their user must not vanish with them. No unusable value reaches the problem. If the loss fails on the
+    data of a single user, the maker calls ``failed`` with the error.
     """
 
     def __init__(
@@ -42,18 +37,14 @@ class RowMaker:
         self._problem = problem if seen is None else InCoordinates(problem, seen)
 
     def rows(self, block: Block, where: slice) -> tuple[AnyRows, int]:
-        """The rows of a block's users, and how many of them are unusable.
+        """Return the rows of a block's users, at positions ``where`` of the question, and the number of unusable users.
 
-        User by user if the loss fails, so that it fails for those alone who make it.
-
-        Args:
-            block: the users' samples.
-            where: the users' positions among those that the node is asked for.
+        If the loss fails, users are computed one by one, so that it fails only for those who cause it.
         """
         try:
             return self._drawn(block, where)
         except UserdpError:
-            raise  # about the question, which is the same whatever anybody's data
+            raise  # the error is in the question, not in data
         except Exception as error:
             if block.users == 1:
                 self._failed(error)
@@ -63,10 +54,7 @@ class RowMaker:
         return stacked([rows for rows, _ in own]), sum(unusable for _, unusable in own)
 
     def _without_failing(self, block: Block, where: slice) -> tuple[AnyRows, int]:
-        """A user's row where the loss fails; of a sum over samples, that of the samples for which it does not.
-
-        Where one sample is protected, the others of its user must not vanish with it.
-        """
+        """Return a failing user's row; in a sum over samples those for which the loss does not fail must remain."""
         if not self._function.sums_samples:
             return self._centres(1), 1
         good = np.ones(block.samples, dtype=bool) if block.usable is None else block.usable.copy()
@@ -77,11 +65,11 @@ class RowMaker:
                 good[sample] = False
         try:
             return self._drawn(replace(block, usable=good), where)
-        except Exception:  # of samples none of which fails alone
+        except Exception:  # no sample fails alone, but together they do
             return self._centres(1), 1
 
     def _drawn(self, block: Block, where: slice) -> tuple[AnyRows, int]:
-        """The block's rows; where samples are drawn by coins, only those drawn are looked at."""
+        """Return the block's rows; if samples are drawn by coins, the others are not read."""
         coins, partition = self._computation.coins, self._computation.partition
         part = None if partition is None else partition.part(where)
         if coins is None:
@@ -93,7 +81,7 @@ class RowMaker:
         return placed_rows(rows, users, block.users), unusable
 
     def _of_usable(self, block: Block, partition: Partition | None) -> tuple[AnyRows, int]:
-        """The block's rows, made from the samples that can be used, and how many users are unusable."""
+        """Return the block's rows, from the usable samples, and the number of unusable users."""
         if partition is not None:
             return self._grouped(block, partition), 0
         users, kept = self._kept(block)
@@ -105,7 +93,7 @@ class RowMaker:
         return self._placed(self._made(kept), users, block.users), unusable
 
     def _kept(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
-        """Positions of the users who count, and what counts of their samples; the block itself if that is all."""
+        """Return the positions of the users who count, and their samples that count; the block itself if all do."""
         if self._function.counts_usable:
             return np.arange(block.users), block
         return block.usable_samples() if self._function.sums_samples else block.usable_users()
@@ -116,7 +104,7 @@ class RowMaker:
         )
 
     def _grouped(self, block: Block, partition: Partition) -> Rows:
-        """(1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
+        """Return (1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
         present, regrouped = partition.regroup(block)
         sums = np.zeros((partition.count, self._dimension))
         if regrouped is not None:
@@ -126,7 +114,7 @@ class RowMaker:
         return sums.reshape(1, -1)
 
     def _placed(self, rows: AnyRows, users: NDArray[np.int64], count: int) -> AnyRows:
-        """(count, length): the rows at these users' positions, and the centre elsewhere."""
+        """Return (count, length): the rows at these users' positions, and the centre elsewhere."""
         if self._computation.centre is None:
             return placed_rows(rows, users, count)
         placed = dense(self._centres(count))
@@ -134,7 +122,7 @@ class RowMaker:
         return placed
 
     def _centres(self, users: int) -> AnyRows:
-        """(users, length): the rows of users who count as the centre."""
+        """Return (users, length): the rows of users who count as the centre."""
         if self._sparse:
             return cast(Sparse, csr_array((users, self._dimension)))
         centre = self._computation.centre

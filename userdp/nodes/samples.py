@@ -1,4 +1,4 @@
-"""A node's samples, clipped into the problem's bounds: those that fit in memory, and the others at each pass anew."""
+"""A node's samples, clipped into the problem's bounds: kept in memory if they fit, else made anew at each pass."""
 
 from collections.abc import Iterator
 
@@ -10,21 +10,15 @@ from userdp.data.federation import ColumnarFederation, Federation
 from userdp.problems.base import Problem
 
 MEMORY_BYTES = 7 << 25
-"""Of samples, as many of which a node keeps, those of its first users; it reads or makes the others at each pass. The
-eight nodes that a machine has unless told otherwise keep seven quarters of a GiB together."""
+"""The bytes of samples that a node keeps, those of its first users; it reads or makes the others at each pass. The
+eight nodes of a machine by default keep seven quarters of a GiB together."""
 
 
 class NodeSamples:
-    """The samples of some users of a federation, block by block.
-
-    Args:
-        problem: whose bounds samples are clipped into.
-        federation: where the samples come from.
-        rows: (U,) where each user is in the federation.
+    """Samples of some users of a federation (its users ``rows``), clipped into a problem's bounds, block by block.
 
     Attributes:
-        clipped: how many of the samples that are kept, or stored in a file, had to be clipped; of those that are made
-            anew at each pass nobody counts them.
+        clipped: how many of the kept or stored samples had to be clipped; samples made anew at each pass do not count.
     """
 
     def __init__(self, problem: Problem, federation: Federation, rows: NDArray[np.int64]) -> None:
@@ -40,12 +34,9 @@ class NodeSamples:
             self.clipped = sum(problem.bound(block)[1] for _, block in federation.blocks(rows))
 
     def blocks(self, positions: NDArray[np.int64], max_users: int | None) -> Iterator[tuple[slice, Block]]:
-        """The samples of users at these rising positions, in blocks of at most ``max_users``.
+        """Yield (where in ``positions``, block) for users at these rising positions, at most ``max_users`` a block.
 
-        Where a block ends does not depend on what is kept, so sums over blocks do not either.
-
-        Yields:
-            (where in ``positions``, block)
+        The ends of blocks do not depend on the kept samples, so sums over blocks do not either.
         """
         rows = self._rows[positions]
         for where in self._federation.slices(rows, max_users=max_users):

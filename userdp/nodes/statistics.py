@@ -1,4 +1,4 @@
-"""One bounded number of each user beside its row, computed before the clip: what adaptive clips are steered by."""
+"""One bounded number of each user beside its row, computed before the clip: adaptive clips follow it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,9 @@ from userdp.errors import BadInput
 
 @dataclass(frozen=True)
 class Statistic:
-    """One number of each user, bounded whatever the user's data.
+    """One number of each user, bounded by ``low`` and ``high`` for any data.
 
-    Attributes:
-        compute: from finite, centred, UNCLIPPED rows (U, p) and the clip norm to (U,) numbers.
-        low: least value.
-        high: largest value.
+    ``compute`` maps finite, centred, UNCLIPPED rows (U, p) and the clip norm to (U,) numbers.
     """
 
     compute: Callable[[Rows, float], Rows]
@@ -26,57 +23,46 @@ class Statistic:
     high: float
 
     def sensitivity(self, relation: Relation) -> float:
-        """The most by which one user moves the sum of all users' numbers, by being replaced, added or removed."""
+        """Bound how far one user moves the sum of all users' numbers, by being replaced, added or removed."""
         return self.high - self.low if relation == "replace_one" else max(abs(self.low), abs(self.high))
 
 
-def log_distances(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): ``ln(||row||_2 / clip_norm)``, held to [-2.5, 1]; their mean is the log of a robust typical distance."""
-    return np.clip(_log_lengths(rows, clip_norm), -2.5, 1.0)
+def _scaled(rows: Rows) -> tuple[Rows, Rows, Rows]:
+    """Return each row's largest entry in size, its scale (1 for a row of zeros), and the norm of the scaled row."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scale = np.where(largest > 0, largest, 1.0)
+    return largest, scale, np.linalg.norm(rows / scale[:, None], axis=1)
 
 
 def _log_lengths(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): ``ln(||row||_2 / clip_norm)``; minus infinity for a row of zeros."""
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    scale = np.where(largest > 0, largest, 1.0)
-    norms = np.linalg.norm(rows / scale[:, None], axis=1)
+    """Return ``ln(||row||_2 / clip_norm)`` (U,); minus infinity for a row of zeros."""
+    _, scale, norms = _scaled(rows)
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(norms) + np.log(scale) - np.log(clip_norm))
 
 
-def log_norms(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): the same, held to [-5, 0], for lengths of which only an upper guess is known."""
-    return np.clip(_log_lengths(rows, clip_norm), -5.0, 0.0)
-
-
-def log_sizes(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): the same, held to [-10, 10], for lengths of which nothing is known."""
-    return np.clip(_log_lengths(rows, clip_norm), -10.0, 10.0)
+def _clipped_log(low: float, high: float) -> Statistic:
+    return Statistic(lambda rows, clip_norm: np.clip(_log_lengths(rows, clip_norm), low, high), low, high)
 
 
 def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): 1/2 for rows that the clip leaves as they are, -1/2 for those that it shortens."""
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    scale = np.where(largest > 0, largest, 1.0)
-    # As `clip_rows` decides: by the scaled norm, which does not overflow.
-    norms = np.linalg.norm(rows / scale[:, None], axis=1)
+    """Return (U,): 1/2 for rows that the clip leaves unchanged, -1/2 for those that it shortens."""
+    largest, _, norms = _scaled(rows)  # `clip_rows` decides by the scaled norm too, which does not overflow
     return np.where(largest <= clip_norm / np.maximum(norms, 1.0), 0.5, -0.5)
 
 
 STATISTICS: dict[str, Statistic] = {
-    "log_distance": Statistic(log_distances, -2.5, 1.0),
-    "log_norm": Statistic(log_norms, -5.0, 0.0),
-    "log_size": Statistic(log_sizes, -10.0, 10.0),
+    "log_distance": _clipped_log(-2.5, 1.0),
+    "log_norm": _clipped_log(-5.0, 0.0),
+    "log_size": _clipped_log(-10.0, 10.0),
     "unclipped": Statistic(unclipped, -0.5, 0.5),
 }
+"""Name -> statistic. The mean of log_distance is the log of a robust typical distance; log_norm is for lengths with an
+upper guess, log_size for unknown lengths."""
 
 
 def statistic(name: str) -> Statistic:
-    """The statistic of that name.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """Return the statistic of that name; raise `BadInput` if there is none."""
     if name not in STATISTICS:
         raise BadInput(f"statistic {name!r} is unknown; there are {', '.join(sorted(STATISTICS))}")
     return STATISTICS[name]

@@ -1,4 +1,6 @@
-"""Message computations for heavy tails: gradients, or the data they are taken at, are truncated before sums."""
+"""Computations for heavy tails: gradients, or the data before the gradients, are truncated before sums."""
+
+from collections.abc import Callable
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -13,14 +15,14 @@ from userdp.problems.segments import float64_parts, parts, weighted_sums
 
 
 def truncated(values: Rows, threshold: float) -> Rows:
-    """Every entry held to ``[-K, K]``; NaN becomes zero."""
+    """Clip every entry to ``[-K, K]``; NaN becomes zero."""
     return np.clip(np.where(np.isnan(values), 0.0, values), -threshold, threshold)
 
 
 def truncated_gradients(x: Vector, block: Block, threshold: float) -> Rows:
-    """(U, d): for each user the mean of ``2 a (<a, x> - y)`` over its samples, with a and y `truncated`.
+    """Compute (U, d): each user's mean of ``2 a (<a, x> - y)`` over its samples, with a and y `truncated`.
 
-    *Formal guarantees.* With ``||x||_1 <= r`` every entry lies in ``+-2 (r + 1) K^2``, whatever the data.
+    *Formal guarantees.* With ``||x||_1 <= r`` every entry lies in ``+-2 (r + 1) K^2``, for any data.
     """
     sums = np.zeros((block.users, block.features.shape[1]))
     for users, part, raw in float64_parts(block):
@@ -31,52 +33,56 @@ def truncated_gradients(x: Vector, block: Block, threshold: float) -> Rows:
 
 
 def truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Rows:
-    """Each user's sum of smoothly truncated gradients, coordinate by coordinate, in units of ``scale``."""
+    """Compute each user's sum of smoothly truncated gradients, coordinate by coordinate, in units of ``scale``."""
+    return _sums(problem, x, block, lambda gradients: truncated_samples(gradients, scale, inverse_variance))
+
+
+def _sums(problem: Problem, x: Vector, block: Block, change: Callable[[Rows], Rows]) -> Rows:
+    """Compute each user's sum of changed sample gradients."""
     sums = np.zeros((block.users, problem.dimension))
     for users, part in parts(block, row_bytes=8 * problem.dimension):
-        values = truncated_samples(dense(problem.sample_gradients(x, part)), scale, inverse_variance)
+        values = change(dense(problem.sample_gradients(x, part)))
         sums[users] += weighted_sums(values, part.offsets, np.ones(part.samples))
     return sums
 
 
 def truncated_user_gradient(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Rows:
-    """Each user's MEAN gradient, smoothly truncated coordinate by coordinate, in units of ``scale``."""
+    """Compute each user's MEAN gradient, smoothly truncated coordinate by coordinate, in units of ``scale``."""
     gradients = dense(problem.user_gradients(x, block))
     rows = truncated_samples(gradients, scale, inverse_variance)
-    rows[~np.isfinite(gradients).all(axis=1)] = np.nan  # counted, and made zero, by whoever asked
+    rows[~np.isfinite(gradients).all(axis=1)] = np.nan  # the pipeline counts it and makes it zero
     return rows
 
 
 def truncated_regression_gradient(problem: Problem, x: Vector, block: Block, threshold: float) -> Rows:
-    """Each user's mean gradient of ``(<a, x> - y)^2``, features and targets held to ``+-threshold``."""
+    """Compute each user's mean gradient of ``(<a, x> - y)^2``, features and targets clipped to ``+-threshold``."""
     return truncated_gradients(x, block, threshold)
 
 
 def truncated_regression_sum(problem: Problem, x: Vector, block: Block, threshold: float) -> Rows:
-    """The same, summed over a user's samples."""
+    """Compute `truncated_regression_gradient` times the number of a user's samples."""
     return truncated_gradients(x, block, threshold) * block.sizes[:, None]
 
 
 def truncated_data_gradient(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
-    """Each user's average gradient on data cut at ``level``, held to ``+-bound`` whatever the problem makes of them."""
+    """Compute each user's average gradient on data cut at ``level``, clipped to ``+-bound`` for any loss."""
     rows = dense(problem.user_gradients(x, _cut(block, level)))
-    # What is not finite must stay so, for such a user to be counted and to weigh nothing.
+    # A value that is not finite must stay so: the pipeline counts such a user and gives it no weight.
     return np.clip(np.where(np.isfinite(rows), rows, np.nan), -bound, bound)
 
 
 def truncated_data_sum(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
-    """The sum of a user's sample gradients on data cut at ``level``, each held to ``+-bound``; zero if not finite."""
-    sums = np.zeros((block.users, problem.dimension))
-    for users, part in parts(_cut(block, level), row_bytes=8 * problem.dimension):
-        gradients = dense(problem.sample_gradients(x, part))
+    """Compute each user's sum of gradients on data cut at ``level``, clipped to ``+-bound``; zero if not finite."""
+
+    def clipped(gradients: Rows) -> Rows:
         counted = np.isfinite(gradients).all(axis=1, keepdims=True)
-        held = np.clip(np.where(counted, gradients, 0.0), -bound, bound)
-        sums[users] += weighted_sums(held, part.offsets, np.ones(part.samples))
-    return sums
+        return np.clip(np.where(counted, gradients, 0.0), -bound, bound)
+
+    return _sums(problem, x, _cut(block, level), clipped)
 
 
 def _cut(block: Block, level: float) -> Block:
-    """Features and targets held to ``+-level``; integer codes, which are names and have no size, stay."""
+    """Clip features and targets to ``+-level``; integer codes, which have no size, stay."""
     targets = None if block.targets is None else np.clip(block.targets, -level, level)
     if np.issubdtype(block.features.dtype, np.integer):
         return Block(block.features, block.offsets, targets)

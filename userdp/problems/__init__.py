@@ -1,18 +1,16 @@
-"""Learning problems: losses, domains, and certificates of what is proven about them.
+"""Learning problems: losses, domains, and certificates of their proven properties.
 
-`TorchProblem` is imported on first use, so that nobody else waits for torch.
+`TorchProblem` is imported on first use, so that other problems do not wait for torch.
 """
 
 from typing import TYPE_CHECKING
 
 from userdp.arrays.types import Vector
 from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.biweight import BiweightRegression
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear import Linear
 from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
-from userdp.problems.regressions import Logistic, Poisson, Squared
-from userdp.problems.robust_regression import HuberRegression, LpRegression
+from userdp.problems.regressions import BiweightRegression, HuberRegression, Logistic, LpRegression, Poisson, Squared
 from userdp.problems.separable import Bernoulli, Huber, Quadratic
 from userdp.problems.softmax import Softmax
 from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSquared

@@ -1,7 +1,7 @@
-"""What a learning problem is: a loss with its domain, and a certificate of what is proven about the loss.
+"""The learning problem: a loss with its domain, and a certificate of the proven properties of the loss.
 
-A certificate follows from DECLARED bounds on the data (clipped into them at load), never from the data: privacy
-proofs rest on it for every sample anybody could hold.
+A certificate follows from DECLARED bounds on the data, into which samples are clipped at load. It never follows from
+the data: privacy proofs rest on it for every possible sample.
 """
 
 import copy
@@ -23,8 +23,7 @@ from userdp.problems.landscape import Landscape, MeasuredCurvature
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
 
 NEXT_TO_NOTHING = 1e-9
-"""What is said of everybody, a class's share or a place in the targets' range, is measured as at least this part of the
-range away from its ends, which no score predicts."""
+"""The least distance, as a part of the range, from a constant prediction to an end that no finite score predicts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,7 @@ class Box:
             raise BadInput(f"domain radius must be positive, got {self.radius}")
 
     def project(self, x: Vector) -> Vector:
-        """Nearest point of the box (1-Lipschitz in every coordinate)."""
+        """Return the nearest point of the box (1-Lipschitz in every coordinate)."""
         if np.isinf(self.radius):
             return x
         return np.clip(x, self.centre - self.radius, self.centre + self.radius)
@@ -47,23 +46,23 @@ class Box:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proven about EVERY loss f(.; z), z within the declared bounds, over the whole domain.
+    """The properties proven for EVERY loss f(.; z), z within the declared bounds, over the whole domain.
 
     Attributes:
         convex: A1.
-        lipschitz: A2, bound on ``||grad f||_inf``; None when there is no bound.
-        gradient_norm: bound on ``||grad f||_2``; None when there is no bound.
-        smoothness: A3, bound on the largest absolute row sum of the Hessian; None when there is no bound. Zero means
-            that the loss is linear in x everywhere, not only on the domain.
+        lipschitz: A2, bound on ``||grad f||_inf``; None if unbounded.
+        gradient_norm: bound on ``||grad f||_2``; None if unbounded.
+        smoothness: A3, bound on the largest absolute row sum of the Hessian; None if unbounded. Zero means that the
+            loss is linear in x everywhere, not only on the domain.
         diagonally_dominant: A4, ``|H_jj| >= sum_k!=j |H_jk|``; with A1 and A3 it makes a gradient step of size
             at most ``2 / smoothness`` 1-Lipschitz in the sup norm.
         strong_convexity: lower bound on the smallest eigenvalue of the Hessian (utility only, no proof needs it).
-        first_gradient: bound on ``||grad f||_inf`` at the centre of the domain, where training starts; None where it
-            is not known to be less than elsewhere (utility only).
-        hoelder: (nu, H) with ``||grad f(x) - grad f(y)||_2 <= H ||x - y||_2^nu`` over the domain, of losses that are
-            not smooth; None where A3 bounds the Hessian, or nothing is proven (utility only).
-        sparsity: most non-zero entries of a SAMPLE's gradient; None where all may be non-zero.
-        reason: why something is missing, in one sentence, for error messages.
+        first_gradient: bound on ``||grad f||_inf`` at the centre of the domain, the initial model; None if no better
+            bound than ``lipschitz`` is known (utility only).
+        hoelder: (nu, H) with ``||grad f(x) - grad f(y)||_2 <= H ||x - y||_2^nu`` over the domain, for losses that are
+            not smooth; None if A3 bounds the Hessian, or nothing is proven (utility only).
+        sparsity: most non-zero entries of a SAMPLE's gradient; None if all may be non-zero.
+        reason: why a property is missing, in one sentence, for error messages.
     """
 
     convex: bool = False
@@ -85,24 +84,17 @@ class Certificate:
                 )
 
     def missing(self) -> list[str]:
-        """Which of A1 to A4 are not proven."""
-        gaps = []
-        if not self.convex:
-            gaps.append("A1 (convex)")
-        if self.lipschitz is None:
-            gaps.append("A2 (bounded gradient, sup norm)")
-        if self.smoothness is None:
-            gaps.append("A3 (bounded Hessian row sums)")
-        if not self.diagonally_dominant:
-            gaps.append("A4 (diagonally dominant Hessian)")
-        return gaps
+        """Return the names of A1 to A4 that are not proven."""
+        proven = {
+            "A1 (convex)": self.convex,
+            "A2 (bounded gradient, sup norm)": self.lipschitz is not None,
+            "A3 (bounded Hessian row sums)": self.smoothness is not None,
+            "A4 (diagonally dominant Hessian)": self.diagonally_dominant,
+        }
+        return [name for name, holds in proven.items() if not holds]
 
     def require_contractive(self, who: str) -> None:
-        """Raise unless A1 to A4 all hold.
-
-        Raises:
-            MissingAssumption: names each missing assumption, why, and what to do.
-        """
+        """Raise `MissingAssumption` unless A1 to A4 all hold; it names each missing one, the reason, and the remedy."""
         if gaps := self.missing():
             why = f" ({self.reason})" if self.reason else ""
             raise MissingAssumption(
@@ -112,34 +104,34 @@ class Certificate:
             )
 
     def as_dict(self) -> dict[str, float | bool | str | list[float] | None]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 class Problem(ABC):
-    """A loss f(x; z) over a box, with its certificate. Minimises the mean over users of each user's average loss.
+    """A loss f(x; z) over a box, with its certificate. Training minimises the mean over users of their average loss.
 
     Attributes:
-        name: what configurations call the problem.
+        name: the kind of the problem in configurations.
         summary: the loss in one line.
         dimension: p, the number of model parameters.
-        columns: k, the feature columns that a sample must have.
+        columns: k, the feature columns of a sample.
         has_targets: whether samples carry a target.
-        domain: where x may lie.
-        certificate: what is proven of f on the declared bounds.
-        start: (p,) where training starts; None for the centre of the domain.
-        mean_range: where users' mean targets lie of which `constant_model` makes a model; None where none predicts the
-            same of every sample, or targets have no bounds.
-        landscape: what a plan predicts accuracy by; None where nothing is known of the loss.
-        measured: a curvature that was measured; None where steps follow the certificate.
-        sparse: whether samples are sparse rows, and gradients too: then gradients and sums of them are
-            `scipy.sparse.csr_array`, with as many entries as samples have, where other problems give arrays.
-        gradient_rounding: how far, at most, each entry of a user's average gradient as computed lies from that of a
-            loss with the certificate, one and the same for every model of the domain, whatever the user's samples (of
-            which there are at most 2^26, say); None where there is no such bound. Zero for a gradient that depends on
-            no model, to the last bit.
-        node_bytes: of samples, for which a pass takes so much longer than a node's messages that they are worth a node.
+        domain: the set of allowed models x.
+        certificate: the proven properties of f on the declared bounds.
+        start: (p,) the initial model; None for the centre of the domain.
+        mean_range: the range of mean targets for which `constant_model` has a model; None if there is no such model, or
+            targets have no bounds.
+        landscape: the sizes from which a plan predicts accuracy; None if unknown.
+        measured: a measured curvature; None if step sizes follow the certificate.
+        sparse: whether samples and gradients are sparse: gradients and their sums are then `scipy.sparse.csr_array`,
+            with as many entries as samples have; other problems return arrays.
+        gradient_rounding: bound on the distance of each entry of a user's computed average gradient from the gradient
+            of a loss with the certificate, the same for every model of the domain, for any samples (at most 2^26).
+            None for no such bound. Zero for a gradient that depends on no model, bit for bit.
+        node_bytes: bytes of samples that justify a node of their own: a pass over them takes much longer than a node's
+            messages.
     """
 
     name: ClassVar[str]
@@ -158,13 +150,13 @@ class Problem(ABC):
     node_bytes: int = 1 << 25
 
     def initial(self) -> Vector:
-        """(p,) where training starts, which must not depend on private data."""
+        """Return the (p,) initial model, which must not depend on private data."""
         return (self.domain.centre if self.start is None else self.start).copy()
 
     def starting_at(self, model: Vector) -> Self:
-        """The same problem, whose training starts at a public ``model`` (p,) of its domain.
+        """Return the same problem with a public ``model`` (p,) of its domain as the initial model.
 
-        How far that lies from the best one is not known, so nothing is predicted from there.
+        Its distance from the best model is unknown, so nothing is predicted from it.
         """
         other = copy.copy(self)
         other.start = model
@@ -175,52 +167,47 @@ class Problem(ABC):
 
     @property
     def curvature(self) -> float | None:
-        """The bound on curvature that steps follow: the certified one, else the measured one (utility only)."""
+        """The bound on curvature for step sizes: the certified one, or else the measured one (utility only)."""
         certified = self.certificate.smoothness
         return self.measured.most if certified is None and self.measured is not None else certified
 
     @abstractmethod
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Samples clipped into the declared bounds, and how many samples had to be.
+        """Clip samples into the declared bounds, and return how many samples changed.
 
-        A function of each sample by itself, defined for all of them: no value of anybody's data raises. Samples
-        without a place in the bounds are set aside (`Block.usable`).
-
-        Raises:
-            BadInput: columns or types other than declared.
+        A function of each sample alone, defined for all values: no user's data raise. Samples without a place in the
+        bounds are set aside (`Block.usable`). Raises `BadInput` if columns or types differ from the declaration.
         """
 
     @abstractmethod
     def user_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """(U, p): each user's average gradient at x."""
+        """Compute the (U, p) average gradients of users at x."""
 
     def rough_user_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """The same, for rows that are clipped before anything else is done with them: a problem may round more.
+        """Compute `user_gradients` for rows that are clipped next: a problem may round more.
 
-        What a clip then promises of a row holds whatever the row is. A row stays a function of x and of that user's
-        samples alone, and is finite where that of `user_gradients` is.
+        A clip bounds every row, whatever its value. A row remains a function of x and of that user's samples alone, and
+        is finite if that of `user_gradients` is.
         """
         return self.user_gradients(x, block)
 
     def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> AnyRows:
-        """(U, p): each user's average gradient at its OWN model, row u of ``models`` (U, p).
+        """Compute the (U, p) average gradients, each user's at its OWN model, row u of ``models`` (U, p).
 
-        One user at a time here; the problems of this package do it for all users at once.
+        This default works user by user; the problems of this package work on all users at once.
         """
         rows = [self.user_gradients(x, block.part(user, user + 1)) for user, x in enumerate(models)]
         return stacked(rows)
 
     @abstractmethod
     def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """(N, p): each sample's gradient at x."""
+        """Compute the (N, p) gradients of samples at x."""
 
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
-        """(U, p): for each user the SUM of its samples' gradients, each first clipped to l2 norm ``clip_norm``.
+        """Compute for each user the SUM of its samples' gradients, each clipped to l2 norm ``clip_norm`` first: (U, p).
 
-        A gradient whose squared l2 norm is not a finite number counts as zero. Works in pieces: never holds (N, p).
-
-        Raises:
-            BadInput: ``clip_norm`` is not a positive finite number.
+        A gradient whose squared l2 norm is not finite counts as zero. Works in pieces: never holds (N, p). Raises
+        `BadInput` unless ``clip_norm`` is positive and finite.
         """
         positive("clip_norm", clip_norm)
         sums = np.zeros((block.users, self.dimension))
@@ -234,66 +221,55 @@ class Problem(ABC):
 
     @abstractmethod
     def sample_losses(self, x: Vector, block: Block) -> NDArray[np.float64]:
-        """(N,): each sample's loss at x."""
+        """Compute the (N,) losses of samples at x."""
 
     def metrics(self, x: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
-        """Per-user metrics, name -> (U,); the mean over users is what reports show. Always holds "test_loss"."""
+        """Compute per-user metrics, name -> (U,); reports show their means. They always include "test_loss"."""
         return {"test_loss": user_averages(self.sample_losses(x, block), block)}
 
     def predict(self, x: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
-        """What model x predicts of each sample from its features; targets of the block are not used.
+        """Predict each sample's target from its features; targets of the block are not used.
 
-        Returns:
-            "prediction" (N,), the target's mean or its class; and, where targets are classes, "probability" (N,) of
-            class 1, or "probability.0", "probability.1", ... of several.
-
-        Raises:
-            BadInput: the loss predicts nothing: its model is a mean, say.
+        Returns "prediction" (N,), the target's mean or its class; for classes also "probability" (N,) of class 1, or
+        "probability.0", "probability.1", ... Raises `BadInput` if the loss predicts nothing: its model is a mean, say.
         """
-        raise BadInput(
-            f"problem.kind = {self.name!r} predicts nothing of a sample; its model is a vector, in model.npz"
-        )
+        raise BadInput(f"problem.kind = {self.name!r} makes no predictions; its model is a vector, in model.npz")
 
     def observed(self, block: Block) -> NDArray[np.float64] | None:
-        """(N,): what `predict` is to be compared with; None where samples have no target."""
+        """Return the (N,) values to compare with `predict`; None if samples have no target."""
         return None if block.targets is None else block.targets.astype(np.float64)
 
     def observed_sizes(self, block: Block) -> NDArray[np.int64]:
-        """(U,): how many of `observed` are each user's, in the order of the users."""
+        """Return the (U,) numbers of `observed` values of each user, in the order of the users."""
         return block.sizes
 
     def constant_model(self, mean: Vector) -> Vector:
-        """(p,): the model of the domain that predicts, as nearly as it can, that mean target of every sample.
+        """Return the (p,) model of the domain whose prediction for every sample is nearest to that mean target.
 
-        Args:
-            mean: (1,), or of several classes their shares.
-
-        Raises:
-            BadInput: no model does: there is no ``mean_range``.
+        The mean is (1,), or (K,) shares of classes. Raises `BadInput` if there is no such model (no ``mean_range``).
         """
         raise BadInput(f"problem.kind = {self.name!r} has no model that predicts the same of every sample")
 
     def target_means(self, block: Block) -> NDArray[np.float64] | None:
-        """(U, k): each user's mean target, k = 1, or of several classes the share of each; None without targets."""
+        """Compute each user's mean target (U, 1), or the share of each class (U, K); None without targets."""
         return None if block.targets is None else user_averages(block.targets.astype(np.float64), block)[:, None]
 
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
-        """Per-user metrics, name -> (U,), of what says the same of every sample; none where no loss measures that.
+        """Compute per-user metrics, name -> (U,), of one constant prediction; empty if no loss measures it.
 
-        Args:
-            mean: (k,) what is said, as `target_means` has it, whether or not a model of the domain can.
-            block: the samples. No ridge term counts, as there are no parameters.
+        The (k,) prediction has the form of `target_means`; no model of the domain need predict it. No ridge term
+        counts.
         """
         return {}
 
     def computed(self) -> dict[str, bool | int | float]:
-        """How gradients are computed, by name, where that was chosen among several ways; empty elsewhere."""
+        """Return the chosen ways to compute gradients, by name; empty if there is no choice."""
         return {}
 
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
-        """F(x) - min F over the domain in closed form, where the population is known; None elsewhere."""
+        """Compute F(x) - min F over the domain in closed form; None if the population is unknown."""
         return None
 
     def optimum(self, federation: Federation) -> Vector | None:
-        """(p,) where the population's risk F is least over the domain, where that is known; None elsewhere."""
+        """Return the (p,) minimiser of the population's risk F over the domain; None if it is unknown."""
         return None

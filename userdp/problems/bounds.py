@@ -1,13 +1,13 @@
-"""Declared bounds: arguments checked, samples clipped into the bounds, and those that cannot be used set aside.
+"""Declared bounds: argument checks, clipping of samples into the bounds, and setting aside of unusable samples.
 
-Certificates speak of data within the bounds EXACTLY, so bounds are rounded inwards to float32: no stored sample lies
-outside by so much as a rounding error.
+Certificates cover data within the bounds EXACTLY, so bounds are rounded inwards to float32: no stored sample lies
+outside, not even by a rounding error.
 
-What becomes of a sample is a function of that sample and of declared facts alone, and there is such a function for
-EVERY sample: nothing that anybody holds raises here. If it did, all users of a node would fall silent because of what
-one of them holds, which no sensitivity accounts for. What raises is about a block as a whole and declared: its columns,
-its types. A sample that is not finite, or has no place within the bounds, is set aside: marked as unusable in its
-block, with zeros in place of its values. `userdp.nodes.row_maker` sees to it that it weighs nothing.
+A clipped sample is a function of that sample and of declared facts alone, defined for EVERY sample: no user's data
+raise here. Otherwise one user's data would silence all users of a node, which no sensitivity accounts for. Errors are
+about declared facts of a whole block: its columns, its types. A sample that is not finite, or has no place within the
+bounds, is set aside: marked as unusable, with zeros in place of its values. `userdp.nodes.row_maker` gives it no
+weight.
 """
 
 import math
@@ -24,59 +24,39 @@ from userdp.problems.segments import float64_parts, parts
 
 Floats = NDArray[np.float32]
 INWARDS = 1.0 - 2.0**-22
-"""Two float32 roundings' worth: a row scaled by this much less stays inside the ball after rounding."""
+"""One minus two float32 roundings: a row scaled by this factor stays inside the ball after rounding."""
 
 
 def positive(field: str, value: float, *, infinite: bool = False) -> float:
-    """``value`` if it is a positive number.
-
-    Raises:
-        BadInput: it is not, or it is infinite where that is not allowed.
-    """
+    """Return ``value``; raise `BadInput` unless it is positive, and finite unless ``infinite`` allows infinity."""
     if not (value > 0 and (infinite or math.isfinite(value))):
         raise BadInput(f"{field} = {value}: must be a positive {'number' if infinite else 'finite number'}")
     return float(value)
 
 
 def not_negative(field: str, value: float) -> float:
-    """``value`` if it is a finite number, zero or more.
-
-    Raises:
-        BadInput: it is not.
-    """
+    """Return ``value``; raise `BadInput` unless it is a finite number, zero or more."""
     if not (value >= 0 and math.isfinite(value)):
         raise BadInput(f"{field} = {value}: must be a finite number, zero or more")
     return float(value)
 
 
 def count(field: str, value: int) -> int:
-    """``value`` if it is a whole number, one or more.
-
-    Raises:
-        BadInput: it is not.
-    """
+    """Return ``value``; raise `BadInput` unless it is a whole number, one or more."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise BadInput(f"{field} = {value}: must be a whole number, one or more")
     return int(value)
 
 
 def interval(field: str, low: float, high: float) -> tuple[float, float]:
-    """``(low, high)`` if ``low < high``; either may be infinite, which leaves that side without a bound.
-
-    Raises:
-        BadInput: they are not two rising numbers.
-    """
+    """Return ``(low, high)``; raise `BadInput` unless ``low < high``. An infinite side has no bound."""
     if not (low < high and low < math.inf and high > -math.inf):
         raise BadInput(f"{field} = [{low}, {high}]: must be two numbers, the lower one first")
     return float(low), float(high)
 
 
 def check_columns(block: Block, columns: int, kind: type[np.floating] | type[np.integer] = np.floating) -> None:
-    """Refuse a block whose features have another shape or kind than the problem declares.
-
-    Raises:
-        BadInput: another number of columns, values of another kind, or sparse rows.
-    """
+    """Raise `BadInput` if a block's features are sparse, or have another width or type than the problem declares."""
     check_width(block.dense_features, columns)
     if not np.issubdtype(block.features.dtype, kind):
         wanted = "integer codes" if kind is np.integer else "floating point values"
@@ -84,29 +64,21 @@ def check_columns(block: Block, columns: int, kind: type[np.floating] | type[np.
 
 
 def check_width(features: Features, columns: int) -> None:
-    """Refuse features of another number of columns.
-
-    Raises:
-        BadInput: that.
-    """
+    """Raise `BadInput` if features have another number of columns."""
     found = features.shape[1]
     if found != columns:
         raise BadInput(f"samples have {found} feature columns, the problem needs {columns}; change data or problem")
 
 
 def targets_of(block: Block) -> Floats:
-    """The block's targets.
-
-    Raises:
-        BadInput: it has none.
-    """
+    """Return the block's targets; raise `BadInput` if it has none."""
     if block.targets is None:
         raise BadInput("samples have no target, the problem needs one; name the target column in the data")
     return block.targets
 
 
 def set_aside(block: Block, unusable: NDArray[np.bool_]) -> Block:
-    """``block`` with the samples ``unusable`` (N,) marked, and zeros as their values; itself where there are none."""
+    """Mark the samples ``unusable`` (N,) and set their values to zero; return ``block`` itself if there are none."""
     if not unusable.any():
         return block
     targets = None if block.targets is None else np.where(unusable, np.float32(0), block.targets)
@@ -121,17 +93,13 @@ def set_aside(block: Block, unusable: NDArray[np.bool_]) -> Block:
 
 
 def set_aside_not_finite(block: Block, *, targets: bool = True) -> Block:
-    """``block`` with the samples set aside that hold a NaN or an infinity in a feature or, if used, the target.
-
-    Raises:
-        BadInput: the problem uses ``targets`` and there are none.
-    """
+    """Set aside samples with a NaN or an infinity in a feature or in the target, if ``targets`` are used."""
     unusable = _not_finite_features(block)
     return set_aside(block, unusable | ~np.isfinite(targets_of(block)) if targets else unusable)
 
 
 def _not_finite_features(block: Block) -> NDArray[np.bool_]:
-    """(N,) which samples have a feature that is NaN or infinite."""
+    """Return which samples (N,) have a feature that is NaN or infinite."""
     features = block.features
     if isinstance(features, csr_array):
         return over_rows(np.maximum, (~np.isfinite(features.data)).astype(np.float64), features) > 0
@@ -145,16 +113,12 @@ def _not_finite_features(block: Block) -> NDArray[np.bool_]:
 
 
 def counted(block: Block, changed: NDArray[np.bool_]) -> int:
-    """How many of the usable samples were ``changed`` (N,)."""
+    """Return how many of the usable samples ``changed`` (N,)."""
     return int(np.count_nonzero(changed if block.usable is None else changed & block.usable))
 
 
 def clip_features(block: Block, low: float, high: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Finite features clipped into ``[low, high]``, coordinate by coordinate.
-
-    Returns:
-        (N, k) features, the same array when nothing changed, and (N,) which samples changed.
-    """
+    """Clip finite features into ``[low, high]``; return them (the same array if unchanged), and (N,) which changed."""
     features = cast(Floats, block.dense_features)
     lowest, highest = _inside(low, high, features.dtype)
     if features.min() >= lowest and features.max() <= highest:
@@ -164,11 +128,7 @@ def clip_features(block: Block, low: float, high: float) -> tuple[Floats, NDArra
 
 
 def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Finite features scaled down into the l1 ball of radius ``norm``, sample by sample.
-
-    Returns:
-        (N, k) features, the same array when nothing changed, and (N,) which samples changed.
-    """
+    """Scale finite samples into the l1 ball of radius ``norm``, one by one; return the same as `clip_features`."""
     features = cast(Floats, block.dense_features)
     if math.isinf(norm):
         return features, np.zeros(block.samples, dtype=bool)
@@ -183,14 +143,7 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
 
 
 def clip_targets(block: Block, low: float, high: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Finite targets clipped into ``[low, high]``.
-
-    Returns:
-        (N,) targets, the same array when nothing changed, and (N,) which samples changed.
-
-    Raises:
-        BadInput: no targets.
-    """
+    """Clip finite targets into ``[low, high]``; return the same as `clip_features`. Raises `BadInput` if absent."""
     targets = targets_of(block)
     lowest, highest = _inside(low, high, targets.dtype)
     changed = np.asarray((targets < lowest) | (targets > highest))
@@ -198,14 +151,14 @@ def clip_targets(block: Block, low: float, high: float) -> tuple[Floats, NDArray
 
 
 def rebuilt(block: Block, features: Features, targets: Floats | None) -> Block:
-    """``block`` with these arrays; ``block`` itself when they are its own."""
+    """Return ``block`` with these arrays; ``block`` itself if it already holds them."""
     if features is block.features and targets is block.targets:
         return block
     return Block(features, block.offsets, targets, block.usable)
 
 
 def _inside(low: float, high: float, kind: np.dtype[np.floating]) -> tuple[np.floating, np.floating]:
-    """The smallest and the largest value of a floating point ``kind`` within ``[low, high]``."""
+    """Return the smallest and the largest value of a floating point ``kind`` within ``[low, high]``."""
     with np.errstate(over="ignore"):  # a bound beyond the largest float becomes infinite, then steps back inside
         lowest, highest = kind.type(low), kind.type(high)
     if float(lowest) < low:

@@ -1,4 +1,4 @@
-"""What a loss is computed on: the processor, or a GPU where a loss knows how."""
+"""The device that computes a loss: the processor, or a GPU for losses that support one."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -6,7 +6,7 @@ from userdp.errors import BadInput
 from userdp.problems.base import Problem
 
 Device = Literal["auto", "cpu", "cuda"]
-"""cuda: an NVIDIA GPU; auto: that where there is one, in each process by itself."""
+"""cuda: an NVIDIA GPU; auto: a GPU if this process finds one, else the processor."""
 
 
 @runtime_checkable
@@ -14,22 +14,14 @@ class ChoosesDevice(Protocol):
     """A problem that can be computed on several devices."""
 
     def use_device(self, device: Device) -> None:
-        """Compute there from now on, in whatever process that is; nothing is looked for yet."""
+        """Set the device for every process that computes this problem, without looking for it yet."""
 
     def settle_device(self) -> None:
-        """Look for the device in this process.
-
-        Raises:
-            BadInput: it is not there, or the problem cannot be computed on it.
-        """
+        """Look for the device in this process; raise `BadInput` if it is missing or cannot compute the problem."""
 
 
 def use_device(problem: Problem, device: Device) -> None:
-    """Say where a problem is to be computed.
-
-    Raises:
-        BadInput: a GPU is asked for, and the problem is computed by NumPy.
-    """
+    """Set the device of a problem; raise `BadInput` if it is a GPU and NumPy computes the problem."""
     if isinstance(problem, ChoosesDevice):
         problem.use_device(device)
     elif device == "cuda":
@@ -40,10 +32,6 @@ def use_device(problem: Problem, device: Device) -> None:
 
 
 def settle_device(problem: Problem) -> None:
-    """Look for a problem's device in this process, where it has a choice.
-
-    Raises:
-        BadInput: the device is not there, or the problem cannot be computed on it.
-    """
+    """Look for a problem's device in this process, if the problem has a choice; see `ChoosesDevice.settle_device`."""
     if isinstance(problem, ChoosesDevice):
         problem.settle_device()

@@ -1,4 +1,4 @@
-"""A problem seen in other coordinates: the model is ``x = start + T z``, and training looks for z."""
+"""A problem in other coordinates: the model is ``x = start + T z``, and training optimises z."""
 
 import math
 from dataclasses import dataclass
@@ -15,27 +15,24 @@ from userdp.problems.landscape import Landscape, MeasuredCurvature
 
 
 def turned(rows: Array, matrix: Array) -> Array:
-    """(..., p): each block of d numbers of rows (..., p), as a row, times ``matrix`` (d, d); d divides p."""
+    """Multiply each block of d numbers of rows (..., p) by ``matrix`` (d, d); d divides p."""
     if rows.shape[-1] == len(matrix):
         return np.asarray(rows @ matrix)
     return np.asarray((rows.reshape(-1, len(matrix)) @ matrix).reshape(rows.shape))
 
 
 def turned_back(models: Array, matrix: Array) -> Array:
-    """(..., p): the rows whose blocks `turned` by the transpose of ``matrix`` are those of ``models`` (..., p)."""
+    """Return the rows (..., p) that `turned` maps to ``models`` (..., p) by the transpose of ``matrix``."""
     return np.asarray(np.linalg.solve(matrix, models.reshape(-1, len(matrix)).T).T.reshape(models.shape))
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """``x = start + T z``: public.
+    """Public coordinates ``x = start + T z``; `BadInput` for values that are not finite or shapes that do not fit.
 
     Attributes:
         start: (p,) the model at z = 0.
-        matrix: (p, p) T, invertible; or (d, d), d a divisor of p, what T does to each of the p / d blocks of z.
-
-    Raises:
-        BadInput: shapes that do not fit, or values that are not finite.
+        matrix: (p, p) T, invertible; or (d, d), d a divisor of p, the effect of T on each of the p / d blocks of z.
     """
 
     start: Vector
@@ -53,26 +50,23 @@ class Coordinates:
             raise BadInput("coordinates must be finite numbers")
 
     def models(self, places: Array) -> Array:
-        """(p,) or (U, p): x of each z."""
+        """Return x of each z, (p,) or (U, p)."""
         return np.asarray(self.start + turned(places, self.matrix.T))
 
     def places(self, models: Array) -> Array:
-        """(p,) or (U, p): z of each x."""
+        """Return z of each x, (p,) or (U, p)."""
         return turned_back(models - self.start, self.matrix)
 
 
 class SeenBox(Box):
-    """A box of models, seen in coordinates, where it is none: the nearest model is meant, not the nearest z.
-
-    Its centre is where the coordinates start.
-    """
+    """A box of models in coordinates where it is none; `project` finds the nearest model, the centre is z = 0."""
 
     def __init__(self, box: Box, coordinates: Coordinates) -> None:
         super().__init__(np.zeros_like(coordinates.start), math.inf)
         object.__setattr__(self, "_seen", (box, coordinates))
 
     def project(self, x: Vector) -> Vector:
-        """(p,) or (U, p): the coordinates of the nearest model in the box; themselves where that is inside."""
+        """Return the coordinates (p,) or (U, p) of the nearest model in the box; themselves if the model is inside."""
         box, coordinates = self.__dict__["_seen"]
         models = coordinates.models(x)
         inside = box.project(models)
@@ -83,13 +77,8 @@ class SeenBox(Box):
 class InCoordinates(Problem):
     """``f(start + T z)`` as a function of z; a gradient is T^T times that by x.
 
-    Args:
-        problem: f, on dense parameters.
-        coordinates: start and T.
-        curvature: the curvature that default steps follow. The certificate says nothing of it.
-
-    Raises:
-        BadInput: coordinates of another dimension, or gradients that are sparse.
+    Default step sizes follow ``curvature``; the certificate does not rest on it. Raises `BadInput` if f has sparse
+    gradients or the coordinates have another dimension.
     """
 
     def __init__(self, problem: Problem, coordinates: Coordinates, curvature: MeasuredCurvature | None = None) -> None:
@@ -109,25 +98,25 @@ class InCoordinates(Problem):
             self.landscape = Landscape(lies.start, curvature.most * self.dimension, math.inf, assumed=lies.assumed)
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """As f does."""
+        """See `Problem.bound`."""
         return self.problem.bound(block)
 
     def user_gradients(self, x: Vector, block: Block) -> Rows:
-        """(U, p): each user's average gradient by z."""
+        """Compute the (U, p) average gradients by z."""
         return self._turned(dense(self.problem.user_gradients(self.coordinates.models(x), block)))
 
     def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> Rows:
-        """(U, p): each user's average gradient by z, at its own z."""
+        """See `Problem.user_gradients_at`, by z."""
         return self._turned(dense(self.problem.user_gradients_at(self.coordinates.models(models), block)))
 
     def sample_gradients(self, x: Vector, block: Block) -> Rows:
-        """(N, p): each sample's gradient by z."""
+        """Compute the (N, p) gradients by z."""
         return self._turned(dense(self.problem.sample_gradients(self.coordinates.models(x), block)))
 
     def sample_losses(self, x: Vector, block: Block) -> NDArray[np.float64]:
-        """(N,): f of each sample."""
+        """See `Problem.sample_losses`."""
         return self.problem.sample_losses(self.coordinates.models(x), block)
 
     def _turned(self, gradients: Rows) -> Rows:
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as zero later
+        with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite counts as zero later
             return turned(gradients, self.coordinates.matrix)

@@ -1,35 +1,24 @@
 """The linear loss: the hard instance of user-level private optimisation."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from userdp.arrays.types import Vector
-from userdp.data.shape import Shape
-from userdp.problems.base import Problem
 from userdp.problems.bounds import positive
 from userdp.problems.separable import BoundedSettings, MeanSufficient
-from userdp.problems.settings import RADIUS
 
 
 class Linear(MeanSufficient):
     """``f(x; z) = -<x, z>``, z in ``[-bound, bound]^d``: find the sign of every mean.
 
     The loss of the lower bound of Ghazi, Kumar, Liu, Manurangsi, "Linear-Time User-Level DP-SCO via Robust Statistics"
-    (2025), Section 4: the gradient ``-z`` depends on no model, so nothing but the accuracy of means matters.
-
-    Args:
-        dimension: d.
-        bound: of every ``|z_j|``.
-        radius: the domain is ``|x_j| <= radius``, finite, since a linear loss has no minimum elsewhere.
+    (2025), Section 4: the gradient ``-z`` depends on no model, so only the accuracy of means matters. The domain
+    ``|x_j| <= radius`` is finite, since a linear loss has no minimum on an infinite one.
 
     Formal guarantees:
         A1 to A4 with ``phi' = -z_j``, so ``G = bound``, and a zero Hessian, so ``beta = 0``: steps of any size are
         1-Lipschitz. See `Separable`. The computed gradient is the negative of the user's computed mean, exactly.
-
-    Raises:
-        BadInput: an argument that is not positive and finite.
     """
 
     name = "linear"
@@ -44,15 +33,15 @@ class Linear(MeanSufficient):
         self.gradient_rounding = 0.0
 
     def potential(self, x: Vector) -> Vector:
-        """Zero."""
+        """Return zero."""
         return np.zeros_like(x)
 
     def mean_at(self, x: Vector) -> Vector:
-        """Zero."""
+        """Return zero."""
         return np.zeros_like(x)
 
     def minimiser(self, mean: Vector) -> Vector:
-        """The corner of the box on the mean's side: excess risk ``radius ||mu||_1 - <x, mu>``."""
+        """Return the corner of the box on the mean's side: excess risk ``radius ||mu||_1 - <x, mu>``."""
         return np.asarray(self.domain.radius * np.sign(mean))
 
 
@@ -60,8 +49,4 @@ class LinearSettings(BoundedSettings):
     """Settings of `userdp.problems.Linear`."""
 
     kind: Literal["linear"]
-    summary: ClassVar[str] = Linear.summary
-    radius: float = Field(1.0, gt=0, description=RADIUS)
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return Linear(shape.columns, self._bound(shape), self.radius)
+    loss: ClassVar[type[Any]] = Linear

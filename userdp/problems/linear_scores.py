@@ -1,8 +1,9 @@
-"""Losses of scores that are linear in dense features: what they declare of features, and how these are bounded."""
+"""Losses of linear scores: the bounds of dense features, and what all losses of one score a sample share."""
 
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,146 +11,177 @@ from numpy.typing import NDArray
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.problems.base import Box, Problem
-from userdp.problems.bounds import (
-    check_columns,
-    clip_features,
-    count,
-    not_negative,
-    positive,
-    rebuilt,
-    scale_features,
-    set_aside_not_finite,
-)
-from userdp.problems.segments import clip_factors
+from userdp.problems import bounds
+from userdp.problems.base import NEXT_TO_NOTHING, Box, Certificate, Problem
+from userdp.problems.families import Family
+from userdp.problems.segments import clip_factors, user_averages
 
 Pieces = Iterator[tuple[slice, Block, Array, Array]]
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
-"""Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
+"""Wraps gradients and losses: a diverged model gives values that are not finite, which the caller counts."""
+
+
+class Options(TypedDict, total=False):
+    """The options of every loss of linear scores, as `LinearScores` describes them."""
+
+    ridge: float
+    intercept: bool
+    feature_bound: float
 
 
 class LinearScores(Problem):
-    """A loss of K scores ``<x_c, a>``, each with d parameters of its own; one after the other they are the model.
+    """A loss of K scores ``<x_c, a>``; the model is the K vectors x_c of d parameters, one after the other.
+
+    Raises `BadInput` for an argument out of range.
 
     Args:
         outputs: K.
         columns: feature columns of a sample.
         feature_norm: A, bound on ``||a||_1``, the intercept's 1 included; larger samples are scaled down. May be
-            infinite, for strategies that clip gradients: then nothing is clipped here, and nothing certified.
+            infinite, for strategies that clip gradients: then no sample is clipped, and nothing is certified.
         radius: the domain is ``|x_j| <= radius``; may be infinite.
+        options: the three options below.
         ridge: >= 0; the ridge term is part of the loss, of "test_loss" too, and includes the intercepts.
-        intercept: append a feature of value 1 to each sample; its parameter comes last of each score's.
-        feature_bound: b, bound on every feature's ``|a_j|``, the intercept's 1 aside; features are clipped into it one
-            by one, before samples are scaled down. Infinite for none.
+        intercept: append a feature of value 1 to each sample; its parameter is the last of each score's.
+        feature_bound: b, bound on every feature's ``|a_j|`` but the intercept's 1; features are clipped into it one
+            by one, before samples are scaled down. Infinite for no bound.
 
     Attributes:
         width: d, the columns and the intercept.
+        cell: c, bound on every feature's size.
+        peak: bound on the largest entry of a.
+        length: bound on ``||a||_2``, the intercept's 1 included.
+        first_slope: largest l2 norm of the loss's derivative by the scores at zero scores; infinite if unbounded.
+        first_hessian: (K, K) bound on the second derivatives of the loss by the scores at zero scores.
 
     Formal guarantees:
         With k columns ``||a||_1 <= k b`` (and 1 for an intercept), so A is the least of that and ``feature_norm``.
         Features together have ``||.||_1 <= R`` (A; with an intercept ``A - 1``), each of them
         ``|a_j| <= c = min(b, R)``, and the largest entry of a is at most ``peak`` (c; with an intercept ``max(1, c)``).
-        `bound_features` sees to it for every sample: clipping leaves ``|a_j| <= b``, scaling down by one factor below 1
-        leaves it so, and makes ``||a||_1 <= A``. ``||a||_2^2`` is at most ``max_j |a_j| ||.||_1 <= c R`` of features,
-        and 1 of an intercept.
-
-    Raises:
-        BadInput: an argument out of range.
+        `bound_features` enforces it for every sample: clipping leaves ``|a_j| <= b``, scaling by one factor below 1
+        keeps that and makes ``||a||_1 <= A``. ``||a||_2^2`` is at most ``max_j |a_j| ||.||_1 <= c R`` of features, and
+        1 of an intercept.
     """
 
     has_targets = True
+    first_slope: float
+    first_hessian: Array
 
     def __init__(
-        self,
-        outputs: int,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        ridge: float,
-        intercept: bool,
-        feature_bound: float = math.inf,
+        self, outputs: int, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]
     ) -> None:
+        ridge, intercept = options.get("ridge", 0.0), options.get("intercept", False)
         self.outputs = outputs
-        self.columns = count("problem.columns", columns)
-        self.feature_bound = positive("problem.feature_bound", feature_bound, infinite=True)
-        declared = positive("problem.feature_norm", feature_norm, infinite=True)
+        self.columns = bounds.count("problem.columns", columns)
+        self.feature_bound = bounds.positive(
+            "problem.feature_bound", options.get("feature_bound", math.inf), infinite=True
+        )
+        declared = bounds.positive("problem.feature_norm", feature_norm, infinite=True)
         self.feature_norm = min(declared, self.columns * self.feature_bound + intercept)
         if intercept and declared <= 1:
             raise BadInput(
                 f"problem.feature_norm = {feature_norm}: must exceed 1, which the intercept takes; "
                 "raise it or leave out the intercept"
             )
-        self.ridge = not_negative("problem.ridge", ridge)
+        self.ridge = bounds.not_negative("problem.ridge", ridge)
         self.intercept = intercept
         self.width = self.columns + intercept
         self.dimension = outputs * self.width
-        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
+        self.domain = Box(np.zeros(self.dimension), bounds.positive("problem.radius", radius, infinite=True))
+        self.cell = min(self.feature_bound, self.feature_norm - self.intercept)
+        self.peak = max(1.0, self.cell) if self.intercept else self.cell
+        scale = math.sqrt(self.cell * (self.feature_norm - self.intercept))
+        self.length = math.hypot(1.0 if self.intercept else 0.0, scale)
 
-    @property
     @abstractmethod
-    def first_slope(self) -> float:
-        """Largest l2 norm of the loss's derivative by the scores where all of them are zero; infinite for no bound."""
-
-    @property
-    @abstractmethod
-    def first_hessian(self) -> Array:
-        """(K, K) bound on the second derivatives of the loss by the scores where all of them are zero."""
-
-    @property
-    def cell(self) -> float:
-        """c, bound on every feature's size."""
-        return min(self.feature_bound, self.feature_norm - self.intercept)
-
-    @property
-    def peak(self) -> float:
-        """Bound on the largest entry of a."""
-        return max(1.0, self.cell) if self.intercept else self.cell
-
-    @property
-    def length(self) -> float:
-        """Bound on ``||a||_2``, the intercept's 1 included."""
-        return math.hypot(1.0 if self.intercept else 0.0, math.sqrt(self.cell * (self.feature_norm - self.intercept)))
+    def _dominance(self, norm: float) -> float:
+        """Return the least ridge that makes every Hessian of curvature 1 diagonally dominant; ``norm`` is A, finite."""
 
     def bound_features(self, block: Block) -> tuple[Block, NDArray[np.bool_]]:
-        """Features clipped one by one, samples scaled down into the l1 ball; (N,) which samples changed."""
-        check_columns(block, self.columns)
-        block = set_aside_not_finite(block)
-        features, changed = clip_features(block, -self.feature_bound, self.feature_bound)
-        features, scaled = scale_features(rebuilt(block, features, block.targets), self.feature_norm - self.intercept)
-        return rebuilt(block, features, block.targets), changed | scaled
+        """Clip features one by one and scale samples into the l1 ball; also return which samples changed (N,)."""
+        bounds.check_columns(block, self.columns)
+        block = bounds.set_aside_not_finite(block)
+        features, changed = bounds.clip_features(block, -self.feature_bound, self.feature_bound)
+        features, scaled = bounds.scale_features(
+            bounds.rebuilt(block, features, block.targets), self.feature_norm - self.intercept
+        )
+        return bounds.rebuilt(block, features, block.targets), changed | scaled
+
+    def _ridge_for_dominance(self, curvature: float) -> float:
+        if self.width == 1:
+            return 0.0
+        return math.inf if math.isinf(self.feature_norm) else curvature * self._dominance(self.feature_norm)
+
+    def _certified(
+        self,
+        slope: float,
+        length: float,
+        curvature: float,
+        first: float,
+        *,
+        reason: str = "",
+        targets: str = "",
+        convex: bool = True,
+        hoelder: tuple[float, float] | None = None,
+    ) -> Certificate:
+        """Certify the loss from bounds on its derivatives by the scores.
+
+        Each first derivative is at most ``slope``, at zero scores ``first``; their l2 norm is at most ``length``, and
+        the absolute row sums of second derivatives ``curvature``. A family may give its own ``reason`` for a gap.
+        """
+        norm, radius, peak = self.feature_norm, self.domain.radius, self.peak
+        pull = self.ridge * radius if self.ridge else 0.0
+        needed = self._ridge_for_dominance(curvature)
+        dominant = convex and self.ridge >= needed
+        if not reason and not (math.isfinite(slope * peak + pull) and math.isfinite(curvature * norm)):
+            place = f"problem.feature_norm = {norm:g}, problem.radius = {radius:g}{targets}"
+            reason = f"there is no bound at {place}; lower them"
+        elif not reason and not dominant:
+            reason = (
+                f"problem.ridge = {self.ridge:g} is too small at problem.feature_norm = {norm:g}; "
+                f"it takes at least {needed * (1 + 1e-5):.6g}"
+            )
+        return Certificate(
+            convex=convex,
+            lipschitz=finite_or_none(slope * peak + pull),
+            gradient_norm=finite_or_none(length * self.length + pull * math.sqrt(self.dimension)),
+            smoothness=finite_or_none(curvature * peak * norm + self.ridge),
+            diagonally_dominant=dominant,
+            strong_convexity=self.ridge if convex else 0.0,
+            first_gradient=finite_or_none(first * peak),
+            hoelder=hoelder,
+            reason=reason,
+        )
 
     @abstractmethod
     def _pieces(self, x: Vector, block: Block) -> Pieces:
-        """(users, piece, its features in float64 until the next piece, its scores (n,) or (n, K))."""
+        """Yield (users, piece, its features in float64, valid until the next piece, its scores (n,) or (n, K))."""
 
     @abstractmethod
     def _slopes(self, scores: Array, part: Block) -> Array:
-        """(N,) or (N, K): the loss's derivatives by the scores."""
+        """Return the (N,) or (N, K) derivatives of the loss by the scores."""
 
     @abstractmethod
     def _directed(self, slopes: Array, scores: Array) -> tuple[Array, Array]:
-        """(N,) each: the slope in the direction of the slopes, up to its sign, and the score in it."""
+        """Return two (N,) arrays: the slope in the direction of the slopes, up to its sign, and the score in it."""
 
     @abstractmethod
     def _losses(self, scores: Array, part: Block) -> Array:
-        """(N,): without the ridge term."""
+        """Return the (N,) losses without the ridge term."""
 
     @abstractmethod
     def _add(self, sums: Array, part: Block, features: Array, slopes: Array) -> None:
-        """Add what each user's samples give by their scores' slopes to its row of ``sums`` (U, p)."""
+        """Add the gradients of each user's samples, from their scores' slopes, to its row of ``sums`` (U, p)."""
 
     def _scores(self, x: Vector, block: Block) -> Array:
-        """(N,) or (N, K)."""
         return np.concatenate([scores for *_, scores in self._pieces(x, block)])
 
     def _penalty(self, x: Vector) -> float:
-        """The ridge term."""
         return 0.5 * self.ridge * float(x @ x)
 
     def _averaged(self, sums: Array, models: Array, block: Block) -> Array:
-        """Sums (U, p) over each user's samples made its average gradient, in place; ``models`` is (p,) or (U, p)."""
+        """Turn sums (U, p) over each user's samples into average gradients, in place; ``models`` is (p,) or (U, p)."""
         sums /= block.sizes[:, None]
         if self.ridge:
             sums += self.ridge * models
@@ -157,7 +189,7 @@ class LinearScores(Problem):
 
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> Array:
-        """(U, p): one pass over the features."""
+        """See `Problem.user_gradients`; one pass over the features."""
         sums = np.zeros((block.users, self.dimension))
         for users, part, features, scores in self._pieces(x, block):
             self._add(sums[users], part, features, self._slopes(scores, part))
@@ -165,11 +197,8 @@ class LinearScores(Problem):
 
     @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
-        """(U, p), by ghost clipping (Goodfellow, 2015): norms first, no (N, p) array.
-
-        See `ghost_factors`.
-        """
-        positive("clip_norm", clip_norm)
+        """See `Problem.sample_clipped_sums`; ghost clipping (Goodfellow, 2015) by `ghost_factors`, no (N, p) array."""
+        bounds.positive("clip_norm", clip_norm)
         sums = np.zeros((block.users, self.dimension))
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
         if not np.isfinite(pull).all():
@@ -186,25 +215,65 @@ class LinearScores(Problem):
 
     @QUIET
     def sample_losses(self, x: Vector, block: Block) -> Array:
-        """(N,), the ridge term included."""
+        """See `Problem.sample_losses`; the ridge term is included."""
         losses = [self._losses(scores, part) for _, part, _, scores in self._pieces(x, block)]
         return np.concatenate(losses) + self._penalty(x)
 
 
+class OneScore(Problem):
+    """A loss phi of one linear score, from a ``family`` into whose range targets are clipped, plus a ridge term."""
+
+    has_targets = True
+    family: Family
+    ridge: float
+
+    @abstractmethod
+    def _scores(self, x: Vector, block: Block) -> Array:
+        """Return the (N,) scores."""
+
+    def _slopes_at(self, x: Vector, block: Block) -> Array:
+        return self.family.slopes(self._scores(x, block), bounds.targets_of(block))
+
+    def _penalty(self, x: Vector) -> float:
+        return 0.5 * self.ridge * float(x @ x)
+
+    @QUIET
+    def sample_losses(self, x: Vector, block: Block) -> Array:
+        """See `Problem.sample_losses`; the ridge term is included."""
+        return self.family.losses(self._scores(x, block), bounds.targets_of(block)) + self._penalty(x)
+
+    @QUIET
+    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Compute per user "test_loss" (with the ridge term) and the family's measures of prediction (without it)."""
+        return self._metrics_of(self._scores(x, block), block, self._penalty(x))
+
+    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
+        """See `Problem.constant_metrics`: the `metrics` of the score that predicts this mean for every sample."""
+        value, family = float(mean[0]), self.family
+        if family.open_ends:
+            least = NEXT_TO_NOTHING * (family.high - family.low)
+            value = min(max(value, family.low + least), family.high - least)
+        return self._metrics_of(np.full(block.samples, family.score_of(value)), block, 0.0)
+
+    def _metrics_of(self, scores: Array, block: Block, penalty: float) -> dict[str, Array]:
+        targets = bounds.targets_of(block)
+        quality = self.family.quality(scores, targets)
+        averages = {name: user_averages(values, block) for name, values in quality.items()}
+        return {"test_loss": user_averages(self.family.losses(scores, targets) + penalty, block), **averages}
+
+    @QUIET
+    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
+        """See `Problem.predict`."""
+        return self.family.predictions(self._scores(x, block))
+
+
 def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pull: Vector, clip_norm: float) -> Array:
-    """(N,): what scales each sample's gradient to length at most ``clip_norm``, from norms alone.
+    """Compute the (N,) factors that scale each sample's gradient to length at most ``clip_norm``, from norms alone.
 
     A sample's gradient is ``r a + ridge x`` with ``r = phi'``, so its squared norm is
-    ``r^2 ||a||^2 + 2 r ridge <a, x> + ridge^2 ||x||^2``. Where these terms cancel, rounding could make a norm too
+    ``r^2 ||a||^2 + 2 r ridge <a, x> + ridge^2 ||x||^2``. If these terms cancel, rounding could make a norm too
     small, hence a clip too mild; a bound on that rounding is added, so no clipped gradient exceeds ``clip_norm``.
-
-    Args:
-        slopes: (N,) r.
-        scores: (N,) ``<a, x>``.
-        squares: (N,) ``||a||^2``.
-        ridge: as in the loss.
-        pull: (p,) ``ridge x``, finite.
-        clip_norm: the bound.
+    The arguments are r, ``<a, x>`` and ``||a||^2`` (N,), the ridge, and ``ridge x`` (p,), which must be finite.
     """
     lengths = np.abs(slopes) * np.sqrt(squares)
     pull_norm, safety = float(np.linalg.norm(pull)), (len(pull) + 8) * np.finfo(float).eps
@@ -213,5 +282,5 @@ def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pu
 
 
 def finite_or_none(value: float) -> float | None:
-    """The value, unless it is infinite."""
+    """Return the value; None if it is infinite."""
     return value if math.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""Average gradients of users of a generalised linear model in one pass over their samples, compiled.
+"""Users' average gradients of a generalised linear model in one compiled pass over their samples.
 
-A sample's score and what it adds to its user's gradient are computed while it is in the processor's nearest cache; two
-products, of whatever libraries, read it twice.
+The loop computes a sample's score and its part of the user's gradient while the sample is in the processor's nearest
+cache; two matrix products would read it twice.
 """
 
 import math
@@ -16,12 +16,12 @@ from userdp.problems.families import HUBER, LOGISTIC, LP, POISSON
 
 Singles = NDArray[np.float32]
 Single = Any
-"""A number of float32, or what arithmetic makes of it."""
+"""A number of float32, or the result of arithmetic on it."""
 
 
 @compiled()
 def slope(kind: int, score: Single, target: Single, parameter: Single) -> Single:
-    """What `Family.slopes` gives for one sample, whose kind and parameter these are."""
+    """Compute `Family.slopes` of one sample, for the family with this ``kind`` and ``parameter``."""
     one = np.float32(1)
     if kind == LOGISTIC:
         return one / (one + math.exp(-score)) - target
@@ -47,18 +47,11 @@ def average_gradients(
     rows: Rows,
     finite: NDArray[np.bool_],
 ) -> None:
-    """Each user's average gradient, its sums in float32, plus ``pull``.
+    """Write each user's average gradient, with sums in float32, plus ``pull`` (p,) into ``rows`` (U, p).
 
-    Args:
-        features: (N, k).
-        targets: (N,).
-        offsets: (U + 1,) where each user's samples begin.
-        model: (p,); with p = k + 1 the last is an intercept.
-        pull: (p,).
-        kind: `Family.kind`.
-        parameter: `Family.parameter`.
-        rows: (U, p) are written.
-        finite: (U,) is written: whether the square of a user's sum is a number that float32 has.
+    Features are (N, k), targets (N,); user u has the samples from ``offsets[u]``; if the model has k + 1 numbers, the
+    last is an intercept. Kind and parameter are those of `Family`. ``finite`` (U,) becomes whether the square of a
+    user's sum is finite in float32.
     """
     columns = features.shape[1]
     total = np.empty(columns, dtype=np.float32)

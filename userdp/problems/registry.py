@@ -1,14 +1,9 @@
-"""Every loss that a configuration may name, with the settings that stand beside it. Adding one takes a line here."""
-
-from typing import TYPE_CHECKING
+"""Every loss that a configuration may name, with the settings beside it. A new loss takes one line here."""
 
 from userdp.kinds import Kinds, below
+from userdp.problems.settings import ProblemSettings
 
-if TYPE_CHECKING:
-    from userdp.problems.settings import ProblemSettings
-
-
-PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
+PROBLEMS: Kinds[type[ProblemSettings]] = Kinds(
     {
         "linear": "userdp.problems.linear:LinearSettings",
         "quadratic": "userdp.problems.separable:QuadraticSettings",
@@ -16,9 +11,9 @@ PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
         "bernoulli": "userdp.problems.separable:BernoulliSettings",
         "logistic": "userdp.problems.regressions:LogisticSettings",
         "squared": "userdp.problems.regressions:SquaredSettings",
-        "huber_regression": "userdp.problems.robust_regression:HuberRegressionSettings",
-        "lp_regression": "userdp.problems.robust_regression:LpRegressionSettings",
-        "biweight_regression": "userdp.problems.biweight:BiweightRegressionSettings",
+        "huber_regression": "userdp.problems.regressions:HuberRegressionSettings",
+        "lp_regression": "userdp.problems.regressions:LpRegressionSettings",
+        "biweight_regression": "userdp.problems.regressions:BiweightRegressionSettings",
         "softmax": "userdp.problems.softmax:SoftmaxSettings",
         "poisson": "userdp.problems.regressions:PoissonSettings",
         "one_hot_logistic": "userdp.problems.one_hot:OneHotLogisticSettings",

@@ -1,18 +1,16 @@
-"""The common regressions: logistic, least squares and Poisson."""
+"""The regressions on dense features: logistic, least squares, Poisson, Huber's loss, powers of the error, biweight."""
 
-import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
 from pydantic import Field
 
 from userdp.arrays.types import Vector
 from userdp.data.federation import Federation
-from userdp.data.shape import Shape
-from userdp.problems.base import Problem
-from userdp.problems.families import LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.families import BiweightFamily, HuberFamily, LogisticFamily, LpFamily, PoissonFamily, SquaredFamily
 from userdp.problems.generalised_linear import GeneralisedLinear
-from userdp.problems.settings import RADIUS, CountBound, GeneralisedLinearSettings, TargetRange
+from userdp.problems.linear_scores import Options
+from userdp.problems.settings import RADIUS, BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
 
 
 class Logistic(GeneralisedLinear):
@@ -21,25 +19,8 @@ class Logistic(GeneralisedLinear):
     name = "logistic"
     summary = "logistic regression with ridge, for targets 0 and 1"
 
-    def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        ridge: float = 0.0,
-        intercept: bool = False,
-        feature_bound: float = math.inf,
-    ) -> None:
-        super().__init__(
-            LogisticFamily(),
-            columns,
-            feature_norm,
-            radius,
-            ridge=ridge,
-            intercept=intercept,
-            feature_bound=feature_bound,
-        )
+    def __init__(self, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]) -> None:
+        super().__init__(LogisticFamily(), columns, feature_norm, radius, **options)
 
 
 class Squared(GeneralisedLinear):
@@ -49,31 +30,14 @@ class Squared(GeneralisedLinear):
     summary = "least squares with ridge, for targets in a declared range"
 
     def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        low: float,
-        high: float,
-        ridge: float = 0.0,
-        intercept: bool = False,
-        feature_bound: float = math.inf,
+        self, columns: int, feature_norm: float, radius: float, *, low: float, high: float, **options: Unpack[Options]
     ) -> None:
-        super().__init__(
-            SquaredFamily(low, high),
-            columns,
-            feature_norm,
-            radius,
-            ridge=ridge,
-            intercept=intercept,
-            feature_bound=feature_bound,
-        )
+        super().__init__(SquaredFamily(low, high), columns, feature_norm, radius, **options)
 
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
-        """Exact where the `optimum` is known, for noise of infinite variance too: differences of losses have a mean.
+        """Compute it exactly if the `optimum` is known, even for noise of infinite variance.
 
-        With ``E a = 0``, ``E a a^T = v I`` and noise of mean zero the risk is, but for a constant,
+        With ``E a = 0``, ``E a a^T = v I`` and noise of mean zero the risk is, up to a constant,
         ``(v ||w - theta||^2 + b^2 + ridge (||w||^2 + b^2)) / 2`` in weights w and intercept b.
         """
         best, model = self.optimum(federation), federation.regression
@@ -81,10 +45,10 @@ class Squared(GeneralisedLinear):
             return None
         steep = np.full(self.dimension, 1.0 + self.ridge)
         steep[: self.columns] = model.variance + self.ridge
-        pulled = np.zeros(self.dimension)
-        pulled[: self.columns] = model.variance * model.parameter
-        gaps = (x - best) * (0.5 * steep * (x + best) - pulled)
-        return max(0.0, float(gaps.sum()))  # never negative over the domain but for rounding
+        linear = np.zeros(self.dimension)
+        linear[: self.columns] = model.variance * model.parameter
+        gaps = (x - best) * (0.5 * steep * (x + best) - linear)
+        return max(0.0, float(gaps.sum()))  # negative only by rounding
 
 
 class Poisson(GeneralisedLinear):
@@ -94,58 +58,137 @@ class Poisson(GeneralisedLinear):
     summary = "Poisson regression with ridge, for counts up to a declared bound"
 
     def __init__(
+        self, columns: int, feature_norm: float, radius: float, *, count_bound: float, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(PoissonFamily(count_bound), columns, feature_norm, radius, **options)
+
+
+class HuberRegression(GeneralisedLinear):
+    """Huber regression, y in ``[low, high]``: K = 1, L = ``threshold`` even if targets have no bound.
+
+    See `GeneralisedLinear` for arguments and guarantees. ``phi'`` has no derivative at its kinks but is 1-Lipschitz
+    there, and A3 and A4 use no more than that.
+    """
+
+    name = "huber_regression"
+    summary = "linear regression with Huber's loss and ridge: squares near, lines far"
+
+    def __init__(
         self,
         columns: int,
         feature_norm: float,
         radius: float,
         *,
-        count_bound: float,
-        ridge: float = 0.0,
-        intercept: bool = False,
-        feature_bound: float = math.inf,
+        low: float,
+        high: float,
+        threshold: float = 1.0,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            PoissonFamily(count_bound),
-            columns,
-            feature_norm,
-            radius,
-            ridge=ridge,
-            intercept=intercept,
-            feature_bound=feature_bound,
-        )
+        super().__init__(HuberFamily(low, high, threshold), columns, feature_norm, radius, **options)
 
 
-class LogisticSettings(GeneralisedLinearSettings):
+class LpRegression(GeneralisedLinear):
+    """``|<a, x> - y|^order / order`` with order in (1, 2], y in ``[low, high]``.
+
+    See `GeneralisedLinear` for arguments and guarantees: ``L = (A radius + max(-low, high))^(order - 1)``. For
+    ``order < 2`` the loss is NOT smooth (its second derivative is infinite at a perfect prediction): there is no A3 and
+    no A4, and the certificate says Hoelder with ``nu = order - 1`` instead.
+    """
+
+    name = "lp_regression"
+    summary = "linear regression with a power of the absolute error, order in (1, 2]; not smooth below 2"
+
+    def __init__(
+        self,
+        columns: int,
+        feature_norm: float,
+        radius: float,
+        *,
+        order: float,
+        low: float,
+        high: float,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(LpFamily(low, high, order), columns, feature_norm, radius, **options)
+
+
+class BiweightRegression(GeneralisedLinear):
+    """Biweight regression, y in ``[low, high]``: K = 1, and L is bounded even if targets have no bound.
+
+    See `GeneralisedLinear` for arguments and guarantees: A2 and A3 hold, as ``|phi''| <= 1``; A1 and A4 are not
+    claimed, so a strategy whose guarantee needs them refuses this loss.
+    """
+
+    name = "biweight_regression"
+    summary = "linear regression with Tukey's biweight and ridge: far residuals do not count; not convex"
+
+    def __init__(
+        self,
+        columns: int,
+        feature_norm: float,
+        radius: float,
+        *,
+        low: float,
+        high: float,
+        threshold: float = 4.685,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(BiweightFamily(low, high, threshold), columns, feature_norm, radius, **options)
+
+
+class LogisticSettings(BinaryTarget, GeneralisedLinearSettings):
     """Settings of `userdp.problems.Logistic`."""
 
     kind: Literal["logistic"]
-    summary: ClassVar[str] = Logistic.summary
+    loss: ClassVar[type[Any]] = Logistic
     for_codes: ClassVar[str] = "one_hot_logistic"
-    unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
-    most_classes: ClassVar[int | None] = 2
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return Logistic(**self._arguments(shape))
 
 
 class SquaredSettings(TargetRange, GeneralisedLinearSettings):
     """Settings of `userdp.problems.Squared`."""
 
     kind: Literal["squared"]
-    summary: ClassVar[str] = Squared.summary
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        low, high = self._range(shape)
-        return Squared(**self._arguments(shape), low=low, high=high)
+    loss: ClassVar[type[Any]] = Squared
 
 
 class PoissonSettings(CountBound, GeneralisedLinearSettings):
     """Settings of `userdp.problems.Poisson`."""
 
     kind: Literal["poisson"]
-    summary: ClassVar[str] = Poisson.summary
+    loss: ClassVar[type[Any]] = Poisson
     for_codes: ClassVar[str] = "one_hot_poisson"
     radius: float = Field(1.0, gt=0, description=RADIUS)
 
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return Poisson(**self._arguments(shape), count_bound=self.count_bound)
+
+class HuberRegressionSettings(TargetRange, GeneralisedLinearSettings):
+    """Settings of `userdp.problems.HuberRegression`."""
+
+    kind: Literal["huber_regression"]
+    loss: ClassVar[type[Any]] = HuberRegression
+    passed: ClassVar[tuple[str, ...]] = ("threshold",)
+    threshold: float = Field(1.0, gt=0, description="Residual at which the square becomes a line.")
+
+
+class LpRegressionSettings(TargetRange, GeneralisedLinearSettings):
+    """Settings of `userdp.problems.LpRegression`."""
+
+    kind: Literal["lp_regression"]
+    loss: ClassVar[type[Any]] = LpRegression
+    passed: ClassVar[tuple[str, ...]] = ("order",)
+    certificate: ClassVar[str] = (
+        "convex, bounded gradient; below order 2 the gradient is Hoelder continuous, in place of a bounded and "
+        "diagonally dominant Hessian"
+    )
+    order: float = Field(1.5, gt=1, le=2, description="Power of the absolute error in the loss.")
+
+
+class BiweightRegressionSettings(TargetRange, GeneralisedLinearSettings):
+    """Settings of `userdp.problems.BiweightRegression`."""
+
+    kind: Literal["biweight_regression"]
+    loss: ClassVar[type[Any]] = BiweightRegression
+    passed: ClassVar[tuple[str, ...]] = ("threshold",)
+    certificate: ClassVar[str] = "bounded gradient, bounded Hessian; not convex"
+    threshold: float = Field(
+        4.685, gt=0, description="Residual beyond which a sample has no weight; 4.685 deviations of normal noise."
+    )

@@ -1,4 +1,4 @@
-"""Users' average gradients of a generalised linear model in float32, in which samples are stored, each read once."""
+"""Users' average gradients of a generalised linear model in float32, the type of stored samples, in one reading."""
 
 from typing import cast
 
@@ -13,20 +13,14 @@ from userdp.problems.families import Family
 from userdp.problems.segments import weighted_as_read
 
 COMPILED_BYTES = 1 << 22
-"""Of a block's features, from which on a compiled loop goes through them: with fewer, two products are as fast."""
+"""The least bytes of a block's features for the compiled loop; below, two products are as fast."""
 
 
 def rough_gradients(family: Family, x: Vector, pull: Vector, block: Block) -> tuple[Array, NDArray[np.bool_]]:
-    """(U, p) average gradients of users with float32 features, plus ``pull`` (p,); (U,) whether they are numbers.
+    """Compute (U, p) average gradients plus ``pull`` (p,) from float32 features; also (U,) whether they are finite.
 
-    About seven digits of a sum's largest terms. Which way is taken follows from the block, the family and what is
-    installed.
-
-    Args:
-        family: of the loss.
-        x: (p,) the model; with one number more than features, the last is an intercept.
-        pull: (p,) gradient of what does not depend on samples.
-        block: whose samples.
+    About seven digits of a sum's largest terms. With one number more than features, the model x ends in an intercept.
+    The block, the family and the installed packages determine the method.
     """
     features = cast("NDArray[np.float32]", block.dense_features)
     if family.kind is None or features.nbytes < COMPILED_BYTES or not can_compile():
@@ -43,7 +37,7 @@ def rough_gradients(family: Family, x: Vector, pull: Vector, block: Block) -> tu
 def _in_two_products(
     family: Family, x: Vector, pull: Vector, block: Block, features: NDArray[np.float32]
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """The same, by matrix products of pieces of samples that a processor's cache holds."""
+    """Compute the same by matrix products, of pieces of samples that fit a processor's cache."""
     model, targets, slopes = x.astype(np.float32), targets_of(block), np.empty(block.samples, dtype=np.float32)
     columns = features.shape[1]
 

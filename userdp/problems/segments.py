@@ -1,7 +1,7 @@
 """Sums over each user's samples, in pieces that stay in the processor's cache.
 
-Stored data is float32 and gradients are float64: casting two megabytes at a time costs little more than reading it, and
-no float64 copy of a block ever exists. Results agree to rounding (1e-9 relative) however users are grouped.
+Stored data are float32 and gradients float64: casting two megabytes at a time costs little more than reading them, and
+no float64 copy of a block ever exists. Results agree to rounding (1e-9 relative) for every grouping of users.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,24 +16,19 @@ from userdp.arrays.types import Array
 from userdp.data.block import Block
 
 CHUNK_BYTES = 1 << 21
-"""Bytes of one piece: small enough for the cache, large enough to drown the cost of a Python call."""
+"""The bytes of one piece: small enough for the cache, large enough to outweigh a Python call."""
 
 AT_HAND_BYTES = 1 << 20
-"""Bytes of one piece that is read twice: few enough for the cache that is each core's own."""
+"""The bytes of one piece that is read twice: small enough for the cache of one core."""
 
 Number = TypeVar("Number", bound=np.floating)
 
 
 def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, Block]]:
-    """Cut a block into pieces of about `CHUNK_BYTES`.
+    """Yield (users, piece) of a block, in pieces of about `CHUNK_BYTES`; a sample has ``row_bytes``, or its features.
 
-    Args:
-        block: what to cut.
-        row_bytes: bytes that one sample costs the caller; default, the bytes of its features.
-
-    Yields:
-        (users, piece): whole users as long as they fit. A user too large for one piece comes in several, so add what
-        is computed to what is there (``sums[users] += ...``).
+    Pieces hold whole users as long as they fit. A user too large for one piece gets several, so add results to
+    earlier ones (``sums[users] += ...``).
     """
     offsets = block.offsets
     for users, samples in _slices(offsets, _rows(block, row_bytes)):
@@ -44,7 +39,7 @@ def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, B
 
 
 def _slices(offsets: NDArray[np.int64], rows: int) -> Iterator[tuple[slice, slice]]:
-    """(users, samples) of pieces of at most so many rows: whole users as long as they fit, else pieces of one."""
+    """Yield (users, samples) of pieces of at most so many rows: whole users as long as they fit, else pieces of one."""
     first, users = 0, len(offsets) - 1
     while first < users:
         last = int(offsets.searchsorted(offsets[first] + rows, side="right")) - 1
@@ -58,11 +53,9 @@ def _slices(offsets: NDArray[np.int64], rows: int) -> Iterator[tuple[slice, slic
 
 
 def float64_parts(block: Block) -> Iterator[tuple[slice, Block, Array]]:
-    """Pieces of a block with their features in float64.
+    """Yield (users, piece, its features in float64), pieces as in `parts`.
 
-    Yields:
-        (users, piece, its features): as `parts`. The features lie in one array that the next piece overwrites: fresh
-        arrays of this size cost more in page faults than the cast itself.
+    The next piece overwrites the features: fresh arrays of this size cost more in page faults than the cast itself.
     """
     scratch = np.empty((min(block.samples, _rows(block, None)), block.dense_features.shape[1]))
     for users, part in parts(block):
@@ -72,22 +65,14 @@ def float64_parts(block: Block) -> Iterator[tuple[slice, Block, Array]]:
 
 
 def _rows(block: Block, row_bytes: int | None) -> int:
-    """Samples of a piece, at ``row_bytes`` each."""
     return max(1, CHUNK_BYTES // (row_bytes or bytes_of(block.features) // block.samples or 1))
 
 
 def weighted_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: NDArray[Number]) -> NDArray[Number]:
-    """Each user's weighted sum of rows: ``sum_i weights[i] * values[i]`` over its samples.
+    """Compute each user's weighted sum (U, k) of its rows of ``values`` (N, k), in the precision of values and weights.
 
-    Args:
-        values: (N, k).
-        offsets: (U + 1,) where each user's rows begin.
-        weights: (N,).
-
-    Returns:
-        (U, k), in the precision of values and weights. Equal users take one batched matrix product; ragged users a
-        sparse (U, N) by dense (N, k) product, several times faster than ``np.add.reduceat`` and without its (N, k)
-        temporary.
+    Equal users take one batched matrix product; ragged users a sparse (U, N) by dense (N, k) product, several times
+    faster than ``np.add.reduceat`` and without its (N, k) temporary.
     """
     users, samples = len(offsets) - 1, len(values)
     size = samples // users
@@ -99,15 +84,9 @@ def weighted_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: 
 def weighted_as_read(
     values: NDArray[Number], offsets: NDArray[np.int64], weigh: Callable[[NDArray[Number], slice], NDArray[Number]]
 ) -> NDArray[Number]:
-    """`weighted_sums` by weights that follow from the samples themselves: both in one reading of the samples.
+    """Compute `weighted_sums` by weights that follow from the samples themselves, in one reading of the samples.
 
-    Args:
-        values: (N, k).
-        offsets: (U + 1,) where each user's rows begin.
-        weigh: from a piece's values (n, k), and where in all they are, to its weights (n,).
-
-    Returns:
-        (U, k).
+    ``weigh`` maps a piece's values (n, k), and their positions among all, to weights (n,).
     """
     users, size, columns = len(offsets) - 1, int(offsets[1]), values.shape[1]
     sums, rows = np.zeros((users, columns), dtype=values.dtype), max(1, AT_HAND_BYTES // (values[0].nbytes or 1))
@@ -125,7 +104,7 @@ def weighted_as_read(
 
 
 def user_means(block: Block) -> Array:
-    """(U, k): each user's mean sample, in float64."""
+    """Compute each user's mean sample (U, k), in float64."""
     sums = np.zeros((block.users, block.features.shape[1]))
     for users, part, features in float64_parts(block):
         sums[users] += weighted_sums(features, part.offsets, np.ones(part.samples))
@@ -134,19 +113,19 @@ def user_means(block: Block) -> Array:
 
 
 def user_averages(values: Array, block: Block) -> Array:
-    """(U,): each user's average of one number a sample."""
+    """Compute each user's average of one number a sample (U,)."""
     return np.asarray(np.add.reduceat(values, block.offsets[:-1]) / block.sizes)
 
 
 def user_shares(classes: NDArray[np.int64], block: Block, count: int) -> Array:
-    """(U, count): of each user's samples the share of each class, of (N,) classes 0 to ``count`` - 1."""
+    """Compute (U, count): the share of each class among each user's samples, of (N,) classes 0 to ``count`` - 1."""
     users = np.repeat(np.arange(block.users), block.sizes)
     counts = np.bincount(users * count + classes, minlength=block.users * count)
     return np.asarray(counts.reshape(block.users, count) / block.sizes[:, None])
 
 
 def clip_factors(squares: Array, clip_norm: float) -> Array:
-    """What scales each vector of squared length ``squares`` to length at most ``clip_norm``; 0 if it is not finite."""
+    """Compute factors that scale vectors of squared lengths ``squares`` to at most ``clip_norm``; 0 if not finite."""
     finite = np.isfinite(squares)
     norms = np.sqrt(np.where(finite, np.maximum(squares, 0.0), 0.0))
     return np.where(finite, clip_norm / np.maximum(norms, clip_norm), 0.0)

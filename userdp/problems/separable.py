@@ -1,11 +1,12 @@
 """Losses that are a sum over coordinates, ``f(x; z) = sum_j phi_j(x_j; z_j)``: locations, means, rates.
 
-The Hessian is diagonal, so A4 holds whatever the data: the simplest family for which robust aggregation is proven.
+The Hessian is diagonal, so A4 holds for all data: the simplest family with proven robust aggregation.
 """
 
 import math
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,33 +17,19 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
+from userdp.problems import bounds
 from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.bounds import (
-    check_columns,
-    clip_features,
-    count,
-    counted,
-    positive,
-    rebuilt,
-    set_aside_not_finite,
-)
 from userdp.problems.landscape import AVERAGE_SIZE, Landscape
 from userdp.problems.segments import float64_parts, user_means, weighted_sums
-from userdp.problems.settings import RADIUS, ProblemSettings
+from userdp.problems.settings import RADIUS, LossSettings
 
 
 class Separable(Problem):
-    """A loss that is a sum over coordinates; samples are points z of ``[low, high]^d``, without a target.
+    """A sum of losses over d coordinates; samples are points z, clipped into ``[low, high]^d``, without a target.
 
-    Args:
-        dimension: d.
-        low: lower bound of every z_j; values below are clipped to it.
-        high: upper bound of every z_j.
-        radius: the domain is ``|x_j| <= radius``.
-        slope: bound on ``|phi_j'|`` over domain and data; infinite where there is none.
-        curvature: bound on ``phi_j''``.
-        start: most that the mean of ``phi_j`` lies above its least value at ``x_j = 0``, if that is in the domain.
-        strong_convexity: lower bound on ``phi_j''``.
+    The domain is ``|x_j| <= radius``. ``slope`` bounds ``|phi_j'|`` over domain and data, infinite if unbounded;
+    ``curvature`` and ``strong_convexity`` bound ``phi_j''`` from above and below; ``start`` bounds the mean of
+    ``phi_j`` at ``x_j = 0`` minus its least value, if that is in the domain.
 
     Formal guarantees:
         The Hessian is diagonal: ``H_jj = phi_j'' >= 0`` and all else zero. Hence A1 (convex), A3 with
@@ -64,7 +51,7 @@ class Separable(Problem):
         strong_convexity: float,
         start: float,
     ) -> None:
-        self.dimension = self.columns = count("problem.dimension", dimension)
+        self.dimension = self.columns = bounds.count("problem.dimension", dimension)
         self.low, self.high = low, high
         self.domain = Box(np.zeros(self.dimension), radius)
         bounded = math.isfinite(slope)
@@ -85,88 +72,83 @@ class Separable(Problem):
         self.landscape = Landscape(start * dimension, trace, AVERAGE_SIZE * slope * dimension)
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Every coordinate of every sample clipped into ``[low, high]``."""
-        check_columns(block, self.columns)
-        block = set_aside_not_finite(block, targets=False)
-        features, changed = clip_features(block, self.low, self.high)
-        return rebuilt(block, features, block.targets), counted(block, changed)
+        """See `Problem.bound`: clip every coordinate into ``[low, high]``."""
+        bounds.check_columns(block, self.columns)
+        block = bounds.set_aside_not_finite(block, targets=False)
+        features, changed = bounds.clip_features(block, self.low, self.high)
+        return bounds.rebuilt(block, features, block.targets), bounds.counted(block, changed)
 
     @abstractmethod
     def slopes(self, x: Array, z: Array) -> Array:
-        """(N, d): ``phi_j'(x_j; z_ij)`` for samples z (N, d) at one x (d,), or at one for each sample (N, d)."""
+        """Return ``phi_j'(x_j; z_ij)`` (N, d) for samples z (N, d) at one x (d,), or at one for each sample (N, d)."""
 
     @abstractmethod
     def values(self, x: Vector, z: Array) -> Array:
-        """(N,): ``f(x; z_i)`` for samples z (N, d)."""
+        """Return ``f(x; z_i)`` (N,) for samples z (N, d)."""
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
-        """(U, d), piece by piece."""
-        sums = np.zeros((block.users, self.dimension))
-        for users, part, features in float64_parts(block):
-            slopes = self.slopes(x, features)
-            sums[users] += weighted_sums(slopes, part.offsets, np.ones(part.samples))
-        sums /= block.sizes[:, None]
-        return sums
+        """See `Problem.user_gradients`."""
+        return self._averages(block, lambda users, part, features: self.slopes(x, features))
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """(U, d), piece by piece."""
+        """See `Problem.user_gradients_at`."""
+        return self._averages(
+            block, lambda users, part, features: self.slopes(np.repeat(models[users], part.sizes, axis=0), features)
+        )
+
+    def _averages(self, block: Block, slopes: Callable[[slice, Block, Array], Array]) -> Array:
         sums = np.zeros((block.users, self.dimension))
         for users, part, features in float64_parts(block):
-            slopes = self.slopes(np.repeat(models[users], part.sizes, axis=0), features)
-            sums[users] += weighted_sums(slopes, part.offsets, np.ones(part.samples))
+            sums[users] += weighted_sums(slopes(users, part, features), part.offsets, np.ones(part.samples))
         sums /= block.sizes[:, None]
         return sums
 
     def sample_gradients(self, x: Vector, block: Block) -> Array:
-        """(N, d)."""
+        """See `Problem.sample_gradients`."""
         return self.slopes(x, block.dense_features.astype(np.float64))
 
     def sample_losses(self, x: Vector, block: Block) -> Array:
-        """(N,), piece by piece."""
+        """See `Problem.sample_losses`."""
         return np.concatenate([self.values(x, features) for _, _, features in float64_parts(block)])
 
 
 class MeanSufficient(Separable):
-    """``phi_j = psi(x_j) - x_j z_j + constant(z_j)``: the gradient is ``psi'(x) - z``, so a user's mean says it all.
+    """``phi_j = psi(x_j) - x_j z_j + constant(z_j)``: the gradient is ``psi'(x) - z``, and needs only a user's mean.
 
     The population risk is ``psi(x) - <x, mu>`` up to a constant, which gives the excess risk in closed form.
     """
 
     @abstractmethod
     def potential(self, x: Vector) -> Vector:
-        """(d,): ``psi(x_j)``."""
+        """Return ``psi(x_j)`` (d,)."""
 
     @abstractmethod
     def mean_at(self, x: Array) -> Array:
-        """``psi'(x_j)``, entry by entry: the mean that the model x (d,) stands for, or each of several (U, d)."""
+        """Return ``psi'(x_j)``, the mean for which x is the best model; x is one model (d,) or several (U, d)."""
 
     @abstractmethod
     def minimiser(self, mean: Vector) -> Vector:
-        """(d,): where ``psi(x) - <x, mean>`` is least over the domain."""
+        """Return the (d,) minimiser of ``psi(x) - <x, mean>`` over the domain."""
 
     def slopes(self, x: Vector, z: Array) -> Array:
-        """(N, d): ``psi'(x_j) - z_ij``."""
+        """Return ``psi'(x_j) - z_ij``."""
         return np.asarray(self.mean_at(x) - z)
 
     def values(self, x: Vector, z: Array) -> Array:
-        """(N,): ``sum_j psi(x_j) - x_j z_ij``."""
+        """Return ``sum_j psi(x_j) - x_j z_ij``."""
         return np.asarray(self.potential(x).sum() - z @ x)
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
-        """(U, d): ``psi'(x)`` minus each user's mean."""
+        """Return ``psi'(x)`` minus each user's mean; x is one model (d,), or one a user (U, d)."""
         means = user_means(block)
         return np.subtract(self.mean_at(x), means, out=means)
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """(U, d): the same, each user at its own model."""
+        """See `Problem.user_gradients_at`."""
         return self.user_gradients(models, block)
 
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
-        """Exact for x in the domain, given the mean of the population within the declared bounds.
-
-        Raises:
-            BadInput: the population's mean has another dimension.
-        """
+        """Compute it exactly for x in the domain; raise `BadInput` if the population's mean has another dimension."""
         mean = federation.population_mean
         if mean is None:
             return None
@@ -178,54 +160,43 @@ class MeanSufficient(Separable):
 
 
 class Quadratic(MeanSufficient):
-    """Mean estimation: ``f(x; z) = ||x - z||^2 / 2``, z in ``[-bound, bound]^d``.
+    """Mean estimation: ``f(x; z) = ||x - z||^2 / 2``, z in ``[-bound, bound]^d``, on ``|x_j| <= radius``.
 
-    Args:
-        dimension: d.
-        bound: of every ``|z_j|``; may be infinite, then without a bound on the gradient.
-        radius: the domain is ``|x_j| <= radius``; the same.
+    An infinite bound or radius leaves the gradient unbounded. Raises `BadInput` for a bound or radius that is not
+    positive.
 
     Formal guarantees:
         A1 to A4 with ``phi' = x_j - z_j``, so ``G = radius + bound``, and ``phi'' = 1``, so ``beta = 1``; strong
         convexity 1. See `Separable`. The computed gradient is that of half the squared distance to the user's computed
         mean, which lies within twice the bound, but for the rounding of one difference: within ``2^-52 G``.
-
-    Raises:
-        BadInput: an argument that is not positive.
     """
 
     name = "quadratic"
     summary = "mean estimation: half the squared distance to each sample"
 
     def __init__(self, dimension: int, bound: float, radius: float) -> None:
-        bound = positive("problem.bound", bound, infinite=True)
-        radius = positive("problem.radius", radius, infinite=True)
+        bound = bounds.positive("problem.bound", bound, infinite=True)
+        radius = bounds.positive("problem.radius", radius, infinite=True)
+        slope, start = radius + bound, min(bound, radius) ** 2 / 2
         super().__init__(
-            dimension,
-            -bound,
-            bound,
-            radius,
-            slope=radius + bound,
-            curvature=1.0,
-            strong_convexity=1.0,
-            start=min(bound, radius) ** 2 / 2,
+            dimension, -bound, bound, radius, slope=slope, curvature=1.0, strong_convexity=1.0, start=start
         )
-        self.gradient_rounding = 2.0**-52 * slope if math.isfinite(slope := radius + bound) else None
+        self.gradient_rounding = 2.0**-52 * slope if math.isfinite(slope) else None
 
     def potential(self, x: Vector) -> Vector:
-        """``x_j^2 / 2``."""
+        """Return ``x_j^2 / 2``."""
         return np.asarray(0.5 * x**2)
 
     def mean_at(self, x: Vector) -> Vector:
-        """``x_j``."""
+        """Return ``x_j``."""
         return x
 
     def minimiser(self, mean: Vector) -> Vector:
-        """The mean, projected on the domain."""
+        """Return the mean, projected on the domain."""
         return self.domain.project(mean)
 
     def values(self, x: Vector, z: Array) -> Array:
-        """(N,): ``||x - z_i||^2 / 2``."""
+        """Return ``||x - z_i||^2 / 2``."""
         distances = x - z
         return np.asarray(0.5 * np.einsum("ij,ij->i", distances, distances))
 
@@ -233,25 +204,20 @@ class Quadratic(MeanSufficient):
 class Bernoulli(MeanSufficient):
     """Rates on the logit scale: ``f(x; z) = sum_j log(1 + e^{x_j}) - z_j x_j``, z in ``[0, 1]^d``.
 
-    Args:
-        dimension: d.
-        radius: the domain is ``|x_j| <= radius``; 5 covers rates from 0.7 to 99.3 per cent.
+    The domain is ``|x_j| <= radius``, finite; 5 covers rates from 0.7 to 99.3 per cent.
 
     Formal guarantees:
         A1 to A4 with ``phi' = sigmoid(x_j) - z_j``, so ``G = sigmoid(radius)``, and ``phi'' = sigmoid (1 - sigmoid)``,
         so ``beta = 1/4``; strong convexity is phi'' at the radius. See `Separable`. The computed gradient is that of
-        the user's computed mean but for the rounding of sigmoid and difference: within 2^-48, for a sigmoid
-        that is right to 2^-49 (scipy's is to 2^-51 and better).
-
-    Raises:
-        BadInput: ``radius`` is not positive and finite.
+        the user's computed mean but for the rounding of sigmoid and difference: within 2^-48, for a sigmoid with an
+        error below 2^-49 (scipy's is below 2^-51).
     """
 
     name = "bernoulli"
     summary = "rates of binary attributes: one logistic loss a coordinate"
 
     def __init__(self, dimension: int, radius: float) -> None:
-        radius = positive("problem.radius", radius)
+        radius = bounds.positive("problem.radius", radius)
         slope, flattest = float(expit(radius)), float(expit(radius) * expit(-radius))
         start = math.log(2.0) - math.log1p(math.exp(-radius))
         super().__init__(
@@ -260,75 +226,62 @@ class Bernoulli(MeanSufficient):
         self.gradient_rounding = 2.0**-48
 
     def potential(self, x: Vector) -> Vector:
-        """``log(1 + e^{x_j})``."""
+        """Return ``log(1 + e^{x_j})``."""
         return np.logaddexp(0.0, x)
 
     def mean_at(self, x: Vector) -> Vector:
-        """``sigmoid(x_j)``."""
+        """Return ``sigmoid(x_j)``."""
         return np.asarray(expit(x))
 
     def minimiser(self, mean: Vector) -> Vector:
-        """The logit of the mean, projected on the domain."""
+        """Return the logit of the mean, projected on the domain."""
         return self.domain.project(np.asarray(logit(mean)))
 
 
 class Huber(Separable):
-    """Robust location: ``f(x; z) = sum_j huber(x_j - z_j)``, z in ``[-bound, bound]^d``.
+    """Robust location: ``f(x; z) = sum_j huber(x_j - z_j)``, z in ``[-bound, bound]^d``, on ``|x_j| <= radius``.
 
-    ``huber(u) = u^2 / 2`` for ``|u| <= threshold`` and ``threshold (|u| - threshold / 2)`` beyond (Huber, 1964).
-
-    Args:
-        dimension: d.
-        bound: of every ``|z_j|``.
-        radius: the domain is ``|x_j| <= radius``; may be infinite.
-        threshold: where the square becomes a line.
+    ``huber(u) = u^2 / 2`` for ``|u| <= threshold`` and ``threshold (|u| - threshold / 2)`` beyond (Huber, 1964). The
+    radius may be infinite; raises `BadInput` for an argument that is not positive.
 
     Formal guarantees:
         A1 to A4 with ``G = min(threshold, radius + bound)`` and ``beta = 1``. At the two kinks, where there is no
-        second derivative, ``huber'`` is still monotone and 1-Lipschitz, which is all that contractivity takes: a step
-        ``u - eta huber'(u)`` has slopes in ``[1 - eta, 1]``. Strong convexity 1 where the line is never reached,
+        second derivative, ``huber'`` is still monotone and 1-Lipschitz, which is enough for contractivity: a step
+        ``u - eta huber'(u)`` has slopes in ``[1 - eta, 1]``. Strong convexity 1 if the line is never reached,
         otherwise 0. A computed slope errs by ``2^-53 threshold`` (one difference, clipped), and the average of m of
         them, added in any order, by m + 1 times that: within ``2^-26`` of the largest for m up to 2^26.
-
-    Raises:
-        BadInput: an argument that is not positive.
     """
 
     name = "huber"
     summary = "robust location: Huber's loss of the distance in each coordinate"
 
     def __init__(self, dimension: int, bound: float, radius: float, threshold: float) -> None:
-        bound = positive("problem.bound", bound)
-        radius = positive("problem.radius", radius, infinite=True)
-        self.threshold = positive("problem.threshold", threshold)
+        bound = bounds.positive("problem.bound", bound)
+        radius = bounds.positive("problem.radius", radius, infinite=True)
+        self.threshold = bounds.positive("problem.threshold", threshold)
         slope = min(self.threshold, radius + bound)
         strong, farthest = float(radius + bound <= self.threshold), min(bound, radius)
+        start = min(self.threshold, farthest) * (farthest - min(self.threshold, farthest) / 2)
         super().__init__(
-            dimension,
-            -bound,
-            bound,
-            radius,
-            slope=slope,
-            curvature=1.0,
-            strong_convexity=strong,
-            start=min(self.threshold, farthest) * (farthest - min(self.threshold, farthest) / 2),
+            dimension, -bound, bound, radius, slope=slope, curvature=1.0, strong_convexity=strong, start=start
         )
         self.gradient_rounding = 2.0**-26 * slope
 
     def slopes(self, x: Vector, z: Array) -> Array:
-        """(N, d): the distance, clipped to the threshold."""
+        """Return the distance, clipped to the threshold."""
         return np.clip(x - z, -self.threshold, self.threshold)
 
     def values(self, x: Vector, z: Array) -> Array:
-        """(N,): with c the clipped distance u, ``huber(u) = c (u - c / 2)``."""
+        """Return ``huber(u) = c (u - c / 2)``, with c the clipped distance u."""
         distances = x - z
         clipped = np.clip(distances, -self.threshold, self.threshold)
         return np.asarray(np.einsum("ij,ij->i", clipped, distances - 0.5 * clipped))
 
 
-class SeparableSettings(ProblemSettings):
-    """Settings of every loss here."""
+class SeparableSettings(LossSettings):
+    """Settings of every separable loss."""
 
+    passed: ClassVar[tuple[str, ...]] = ("radius",)
     family: ClassVar[str] = "separable"
     certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
     most_classes: ClassVar[int | None] = None
@@ -342,6 +295,9 @@ class SeparableSettings(ProblemSettings):
             )
         return super().build(shape, seed)
 
+    def _arguments(self, shape: Shape) -> dict[str, Any]:
+        return {**super()._arguments(shape), "dimension": shape.columns}
+
 
 class BoundedSettings(SeparableSettings):
     """Settings of losses of samples in a declared box."""
@@ -349,43 +305,35 @@ class BoundedSettings(SeparableSettings):
     bound: float | None = Field(
         None,
         gt=0,
-        description="Of every |z_j|; samples are clipped into it. Known for tables (1); inf for none, where the loss "
-        "allows it.",
+        description="Bound on every |z_j|; samples are clipped into it. Known for tables (1); inf for none, if the "
+        "loss allows it.",
     )
+    radius: float = Field(1.0, gt=0, description=RADIUS)
 
-    def _bound(self, shape: Shape) -> float:
-        return self._declared("bound", self.bound, shape.bound, "the bound of a sample's coordinates")
+    def _arguments(self, shape: Shape) -> dict[str, Any]:
+        bound = self._declared("bound", self.bound, shape.bound, "the bound of a sample's coordinates")
+        return {**super()._arguments(shape), "bound": bound}
 
 
 class QuadraticSettings(BoundedSettings):
     """Settings of `userdp.problems.Quadratic`."""
 
     kind: Literal["quadratic"]
-    summary: ClassVar[str] = Quadratic.summary
-    radius: float = Field(1.0, gt=0, description=RADIUS)
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return Quadratic(shape.columns, self._bound(shape), self.radius)
+    loss: ClassVar[type[Any]] = Quadratic
 
 
 class HuberSettings(BoundedSettings):
     """Settings of `userdp.problems.Huber`."""
 
     kind: Literal["huber"]
-    summary: ClassVar[str] = Huber.summary
-    radius: float = Field(1.0, gt=0, description=RADIUS)
+    loss: ClassVar[type[Any]] = Huber
+    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     threshold: float = Field(1.0, gt=0, description="Distance at which the square becomes a line.")
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return Huber(shape.columns, self._bound(shape), self.radius, self.threshold)
 
 
 class BernoulliSettings(SeparableSettings):
     """Settings of `userdp.problems.Bernoulli`."""
 
     kind: Literal["bernoulli"]
-    summary: ClassVar[str] = Bernoulli.summary
+    loss: ClassVar[type[Any]] = Bernoulli
     radius: float = Field(5.0, gt=0, description=RADIUS + " Log-odds: 5 covers rates from 0.7 % to 99.3 %.")
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return Bernoulli(shape.columns, self.radius)

@@ -1,8 +1,8 @@
-"""What the settings of losses share: how a configuration's [problem] section becomes a `Problem`."""
+"""The shared settings of losses: how a configuration's [problem] section becomes a `Problem`."""
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pydantic import ConfigDict, Field
 
@@ -25,11 +25,11 @@ class ProblemSettings(Section):
     summary: ClassVar[str]
     sparse: ClassVar[bool] = False
     unscaled: ClassVar[str | None] = None
-    """What targets are to be, as they stand in the table; None for numbers on any scale."""
+    """The values that targets must have in the table; None for numbers on any scale."""
     most_classes: ClassVar[int | None] = 0
-    """How many classes a target of declared levels may have; 0 where targets are numbers, None for any or no target."""
+    """The most classes that a target of declared levels may have; 0 for numeric targets, None for no limit."""
     code_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields, or tables of them, that may name code."""
+    """The fields, or tables of fields, that may name code."""
 
     kind: str
     dimension: int | None = Field(
@@ -38,23 +38,19 @@ class ProblemSettings(Section):
 
     initial_model: str | None = Field(
         None,
-        description="A PUBLIC model to start from (a warm start): model.npz of an earlier run, or of a torch module a "
-        "file of its state_dict; relative to this file. What it may have cost somebody's privacy is not counted.",
+        description="A PUBLIC model to start from (a warm start): model.npz of an earlier run, or for a torch module "
+        "also a file of its state_dict; the path is relative to this file. Its own privacy cost is not counted.",
     )
 
     def build(self, shape: Shape, seed: int) -> Problem:
-        """The problem for samples of this shape; ``initial_model`` is read by whoever trains, not by nodes.
-
-        Raises:
-            BadInput: problem and declared data do not fit.
-        """
+        """Return the problem for samples of this shape, without ``initial_model``; `BadInput` if the two do not fit."""
         if (shape.sparsity is not None) != self.sparse:
-            needs, are, instead = (
+            needs, given, remedy = (
                 ("sparse", "dense", "leave out 'sparse_'")
                 if self.sparse
                 else ("dense", "sparse", "use sparse_logistic or sparse_squared")
             )
-            raise BadInput(f"problem.kind = {self.kind!r} needs {needs} samples, and the data's are {are}: {instead}")
+            raise BadInput(f"problem.kind = {self.kind!r} needs {needs} samples, and the data's are {given}: {remedy}")
         if shape.scaled_target and self.unscaled is not None:
             raise BadInput(
                 f"data.target_range scales the target to [-1, 1], and problem.kind = {self.kind!r} needs "
@@ -71,22 +67,17 @@ class ProblemSettings(Section):
             )
         return problem
 
-    def _check_classes(self, classes: int | None, most: int | None, told: str = "") -> None:
-        """Refuse a target of declared classes where the loss needs another.
-
-        Raises:
-            BadInput: there are classes, and the loss takes ``most`` of them.
-        """
+    def _check_classes(self, classes: int | None, most: int | None, subject: str = "") -> None:
         if classes is None or most is None or 2 <= classes <= most:
             return
-        told = told or f"problem.kind = {self.kind!r}"
+        subject = subject or f"problem.kind = {self.kind!r}"
         if most:
             raise BadInput(
-                f"data.target_levels lists {classes} classes, and {told} tells two apart: use problem.kind = 'softmax' "
-                "for several, or list two"
+                f"data.target_levels lists {classes} classes, and {subject} tells two apart: use problem.kind = "
+                "'softmax' for several, or list two"
             )
         raise BadInput(
-            f"data.target_levels makes the target one of {classes} classes, and {told} needs numbers: leave "
+            f"data.target_levels makes the target one of {classes} classes, and {subject} needs numbers: leave "
             "data.target_levels out, or use problem.kind = 'softmax'"
         )
 
@@ -94,45 +85,74 @@ class ProblemSettings(Section):
     def _make(self, shape: Shape, seed: int) -> Problem: ...
 
     def _declared(self, field: str, value: float | None, from_data: float | None, meaning: str) -> float:
-        """The value given, or what the data declare."""
+        """Return the configured value, or else the one that the data declare."""
         chosen = from_data if value is None else value
         if chosen is None:
             raise BadInput(f"problem.{field} is missing: {meaning} does not follow from these data, so declare it")
         return chosen
 
 
-class TargetRange(ProblemSettings):
+class LossSettings(ProblemSettings):
+    """A loss of one class, which takes the settings and what the data declare as arguments."""
+
+    loss: ClassVar[type[Any]]
+    passed: ClassVar[tuple[str, ...]] = ()
+    """The fields of this class that are arguments of the loss."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "loss" in cls.__dict__:
+            cls.summary = cls.loss.summary
+
+    def _arguments(self, shape: Shape) -> dict[str, Any]:
+        passed = [name for kind in type(self).__mro__ for name in kind.__dict__.get("passed", ())]
+        return {name: getattr(self, name) for name in passed}
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return cast(Problem, self.loss(**self._arguments(shape)))
+
+
+class BinaryTarget(LossSettings):
+    """A loss of targets 0 and 1."""
+
+    unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
+    most_classes: ClassVar[int | None] = 2
+
+
+class TargetRange(LossSettings):
     """A loss of targets in a declared range."""
 
     target_range: list[float] | None = Field(
         None,
         min_length=2,
         max_length=2,
-        description="[low, high] of the target, which is clipped into it; -inf and inf for none.",
+        description="[low, high] of the target, which is clipped into it; -inf and inf for no bound.",
     )
 
-    def _range(self, shape: Shape) -> tuple[float, float]:
+    def _arguments(self, shape: Shape) -> dict[str, Any]:
         declared = self.target_range or shape.target_range
         if declared is None:
             raise BadInput(
                 "problem.target_range is missing: the data declare no data.target_range, so give [low, high] of the "
                 "target"
             )
-        return declared[0], declared[1]
+        return {**super()._arguments(shape), "low": declared[0], "high": declared[1]}
 
 
-class CountBound(ProblemSettings):
-    """A loss of counts up to a declared one."""
+class CountBound(LossSettings):
+    """A loss of counts up to a declared bound."""
 
     unscaled: ClassVar[str | None] = "counts"
+    passed: ClassVar[tuple[str, ...]] = ("count_bound",)
     count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
 
 
-class GeneralisedLinearSettings(ProblemSettings):
-    """Settings of every `GeneralisedLinear`."""
+class GeneralisedLinearSettings(LossSettings):
+    """Settings of every linear model on dense features."""
 
+    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge", "intercept")
     for_codes: ClassVar[str] = "one_hot_squared"
-    """The kind of problem for features that are codes."""
+    """The kind of problem to use if features are codes."""
     family: ClassVar[str] = "generalised linear"
     certificate: ClassVar[str] = (
         "convex, bounded gradient, bounded Hessian; diagonally dominant Hessian if ridge is at least "
@@ -170,13 +190,10 @@ class GeneralisedLinearSettings(ProblemSettings):
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         norm = None if shape.feature_norm is None else shape.feature_norm + self.intercept
-        bound = self._declared("feature_norm", self.feature_norm, norm, "the bound on a sample's ||a||_1")
         cell = shape.bound if self.feature_bound is None else self.feature_bound
         return {
+            **super()._arguments(shape),
             "columns": shape.columns,
-            "feature_norm": bound,
+            "feature_norm": self._declared("feature_norm", self.feature_norm, norm, "the bound on a sample's ||a||_1"),
             "feature_bound": math.inf if cell is None else cell,
-            "radius": self.radius,
-            "ridge": self.ridge,
-            "intercept": self.intercept,
         }

@@ -7,89 +7,57 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from userdp.arrays.sparse_rows import (
-    AnyRows,
-    Sparse,
-    dense,
-    over_rows,
-    row_of_entry,
-    scaled_rows,
-    sparse_rows,
-    squared_lengths,
-    summed_rows,
-)
+from userdp.arrays import sparse_rows
+from userdp.arrays.sparse_rows import AnyRows, Sparse
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
-from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.bounds import (
-    INWARDS,
-    check_width,
-    clip_targets,
-    count,
-    counted,
-    not_negative,
-    positive,
-    rebuilt,
-    set_aside_not_finite,
-    targets_of,
-)
+from userdp.problems import bounds
+from userdp.problems.base import Box, Certificate
+from userdp.problems.bounds import INWARDS
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
-from userdp.problems.generalised_linear import constant_metrics, score_metrics
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
-from userdp.problems.settings import RADIUS, RIDGE, ProblemSettings, TargetRange
+from userdp.problems.linear_scores import QUIET, OneScore, finite_or_none, ghost_factors
+from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, TargetRange
 
 
-class SparseLinear(Problem):
-    """``phi(<a, x>, y) + (ridge / 2) ||x||^2``: at most ``sparsity`` entries of a are not zero, ``||a||_2`` is bounded.
+class SparseLinear(OneScore):
+    """``phi(<a, x>, y) + (ridge / 2) ||x||^2``, at most s = ``sparsity`` entries of a not zero, ``||a||_2`` bounded.
 
-    Samples are a `scipy.sparse.csr_array`. Without ridge so are gradients, and everything takes time and memory by the
-    entries that are not zero; with ridge every entry of a gradient counts, and gradients are arrays.
-
-    Args:
-        family: phi and the range of targets; targets outside are clipped into it.
-        columns: d, of a sample.
-        feature_norm: A, bound on ``||a||_2``; longer samples are scaled down.
-        sparsity: s, most entries of a sample that are not zero; of more, the largest in magnitude are kept, of equal
-            ones the first. More than d means d.
-        radius: the domain is ``|x_j| <= radius``; may be infinite.
-        ridge: >= 0; part of the loss, of "test_loss" too.
+    Samples are a `scipy.sparse.csr_array` of d columns. Without ridge gradients are sparse too, and time and memory
+    grow with the number of non-zero entries; with ridge gradients are arrays. Longer samples than A = ``feature_norm``
+    are scaled down; of more than s entries the largest in magnitude are kept, of equal ones the first (s above d means
+    d). The family gives phi and the range of targets, into which targets are clipped. The domain is
+    ``|x_j| <= radius``, which may be infinite; ``ridge >= 0`` is part of the loss, and of "test_loss". Raises
+    `BadInput` for an argument out of range.
 
     Formal guarantees:
         For every sample within the bounds and every x in the domain, as ``||x_S||_2 <= sqrt(s) radius`` over the
-        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and
-        ``phi'' <= K`` over such scores. The gradient is ``phi' a + ridge x``, the Hessian
-        ``phi'' a a^T + ridge I``, so
+        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and ``phi'' <= K``
+        over such scores. The gradient is ``phi' a + ridge x``, the Hessian ``phi'' a a^T + ridge I``, so
         A1 holds, with strong convexity ``ridge``;
         A2: ``|phi' a_j + ridge x_j| <= L A + ridge radius``, and ``||grad||_2 <= L A + ridge sqrt(d) radius``;
         sparsity: without ridge, at most s entries of a sample's gradient are not zero: those of a;
         A3: row j sums to ``phi'' |a_j| ||a||_1 + ridge <= K A^2 (1 + sqrt(s)) / 2 + ridge``;
-        A4: row j is dominated iff ``ridge >= phi'' |a_j| (||a||_1 - 2 |a_j|)``; ``ridge >= K A^2 (sqrt(s) - 1) / 2``
-        is enough, and none is needed for s = 1.
+        A4: row j is dominated iff ``ridge >= phi'' |a_j| (||a||_1 - 2 |a_j|)``; ``ridge >= K A^2 (sqrt(s) - 1) / 2`` is
+        enough, and none is needed for s = 1.
         Proof of the last two: with ``|a_j| = A cos t``, the others sum to at most ``sqrt(s - 1) A sin t`` by
         Cauchy-Schwarz, and ``cos^2 t + sqrt(s - 1) sin t cos t = (1 + cos 2t + sqrt(s - 1) sin 2t) / 2`` is at most
         ``(1 + sqrt(s)) / 2``; with -cos^2 t in place of cos^2 t at most ``(sqrt(s) - 1) / 2``. Both are attained.
-
         A user's average gradient is a mean of such gradients, so it too has l2 norm at most that bound, and l1 norm at
-        most sqrt(s) times ``L A`` (without ridge), whatever its support.
-
-    Raises:
-        BadInput: an argument out of range.
+        most sqrt(s) times ``L A`` (without ridge), for any support.
     """
-
-    has_targets = True
 
     def __init__(
         self, family: Family, columns: int, feature_norm: float, sparsity: int, radius: float, *, ridge: float
     ) -> None:
         self.family = family
-        self.columns = self.dimension = count("problem.columns", columns)
-        self.feature_norm = positive("problem.feature_norm", feature_norm)
-        self.sparsity = min(count("problem.sparsity", sparsity), self.columns)
-        self.ridge = not_negative("problem.ridge", ridge)
+        self.columns = self.dimension = bounds.count("problem.columns", columns)
+        self.feature_norm = bounds.positive("problem.feature_norm", feature_norm)
+        self.sparsity = min(bounds.count("problem.sparsity", sparsity), self.columns)
+        self.ridge = bounds.not_negative("problem.ridge", ridge)
         self.sparse = self.ridge == 0
-        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
+        self.domain = Box(np.zeros(self.dimension), bounds.positive("problem.radius", radius, infinite=True))
         self.certificate = self._certify()
         seen = family.bounded(ASSUMED_SIZE)
         slope = seen.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius)
@@ -123,63 +91,57 @@ class SparseLinear(Problem):
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """The largest entries of each sample, scaled down into the l2 ball; targets clipped into the family's range.
-
-        Raises:
-            BadInput: dense features, other columns, or no targets.
-        """
-        check_width(block.sparse_features, self.columns)
-        block = set_aside_not_finite(block)
+        """See `Problem.bound`: keep the largest entries, scale into the l2 ball, clip targets into their range."""
+        bounds.check_width(block.sparse_features, self.columns)
+        block = bounds.set_aside_not_finite(block)
         kept, cut = _largest_entries(block.sparse_features, self.sparsity)
-        norms = np.sqrt(squared_lengths(kept))
+        norms = np.sqrt(sparse_rows.squared_lengths(kept))
         long = np.asarray(norms > self.feature_norm)
         if long.any():
             factors = np.where(long, self.feature_norm * INWARDS / np.where(long, norms, 1.0), 1.0)
-            data = scaled_rows(kept, factors).data.astype(np.float32)
-            kept = sparse_rows(data, kept.indices, kept.indptr, self.columns)
-        targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, kept, targets), counted(block, cut | long | clipped)
+            data = sparse_rows.scaled_rows(kept, factors).data.astype(np.float32)
+            kept = sparse_rows.sparse_rows(data, kept.indices, kept.indptr, self.columns)
+        targets, clipped = bounds.clip_targets(block, self.family.low, self.family.high)
+        return bounds.rebuilt(block, kept, targets), bounds.counted(block, cut | long | clipped)
 
     def _scores(self, x: Vector, block: Block) -> Array:
-        """(N,): ``<a, x>``."""
         return np.asarray(block.sparse_features @ x, dtype=np.float64)
 
     def _averages(self, models: Array, weights: Array, block: Block) -> AnyRows:
-        """(U, p) average gradients from the samples' slopes (N,); ``models`` is (p,) or (U, p)."""
-        rows = scaled_rows(self._sums(weights, block), 1.0 / block.sizes)
-        return rows if self.sparse else dense(rows) + self.ridge * models
+        rows = sparse_rows.scaled_rows(self._sums(weights, block), 1.0 / block.sizes)
+        return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * models
 
     def _sums(self, weights: Array, block: Block) -> Sparse:
-        """(U, p): each user's sum of samples, weighted by (N,) ``weights``."""
-        return summed_rows(scaled_rows(block.sparse_features, weights), block.offsets)
+        """Return the (U, p) sums of each user's samples, weighted by (N,) ``weights``."""
+        return sparse_rows.summed_rows(sparse_rows.scaled_rows(block.sparse_features, weights), block.offsets)
 
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """(U, p); sparse without ridge."""
-        return self._averages(x, self.family.slopes(self._scores(x, block), targets_of(block)), block)
+        """See `Problem.user_gradients`; sparse without ridge."""
+        return self._averages(x, self._slopes_at(x, block), block)
 
     @QUIET
     def user_gradients_at(self, models: Array, block: Block) -> AnyRows:
-        """(U, p); sparse without ridge."""
+        """See `Problem.user_gradients_at`; sparse without ridge."""
         features = block.sparse_features
         owner = np.repeat(np.arange(block.users), block.sizes)
-        weights = models[owner[row_of_entry(features)], features.indices]
-        scores = over_rows(np.add, features.data * weights, features)
-        return self._averages(models, self.family.slopes(scores, targets_of(block)), block)
+        weights = models[owner[sparse_rows.row_of_entry(features)], features.indices]
+        scores = sparse_rows.over_rows(np.add, features.data * weights, features)
+        return self._averages(models, self.family.slopes(scores, bounds.targets_of(block)), block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """(N, p); sparse without ridge."""
-        rows = scaled_rows(block.sparse_features, self.family.slopes(self._scores(x, block), targets_of(block)))
-        return rows if self.sparse else dense(rows) + self.ridge * x
+        """See `Problem.sample_gradients`; sparse without ridge."""
+        rows = sparse_rows.scaled_rows(block.sparse_features, self._slopes_at(x, block))
+        return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * x
 
     @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
-        """(U, p), by ghost clipping (see `ghost_factors`); sparse without ridge."""
-        positive("clip_norm", clip_norm)
+        """See `Problem.sample_clipped_sums`; by ghost clipping (see `ghost_factors`), sparse without ridge."""
+        bounds.positive("clip_norm", clip_norm)
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
-        scores, squares = self._scores(x, block), squared_lengths(block.sparse_features)
-        slopes = self.family.slopes(scores, targets_of(block))
+        scores, squares = self._scores(x, block), sparse_rows.squared_lengths(block.sparse_features)
+        slopes = self.family.slopes(scores, bounds.targets_of(block))
         factors = np.zeros(block.samples)
         if np.isfinite(pull).all():
             factors = ghost_factors(slopes, scores, squares, self.ridge, pull, clip_norm)
@@ -187,45 +149,23 @@ class SparseLinear(Problem):
         if self.sparse:
             return sums
         pulls = np.add.reduceat(factors, block.offsets[:-1])[:, None]
-        return np.asarray(dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
-
-    @QUIET
-    def sample_losses(self, x: Vector, block: Block) -> Array:
-        """(N,), the ridge term included."""
-        return self.family.losses(self._scores(x, block), targets_of(block)) + 0.5 * self.ridge * float(x @ x)
-
-    @QUIET
-    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
-        return score_metrics(self.family, self._scores(x, block), block, 0.5 * self.ridge * float(x @ x))
-
-    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
-        """Per user, of the family's loss and measures."""
-        return constant_metrics(self.family, float(mean[0]), block)
-
-    @QUIET
-    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
-        """The family's predictions, name -> (N,)."""
-        return self.family.predictions(self._scores(x, block))
+        return np.asarray(sparse_rows.dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
 
 
 def _largest_entries(features: Sparse, sparsity: int) -> tuple[Sparse, NDArray[np.bool_]]:
-    """The entries of largest magnitude of each row, ``sparsity`` at most, and which rows (N,) lost some.
-
-    The same matrix when no row is too long.
-    """
+    """Return rows with their ``sparsity`` largest entries (the same matrix if all fit), and which (N,) lost some."""
     sizes = np.diff(features.indptr)
     cut = np.asarray(sizes > sparsity)
     if not cut.any():
         return features, cut
-    owner = row_of_entry(features)
+    owner = sparse_rows.row_of_entry(features)
     # Stable: of equal magnitudes the first columns come first.
     order = np.lexsort((-np.abs(features.data), owner))
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order)) - np.repeat(features.indptr[:-1], sizes)
     kept = rank < sparsity
     ends = np.concatenate([[0], np.cumsum(np.minimum(sizes, sparsity))])
-    return sparse_rows(features.data[kept], features.indices[kept], ends, features.shape[1]), cut
+    return sparse_rows.sparse_rows(features.data[kept], features.indices[kept], ends, features.shape[1]), cut
 
 
 class SparseLogistic(SparseLinear):
@@ -260,9 +200,10 @@ class SparseSquared(SparseLinear):
         super().__init__(SquaredFamily(low, high), columns, feature_norm, sparsity, radius, ridge=ridge)
 
 
-class SparseLinearSettings(ProblemSettings):
+class SparseLinearSettings(LossSettings):
     """Settings of every loss on sparse samples."""
 
+    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge")
     family: ClassVar[str] = "sparse linear"
     certificate: ClassVar[str] = (
         "convex, bounded and sparse gradient, bounded Hessian; diagonally dominant Hessian only with a ridge that "
@@ -279,36 +220,25 @@ class SparseLinearSettings(ProblemSettings):
     ridge: float = Field(0.0, ge=0, description=RIDGE + " With it gradients are not sparse.")
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
-        norm = self._declared("feature_norm", self.feature_norm, shape.feature_length, "the bound on ||a||_2")
-        sparsity = self._declared("sparsity", self.sparsity, shape.sparsity, "the number of entries")
+        length, entries = shape.feature_length, shape.sparsity
         return {
+            **super()._arguments(shape),
             "columns": shape.columns,
-            "feature_norm": norm,
-            "sparsity": int(sparsity),
-            "radius": self.radius,
-            "ridge": self.ridge,
+            "feature_norm": self._declared("feature_norm", self.feature_norm, length, "the bound on ||a||_2"),
+            "sparsity": int(self._declared("sparsity", self.sparsity, entries, "the number of entries")),
         }
 
 
-class SparseLogisticSettings(SparseLinearSettings):
+class SparseLogisticSettings(BinaryTarget, SparseLinearSettings):
     """Settings of `userdp.problems.SparseLogistic`."""
 
     kind: Literal["sparse_logistic"]
-    summary: ClassVar[str] = SparseLogistic.summary
-    unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
-    most_classes: ClassVar[int | None] = 2
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return SparseLogistic(**self._arguments(shape))
+    loss: ClassVar[type[Any]] = SparseLogistic
 
 
 class SparseSquaredSettings(TargetRange, SparseLinearSettings):
     """Settings of `userdp.problems.SparseSquared`."""
 
     kind: Literal["sparse_squared"]
-    summary: ClassVar[str] = SparseSquared.summary
+    loss: ClassVar[type[Any]] = SparseSquared
     radius: float = Field(5.0, gt=0, description=RADIUS)
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        low, high = self._range(shape)
-        return SparseSquared(**self._arguments(shape), low=low, high=high)

@@ -1,14 +1,12 @@
-"""Who takes part in a round: the sampler that a ledger accounts is the one that is drawn from."""
+"""The users of each round: one sampler draws the cohorts and is the one that a ledger accounts."""
 
 from userdp.sampling.allocated import AllocatedBatches
-from userdp.sampling.base import Sampler
+from userdp.sampling.base import Sampler, check_batch
 from userdp.sampling.concentrated import ConcentratedBatches
 from userdp.sampling.correlated import CorrelatedBatches
-from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, LaplaceBatches, check_batch
-from userdp.sampling.mixed import MixedBatches
-from userdp.sampling.random_cohorts import FixedSizeBatches, PoissonBatches
+from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, LaplaceBatches, WeightedBatches, WeightedSlots
+from userdp.sampling.random_cohorts import FixedSizeBatches, MixedBatches, PoissonBatches
 from userdp.sampling.samples import PoissonSamples
-from userdp.sampling.weighted import WeightedBatches, WeightedSlots
 
 __all__ = [
     "AllocatedBatches",

@@ -1,4 +1,4 @@
-"""Secret rounds, as many for every user: amplification by random allocation."""
+"""Secret rounds, equally many for every user: amplification by random allocation."""
 
 import secrets
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from userdp.accounting import Relation
 from userdp.accounting.allocation import allocation_epsilon, calibrate_allocation, check_participations
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler
+from userdp.sampling.base import Sampler, check_whole
 from userdp.sampling.random_cohorts import SECRET, Cohort
 from userdp.state import Stateful
 
@@ -19,7 +19,7 @@ _WORDS = 1 << 64
 
 
 class _Draw(Stateful):
-    """How far rounds are drawn: the last cohort, and how many rounds every user has left after it."""
+    """The rounds drawn so far: the last cohort, and the rounds that every user has left after it."""
 
     remembered: ClassVar[tuple[str, ...]] = ("index", "cohort", "left")
 
@@ -33,24 +33,20 @@ class _Draw(Stateful):
 class AllocatedBatches(Sampler):
     """Every user takes part in exactly ``participations`` rounds, uniformly chosen, by its own coins.
 
-    Poisson sampling whose users are not drawn too often or too rarely, for less noise than either it or disjoint
-    batches need.
+    Poisson sampling without users that are drawn too often or too rarely; it needs less noise than Poisson sampling and
+    disjoint batches.
 
     *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sums of clipped vectors of its
     own rounds by at most the clip, and no other user's rounds; the divisor is the public
     ``users participations / rounds``, whatever the number drawn. All rounds are accounted together, as in
-    `userdp.accounting.allocation`. They are charged in full with the first round: what was released by then is a part
-    of the whole. Assumption: the rounds of each user are secret. Also, with c of d rounds to go, a user takes part in
-    the next with chance c / d, which makes every set of rounds equally likely.
+    `userdp.accounting.allocation`. They are charged in full with the first round: an earlier release is a part
+    of the whole. Assumption: the rounds of each user are secret. With c of d rounds to go, a user takes part in
+    the next with probability c / d, which makes every set of rounds equally likely.
 
     Attributes:
-        users: n, a public constant.
         participations: k, rounds of every user.
         rounds: T, at least k.
-        seed: of SIMULATED allocations; None to have the operating system draw them, rounds in their order.
-
-    Raises:
-        BadInput: an argument out of range.
+        seed: seed of SIMULATED allocations; None if the operating system draws them, rounds in their order.
     """
 
     users: int
@@ -65,27 +61,22 @@ class AllocatedBatches(Sampler):
     secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if min(self.users, self.rounds) < 1:
-            raise BadInput(f"users = {self.users}, rounds = {self.rounds}: each must be at least 1")
+        check_whole(users=self.users, rounds=self.rounds)
         check_participations(self.participations, self.rounds)
 
     @property
     def expected_batch(self) -> float:
-        """``users participations / rounds``."""
+        """The quotient ``users participations / rounds``."""
         return self.users * self.participations / self.rounds
 
     def cohort(self, index: int) -> Cohort:
-        """Rising indices of the users to whom round ``index`` was allocated; may be empty.
-
-        Raises:
-            BadInput: there is no such round, or the operating system draws and it is not the last or the next one.
-        """
+        """See `Sampler.cohort`; if the operating system draws, only the last or the next round is allowed."""
         self._checked(index)
         draw = self.drawn
         if self.seed is None and index not in (draw.index, draw.index + 1):
             raise BadInput(
-                f"the cohort of round {index} was asked for, after that of round {draw.index}: rounds that the "
-                "operating system allocates are drawn once and in their order; start the run anew, or give a seed for "
+                f"round {index} cannot follow round {draw.index}: rounds that the operating system allocates are "
+                "drawn once and in their order; start the run anew, or give a seed for "
                 "a simulation"
             )
         if index < draw.index or draw.index < 0:
@@ -99,7 +90,7 @@ class AllocatedBatches(Sampler):
         return draw.cohort
 
     def _below(self, most: int, index: int) -> NDArray[np.int64]:
-        """(n,) whole numbers below ``most``, all equally likely."""
+        """Draw (n,) whole numbers below ``most``, all equally likely."""
         if self.seed is not None:
             return stream(self.seed, "sampling", index).integers(0, most, size=self.users)
         words = _words(self.users)
@@ -109,16 +100,15 @@ class AllocatedBatches(Sampler):
         return (words % np.uint64(most)).astype(np.int64)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """That of all rounds, from the first one on."""
+        """Return the epsilon of all rounds, from the first one on."""
         if self._counted(rounds) == 0:
             return 0.0
         return allocation_epsilon(noise_multiplier, self.rounds, self.participations, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """To 1e-4 relative."""
+        """See `Sampler.calibrate`."""
         return calibrate_allocation(self.rounds, self.participations, epsilon, delta)
 
 
 def _words(count: int) -> NDArray[np.uint64]:
-    """Of the operating system."""
     return np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64).copy()

@@ -1,4 +1,4 @@
-"""What every sampler is: who takes part, and what that costs, in one object."""
+"""The base of every sampler: one object draws the cohorts and prices them."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -6,37 +6,30 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import (
-    AnyLedger,
-    Guarantee,
-    Privacy,
-    Relation,
-    RoundLedger,
-    Unit,
-    add_or_remove_to_replace_one,
-)
-from userdp.errors import BadInput
+from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation, RoundLedger, Unit, add_or_remove_to_replace_one
+from userdp.accounting.amplified import calibrate_amplified
+from userdp.errors import BadInput, PopulationTooSmall
 from userdp.state import Stateful
 
 
 class Sampler(ABC):
     """Draws the cohort of each round, and accounts a Gaussian sum over each with the scheme that it draws.
 
-    Noise multipliers are noise over ``sensitivity_factor`` times the clip, which is what one user can move a sum of
+    Noise multipliers are noise over ``sensitivity_factor`` times the clip, the most that one user can move a sum of
     clipped rows under the sampler's own relation. Strategies take factor, noise and ledger from here, so that relations
-    are never mixed and no scheme is accounted but the one drawn.
+    are never mixed and the accounted scheme is the drawn one. Samplers raise `BadInput` for an argument out of range.
 
     Attributes:
-        users: n; under add-or-remove a public constant that stays when a user comes or goes.
-        rounds: rounds that can be drawn.
-        seed: of cohorts; None where the operating system draws them.
-        unit: whom the promise is for; one for users covers their samples, never the other way.
+        users: n; under add-or-remove a public constant that stays when a user joins or leaves.
+        rounds: number of rounds.
+        seed: seed of cohorts; None if the operating system draws them.
+        unit: the unit of the guarantee; a guarantee for users covers their samples, never the other way.
         relation: the neighbouring relation of every epsilon.
-        accountant: how epsilons are computed, for `Guarantee.accountant`.
-        assumption: what the accounting asks of the cohorts, one sentence.
-        secret: whether it asks that nobody can tell who takes part.
-        adversary: from whom it protects, where that is fewer than a strategy says; None elsewhere.
-        drawn: what the operating system has drawn so far, where it does; a checkpoint keeps it.
+        accountant: the method that computes epsilons, for `Guarantee.accountant`.
+        assumption: the accounting's assumption about the cohorts, one sentence.
+        secret: whether it assumes that nobody can tell who takes part.
+        adversary: the adversary of the guarantee, if weaker than the strategy's; else None.
+        drawn: the draws of the operating system so far; a checkpoint keeps it.
     """
 
     users: int
@@ -52,49 +45,35 @@ class Sampler(ABC):
 
     @property
     def sensitivity_factor(self) -> int:
-        """How far one user moves a sum of vectors of norm at most 1: 2 by replacing it, 1 by adding or removing it."""
+        """The most that one user moves a sum of vectors of norm at most 1: 2 if replaced, 1 if added or removed."""
         return 2 if self.relation == "replace_one" else 1
 
     @property
     @abstractmethod
     def expected_batch(self) -> float:
-        """Users a round, on average where it varies: public, what strategies divide by."""
+        """The (average) users a round: public, the divisor of strategies."""
 
     @abstractmethod
     def cohort(self, index: int) -> NDArray[np.int64]:
-        """Rising user indices of round ``index``, counted from 0; may be empty for Poisson sampling.
-
-        Raises:
-            BadInput: there is no such round.
-        """
+        """Return the rising user indices of round ``index``, from 0; raise `BadInput` for no such round."""
 
     @abstractmethod
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Epsilon after ``rounds`` rounds (all of them if not given).
-
-        Raises:
-            BadInput: an argument out of range.
-        """
+        """Return epsilon after ``rounds`` rounds (default: all); raise `BadInput` for an argument out of range."""
 
     def multiplier(self, index: int, noise_multiplier: float) -> float:
-        """Noise over sensitivity of all that round ``index`` releases; equal in all rounds unless a sampler differs."""
+        """Return the noise over sensitivity of the whole release of round ``index``; by default equal in all rounds."""
         return noise_multiplier
 
-    @abstractmethod
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """Smallest noise multiplier (rounded up) for which all rounds are (epsilon, delta)-DP.
+        """Return the smallest noise multiplier (rounded up) for which all rounds are (epsilon, delta)-DP.
 
-        Raises:
-            BadInput: a budget out of range.
+        This default is right to 1e-4 relative. Raises `BadInput` for a budget out of range.
         """
+        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
-        """The ledger that the rounds must be charged to.
-
-        Raises:
-            BadInput: the rounds exceed the budget, or noise is to be secure and who takes part follows from a seed
-                although it must stay secret.
-        """
+        """Return the ledger; raise `BadInput` for rounds over budget, or seeded secret cohorts under secure noise."""
         if self.secret and privacy.noise == "secure" and self.seed is not None:
             raise BadInput(
                 "privacy.noise = 'secure': who takes part must stay secret and would come from the seed; use a "
@@ -105,7 +84,7 @@ class Sampler(ABC):
     def guarantee(
         self, noise_multiplier: float, delta: float, adversary: str, assumptions: tuple[str, ...]
     ) -> Guarantee:
-        """What all rounds promise, for the sampler's unit and under its relation."""
+        """Return the guarantee of all rounds, for the sampler's unit and under its relation."""
         return Guarantee(
             unit=self.unit,
             relation=self.relation,
@@ -118,12 +97,12 @@ class Sampler(ABC):
         )
 
     def replace_one(self, epsilon: float, delta: float) -> tuple[float, float]:
-        """An (epsilon, delta) of this sampler's relation as one for replacing a user, to compare schemes by."""
+        """Convert an (epsilon, delta) of this sampler's relation to replacing a user, to compare schemes."""
         return (epsilon, delta) if self.relation == "replace_one" else add_or_remove_to_replace_one(epsilon, delta)
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < self.rounds:
-            raise BadInput(f"batch {index} was asked for, there are {self.rounds}")
+            raise BadInput(f"there is no batch {index}: there are {self.rounds}, counted from 0")
         return index
 
     def _counted(self, rounds: int | None) -> int:
@@ -132,3 +111,45 @@ class Sampler(ABC):
         if not 0 <= rounds <= self.rounds:
             raise BadInput(f"rounds = {rounds}: the sampler has {self.rounds}")
         return rounds
+
+
+class SizedSampler(Sampler):
+    """A sampler of cohorts of ``batch`` users; raises `PopulationTooSmall` for fewer users than that."""
+
+    batch: int
+
+    @property
+    def expected_batch(self) -> float:
+        """See `Sampler.expected_batch`."""
+        return float(self.batch)
+
+    def _check_sizes(self, **numbers: int) -> None:
+        check_whole(users=self.users, batch=self.batch, **numbers)
+        check_batch(self.batch, self.users)
+
+
+def check_batch(batch: int, users: int) -> None:
+    """Raise `PopulationTooSmall` if a batch takes more users than there are."""
+    if batch > users:
+        raise PopulationTooSmall(
+            f"a batch takes {batch} users and there are {users}: lower the batch or bring more users"
+        )
+
+
+def check_whole(**numbers: int | None) -> None:
+    """Raise `BadInput` if one of these numbers is below 1; None is allowed."""
+    if any(number is not None and number < 1 for number in numbers.values()):
+        named = ", ".join(f"{name} = {number}" for name, number in numbers.items())
+        raise BadInput(f"{named}: each must be at least 1")
+
+
+def check_rate(rate: float, name: str = "rate") -> None:
+    """Raise `BadInput` unless a probability to take part in a round lies in (0, 1]."""
+    if not 0 < rate <= 1:
+        raise BadInput(f"{name} = {rate}: the probability to take part in a round must lie in (0, 1]")
+
+
+def check_shares(shares: tuple[float, ...], count: int) -> None:
+    """Raise `BadInput` unless there are so many positive shares of a budget, with a sum of at most 1."""
+    if len(shares) != count or not min(shares) > 0 or not sum(shares) <= 1 + 1e-9:
+        raise BadInput(f"shares = {shares}: there must be {count} positive numbers that sum to 1")

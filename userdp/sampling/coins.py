@@ -1,8 +1,8 @@
-"""A coin for every sample, thrown on the node that holds it: Poisson sampling of samples, whatever the layout.
+"""A coin for every sample, drawn on the sample's node: Poisson sampling of samples, independent of the layout.
 
 Each round the server draws one key a user; a user's coins are Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011) at
-counters 0, 1, 2, ... under that key. So coins depend neither on who shares a node nor on the number of workers, and a
-node that knows the keys of its own users learns nothing of the coins of others.
+counters 0, 1, 2, ... under that key. So coins depend neither on the users of a node nor on the number of workers, and a
+node that knows the keys of its own users learns nothing about the coins of others.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from userdp.errors import BadInput
 from userdp.randomness import stream
+from userdp.sampling.base import check_rate, check_whole
 
 Keys = NDArray[np.uint64]
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -21,15 +22,12 @@ _LOW, _WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 @dataclass(frozen=True, eq=False)
 class SampleCoins:
-    """Which samples take part in a round.
+    """The samples that take part in a round; raises `BadInput` for a rate or a limit out of range.
 
     Attributes:
-        rate: chance of each sample, in (0, 1].
-        keys: on the server (n,), one a user of the population; on a node (U,), those of the users it is asked for.
-        most: a user's samples beyond this many are never drawn; None for no such limit.
-
-    Raises:
-        BadInput: a rate or a limit out of range.
+        rate: probability of each sample, in (0, 1].
+        keys: on the server (n,), one a user of the population; on a node (U,), those of the question's users.
+        most: a user's samples beyond this number are never drawn; None for no such limit.
     """
 
     rate: float
@@ -37,17 +35,11 @@ class SampleCoins:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise BadInput(f"rate = {self.rate}: the chance of a sample to take part must lie in (0, 1]")
-        if self.most is not None and self.most < 1:
-            raise BadInput(f"most = {self.most}: at least one sample of a user must be able to take part")
+        check_rate(self.rate)
+        check_whole(most=self.most)
 
     def draw(self, users: slice, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(N,) whether each sample is drawn, for the users at positions ``users``, who hold ``sizes`` samples.
-
-        Raises:
-            BadInput: another number of keys than of users.
-        """
+        """Draw which samples (N,) of users at positions ``users`` take part; `BadInput` unless keys fit ``sizes``."""
         keys = self.keys[users]
         if len(keys) != len(sizes):
             raise BadInput(f"{len(keys)} keys are given for the coins of {len(sizes)} users")
@@ -57,18 +49,18 @@ class SampleCoins:
 
 
 def round_keys(seed: int, users: int, index: int) -> Keys:
-    """(n,) the keys of round ``index``."""
+    """Return the (n,) keys of round ``index``."""
     return stream(seed, "sampling", index).integers(0, 1 << 64, size=users, dtype=np.uint64)
 
 
 def uniforms(keys: Keys, counters: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """(N,) uniform numbers of [0, 1), of 53 bits, each a function of its key and counter alone."""
+    """Return (N,) uniform numbers of [0, 1), of 53 bits, each a function of its key and counter alone."""
     first, second = philox(keys, counters)[:2]
     return ((first << _WORD | second) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def philox(keys: Keys, counters: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], ...]:
-    """Philox 4x32-10 of 64-bit keys at counters below 2^64: four 32-bit words for each, held in 64 bits."""
+    """Compute Philox 4x32-10 of 64-bit keys at counters below 2^64: four 32-bit words for each, held in 64 bits."""
     k0, k1 = keys & _LOW, keys >> _WORD
     c0, c1 = counters & _LOW, counters >> _WORD
     c2 = c3 = np.zeros_like(c0)

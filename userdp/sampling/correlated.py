@@ -1,4 +1,4 @@
-"""Cyclic batches whose rounds are accounted together, because their noise is correlated."""
+"""Cyclic batches with noise that is correlated over rounds, so that all rounds are accounted together."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -11,30 +11,25 @@ from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
 from userdp.mechanisms.factorisations import FACTORISATIONS, FactorisationName, best_factorisation
 from userdp.mechanisms.prefix_sums import Factorisation
-from userdp.sampling.base import Sampler
-from userdp.sampling.disjoint import CyclicBatches, check_batch
+from userdp.sampling.base import SizedSampler
+from userdp.sampling.disjoint import CyclicBatches
 
 
 @dataclass(frozen=True)
-class CorrelatedBatches(Sampler):
+class CorrelatedBatches(SizedSampler):
     """`CyclicBatches` under one correlated Gaussian mechanism over all rounds.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. The same partition every epoch, drawn without
     looking at data: a user takes part every ``users // batch`` rounds and at no other time, and each time moves the sum
     by at most twice the clip. So the first t rounds are one Gaussian mechanism of sensitivity
-    ``2 clip factorisation.sensitivity(t)`` (see `userdp.mechanisms.prefix_sums`). Noise multipliers are the deviation
-    of Z over that of ALL rounds. No amplification is claimed.
+    ``2 clip factorisation.sensitivity(t)`` (see `userdp.mechanisms.prefix_sums`). Noise multipliers are the standard
+    deviation of Z over the sensitivity of ALL rounds. No amplification is claimed.
 
     Attributes:
-        users: n, public.
         batch: users a round.
-        rounds: how many, over all epochs.
-        seed: of the partition; public.
-        kind: how noise is correlated; "best" takes the factorisation of least predicted error.
-
-    Raises:
-        BadInput: a number below one, or an unknown kind.
-        PopulationTooSmall: fewer users than one batch.
+        rounds: number of rounds, over all epochs.
+        seed: seed of the partition; public.
+        kind: correlation of the noise; "best" takes the factorisation of least predicted error.
     """
 
     users: int
@@ -48,11 +43,7 @@ class CorrelatedBatches(Sampler):
     assumption: ClassVar[str] = "n and who takes part are public"
 
     def __post_init__(self) -> None:
-        if min(self.users, self.batch, self.rounds) < 1:
-            raise BadInput(
-                f"users = {self.users}, batch = {self.batch}, rounds = {self.rounds}: each must be at least 1"
-            )
-        check_batch(self.batch, self.users)
+        self._check_sizes(rounds=self.rounds)
         if self.kind not in (*FACTORISATIONS, "best"):
             raise BadInput(f"kind = {self.kind!r}: must be one of {', '.join(FACTORISATIONS)} or best")
 
@@ -63,30 +54,25 @@ class CorrelatedBatches(Sampler):
 
     @property
     def chosen(self) -> FactorisationName:
-        """The name of the factorisation, also where the best is asked for."""
+        """The name of the factorisation, resolved if ``kind`` is "best"."""
         return best_factorisation(self.rounds, self.batches.separation) if self.kind == "best" else self.kind
 
     @property
     def factorisation(self) -> Factorisation:
-        """How noise is correlated."""
+        """The factorisation that correlates the noise."""
         return FACTORISATIONS[self.chosen](self.rounds, self.batches.separation)
 
     @property
     def sensitivity(self) -> float:
-        """How far a user moves the whole run, in units of ``sensitivity_factor`` times the clip."""
+        """The most that a user moves the whole run, in units of ``sensitivity_factor`` times the clip."""
         return self.factorisation.sensitivity(self.rounds)
 
-    @property
-    def expected_batch(self) -> float:
-        """``batch``."""
-        return float(self.batch)
-
     def cohort(self, index: int) -> NDArray[np.int64]:
-        """(batch,) rising user indices of round ``index``."""
+        """See `Sampler.cohort`."""
         return self.batches.cohort(self._checked(index))
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Of the first ``rounds`` rounds, as one Gaussian mechanism."""
+        """Return the epsilon of the first ``rounds`` rounds, as one Gaussian mechanism."""
         counted = self._counted(rounds)
         if counted == 0:
             return 0.0
@@ -94,5 +80,5 @@ class CorrelatedBatches(Sampler):
         return epsilon_of(Cost(noise_multiplier=noise_multiplier / share), 1, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """For all rounds."""
+        """See `Sampler.calibrate`."""
         return calibrate_noise(epsilon, delta, 1)

@@ -1,4 +1,4 @@
-"""Batches that share nobody within an epoch: parallel composition, no amplification."""
+"""Batches that share no user within an epoch: parallel composition, no amplification."""
 
 import math
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from userdp.accounting import AnyLedger, Cost, Ledger, Privacy, Relation, calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler
+from userdp.sampling.base import Sampler, SizedSampler, check_shares
 
 _MARGIN = 1e-12
-"""Relative; so that accounting what was calibrated never exceeds the budget by rounding."""
+"""A relative margin, so that rounding never takes calibrated noise over the budget."""
 
 
 @dataclass(frozen=True)
-class DisjointBatches(Sampler):
+class DisjointBatches(SizedSampler):
     """Disjoint batches of equal size, a new random partition each epoch.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. The partition is drawn without looking at data:
@@ -27,14 +27,9 @@ class DisjointBatches(Sampler):
     exactly. No amplification by sampling is claimed, so the partition may be public.
 
     Attributes:
-        users: n, public.
-        batch: users a batch; ``batch = users`` is full participation.
-        epochs: how often each user may take part.
-        seed: of the partition; public.
-
-    Raises:
-        BadInput: a number below one.
-        PopulationTooSmall: fewer users than one batch.
+        batch: users a batch, all users for full participation.
+        epochs: most participations of each user.
+        seed: seed of the partition; public.
     """
 
     users: int
@@ -47,29 +42,20 @@ class DisjointBatches(Sampler):
     assumption: ClassVar[str] = "n and who takes part are public"
 
     def __post_init__(self) -> None:
-        if min(self.users, self.batch, self.epochs) < 1:
-            raise BadInput(
-                f"users = {self.users}, batch = {self.batch}, epochs = {self.epochs}: each must be at least 1"
-            )
-        check_batch(self.batch, self.users)
+        self._check_sizes(epochs=self.epochs)
 
     @property
     def rounds_per_epoch(self) -> int:
-        """Batches in one pass over the users; up to ``batch - 1`` users are left out of each pass."""
+        """The batches in one pass over the users; each pass leaves out up to ``batch - 1`` users."""
         return self.users // self.batch
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
-        """Batches in all epochs."""
+        """The batches in all epochs."""
         return self.rounds_per_epoch * self.epochs
 
-    @property
-    def expected_batch(self) -> float:
-        """``batch``."""
-        return float(self.batch)
-
     def cohort(self, index: int) -> NDArray[np.int64]:
-        """(batch,) rising user indices of batch ``index``, counted from 0 over all epochs."""
+        """Return the (batch,) rising user indices of batch ``index``, counted from 0 over all epochs."""
         epoch, position = divmod(self._checked(index), self.rounds_per_epoch)
         if self.batch == self.users:
             return np.arange(self.users)
@@ -77,37 +63,38 @@ class DisjointBatches(Sampler):
         return np.sort(order[position * self.batch : (position + 1) * self.batch])
 
     def _partition(self, epoch: int) -> int:
-        """Which partition an epoch uses."""
         return epoch
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """That of the most participations any user can have had after ``rounds`` rounds."""
-        participations = -(-self._counted(rounds) // self.rounds_per_epoch)
-        return epsilon_of(self._cost(noise_multiplier), participations, delta)
+        """Return the epsilon of the most participations that a user can have had after ``rounds`` rounds."""
+        return epsilon_of(self._cost(noise_multiplier), self._begun(rounds), delta)
+
+    def _begun(self, rounds: int | None) -> int:
+        return -(-self._counted(rounds) // self.rounds_per_epoch)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """For ``epochs`` participations."""
+        """See `Sampler.calibrate`."""
         return calibrate_noise(epsilon, delta, self.epochs)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
-        """One that counts participations, user by user."""
+        """Return a ledger that counts participations, user by user."""
         return Ledger(self.users, self._cost(noise_multiplier), self.epochs, privacy)
 
     def _cost(self, noise_multiplier: float) -> Cost:
-        """Of one participation."""
+        """Return the cost of one participation."""
         return Cost(noise_multiplier=noise_multiplier)
 
 
 class CyclicBatches(DisjointBatches):
-    """Disjoint batches, the SAME random partition every epoch: nobody returns before ``separation`` rounds are over.
+    """Disjoint batches, the SAME random partition every epoch: no user returns before ``separation`` rounds are over.
 
-    *Formal guarantees.* Those of `DisjointBatches`, whose proof asks for no fresh partition. What the fixed order adds:
-    user by user, participations are exactly ``separation`` rounds apart, on which correlated noise over rounds rests.
+    *Formal guarantees.* Those of `DisjointBatches`, whose proof needs no fresh partition. The fixed order adds:
+    each user's participations are exactly ``separation`` rounds apart; noise correlated over rounds relies on that.
     """
 
     @property
     def separation(self) -> int:
-        """Rounds between two participations of a user."""
+        """The rounds between two participations of a user."""
         return self.rounds_per_epoch
 
     def _partition(self, epoch: int) -> int:
@@ -124,11 +111,7 @@ class LaplaceBatches(DisjointBatches):
     accountant: ClassVar[str] = "Laplace mechanism, epsilon added up over participations"
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """For ``epochs`` participations at delta = 0.
-
-        Raises:
-            BadInput: an epsilon that is not positive, or another delta.
-        """
+        """Return the multiplier for ``epochs`` participations at delta = 0; raise `BadInput` for another delta."""
         if not 0 < epsilon < math.inf or delta != 0:
             raise BadInput(f"epsilon = {epsilon}, delta = {delta}: pure privacy has a positive epsilon and delta = 0")
         return self.epochs / epsilon * (1 + _MARGIN)
@@ -137,13 +120,59 @@ class LaplaceBatches(DisjointBatches):
         return Cost(pure_epsilon=1 / noise_multiplier)
 
 
-def check_batch(batch: int, users: int) -> None:
-    """Refuse a batch that the population cannot fill.
+@dataclass(frozen=True)
+class WeightedBatches(DisjointBatches):
+    """Disjoint batches; epoch k releases Gaussian noise of multiplier ``z / sqrt(shares[k])``.
 
-    Raises:
-        PopulationTooSmall: fewer users than one batch.
+    *Formal guarantees.* Unit: a user; relation: replace-one, n public. A user in an epoch meets one
+    Gaussian release whose unit normal moves by ``sqrt(shares[k]) / z`` at worst. Gaussian releases compose,
+    adaptively too, as one whose squared move is the sum of the squared moves (Dong, Roth, Su 2022, Corollary 3.3),
+    here at most ``sum of shares / z^2 = 1 / z^2``: the whole run costs what ONE Gaussian of multiplier z costs,
+    exactly. Clip and centre of a round may depend on earlier releases; its noise multiplier is fixed here,
+    before any data is seen. After t rounds every user counts as a participant of every epoch begun.
+
+    Attributes:
+        shares: (epochs,) shares of the budget, positive, summing to 1 (or less).
     """
-    if batch > users:
-        raise PopulationTooSmall(
-            f"a batch takes {batch} users and there are {users}: lower the batch or bring more users"
-        )
+
+    shares: tuple[float, ...] = (1.0,)
+
+    ledger = Sampler.ledger  # counts rounds
+    accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, composed over rounds of unequal noise"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shares(self.shares, self.epochs)
+
+    def multiplier(self, index: int, noise_multiplier: float) -> float:
+        """See `Sampler.multiplier`, for rounds that together cost ``noise_multiplier``."""
+        return noise_multiplier / math.sqrt(self.shares[self._checked(index) // self.rounds_per_epoch])
+
+    def expected(self, index: int) -> float:
+        """Return the users of round ``index``."""
+        return self.expected_batch
+
+    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
+        """Return the epsilon of a user who took part in every epoch begun."""
+        begun = self._begun(rounds)
+        if begun == 0:
+            return 0.0
+        spent = sum(self.shares[:begun]) / sum(self.shares)
+        return epsilon_of(Cost(noise_multiplier=noise_multiplier / math.sqrt(spent)), 1, delta)
+
+    def calibrate(self, epsilon: float, delta: float) -> float:
+        """See `Sampler.calibrate`; rounding of the shares' sum is on the safe side."""
+        return calibrate_noise(epsilon, delta, 1) * math.sqrt(max(1.0, sum(self.shares)))
+
+
+@dataclass(frozen=True)
+class WeightedSlots(WeightedBatches):
+    """`WeightedBatches` over n public places, each with one user or empty.
+
+    *Formal guarantees.* Those of `WeightedBatches`, for adding or removing one user: an empty place adds zero to the
+    sum and changes neither the divisor nor another user's batch, so a sum of rows clipped to norm C moves by C, half of
+    the move by replacing a user. The empty places must not be published.
+    """
+
+    relation: ClassVar[Relation] = "add_or_remove"
+    assumption: ClassVar[str] = "the number of places is public, which of them are empty is not published"

@@ -1,12 +1,14 @@
 """Secret random cohorts, drawn afresh every round: amplification by sampling.
 
-The cohorts must stay secret: an observer who knows who took part gets plain composition only.
+The cohorts must stay secret: against an observer who knows them only plain composition holds.
 """
 
+import math
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -14,10 +16,10 @@ from numpy.typing import NDArray
 
 from userdp.accounting import Relation
 from userdp.accounting.amplified import calibrate_amplified, fixed_size_epsilon, poisson_epsilon
+from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler
-from userdp.sampling.disjoint import check_batch
+from userdp.sampling.base import Sampler, SizedSampler, check_rate, check_shares, check_whole
 from userdp.state import Stateful
 
 Cohort = NDArray[np.int64]
@@ -28,14 +30,14 @@ DRAWN_TOGETHER = (
     "against whoever sees every iterate and does not know who takes part; the server is trusted, and nodes are trusted "
     "not to use what they know of their own users' draws"
 )
-"""Whom draws without replacement protect from: they depend on each other, and nodes know those of their own users."""
+"""The adversary of draws without replacement: they depend on each other, and nodes know those of their own users."""
 
 
 class Remembered(Stateful):
-    """The one cohort that the operating system drew for the round under way: asked for again, it is the same.
+    """The one cohort that the operating system drew for the current round: every call returns the same.
 
-    Cohorts without a seed cannot be repeated, so each round is drawn once, rounds in their order: the cohort that is
-    asked is then the one that is accounted, and no round gets a second cohort.
+    Cohorts without a seed cannot be repeated, so each round is drawn once, rounds in their order: the cohort of the
+    question is the accounted one, and no round gets a second cohort.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("_index", "_cohort")
@@ -45,15 +47,11 @@ class Remembered(Stateful):
         self._cohort: Cohort = np.empty(0, dtype=np.int64)
 
     def cohort(self, index: int, draw: Callable[[], Cohort]) -> Cohort:
-        """That of round ``index``, drawn now if it is a later round than the last.
-
-        Raises:
-            BadInput: an earlier round, whose cohort is gone.
-        """
+        """Return the cohort of round ``index``, drawn now if it is the latest; raise `BadInput` for an earlier one."""
         if index < self._index:
             raise BadInput(
                 f"the cohort of round {index} was drawn by the operating system and is gone: a round is never drawn "
-                "again; go on with later rounds, or give a seed for a simulation"
+                "again; continue with later rounds, or give a seed for a simulation"
             )
         if index > self._index:
             self._index, self._cohort = index, draw()
@@ -62,34 +60,29 @@ class Remembered(Stateful):
 
 
 def tossed(users: int, rate: float) -> Cohort:
-    """Rising indices of the users whose coin fell, by the operating system."""
-    # Of 2^53 equally likely coins as many as the rate has, rounded down: the chance is never larger.
+    """Draw by the operating system the rising indices of users who take part."""
+    # The share of winning coins among 2^53 equally likely ones is the rate, rounded down: never more.
     coins = np.frombuffer(secrets.token_bytes(8 * users), dtype=np.uint64) >> np.uint64(11)
     return np.flatnonzero(coins < np.uint64(rate * 2**53))
 
 
 def simulated(users: int, rate: float, seed: int, index: int) -> Cohort:
-    """The same for round ``index``, by coins of the seed."""
+    """Draw the rising indices of users who take part in round ``index``, by coins of the seed."""
     return np.flatnonzero(stream(seed, "sampling", index).random(users) < rate)
 
 
 @dataclass(frozen=True)
 class PoissonBatches(Sampler):
-    """Every user takes part in every round by its own coin; a cohort may be empty, and then noise is released alone.
+    """Every user takes part in every round by its own coin; an empty cohort releases noise alone.
 
     *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sum of clipped vectors by at
     most the clip, with probability ``rate``; the divisor is the public ``rate * users``, whatever the number drawn.
-    Rounds compose by their privacy loss distribution, in both directions (Zhu, Dong, Wang 2022); rounds in which
-    nobody was drawn cost as much as any other. Assumption: the coins are secret.
+    Rounds compose by their privacy loss distribution, in both directions (Zhu, Dong, Wang 2022); rounds with an
+    empty cohort cost as much as any other. Assumption: the coins are secret.
 
     Attributes:
-        users: n, a public constant.
-        rate: chance to take part, in (0, 1].
-        rounds: how many.
-        seed: of SIMULATED coins; None to have the operating system toss them, once a round, rounds in their order.
-
-    Raises:
-        BadInput: an argument out of range.
+        rate: probability to take part, in (0, 1].
+        seed: seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order.
     """
 
     users: int
@@ -106,51 +99,39 @@ class PoissonBatches(Sampler):
     secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if min(self.users, self.rounds) < 1:
-            raise BadInput(f"users = {self.users}, rounds = {self.rounds}: each must be at least 1")
-        if not 0 < self.rate <= 1:
-            raise BadInput(f"rate = {self.rate}: the chance to take part in a round must lie in (0, 1]")
+        check_whole(users=self.users, rounds=self.rounds)
+        check_rate(self.rate)
 
     @property
     def expected_batch(self) -> float:
-        """``rate * users``."""
+        """The product ``rate * users``."""
         return self.rate * self.users
 
     def cohort(self, index: int) -> Cohort:
-        """Rising indices of the users whose coin fell for round ``index``."""
+        """See `Sampler.cohort`."""
         self._checked(index)
         if self.seed is None:
             return self.drawn.cohort(index, partial(tossed, self.users, self.rate))
         return simulated(self.users, self.rate, self.seed, index)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Amplified by sampling, for adding or removing a user."""
+        """Return epsilon amplified by sampling, for adding or removing a user."""
         return poisson_epsilon(noise_multiplier, self.rate, self._counted(rounds), delta)
-
-    def calibrate(self, epsilon: float, delta: float) -> float:
-        """To 1e-4 relative."""
-        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
 
 
 @dataclass(frozen=True)
-class FixedSizeBatches(Sampler):
-    """A uniformly random cohort of a fixed size each round, nobody twice in it.
+class FixedSizeBatches(SizedSampler):
+    """A uniformly random cohort of a fixed size each round, no user twice in it.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. Replacing a user moves the sum of clipped
     vectors by at most TWICE the clip, in the rounds that drew it: with probability ``batch / users``, independently.
     Renyi privacy of sampling without replacement, composed over rounds (Wang, Balle, Kasiviswanathan 2019, Theorem 27).
-    Assumption: the cohorts are secret, also from other nodes: draws are not independent, and a node that knows which of
-    its own u users were drawn faces a rate of up to ``batch / (users - u)`` for the others.
+    Assumption: the cohorts are secret, also from other nodes: draws are not independent, and a node that knows the
+    draws of its own u users faces a rate of up to ``batch / (users - u)`` for the others.
 
     Attributes:
-        users: n, public.
         batch: users a round.
-        rounds: how many.
-        seed: of SIMULATED cohorts; None to have the operating system draw them, once a round, rounds in their order.
-
-    Raises:
-        BadInput: a number below one.
-        PopulationTooSmall: fewer users than one batch.
+        seed: seed of SIMULATED cohorts; None if the operating system draws them, once a round, rounds in their order.
     """
 
     users: int
@@ -171,19 +152,10 @@ class FixedSizeBatches(Sampler):
     adversary: ClassVar[str | None] = DRAWN_TOGETHER
 
     def __post_init__(self) -> None:
-        if min(self.users, self.batch, self.rounds) < 1:
-            raise BadInput(
-                f"users = {self.users}, batch = {self.batch}, rounds = {self.rounds}: each must be at least 1"
-            )
-        check_batch(self.batch, self.users)
-
-    @property
-    def expected_batch(self) -> float:
-        """``batch``."""
-        return float(self.batch)
+        self._check_sizes(rounds=self.rounds)
 
     def cohort(self, index: int) -> Cohort:
-        """(batch,) rising user indices of round ``index``."""
+        """See `Sampler.cohort`."""
         self._checked(index)
         if self.seed is None:
             return self.drawn.cohort(index, self._drawn)
@@ -194,9 +166,96 @@ class FixedSizeBatches(Sampler):
         return np.sort(secrets.SystemRandom().sample(range(self.users), self.batch)).astype(np.int64)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Amplified by sampling, for replacing a user."""
+        """Return epsilon amplified by sampling, for replacing a user."""
         return fixed_size_epsilon(noise_multiplier, self.batch / self.users, self._counted(rounds), delta)
 
+
+@dataclass(frozen=True)
+class MixedBatches(Sampler):
+    """Each round has its own probability that a user takes part, 1 for all users, and its own share of the budget.
+
+    A round's noise multiplier is ``noise_multiplier rate / sqrt(share)``, so that the mean over its ``rate n`` expected
+    users has the noise of a mean over all users with that share. If cohorts were as good as all users, the rounds
+    together would cost as much as one Gaussian of ``noise_multiplier``; the excess is the price of cohorts.
+
+    *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sum of round k, of vectors of
+    norm at most C, by at most C, with probability ``rates[k]``, independently of other rounds. Given earlier releases,
+    on which query and clip may depend, round k is therefore dominated by the pair of ``N(0, z_k^2)`` and
+    ``(1 - q_k) N(0, z_k^2) + q_k N(1, z_k^2)`` (for q_k = 1 a plain Gaussian), in the one order for adding and in the
+    other for removing; dominated pairs compose adaptively into the pair of the products (Zhu, Dong, Wang 2022, Theorems
+    10 and 11). The privacy loss of the products is the convolution of the rounds', each rounded pessimistically, in
+    both orders. Several vectors of one round, scaled by their own clips and noises, are one vector whose squared length
+    over the noise adds up. The divisors ``rate n`` are public. Assumption: the coins are secret; that all users take
+    part in a round of rate 1 says nothing about them.
+
+    Attributes:
+        rates: (rounds,) probabilities to take part, in (0, 1].
+        shares: (rounds,) shares of the budget, positive, summing to 1 (or less).
+        seed: seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order.
+    """
+
+    users: int
+    rates: tuple[float, ...]
+    shares: tuple[float, ...]
+    seed: int | None = 0
+    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
+
+    relation: ClassVar[Relation] = "add_or_remove"
+    accountant: ClassVar[str] = (
+        "privacy loss distributions of Gaussian mechanisms with all users and with Poisson cohorts, composed"
+    )
+    assumption: ClassVar[str] = f"the numbers that divide are public constants, and {SECRET}"
+    secret: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_whole(users=self.users, rounds=self.rounds)
+        for rate in self.rates:
+            check_rate(rate, "rates")
+        check_shares(self.shares, self.rounds)
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]
+        """The number of rates."""
+        return len(self.rates)
+
+    @property
+    def expected_batch(self) -> float:
+        """The users a round, on average over coins and rounds."""
+        return self.users * sum(self.rates) / self.rounds
+
+    def expected(self, index: int) -> float:
+        """Return the expected users of round ``index``, the divisor of its sums."""
+        return self.users * self.rates[self._checked(index)]
+
+    def multiplier(self, index: int, noise_multiplier: float) -> float:
+        """See `Sampler.multiplier`, for rounds that together cost ``noise_multiplier``."""
+        return noise_multiplier * self.rates[self._checked(index)] / math.sqrt(self.shares[index])
+
+    def cohort(self, index: int) -> Cohort:
+        """See `Sampler.cohort`; all users in a round of rate 1."""
+        rate = self.rates[self._checked(index)]
+        if rate == 1:
+            return np.arange(self.users)
+        if self.seed is None:
+            return self.drawn.cohort(index, lambda: tossed(self.users, rate))
+        return simulated(self.users, rate, self.seed, index)
+
+    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
+        """Return the epsilon of the rounds so far, for adding or removing a user."""
+        counted = self._counted(rounds)
+        return _epsilon(self.rates[:counted], self.shares[:counted], noise_multiplier, delta)
+
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """To 1e-4 relative."""
-        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
+        """See `Sampler.calibrate`."""
+        # With this noise plain composition of all rounds costs as much as one Gaussian of multiplier one.
+        plain = math.sqrt(sum(share / rate**2 for rate, share in zip(self.rates, self.shares, strict=True)))
+        return plain * calibrate_amplified(lambda noise: self.epsilon(plain * noise, delta), epsilon, delta, 1)
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(rates: tuple[float, ...], shares: tuple[float, ...], noise_multiplier: float, delta: float) -> float:
+    alike = Counter(zip(rates, shares, strict=True))
+    steps = [
+        SampledRounds(noise_multiplier * rate / math.sqrt(share), rate, count) for (rate, share), count in alike.items()
+    ]
+    return unequal_rounds_epsilon(steps, delta)

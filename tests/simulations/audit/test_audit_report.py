@@ -88,8 +88,8 @@ def test_the_page_is_complete_in_itself_and_shows_the_trade_off(tmp_path):
 def test_the_page_of_one_run_has_no_curve_of_measured_errors(tmp_path):
     page, _ = page_of(tmp_path, ONE_RUN, wanted=Wanted(one_run=True, canaries=7))
     assert ">measured</text>" not in page
-    assert "The file's own users" not in page
-    assert "Its users are the file&#39;s own." in page
+    assert "All data are synthetic" not in page
+    assert "The users are those of the file." in page
     assert "userdp audit config.toml --one-run --canaries 7" in page
     assert chance(Approximate(0.3, 1e-5).membership_accuracy) in page
     assert not (tmp_path / "trade-off.csv").exists()

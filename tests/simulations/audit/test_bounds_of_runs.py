@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_audit_command import config_of
+from test_audit_command import config_of, instance_of
 from test_audit_report import GUARANTEE
 
 from simulations.audit.instance import Instance
@@ -45,7 +45,7 @@ def test_the_bound_on_rounds_that_a_sampler_accounts_is_below_what_such_noise_co
     sampler = ConcentratedBatches(100, 100, 1, 0)
     claim = sampler.guarantee(1 / mu, 1e-6, "", ())
     found = bound_of(*runs_of(mu), claim, 0.95, sampler)
-    assert (found.kind, found.mu) == ("rounds", None)
+    assert (found.bound, found.mu) == ("rounds", None)
     assert 0.4 * claim.epsilon < found.measured <= claim.epsilon
     assert bound_of(*runs_of(0.0), claim, 0.95, sampler).measured == 0.0
 
@@ -53,7 +53,7 @@ def test_the_bound_on_rounds_that_a_sampler_accounts_is_below_what_such_noise_co
 def test_a_claim_is_tested_as_its_sampler_s_where_that_accounts_all_of_it():
     rotated = Instance.all_of(config_of("winsorized_rotation", 4.0))[-1]
     assert accounted_sampler(rotated) is rotated.template.scheme.sampler
-    assert accounted_sampler(Instance.of(config_of("outlier_removal", 4.0))) is None
+    assert accounted_sampler(instance_of("outlier_removal", 4.0)) is None
 
 
 @pytest.mark.parametrize("claim", [GUARANTEE, OTHER])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_audit_command import NAMES, config_of
+from test_audit_command import NAMES, config_of, instance_of
 
 from simulations.audit.canaries import _tipping, attacks
 from simulations.audit.exact import exact_step
@@ -22,7 +22,7 @@ DISCRETE = {"robust_rounds", "outlier_removal", "robust_frank_wolfe", "private_l
 @pytest.mark.parametrize("name", NAMES)
 def test_an_outcome_costs_no_more_than_the_whole_claims(name):
     """Also says which strategies have one: a new one is found by what its scheme can do."""
-    instance = Instance.of(config_of(name, 2.0))
+    instance = instance_of(name, 2.0)
     found = exact_step(instance)
     assert (found is not None) == (law_of(instance.template.scheme) is not None) == (name in DISCRETE)
     assert found is None or found <= instance.plan.guarantee.epsilon
@@ -33,14 +33,14 @@ def test_an_outcome_costs_no_more_than_the_whole_claims(name):
     ("name", "part", "share"), [("robust_rounds", "test_epsilon", 0.5), ("robust_frank_wolfe", "choice_epsilon", 0.9)]
 )
 def test_the_worst_canaries_cost_most_of_what_an_outcome_may(name, part, share):
-    instance = Instance.of(config_of(name, 4.0))
+    instance = instance_of(name, 4.0)
     found, most = exact_step(instance), instance.plan.numbers[part]
     assert share * most < found <= most * (1 + 1e-9)
 
 
 @pytest.mark.slow
 def test_an_outcome_of_half_the_noise_costs_more_than_is_claimed(monkeypatch):
-    instance = Instance.of(config_of("robust_frank_wolfe", 4.0))
+    instance = instance_of("robust_frank_wolfe", 4.0)
     scheme = instance.template.scheme
     doubled = ExponentialMechanism(scheme.mechanism.sensitivity, 2 * scheme.mechanism.epsilon)
     instance.template.state.scheme = replace(scheme, mechanism=doubled)
@@ -58,7 +58,7 @@ def test_colluders_bring_a_score_to_its_threshold():
 
 
 def test_canaries_stay_within_the_declared_bounds_and_pull_where_they_say():
-    instance = Instance.of(config_of("robust_rounds", 4.0))
+    instance = instance_of("robust_rounds", 4.0)
     for attack in attacks(instance):
         assert np.nanmax(np.abs(attack.heads)) <= 1e3
         np.testing.assert_allclose(np.linalg.norm(attack.directions, axis=1), 1.0)

@@ -216,4 +216,4 @@ def test_the_command_and_python_take_it_as_the_file_does(tmp_path, few):
 
 
 def test_the_live_table_counts_what_the_oracle_has_looked_at():
-    assert "the oracle looked at 0 of 72 runs" in Progress(parse_comparison(SMALL)).table().title
+    assert "0 of 72 runs of the oracle" in Progress(parse_comparison(SMALL)).table().title

@@ -102,7 +102,7 @@ def test_shipped_comparisons_load_expand_and_plan(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    # Neural models take many minutes: benchmarks/neural_table.py runs them.
+    # Neural models take many minutes: research/neural_table.py runs them.
     "path",
     [path for path in CONFIGS if path.stem.startswith("compare-") and path.stem != "compare-neural"],
     ids=lambda path: path.stem,
@@ -404,9 +404,9 @@ def test_strategies_worse_than_doing_nothing_are_marked_and_failures_told(done, 
     rows.to_parquet(tmp_path / "results.parquet")
     assert is_comparison(tmp_path)
     page = render_comparison(tmp_path).read_text()
-    assert page.count('<span class="tag">worse than doing nothing</span>') == 2
-    assert "What failed" in page
-    assert "worse than doing nothing" in (tmp_path / "report.md").read_text()
+    assert page.count('<span class="tag">no better than the initial model</span>') == 2
+    assert "Failed runs" in page
+    assert "no better than the initial model" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.slow
@@ -449,7 +449,7 @@ def test_the_plain_ranking_has_medians_spreads_and_verdicts_that_their_numbers_s
     assert title == "quadratic: test loss, median over 3 seeds, smaller is better"
     assert [re.split(r"  +", line.strip()) for line in lines] == [
         ["good", "0.5", "0.25 to 0.75", "better", "50 %"],
-        ["same (no privacy)", "1", "1 to 1", "as good, no better", "0 %"],
+        ["same (no privacy)", "1", "1 to 1", "equal, no better", "0 %"],
         ["hair", "1.0000004", "1 to 1", "WORSE", "-0 %"],
         ["none", "-", "-", "no result: 3 failed", "-"],
         ["initial model", "1", "0 %"],
@@ -542,4 +542,4 @@ def test_the_comparison_shows_what_is_promised_to_a_user_and_to_a_sample(public_
     assert sample_level["sample_level_epsilon"].between(0, 4.0 / 10, inclusive="neither").all()
     assert (results["reference_private"] < results["initial"]).all()
     report = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "for a user of 20 samples by group privacy: noise as for epsilon =" in report
+    assert "for a user of 20 samples by group privacy: noise calibrated to epsilon =" in report

@@ -166,7 +166,7 @@ def config_of(**sections):
 
 
 def test_slopes_are_those_of_the_error_of_private_means():
-    found = {key: expected_slope(config_of(), key).power for key in KEYS}
+    found = {key: expected_slope(config_of(), key) for key in KEYS}
 
     def privacy_part(epsilon, users, samples, dimension):
         # sup over users of the distance to the mean, noise of the Gaussian mechanism, d coordinates of it
@@ -202,7 +202,7 @@ def test_nothing_is_predicted_where_the_argument_does_not_reach(sections, key):
 
 def test_a_comparison_has_a_slope_only_where_all_its_points_agree():
     config = config_of(data={"heterogeneity": 0.1, "mean": [0.5, -1.0, 0.0]})
-    assert expected_slope(config, "data.users").power == -2.0
+    assert expected_slope(config, "data.users") == -2.0
     assert expected_slopes(parse_comparison(RAW))["quadratic"]["privacy.epsilon"]["power"] == -2.0
     assert expected_slopes(parse_comparison(changed(grid={"privacy.epsilon": [1.0, 20.0]}))) == {}
 
@@ -270,8 +270,8 @@ def test_a_sample_level_strategy_is_ranked_at_user_level_with_both_epsilons_side
     assert (one["unit"], one["group"], one["spent_epsilon"]) == ("user", 4, pytest.approx(epsilon, rel=1e-3))
     assert one["sample_level_epsilon"] < epsilon / 3
     told = (
-        "for a user of 4 samples by group privacy: noise as for epsilon = "
-        f"{shown_claim(one['sample_level_epsilon'])} a sample"
+        "for a user of 4 samples by group privacy: noise calibrated to epsilon = "
+        f"{shown_claim(one['sample_level_epsilon'])} per sample"
     )
     assert told in lines["sample_clipped_sgd"]
     assert told in (folder[0] / "report.html").read_text()
@@ -316,7 +316,7 @@ def test_no_share_of_a_way_is_shown_where_the_reference_did_not_get_below_the_in
     frame.loc[stuck, "reference_private"] = frame.loc[stuck, "initial"].median() * (1 - fallen)
     frame.to_parquet(copied / "results.parquet")
     render_comparison(copied)
-    told = "Training without privacy did not get below the initial model, so no way is measured"
+    told = "Training without privacy did not get below the initial model, so there is no gap to close"
     for name in ("report.html", "report.md"):
         text = (copied / name).read_text()
         assert f"{told} (quadratic, epsilon = 1)" in text

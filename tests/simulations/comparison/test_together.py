@@ -49,9 +49,11 @@ def test_text_page_and_print_say_what_all_runs_on_the_same_people_cost_together(
     assert one["epsilon"] == pytest.approx(2 * (1.0 + 4.0), rel=1e-2)
     assert one["delta"] == pytest.approx(4 * 1e-3)
     (line,) = compared.together
-    assert line.startswith("4 runs on the same people (clinic.csv): with independent noise together at most epsilon = ")
+    assert line.startswith(
+        "4 runs on the same users (clinic.csv): with independent noise their total cost is at most epsilon = "
+    )
     assert line.endswith(
-        "; 2 more promise nothing; other runs on these people add to it (simulation: nothing was released)"
+        "; 2 more runs promise nothing; further runs on these users add to it (simulation: nothing was released)"
     )
     assert line in repr(compared)
     assert line in compared._repr_html_()
@@ -74,9 +76,9 @@ def test_a_promise_for_adding_or_removing_counts_with_what_it_means_for_replacin
 def test_where_the_deltas_together_are_worth_nothing_no_epsilon_is_told(tmp_path):
     cells = cells_of(write_table(tmp_path / "clinic.csv"), 2)
     (line,) = sentences({"together": together(cells, [promise(1.0, delta=0.02)] * 2)})
-    assert "together none at this delta, for replacing" in line
+    assert "their total cost is none at this delta, for replacing" in line
     (line,) = sentences({"together": together(cells, [promise(1.0, delta=0.01)] * 2)})
-    assert "together at most epsilon = 2, delta = 0.02, for replacing" in line
+    assert "their total cost is at most epsilon = 2, delta = 0.02, for replacing" in line
 
 
 def test_one_run_alone_and_made_up_people_cost_nothing_together(tmp_path):

@@ -271,7 +271,7 @@ def test_data_paths_are_relative_to_the_configuration_file(tmp_path, monkeypatch
         ({"data__kind": "tabel"}, "data.kind = 'tabel' is unknown: did you mean 'table'?"),
         ({"data__population": "gausian"}, "did you mean 'gaussian'?"),
         ({"data__population": None}, "data.population is missing: choose one of gaussian"),
-        ({"data__dimension": None}, "data.dimension is missing: give d, coordinates of a sample"),
+        ({"data__dimension": None}, "data.dimension is missing: give d, coordinates (features) of a sample"),
         ({"data__users": 0}, "data.users = 0"),
         ({"data__mean": "high"}, "data.mean = 'high'"),
         ({"engine__kind": "spark"}, "engine.kind = 'spark'"),

@@ -190,7 +190,7 @@ def test_a_node_checks_labels_and_salt():
 
     with pytest.raises(BadInput, match="1 labels are given for 2 users"):
         node(["a"])
-    with pytest.raises(BadInput, match="does not know what its users are called"):
+    with pytest.raises(BadInput, match="users have no labels"):
         node(None).identities(SALT)
     with pytest.raises(BadInput, match="the salt must be 16 to 64 bytes, got 3"):
         node(["a", "b"]).identities(b"abc")
@@ -206,7 +206,7 @@ def test_what_the_server_of_a_deployment_may_read(tmp_path):
         "output.reference = true": raw | {"output": {"reference": True}},
         "data.test_fraction = 0.5": raw_table(tmp_path / "t.csv", test_fraction=0.5),
         "data.users is missing": raw,
-        r'privacy.noise = "seeded": whoever knows the seed': raw_table(tmp_path / "t.csv", users=1),
+        r'privacy.noise = "seeded": anybody who knows the seed': raw_table(tmp_path / "t.csv", users=1),
     }
     for message, one in cases.items():
         with pytest.raises(BadInput, match=message):
@@ -223,7 +223,7 @@ def test_silos_and_keys_that_cannot_be_made_are_refused(tmp_path):
     held_out = parse_config(raw_table(tmp_path / "t.csv", test_fraction=0.5))
     for make, told in (
         (lambda: split(config, three(tmp_path)), "3 silos for 2 users"),
-        (lambda: split(held_out, three(tmp_path)[:1]), "whoever is held out is in no silo"),
+        (lambda: split(held_out, three(tmp_path)[:1]), "held-out users are in no silo"),
         (lambda: prepare(config, tmp_path / "file", 0), "users.npz cannot be written"),
         (lambda: make_keys(tmp_path, 1, ("gäte",)), "neither a name nor an address"),
         (lambda: make_keys(tmp_path / "file", 1), "cannot be written"),
@@ -499,7 +499,7 @@ def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path, capsys):
         submission.run("superlink:8000", None, out)
     (folder / CHECKPOINT).touch()
     assert submission.run("superlink:8000", None, out) == 1
-    assert "it can go on: --resume stopped" in capsys.readouterr().err
+    assert "resume it with --resume stopped" in capsys.readouterr().err
     assert not (out / CHECKPOINT).exists()
 
 

@@ -306,7 +306,7 @@ def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_it_goes_on_to_the_e
     assert code == 1, said
     assert 0 < guarantee["epsilon"] < planned(settings)  # of the rounds whose model is there
     assert "userdp: the run failed (lost: the SuperLink restarted or is gone" in said
-    folder = re.search(r"it can go on: --resume ([\w-]+)", said)[1]
+    folder = re.search(r"resume it with --resume ([\w-]+)", said)[1]
     federation.call("up", "--detach", "--no-build", "--wait", "superlink", timeout=300)
     code, said, _, _ = federation.submit(settings.replace("rounds=6", "rounds=7"), folder).end()
     assert code == 1, said

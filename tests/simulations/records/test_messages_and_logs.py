@@ -15,11 +15,10 @@ from helpers import content_of
 from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid
-from simulations.records.log_kinds import LINE_KINDS, PLACES
-from simulations.records.log_lines import LOG_LINES
+from simulations.records.log_lines import LINE_KINDS, LOG_LINES, PLACES
 from strategies import STRATEGIES
 from strategies.core.public_facts import PublicFacts
-from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, message_field
+from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, MessageField
 from strategies.wire.protocol import answer_content, failed, roster_content, roster_question
 from userdp.accounting import Privacy
 from userdp.data.federation import ColumnarFederation
@@ -55,6 +54,15 @@ def strategy_of(name):
 
 
 # Messages ----------------------------------------------------------------------------------------------------------
+
+
+def message_field(message: str, sender: str, name: str) -> MessageField:
+    """The entry of a field."""
+    for field in MESSAGE_FIELDS:
+        same = field.name == name or (field.name.endswith(".") and name.startswith(field.name))
+        if same and (field.message, field.sender) == (message, sender):
+            return field
+    raise LookupError(f"{message}, {sender}: {name} is not in strategies/wire/message_fields.py: add it with its kind")
 
 
 class Recorded(LocalGrid):
@@ -161,7 +169,7 @@ def key_of(line):
 def test_every_line_of_a_log_is_listed_with_the_values_that_it_shows():
     """A new line, another value in a line or another level is not in the list until somebody says what it tells."""
     found, listed = Counter(set(log_calls())), Counter(map(key_of, LOG_LINES))
-    assert not found - listed, "say in simulations/records/log_lines.py what these tell"
+    assert not found - listed, "list these in simulations/records/log_lines.toml"
     assert not listed - found, "these are not written any more"
 
 

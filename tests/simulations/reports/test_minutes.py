@@ -9,8 +9,7 @@ from examples import changed, write_table
 import simulations.api.training
 from simulations import train
 from simulations.api.comparing import compare
-from simulations.api.plans import planning_bar
-from simulations.api.progress import progress_bar, round_lines
+from simulations.api.progress import planning_bar, progress_bar, round_lines
 from simulations.audit.command import audit_bar
 from simulations.audit.many_runs import audit
 from simulations.audit.one_run import _REHEARSALS, audit_one_run
@@ -154,7 +153,7 @@ def test_cells_are_told_with_the_time_left_of_those_made_now(comparison, capsys)
         for _ in range(3):
             clock.now += 60.0
             watch(cell, {}, True)
-    after = "after 1 run to search and to compare with"
+    after = "after 1 run of searches and references"
     assert lines(capsys) == [
         f"userdp: 0 of 4 cells done {after}",
         f"userdp: 2 of 4 cells done {after}, about 2 minutes left",

@@ -26,8 +26,8 @@ from simulations.reports.units import in_target_units
 from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 
-HEADING = "Predictions against what was observed"
-NOT_COVERED = "Measured on held-out people: simulation only,\nnot covered by the guarantee."
+HEADING = "Predictions against observations"
+NOT_COVERED = "Measured on held-out users: simulation only,\nnot covered by the guarantee."
 NUMBERS = {"predicted": [-0.5, 0.5], "observed": [-0.25, 0.75], "samples": [10, 10]}
 NUMBERS |= {"observed_p10": [-1.0, 0.0], "observed_p90": [0.0, 1.0]}
 RATES = {"predicted": [0.2, 0.8], "observed": [0.1, 0.9], "standard_error": [0.02, None], "samples": [10, 10]}
@@ -182,10 +182,10 @@ def test_errors_stand_beside_the_models_own_metrics_wherever_people_look(models,
     monkeypatch.setattr(console_module, "Console", lambda: shown)
     show_outcome(model.result, model.directory, private=True)
     printed = shown.export_text()
-    sentence = "+/- is one standard error over 80 held-out people"
+    sentence = "+/- is one standard error over 80 held-out users"
     for told in (repr(model), model._repr_html_(), model.page, printed):
         assert told.count(sentence) == 1
-        assert "Few people" not in told
+        assert "Few users" not in told
     # Once a metric, for the model alone: not for the initial model, nor for training without privacy.
     for told in (printed, model.page):
         assert told.count("+/-") == len(errors) + 1
@@ -222,7 +222,7 @@ def test_an_error_is_told_where_it_shows_in_the_digits_that_people_read():
 def test_few_people_are_warned_of():
     few = about_errors({"measured_users": FEW - 1}, {}, ["accuracy"])
     assert len(few) == 1
-    assert "Few people were held out (29, fewer than 30)" in few[0][1]
+    assert "Few users were held out (29, fewer than 30)" in few[0][1]
     assert few[0][0] == "warning"
     assert about_errors({"measured_users": FEW}, {}, ["accuracy"]) == []
     assert len(about_errors({"measured_users": 3}, {"accuracy": 0.2}, ["accuracy"])) == 2
@@ -235,7 +235,7 @@ def test_a_model_of_few_held_out_people_says_so_and_draws_nothing_of_them():
     assert model.result["measured_users"] == 8
     assert "curves" not in model.result
     for told in (repr(model), model._repr_html_(), model.page):
-        assert told.count("Few people were held out (8, fewer than 30)") == 1
+        assert told.count("Few users were held out (8, fewer than 30)") == 1
 
 
 # Charts ------------------------------------------------------------------------------------------------------------

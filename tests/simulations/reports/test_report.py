@@ -1,12 +1,15 @@
 import json
 import re
 import shutil
+import tomllib
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from examples import changed, table_section, write_table
+from flwr.common.constant import FAB_INCLUDE_PATTERNS
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -16,7 +19,7 @@ from simulations.records.released_fields import RELEASED
 from simulations.reports.explain import NOTHING_PROMISED, show_promise, shown, shown_apart, shown_promise
 from simulations.reports.plots import _scale as scale_of
 from simulations.reports.plots import course_chart, score_chart
-from simulations.reports.report import _numbers, page, promise, render
+from simulations.reports.report import TEMPLATES, _numbers, page, promise, render
 from simulations.reports.standing import NOT_RELEASED, about_constant, standing
 from simulations.reports.units import in_target_units
 from simulations.runs.build import load_datasets, make_plan
@@ -51,6 +54,16 @@ def test_the_page_is_complete_in_itself(robust):
     assert page.count("<svg") == page.count("</svg>") == 3
 
 
+def test_templates_travel_with_the_package_and_with_a_flower_app():
+    root = Path(__file__).resolve().parents[3]
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["simulations"]
+    templates = set(TEMPLATES.iterdir())
+    assert {template.name for template in templates} >= {"base.html.md", "run.html.md"}
+    assert templates == set(TEMPLATES.glob("*.md")) == set((root / "simulations").glob("reports/templates/*.md"))
+    assert "reports/templates/*.md" in patterns
+    assert "**/*.md" in FAB_INCLUDE_PATTERNS
+
+
 def test_the_page_says_what_is_promised_and_from_whom_and_marks_what_the_guarantee_does_not_cover(robust):
     page, guarantee = page_of(robust), json.loads((robust / "guarantee.json").read_text())
     assert f"epsilon = {shown(guarantee['epsilon'])}" in page
@@ -58,7 +71,7 @@ def test_the_page_says_what_is_promised_and_from_whom_and_marks_what_the_guarant
     for sentence in [guarantee["adversary"], guarantee["accountant"], *guarantee["assumptions"]]:
         assert sentence.replace("'", "&#39;") in page
     assert "Measured on the released model with held-out users. Simulation only, not covered" in page
-    assert "exact about them, and no guarantee covers them" in page
+    assert "They are exact for these users, and no guarantee\ncovers them" in page
     assert "Exact, from private data: for the holder of the data alone; not covered by the\nguarantee." in page
 
 
@@ -128,7 +141,7 @@ def test_the_page_tells_what_loading_the_table_clipped_and_did_not_know(tmp_path
     assert f"(height: {counted['clipped']['height']} of 240)" in private
     assert "240 cells that hold none of the declared levels of their column (team: 240 of 240)" in private
     assert "no cell of column &#39;team&#39; holds a declared level (&#39;Red&#39;)" in private
-    assert "0 samples had to be clipped by nodes into the problem's bounds, after loading" in private
+    assert "nodes clipped 0 samples into the problem's bounds, after loading" in private
     assert "of 240" not in public
     assert "declared level (" not in public
 
@@ -222,7 +235,7 @@ def result_of(loss, constant, initial, released=None, **metrics):
     ("losses", "kind", "title"),
     [
         ((0.5, 0.6, 0.7), "good", "Better than the best constant"),
-        ((0.6, 0.6, 0.7), "even", "As good as the best constant and no better"),
+        ((0.6, 0.6, 0.7), "even", "Equal to the best constant, no better"),
         ((0.65, 0.6, 0.7), "bad", "WORSE than the best constant"),
         ((0.5, None, 0.7), "good", "Better than the initial model"),
         ((0.8, None, 0.7), "bad", "WORSE than the initial model"),
@@ -234,23 +247,23 @@ def result_of(loss, constant, initial, released=None, **metrics):
 def test_the_verdict_compares_with_the_better_of_what_needs_no_features(losses, kind, title):
     found = standing(result_of(*losses))
     assert (found.kind, found.title) == (kind, title)
-    assert "0.4" not in found.told  # training without privacy is for the data's holder alone
+    assert "0.4" not in found.sentence  # training without privacy is for the data's holder alone
     if kind != "none":
         assert (
             f"The test loss is {losses[0]}, against {losses[3] if len(losses) > 3 else losses[1] or losses[2]}"
-            in found.told
+            in found.sentence
         )
 
 
 def test_the_verdict_tells_what_is_explained_and_where_the_constant_comes_from():
     result = result_of(0.5, 0.6, 0.7, r2=1 / 6)
-    assert standing(result).told.endswith(
+    assert standing(result).sentence.endswith(
         "against 0.6 for the best constant and 0.7 for the initial model; R2 is 0.167."
     )
     assert about_constant(result) == NOT_RELEASED
     assert "the run released" in about_constant(result_of(0.5, 0.6, 0.7, 0.61))
     assert about_constant(result_of(0.5, None, 0.7)) is None
-    assert standing({**result, "error": "no replies"}).told.startswith("The run stopped early: no replies")
+    assert standing({**result, "error": "no replies"}).sentence.startswith("The run stopped early: no replies")
 
 
 def test_numbers_are_short():

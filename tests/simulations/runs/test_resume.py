@@ -309,7 +309,7 @@ def test_a_run_that_failed_goes_on(tmp_path, monkeypatch, whole):
 def test_two_processes_do_not_run_in_one_directory(tmp_path, killed):
     directory = shutil.copytree(killed, tmp_path / "run")
     with Checkpoints(directory, SEEDED).held():
-        refused(directory, "is under way")
+        refused(directory, "has not ended")
 
 
 def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):
@@ -317,7 +317,7 @@ def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):
     moment = next(each for each in range(3, 20) if killed_at(SECURE, directory, each) and (directory / ASKED).exists())
     assert moment < 20
     assert not rounds_in(directory)
-    refused(directory, "goes on with --resume", SECURE, resume=False)
+    refused(directory, "resume a run that was killed with --resume", SECURE, resume=False)
     (directory / CHECKPOINT).unlink()
     refused(directory, r"checkpoint\.npz is missing, though users were asked", SECURE)
 

@@ -245,7 +245,7 @@ def test_a_secure_run_takes_a_folder_that_its_caller_named_for_itself(tmp_path):
     secure = parse_config(changed(privacy__noise="secure"))
     with (
         Checkpoints(tmp_path / "a", secure).held(),
-        pytest.raises(BadInput, match="belongs to a run that is under way"),
+        pytest.raises(BadInput, match="belongs to a run that has not ended"),
     ):
         run(secure, directory=tmp_path / "a", report=False)
     run(secure, directory=tmp_path / "a", report=False, checkpoint=True)
@@ -395,7 +395,7 @@ def test_a_server_without_data_knows_its_users_from_the_number_of_all():
     ("settings", "error", "told"),
     [
         ({"users": 48}, BadInput, "data.users = 48 are both given"),
-        ({"min_samples": 2}, BadInput, "with data.min_samples = 2: how many users hold so many"),
+        ({"min_samples": 2}, BadInput, "with data.min_samples = 2: the number of users with so many"),
         ({"all_users": 1}, BadInput, "everybody is held out"),
         ({"all_users": 61}, PopulationTooSmall, "data.all_users = 61, but the data have 60 users in all"),
         ({"all_users": 59}, BadInput, "data.all_users = 59, but the data have 60 users in all"),

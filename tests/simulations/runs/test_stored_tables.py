@@ -116,7 +116,7 @@ def test_in_python_too(table):
 
 @pytest.fixture
 def streaming(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "research"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
     import streaming
 

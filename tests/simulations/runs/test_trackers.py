@@ -185,7 +185,7 @@ def test_mlflow_keeps_the_files_of_the_run_but_no_model_and_no_private_fact(mlfl
     assert (tmp_path / "mlruns").is_dir()
     assert "before the test's noise" in (outcome.directory / "report.html").read_text()
     assert "before the test's noise" not in report
-    assert "<h2>The course of the run</h2>" in report
+    assert "<h2>Progress by round</h2>" in report
     assert "fact.score_private" in pd.read_parquet(outcome.directory / "rounds.parquet")
     assert not [name for name in found.data.metrics if "private" in name]
     assert found.data.metrics["fact/threshold"] > 0

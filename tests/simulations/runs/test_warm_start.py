@@ -95,7 +95,7 @@ def test_advice_for_a_warm_start_predicts_nothing_and_says_where_it_starts(train
 
 BAD_FILES = {
     r"absent\.npz': there is no such file": None,
-    r"a model of shape \(4,\), and this problem's has \(3,\)": np.zeros(4),
+    r"a model of shape \(4,\), but this problem needs \(3,\)": np.zeros(4),
     r"holds numbers that are not finite": [0.0, np.nan, 0.0],
     r"lies outside the domain, \|x_j\| <= 10": [0.0, 16.0, 0.0],
     r"holds no model \((ValueError|UnpicklingError)\)": b"no archive",

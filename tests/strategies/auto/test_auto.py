@@ -49,6 +49,8 @@ class Watched:
     noted: list = field(default_factory=list)
     answer: object = None
     deviation: float = 1e-3
+    fraction = Release.fraction
+    logarithm = Release.logarithm
 
     def mean(self, sums, movement, part=1.0):
         self.noted.append((np.array(sums), movement, part))

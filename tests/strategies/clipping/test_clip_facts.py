@@ -124,9 +124,9 @@ def test_only_simulations_ask_for_lengths(name):
 
 def test_users_who_do_not_trust_the_server_are_not_asked():
     assert not requested(make(LocalDP, Quadratic(2, 1.0, 1.0), 40, delta=1e-3), 0).computation.lengths
-    with pytest.raises(BadInput, match="lengths are told of users who are clipped, and neither noisy"):
+    with pytest.raises(BadInput, match="lengths need a clip_norm and exclude noise"):
         replace(ASKED, noise=LocalNoise(1.0, None, 0))
-    with pytest.raises(BadInput, match="lengths are told of users who are clipped"):
+    with pytest.raises(BadInput, match="lengths need a clip_norm"):
         Computation(lengths=True)
 
 

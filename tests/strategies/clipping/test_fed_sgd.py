@@ -57,7 +57,7 @@ def share(method, change):
     if isinstance(method.recipe, AdaptiveClipping):  # sum and count are one Gaussian mechanism
         noise = np.full(len(moved), scheme.mechanism(memory.clip).standard_deviation)
         noise[-1] = scheme.count_mechanism.standard_deviation
-        return np.linalg.norm(moved / noise) * scheme.noise_multiplier
+        return np.linalg.norm(moved / noise) * method.plan.numbers["noise_multiplier"]
     if isinstance(scheme.mechanism, LaplaceMechanism):
         return np.abs(moved).sum() / scheme.mechanism.sensitivity
     return np.linalg.norm(moved) / scheme.mechanism.l2_sensitivity

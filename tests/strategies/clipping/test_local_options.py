@@ -94,7 +94,7 @@ def test_replacing_one_user_of_a_sequence_module_moves_a_round_by_at_most_its_se
 def test_that_sensitivity_is_attained_by_users_who_train_opposite_ways(strategy):
     method = make(strategy, Linear(1, 1000.0, radius=1e6), 4, delta=1e-3, clip_norm=CLIP, **WAYS["minibatches"])
     both = [federation_of(np.array([[side] * 3, [0.0] * 3, [0.0] * 3, [0.0] * 3])[..., None]) for side in (9.0, -9.0)]
-    expected = 1.0 if strategy is DPFedAvg else method.scheme.noise_multiplier / method.scheme.sum_multiplier
+    expected = 1.0 if strategy is DPFedAvg else method.plan.numbers["noise_multiplier"] / method.scheme.sum_multiplier
     assert moved(method, both, np.zeros(1)) == pytest.approx(expected, rel=1e-9)
 
 

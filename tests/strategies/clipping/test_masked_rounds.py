@@ -105,7 +105,7 @@ def test_a_moving_clip_gives_the_model_of_an_unmasked_one_with_the_same_noise():
         noise = shares_of(computation, range(0, 40, 7), 4) / 40
         share = 0.5 + mean[-1] + noise[-1] / computation.masked.weight
         assert records[index].facts["unclipped_share"] == pytest.approx(share, rel=1e-9)
-        x = LOSS.domain.project(x - masked(AdaptiveClipping).scheme.rate * (mean + noise)[:-1])
+        x = LOSS.domain.project(x - masked(AdaptiveClipping).plan.numbers["learning_rate"] * (mean + noise)[:-1])
         clip *= math.exp(-2.0 * (share - 0.5))
     np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
 

@@ -15,7 +15,7 @@ from simulations.runs.build import make_plan
 from simulations.runs.run import insist
 from strategies import STRATEGIES, AveragedClipping, DPFedSGD, IterativeMeanSGD, SampleClippedSGD
 from strategies.core.forecast import HOPELESS, Forecast
-from strategies.core.ways import Course, Landing, NoisyPhase, Phases, Remaining
+from strategies.core.noise_forecast import ExcessShare, NoisyPhase, NoisyRelease, NoisySteps, Phases
 from userdp.errors import BadInput
 from userdp.problems import Bernoulli, Huber, Logistic, Quadratic, SparseSquared, Squared
 from userdp.problems.linear import Linear
@@ -134,7 +134,7 @@ def test_predicted_excess_risk_is_that_of_a_run_within_a_factor(kind, users):
 @given(st.integers(1, 40), st.floats(0.01, 1.5), st.floats(0, 1), st.booleans(), st.sampled_from([0.0, 0.1, 0.7, 1.0]))
 def test_the_noise_of_a_course_is_that_of_its_recursion(steps, rate, deviation, averaged, curvature):
     """Which is followed here by the covariance of (model, sum of the models at which gradients were taken)."""
-    course = Course(steps=steps, rate=rate, deviation=deviation, averaged=averaged)
+    course = NoisySteps(steps=steps, rate=rate, deviation=deviation, averaged=averaged)
     pull = min(rate * curvature, 1.0)
     step = np.array([[1 - pull, 0.0], [1.0, 1.0]])
     noise = np.diag([(rate * deviation) ** 2, 0.0])
@@ -146,12 +146,12 @@ def test_the_noise_of_a_course_is_that_of_its_recursion(steps, rate, deviation, 
 
 
 def test_what_steps_leave_undone_by_hand():
-    assert Course(steps=3, rate=0.5, deviation=0.0).left(8.0, 1.0, 1) == pytest.approx(1.0)
-    assert Course(steps=3, rate=0.5, deviation=0.0, longest=2.0).left(8.0, 1.0, 1) == pytest.approx(5.0)
-    assert Course(steps=2, rate=0.5, deviation=0.0, averaged=True).left(8.0, 1.0, 1) == pytest.approx(6.0)
-    local = Course(steps=1, rate=1.0, deviation=0.0, local_steps=2, local_rate=0.5)
+    assert NoisySteps(steps=3, rate=0.5, deviation=0.0).left(8.0, 1.0, 1) == pytest.approx(1.0)
+    assert NoisySteps(steps=3, rate=0.5, deviation=0.0, longest=2.0).left(8.0, 1.0, 1) == pytest.approx(5.0)
+    assert NoisySteps(steps=2, rate=0.5, deviation=0.0, averaged=True).left(8.0, 1.0, 1) == pytest.approx(6.0)
+    local = NoisySteps(steps=1, rate=1.0, deviation=0.0, local_steps=2, local_rate=0.5)
     assert local.left(8.0, 1.0, 1) == pytest.approx(2.0)
-    assert Landing(deviation=0.0, reach=3.0).left(8.0, 1.0, 1) == pytest.approx(5.0)
+    assert NoisyRelease(deviation=0.0, reach=3.0).left(8.0, 1.0, 1) == pytest.approx(5.0)
     phase = NoisyPhase(steps=2, rate=0.5, deviation=0.1)
     # The average of what one and two steps leave: (4 + 2) / 2, and that again.
     assert Phases((phase, phase)).left(8.0, 1.0, 1) == pytest.approx(8.0 * 0.375**2)
@@ -159,7 +159,7 @@ def test_what_steps_leave_undone_by_hand():
 
 
 def test_lasting_noise_adds_up():
-    course = Course(steps=4, rate=0.5, deviation=0.2, lasting=True)
+    course = NoisySteps(steps=4, rate=0.5, deviation=0.2, shared_noise=True)
     assert course.noise(0.0) == pytest.approx(4 * 0.5 * 0.2)
 
 
@@ -221,11 +221,11 @@ def test_a_run_that_is_worse_than_doing_nothing_asks_and_runs_when_insisted_on(t
 def test_where_nothing_is_known_of_a_loss_noise_is_held_against_the_longest_way():
     problem = Quadratic(3, math.inf, math.inf)
     assert problem.landscape.start == math.inf
-    quiet = Forecast.of(problem, Course(steps=4, rate=0.5, deviation=0.01, longest=1.0))
-    loud = Forecast.of(problem, Course(steps=4, rate=0.5, deviation=10.0, longest=1.0))
+    quiet = Forecast.of(problem, NoisySteps(steps=4, rate=0.5, deviation=0.01, longest=1.0))
+    loud = Forecast.of(problem, NoisySteps(steps=4, rate=0.5, deviation=10.0, longest=1.0))
     assert quiet.excess is None
     assert quiet.warnings() == ()
-    assert "longer than the longest way" in loud.warnings()[0]
+    assert "longer than the largest distance" in loud.warnings()[0]
     assert not loud.hopeless
 
 
@@ -241,26 +241,26 @@ def test_where_nothing_is_known_of_a_loss_noise_is_held_against_the_longest_way(
 def test_what_has_no_declared_bounds_is_forecast_as_if_of_size_one_and_refuses_nothing(problem, start):
     assert problem.landscape.assumed
     assert problem.landscape.start == start
-    loud = Forecast.of(problem, Course(steps=100, rate=0.1, deviation=10.0, longest=20.0))
+    loud = Forecast.of(problem, NoisySteps(steps=100, rate=0.1, deviation=10.0, longest=20.0))
     assert "without declared bounds of size one. Doing nothing may be as good" in loud.warnings()[0]
     assert loud.excess >= HOPELESS * start
     assert not loud.hopeless
-    declared = Forecast.of(Squared(10, 3.0, 5.0, low=-1.0, high=1.0), Course(steps=100, rate=0.1, deviation=10.0))
+    declared = Forecast.of(Squared(10, 3.0, 5.0, low=-1.0, high=1.0), NoisySteps(steps=100, rate=0.1, deviation=10.0))
     assert declared.hopeless
     assert "size one" not in declared.warnings()[0]
 
 
 def test_a_forecast_that_is_a_share_of_what_the_start_can_lose_refuses_whatever_the_bounds():
     problem = Squared(10, math.inf, 5.0, low=-math.inf, high=math.inf)
-    assert Forecast.of(problem, Remaining(share=3.0)).hopeless
-    assert not Forecast.of(problem, Remaining(share=1.0)).hopeless
+    assert Forecast.of(problem, ExcessShare(share=3.0)).hopeless
+    assert not Forecast.of(problem, ExcessShare(share=1.0)).hopeless
 
 
 def test_a_good_plan_is_silent():
     method = make(DPFedSGD, Quadratic(10, 1.0, 1.0), 20_000, 2.0)
     assert method.plan.warnings == ()
     assert method.plan.forecast.excess < 0.01 * method.plan.forecast.start
-    assert Forecast.of(method.problem, Remaining(share=0.1)).excess == pytest.approx(0.5)
+    assert Forecast.of(method.problem, ExcessShare(share=0.1)).excess == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("name", ["auto", "dp_fed_avg", "local_dp", "stopped_sgd", "output_perturbation"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from strategies import STRATEGIES, DPFedSGD
-from strategies.core.last_comparison import SHARE, LastComparison
+from strategies.core.around import SHARE, LastComparison
 from strategies.core.options import StrategyOptions
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy

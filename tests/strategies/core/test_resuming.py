@@ -215,7 +215,7 @@ class Nested(Stateful):
         (Forgetful(), r"Forgetful\.steps is not declared.* list 'steps' in Forgetful\.remembered"),
         (Strange(), r"Strange\.total holds a set, which a checkpoint cannot hold"),
         (Nested(), r"Nested\.inner holds a object, which does not declare"),
-        (object(), r"object is what a server remembers between rounds, and does not declare its attributes"),
+        (object(), r"the server's memory, a object, does not declare its attributes"),
     ],
 )
 def test_a_memory_that_forgets_is_refused_when_the_run_starts(memory, told):
@@ -378,7 +378,7 @@ def without(memory, key):
         (lambda kept: kept.values.update(round=99), "is of round 99, and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(x={"list": [1.0]}), "model 'x' is no vector of 2 numbers"),
         (lambda kept: kept.values.update(memory={"object": ["Popen", {}]}), "does not fit ServerOptimiser"),
-        (lambda kept: kept.values.update(memory=None), "do not remember the same"),
+        (lambda kept: kept.values.update(memory=None), "keep different memory"),
         (lambda kept: kept.values.update(memory={"given": None, "more": 1}), "holds no 'memory' that can be read"),
         (lambda kept: kept.values.update(memory={"system": "true"}), "holds no 'memory' that can be read"),
         (

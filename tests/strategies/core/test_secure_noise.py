@@ -19,7 +19,7 @@ from simulations.config.run_config import parse_config
 from simulations.runs.build import make_plan
 from simulations.runs.run import run as run_config
 from strategies import STRATEGIES
-from strategies.core.secure_noise import SECURE_ASSUMPTIONS
+from strategies.core.plan import SECURE_ASSUMPTIONS
 from strategies.drop_in import DropInFedAvg
 from strategies.wire.questions import Reader
 from userdp.accounting import Privacy

@@ -207,11 +207,11 @@ def test_the_papers_step_keeps_the_movement_of_scores_below_one_users_replacemen
 
 @each_problem
 def test_users_that_the_papers_constants_take_are_named_and_are_enough(problem):
-    with pytest.raises(PopulationTooSmall, match=r"two batches at least; bring (\d+) users") as error:
+    with pytest.raises(PopulationTooSmall, match=r"two batches of \d+ users at least; bring (\d+) users") as error:
         paper(problem, 500)
     enough = int(re.search(r"bring (\d+) users", str(error.value)).group(1))
     assert paper(problem, enough).plan.users_needed == enough
-    with pytest.raises(PopulationTooSmall, match="two batches at least"):
+    with pytest.raises(PopulationTooSmall, match=r"two batches of \d+ users at least"):
         paper(problem, enough - 5)
 
 
@@ -221,7 +221,7 @@ def test_more_phases_than_the_users_fill_are_refused():
 
 
 def test_the_papers_batch_may_be_too_small_to_be_private():
-    with pytest.raises(PopulationTooSmall, match="cannot pass a test that is private"):
+    with pytest.raises(PopulationTooSmall, match="cannot pass a private test"):
         paper(PROBLEMS["linear"], 40_000, batch=200)
 
 

@@ -189,7 +189,7 @@ def test_concentrated_batches_count_epochs_begun():
 
 
 def test_what_cannot_be_planned_is_refused_and_what_cannot_work_is_warned_of():
-    with pytest.raises(PopulationTooSmall, match="fewer rounds"):
+    with pytest.raises(PopulationTooSmall, match=r"fewer strategy\.rounds"):
         make(WinsorizedRotation, Quadratic(2, 1.0, 1.0), 3, delta=1e-3, rounds=5)
     plan = make(WinsorizedRotation, Quadratic(50, 1.0, 1.0), 50, delta=1e-3, rounds=1, deviation=0.01).plan
     assert any("half of the budget" in each for each in plan.warnings)

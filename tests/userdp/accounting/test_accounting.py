@@ -30,7 +30,6 @@ from userdp.accounting import (
     share_of_group,
     zcdp_to_epsilon,
 )
-from userdp.accounting.composition import pure_to_zcdp
 from userdp.accounting.costs import together
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.audit.trade_off import Approximate, Gaussian
@@ -228,7 +227,6 @@ def test_rho_for_inverts_the_simple_bound_and_the_papers_form_is_below_it(epsilo
 def test_rho_for_by_hand():
     assert rho_for(1.0, 1e-5, "paper") == pytest.approx(0.016495, abs=1e-6)
     assert rho_for(1.0, 1e-5) == pytest.approx(0.020820, abs=1e-6)
-    assert pure_to_zcdp(0.3) == pytest.approx(0.045)
 
 
 # --- Ledger -----------------------------------------------------------------------------------------------------

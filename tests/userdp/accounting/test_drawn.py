@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from strategies.baselines.peeling import Peeling
 from userdp.accounting import Cost, Ledger, Privacy
 from userdp.accounting.costs import calibrate_noise
 from userdp.errors import RunFailed
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
-from userdp.mechanisms.peeling import Peeling
 from userdp.noise import SeededNoise
 from userdp.sampling import WeightedBatches
 

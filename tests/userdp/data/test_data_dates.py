@@ -158,7 +158,7 @@ def test_a_table_read_in_batches_is_the_same_and_bounds_hold(tmp_path_factory, c
         (["03/04/2021"], {"born": "%d.%m.%Y"}, "check date_formats.born = '%d.%m.%Y'"),
         (["10:30"], {}, "its cells are times of day; write the day before each time"),
         (["44289", "44290"], {}, "its cells are numbers; write dates as 2021-04-03, or declare numbers under features"),
-        (["soon", "later"], {}, "its cells are text; write dates as 2021-04-03, or declare how they are written"),
+        (["soon", "later"], {}, "its cells are text; write dates as 2021-04-03, or declare their format"),
         ([None, None], {}, "has no cell with a value"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from userdp.data import Derivation
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.patterns import expanded
+from userdp.data.tables.declared import expanded
 from userdp.errors import BadInput
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from userdp.data import PUBLIC_DATASETS, SequenceColumns, load_public, public_columns, public_file
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.public_sets import GERMAN
 from userdp.errors import BadInput
 
 CONTENT = b"a small file"
@@ -82,7 +81,7 @@ def test_sets_without_an_address_have_the_declared_users_samples_and_levels(name
 def test_a_set_without_an_address_says_which_file_is_expected_and_what_of(tmp_path):
     for name in ONES_OWN:
         entry = PUBLIC_DATASETS[name]
-        with pytest.raises(BadInput, match="no address has it") as caught:
+        with pytest.raises(BadInput, match="has no address") as caught:
             load_public(name, tmp_path)
         for told in (str(tmp_path / entry.file), entry.made_from, entry.sha256):
             assert told in str(caught.value)
@@ -104,7 +103,8 @@ def test_a_public_sequence_keeps_what_is_not_named():
 
 
 def test_the_alphabet_of_german_print_has_every_character_once():
-    assert len(set(GERMAN)) == len(GERMAN) == 104
+    alphabet = PUBLIC_DATASETS["gerdracor"].columns["sequence"].alphabet
+    assert len(set(alphabet)) == len(alphabet) == 104
 
 
 def test_options_replace_a_public_sets_own_columns(public_cache):

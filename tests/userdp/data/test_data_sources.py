@@ -115,7 +115,7 @@ def test_a_column_holds_users_out(path):
 @pytest.mark.parametrize(
     ("more", "error", "told"),
     [
-        ({"test_fraction": 0.5}, BadInput, "data.split_column = 'part' and data.test_fraction = 0.5 both say"),
+        ({"test_fraction": 0.5}, BadInput, "data.split_column = 'part' and data.test_fraction = 0.5 both hold"),
         ({"all_users": USERS}, BadInput, "data.all_users = 12 with data.split_column = 'part'"),
         ({"split_test": "tset"}, PopulationTooSmall, "12 users train and 0 are held out"),
         ({"users": 10}, PopulationTooSmall, "the data leave 9 training users"),

@@ -22,7 +22,6 @@ from userdp.data import (
     StudentT,
     SyntheticFederation,
 )
-from userdp.data.synthetic.regressions import poisson_targets
 
 
 def population(name: str, **options):
@@ -271,7 +270,7 @@ def test_targets_have_the_rate_of_their_predictor(kind):
 @pytest.mark.parametrize("predictor", [-30.0, -1.0, 0.5, 3.0, 9.0])
 def test_poisson_inversion_equals_scipys_quantiles(predictor):
     normals = np.linspace(-5, 6, 2001).astype(np.float32)
-    counts = poisson_targets(np.full(2001, predictor), normals)
+    counts = PoissonRegression(dimension=1).targets(np.full(2001, predictor), normals)
     expected = stats.poisson.ppf(stats.norm.cdf(normals.astype(float)), np.exp(min(predictor, 5.0)))
     assert np.abs(counts - expected).max() <= 1
     # Rounding of the distribution function may move a count by one where the uniform meets a step.

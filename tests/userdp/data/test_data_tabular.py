@@ -6,7 +6,7 @@ import pytest
 
 from userdp.arrays.sparse_rows import dense
 from userdp.data import LoadReport, read_table
-from userdp.data.tables.hashed_codes import bucket
+from userdp.data.tables.features import bucket
 from userdp.errors import BadInput
 
 
@@ -180,9 +180,7 @@ def test_a_column_says_who_is_held_out(tmp_path):
     assert list(loaded.labels[loaded.held_out]) == [label for label in loaded.labels if label in ("bob", "cy")]
     assert read(tmp_path, table).held_out is None
     for suffix in ("csv", "parquet"):
-        with pytest.raises(
-            BadInput, match=r"split column 'part' has 4 cells \(the first in row 6\) that say something"
-        ):
+        with pytest.raises(BadInput, match=r"split column 'part' has 4 cells \(the first in row 6\) that differ"):
             read(
                 tmp_path,
                 table.assign(part=["test"] * 5 + ["train"] * 14),

@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax, logsumexp, softmax
 
+from strategies.baselines.high_dimensional.frank_wolfe import L1Ball
+from strategies.baselines.high_dimensional.reference.frank_wolfe import Hull
 from userdp.accounting import Cost
 from userdp.mechanisms import ExponentialMechanism
 from userdp.noise import SecureNoise, SeededNoise
-from userdp.papers.high_dimensional.frank_wolfe import L1Ball
-from userdp.papers.high_dimensional.reference.frank_wolfe import Hull
 
 SCORES = np.array([0.0, 0.3, -1.0, 0.9, 0.85])
 

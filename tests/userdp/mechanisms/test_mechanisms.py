@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import softmax
 
+from strategies.baselines.peeling import Peeling
 from userdp.accounting import Cost
 from userdp.errors import BadInput
 from userdp.estimators import ExpKernel, RampKernel, Winsorized, replacement_bound
@@ -26,7 +27,6 @@ from userdp.mechanisms import (
     private_quantile,
 )
 from userdp.mechanisms.factorisations import FACTORISATIONS
-from userdp.mechanisms.peeling import Peeling
 from userdp.noise import SeededNoise
 
 TESTS = [AboveThreshold, MinimumScore]

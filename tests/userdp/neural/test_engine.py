@@ -40,9 +40,9 @@ def test_kernels_compute_where_they_are_asked_for_and_nowhere_else(kernels, own_
 
 def test_a_piece_holds_as_many_samples_as_memory_does():
     wide, _ = case("perceptron", module=lambda: nn.Sequential(nn.Linear(16, 500), nn.Tanh(), nn.Linear(500, 3)))
-    kept = wide.engine.model.bytes_of_a_sample()
+    kept = wide.engine.model.original.bytes_of_a_sample()
     assert kept >= 500 * 8  # what tanh keeps of a sample
-    assert case("perceptron")[0].engine.model.bytes_of_a_sample() < kept / 10
+    assert case("perceptron")[0].engine.model.original.bytes_of_a_sample() < kept / 10
     assert wide.engine.tuner.most_samples == 256 * MEBIBYTE // kept
 
 
@@ -52,7 +52,7 @@ def test_a_module_without_a_rule_for_many_users_is_computed_one_by_one(name, ker
     expected = case(name, execution="loop")[0].user_gradients(problem.initial(), block)
     np.testing.assert_allclose(problem.user_gradients(problem.initial(), block), expected, rtol=1e-9, atol=1e-13)
     assert not problem.choice.grouped
-    told = "" if kernels == "own" else r", or problem\.kernels = 'own', which computes nn\.GRU and nn\.LSTM so"
+    told = "" if kernels == "own" else r", or problem\.kernels = 'own', which can do so for nn\.GRU and nn\.LSTM"
     with pytest.raises(BadInput, match=rf"execution = 'grouped': .* several users .*; use 'auto' or 'loop'{told}$"):
         case(name, execution="grouped", kernels=kernels)
 

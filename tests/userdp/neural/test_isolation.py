@@ -132,7 +132,7 @@ def test_the_refusal_names_what_changes():
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_module_that_carries_nothing_is_accepted(name):
-    found = make(HARMLESS[name]).engine.model.habits
+    found = make(HARMLESS[name]).engine.model.original.in_training
     assert (found.draws, found.mixes) == (name in DRAWS, name in MIXES)
 
 
@@ -189,7 +189,7 @@ def test_the_modules_own_buffers_and_parameters_are_never_touched():
     assert [layer.training for layer in mine.modules()] == modes
     with torch.no_grad():
         mine[1].running_mean += 5
-    assert torch.equal(problem.engine.model.module[1].running_mean, torch.zeros(WIDTH, dtype=torch.float64))
+    assert torch.equal(problem.engine.model.original.module[1].running_mean, torch.zeros(WIDTH, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_random_numbers_come_from_nobody_elses_generators_and_leave_them_as_they
         x = problem.initial()
         found.append((problem.user_gradients(x, block), problem.local_updates(x, block, TRAINING)))
         problem.metrics(x, block)
-        pickle.dumps(problem.engine.model.module)
+        pickle.dumps(problem.engine.model.original.module)
         assert states() == before
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -322,7 +322,7 @@ def test_dropout_is_on_in_training_and_off_where_the_module_is_measured_or_the_f
     np.testing.assert_array_equal(still.initial(), x)
     assert np.abs(drops.user_gradients(x, block) - still.user_gradients(x, block)).max() > 1e-3
     np.testing.assert_array_equal(drops.sample_losses(x, block), still.sample_losses(x, block))
-    assert not still.engine.model.draws
+    assert not still.engine.model.original.draws
 
 
 def test_the_mean_over_coins_is_the_gradient_without_dropout_of_a_linear_module():

@@ -58,7 +58,7 @@ def outputs_of(problem, block):
     """(N, L, ...) outputs, and (N, L) targets as they stand in the block."""
     inputs, _ = problem.engine.model.samples.tensors(block, np.arange(block.samples))
     with torch.no_grad():
-        found = problem.engine.model.module(inputs).numpy()
+        found = problem.engine.model.original.module(inputs).numpy()
     return found, block.features.reshape(block.samples, STEPS, -1)[:, :, -1]
 
 

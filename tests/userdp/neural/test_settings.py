@@ -137,7 +137,7 @@ def test_a_perceptron_has_the_layers_it_is_asked_for(hidden):
     expected = sum((before + 1) * after for before, after in itertools.pairwise(widths))
     problem = build(hidden=hidden, outputs=2, loss="cross_entropy")
     assert problem.dimension == expected
-    module = problem.engine.model.module
+    module = problem.engine.model.original.module
     assert [type(part) for part in module][1::2] == [nn.ReLU] * len(hidden)
 
 

@@ -61,7 +61,7 @@ def update(module, samples, x, block, training):
 def plain_rows(name):
     """Models of users, their block, and their rows by the module as its factory made it, one user at a time."""
     problem, block = case(name, execution="loop")
-    module = pickle.loads(pickle.dumps(problem.engine.model.module)).requires_grad_(True)
+    module = pickle.loads(pickle.dumps(problem.engine.model.original.module)).requires_grad_(True)
     x = problem.initial()
     models = x + 0.1 * np.random.default_rng(0).normal(size=(block.users, len(x)))
     given = module, problem.engine.model.samples

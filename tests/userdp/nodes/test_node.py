@@ -137,6 +137,6 @@ def test_a_silo_refuses_to_tell_lengths():
     labels = [f"person {user}" for user in range(40)]
     silo = Node(Quadratic(5, 1.0, 2.0), people(), np.arange(40), labels=labels)
     asked = Computation(reduce="sum", clip_norm=0.5, lengths=True)
-    with pytest.raises(BadInput, match="their lengths are not told"):
+    with pytest.raises(BadInput, match="does not reveal their lengths"):
         silo.compute(np.zeros(5), np.arange(5), asked)
     assert silo.compute(np.zeros(5), np.arange(5), replace(asked, lengths=False)).lengths is None

@@ -382,7 +382,7 @@ def test_lp_regression_is_hoelder_with_the_best_constant_and_not_smooth(order):
     problem = LpRegression(2, 2.0, 1.0, order=order, low=-1.0, high=1.0)
     assert problem.certificate.smoothness is None
     assert problem.certificate.missing() == ["A3 (bounded Hessian row sums)", "A4 (diagonally dominant Hessian)"]
-    assert "not smooth where a prediction is perfect" in problem.certificate.reason
+    assert "not smooth at a perfect prediction" in problem.certificate.reason
     nu, constant = problem.certificate.hoelder
     assert nu == pytest.approx(order - 1)
     block = Block(np.array([[2.0, 0.0]], np.float32), np.array([0, 1]), np.zeros(1, np.float32))

@@ -1,1 +1,1 @@
-"""Simulated users: the laws that their samples follow, with the optimum known."""
+"""Simulated users: the laws of their samples, with known optimum."""

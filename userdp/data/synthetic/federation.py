@@ -1,4 +1,4 @@
-"""Synthetic federations, made by block from (seed, user index) and never stored."""
+"""Synthetic federations, made block by block from (seed, user index) and never stored."""
 
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from userdp.randomness import seed_sequence, stream
 from userdp.threads import side_by_side, threads
 
 NUMBERS_A_THREAD = 1 << 20
-"""Random numbers that are worth a thread of their own: some 15 milliseconds."""
+"""Random numbers that occupy one thread: about 15 milliseconds."""
 
 
 class SyntheticFederation(Federation):
@@ -25,14 +25,14 @@ class SyntheticFederation(Federation):
     same seed begins with the same users. Only ``sizes`` takes memory that grows with the population.
 
     Args:
-        population: what users are drawn from.
+        population: the law of users and samples.
         users: n.
-        seed: of everything here: the truth from its stream "truth", the rest from "data".
+        seed: of the truth (stream "truth") and the samples (stream "data").
         samples_per_user: samples of each user, or the fewest when ``samples_tail`` is given.
         samples_tail: Pareto index of the number of samples a user, P(m > t) ~ t^-index cut at ``samples_max``; None for
             equal sizes.
-        samples_max: the most samples a user may hold; None for 100 ``samples_per_user``.
-        first_user: index, in the endless sequence of users, of user 0.
+        samples_max: the most samples of a user; None for 100 ``samples_per_user``.
+        first_user: index of user 0 in the endless sequence of users.
 
     Raises:
         BadInput: a setting out of range.
@@ -75,13 +75,13 @@ class SyntheticFederation(Federation):
             self.regression = population.regression(self._truth)
 
     def held_out(self, users: int) -> "SyntheticFederation":
-        """``users`` further users of the same population: the indices after this federation's own."""
+        """Return ``users`` further users of the same population, with the indices after this federation's."""
         return SyntheticFederation(
             self.population, users, self._seed, first_user=self._first + self.users, **self._size_settings
         )
 
     def block(self, users: NDArray[np.int64]) -> Block:
-        """The samples of ``users``, made anew."""
+        """See `Federation.block`; the samples are made anew."""
         users = checked_users(users, self.users)
         sizes = self.sizes[users]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -95,7 +95,7 @@ class SyntheticFederation(Federation):
         require_number("samples_tail", tail, 0.0)
         if most < fewest:
             raise BadInput(f"samples_max must be at least samples_per_user = {fewest}, got {most}")
-        # One draw a user from a stream that can jump, so that sizes too depend on the user's index alone.
+        # One draw per user from a stream that can jump, so that a size depends on the user's index alone.
         bits = np.random.PCG64(seed_sequence(self._seed, "data", 1))
         bits.advance(self._first)
         beyond = 1.0 - (fewest / (most + 1)) ** tail
@@ -103,9 +103,9 @@ class SyntheticFederation(Federation):
         return np.minimum(sizes, most).astype(np.int64)
 
     def _noise(self, users: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Noise]:
-        """What the population asks for, user by user from the user's own counters of one Philox generator.
+        """Draw the population's noise, each user's from its own counters of one Philox generator.
 
-        Philox is counter based: a user's numbers start at counter (0, i, 0, 0), and 2^64 blocks lie between users.
+        User i's numbers start at counter (0, i, 0, 0), and 2^64 blocks lie between users.
         """
         sources = self.population.sources
         noise = [
@@ -120,7 +120,7 @@ class SyntheticFederation(Federation):
     def _fill(
         self, noise: list[Noise], users: NDArray[np.int64], offsets: NDArray[np.int64], part: NDArray[np.int64]
     ) -> None:
-        """Draw what belongs to the users at these consecutive positions."""
+        """Draw the noise of the users at these consecutive positions."""
         sources = self.population.sources
         bits = np.random.Philox(seed_sequence(self._seed, "data", 0))
         draws = [_draw(np.random.Generator(bits), source) for source in sources]
@@ -138,7 +138,7 @@ class SyntheticFederation(Federation):
 
 
 def _draw(generator: np.random.Generator, source: Source) -> Any:
-    """The generator's method that fills ``out=`` by the source's law, in float32."""
+    """Return the generator's method that fills ``out=`` by the source's law, in float32."""
     if source.law == "gamma":
         return partial(generator.standard_gamma, source.shape, dtype=np.float32)
     methods: dict[str, Any] = {

@@ -1,13 +1,12 @@
-"""Regressions with heavy tails, in the features, the noise or both, whose optimum and moments are known.
+"""Regressions with heavy-tailed features, noise or both, with known optimum and moments.
 
-Nothing is cut: features and targets have no bound, so problems on them declare none (``feature_norm = inf``) and
-strategies must clip gradients. Every law is centred exactly, so the true parameter is where the expected squared,
-Huber or Lp loss is least, and a known multiple of it where the logistic loss is.
+Problems on them declare no bound (``feature_norm = inf``), so strategies must clip gradients. Every law is centred: the
+true parameter minimises the expected squared, Huber and Lp loss, and a known multiple of it the logistic loss.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -16,7 +15,7 @@ import scipy
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
+from userdp.data.checks import POSITIVE
 from userdp.data.federation import RegressionModel
 from userdp.data.shape import Shape
 from userdp.data.synthetic.laws import Law, Logistic, Normal, integral
@@ -34,8 +33,8 @@ class HeavyTailedRegression(WithParameter):
         feature_law: of every feature.
         feature_shape: of the feature law; laws without a shape ignore it.
         feature_deviation: standard deviation of a feature, or its scale where the variance is infinite.
-        spherical: one factor a sample, so that features have the same law in every direction (multivariate t); normal
-            and student_t features alone. Independent coordinates otherwise.
+        spherical: one factor a sample, so that features have the same law in every direction (multivariate t); only
+            for normal and student_t features. Independent coordinates otherwise.
         noise_law: of the noise.
         noise_shape: of the noise law; laws without a shape ignore it.
         noise_deviation: standard deviation of the noise, or its scale where the variance is infinite.
@@ -44,16 +43,14 @@ class HeavyTailedRegression(WithParameter):
     link: ClassVar[Literal["linear", "logistic"]]
     feature_law: LawName = "normal"
     feature_shape: float = 3.0
-    feature_deviation: float = 1.0
+    feature_deviation: float = field(default=1.0, metadata=POSITIVE)
     spherical: bool = False
     noise_law: LawName = "student_t"
     noise_shape: float = 3.0
-    noise_deviation: float = 1.0
+    noise_deviation: float = field(default=1.0, metadata=POSITIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("feature_deviation", self.feature_deviation, 0.0)
-        require_number("noise_deviation", self.noise_deviation, 0.0)
         if self.spherical and not isinstance(self._feature, (Normal, StudentT)):
             raise BadInput(f"spherical = true needs feature_law normal or student_t, got {self.feature_law}")
         _ = self._feature, self._noise  # refuse shapes out of range
@@ -82,14 +79,12 @@ class HeavyTailedRegression(WithParameter):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """A user's own parameter and coin, then what the laws of features and noise take."""
-        features = self._feature.sources(self.dimension)
-        if self.spherical and isinstance(self._feature, StudentT):
-            features = (features[0], Source("sample", "gamma", 1, self._feature.shape / 2))
+        """The own parameter and coin of a user, then the raw noise of the laws of features and noise."""
+        features = self._feature.sources(self.dimension, spherical=self.spherical)
         return (Source("user", "normal", self.dimension + 1), *features, *self._noise.sources(1))
 
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """Features as they fall, targets from each user's own parameter."""
+        """Return unbounded features, and targets from each user's own parameter."""
         split = 1 + len(self._feature.sources(1))
         features = self._feature.centred(noise[1:split])
         features *= np.float32(self._feature_scale)
@@ -98,18 +93,18 @@ class HeavyTailedRegression(WithParameter):
         return features, scores.astype(np.float32) if self.link == "linear" else (scores > 0).astype(np.float32)
 
     def regression(self, truth: Vector) -> RegressionModel:
-        """What is known of how samples are made."""
+        """See `Population.regression`."""
         variance = self.feature_deviation**2 if self._feature.variance is not None else None
         scale = self._logistic_scale(truth) if self.link == "logistic" else None
         return RegressionModel(self.link, truth, variance, self._noise.symmetric, self.heterogeneity == 0, scale)
 
     def _logistic_scale(self, truth: Vector) -> float | None:
-        """The c for which ``c theta`` minimises the expected logistic loss; None where it is not known.
+        """Return the c for which ``c theta`` minimises the expected logistic loss; None if it is not known.
 
         Logistic noise of scale k: ``y = 1`` has probability ``sigmoid(<a, theta> / k)``, so c = 1 / k. Other noise, and
         features of the same law in every direction: given ``s = <a, theta>`` the mean of a is a multiple of theta, so
-        the gradient at ``c theta``, ``E (sigmoid(c s) - P(e > -s)) a``, is one too. It is zero where
-        ``E s tanh(c s / 2) = E s (P(e > -s) - P(e > s))`` over ``s > 0``, s having a symmetric law.
+        the gradient at ``c theta``, ``E (sigmoid(c s) - P(e > -s)) a``, is one too. Since s has a symmetric law, it is
+        zero where ``E s tanh(c s / 2) = E s (P(e > -s) - P(e > s))`` over ``s > 0``.
         """
         if isinstance(self._noise, Logistic):
             return 1 / self._noise_scale
@@ -124,47 +119,35 @@ class HeavyTailedRegression(WithParameter):
             e = s / self._noise_scale
             return self._noise.survival(-e) - self._noise.survival(e)
 
+        def predicted(log_half: float) -> float:
+            return mean(lambda s: math.tanh(math.exp(log_half) * s))
+
         reached, middle = mean(agreement), -math.log(length)
-        # 2 c s of e^-12 to e^12: noise beyond a hundred thousand times the score, or below it by as much, is no model.
-        if (
-            not mean(lambda s: math.tanh(math.exp(middle - 12) * s))
-            < reached
-            < mean(lambda s: math.tanh(math.exp(middle + 12) * s))
-        ):
+        # c s / 2 from e^-12 to e^12: noise a hundred thousand times larger or smaller than the score is no model.
+        if not predicted(middle - 12) < reached < predicted(middle + 12):
             return None
-        half: float = scipy.optimize.brentq(
-            lambda log_c: mean(lambda s: math.tanh(math.exp(log_c) * s)) - reached, middle - 12, middle + 12
-        )
-        return 2 * math.exp(half)
+        root: float = scipy.optimize.brentq(lambda log_half: predicted(log_half) - reached, middle - 12, middle + 12)
+        return 2 * math.exp(root)
 
     def feature_moment(self, order: float) -> float:
-        """M with ``E |<u, a>|^order <= M^order`` for every unit u; ``order >= 2``; see `power_laws`.
-
-        Raises:
-            BadInput: the order is below 2, or features have no such moment.
-        """
+        """Return M with ``E |<u, a>|^order <= M^order`` for every unit u; ``order >= 2``; see `power_laws`."""
         return self._feature_scale * directional_moment(self._feature, order, spherical=self.spherical)
 
     def gradient_moment(self, order: float, growth: float, distance: float, *, slope: float = 1.0) -> float:
-        """M with ``E |<u, phi'(r) a>|^order <= M^order`` for every unit u and x with ``||x - theta||_2 <= distance``.
+        """Return M with ``E |<u, phi'(r) a>|^p <= M^p`` for every unit u and x with ``||x - theta||_2 <= distance``.
 
-        Of losses with ``|phi'(r)| <= slope |r|^(growth - 1)``: growth 2 for least squares, ``order`` for Lp, 1 for
-        logistic (slope 1) and Huber (slope = threshold). At r = 0 with growth 1, ``|phi'| <= slope``.
+        The bound holds for losses with ``|phi'(r)| <= slope |r|^(q - 1)``, without ridge and intercept; p >= 2 is the
+        order and q in [1, 2] the growth: 2 for least squares, p for Lp, 1 for logistic (slope 1) and Huber (slope =
+        threshold). At r = 0 with growth 1, ``|phi'| <= slope``.
 
-        *Proof.* Growth 1: ``|<u, phi' a>| <= slope |<u, a>|``. Above, with p the order, q the growth and
-        ``r = <a, x - theta> - e``: ``|r|^(q-1) <= |<a, x - theta>|^(q-1) + |e|^(q-1)``, as ``q - 1 <= 1``. By Minkowski
-        the L_p norm of ``<u, phi' a>`` is at most slope times the sum of two. As e and a are independent, one is at
-        most ``(E |e|^((q-1) p))^(1/p) F(p)`` with F the `feature_moment`; the other is, by Hoelder's inequality with
-        exponents ``q / (q - 1)`` and q, at most ``distance^(q-1) F(q p)^q``. No ridge, no intercept.
-
-        Args:
-            order: p >= 2.
-            growth: q in [1, 2].
-            distance: l2 distance of models from the true parameter.
-            slope: see above.
+        *Proof.* Growth 1: ``|<u, phi' a>| <= slope |<u, a>|``. Growth q > 1: with ``r = <a, x - theta> - e``,
+        ``|r|^(q-1) <= |<a, x - theta>|^(q-1) + |e|^(q-1)``, as ``q - 1 <= 1``. By Minkowski the L_p norm of
+        ``<u, phi' a>`` is at most slope times the sum of two norms. As e and a are independent, one is at most
+        ``(E |e|^((q-1) p))^(1/p) F(p)`` with F the `feature_moment`; by Hoelder's inequality with exponents
+        ``q / (q - 1)`` and q, the other is at most ``distance^(q-1) F(q p)^q``.
 
         Raises:
-            BadInput: growth outside [1, 2], users that differ, or laws without the moments that this takes.
+            BadInput: growth outside [1, 2], users that differ, or laws without the moments needed.
         """
         if not 1 <= growth <= 2:
             raise BadInput(f"growth = {growth}: must lie in [1, 2]")
@@ -195,19 +178,19 @@ class HeavyTailedLogistic(HeavyTailedRegression):
     summary = "features and noise of declared laws, unbounded, of known moments; signs as targets, a known optimum"
     link = "logistic"
     noise_law: LawName = "logistic"
-    noise_deviation: float = math.pi / math.sqrt(3)
+    noise_deviation: float = field(default=math.pi / math.sqrt(3), metadata=POSITIVE)
 
 
-def _law(name: str, shape: float, field: str) -> Law:
-    """The law, or an error that names the field its shape came from."""
+def _law(name: str, shape: float, shape_field: str) -> Law:
+    """Make the law; an error names the field of its shape."""
     try:
         return LAWS[name](shape)
     except BadInput as error:
-        raise BadInput(f"{field} of {name}: {error}") from None
+        raise BadInput(f"{shape_field} of {name}: {error}") from None
 
 
 def _density(law: Law, t: float) -> float:
-    """Of the standard normal or of Student's t."""
+    """Return the density of the standard normal law or of Student's t at ``t``."""
     if isinstance(law, StudentT):
         nu = law.shape
         logs = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - (nu + 1) / 2 * math.log1p(t * t / nu)

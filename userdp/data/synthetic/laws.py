@@ -1,7 +1,6 @@
-"""Laws of noise with mean exactly zero and known moments, made elementwise from raw noise; here the light-tailed ones.
+"""Laws of noise with mean exactly zero, made elementwise from raw noise; the light-tailed ones.
 
-A law's moment of order p is finite below its tail index, and then exact: a closed form, or an integral to rounding. So
-a bound M with ``E |<u, Z>|^p <= M^p`` can be declared truthfully, and no data are read for it.
+Moments below the tail index are exact, so that a bound M with ``E |<u, Z>|^p <= M^p`` can be declared without data.
 """
 
 import math
@@ -15,7 +14,7 @@ import scipy
 from scipy.special import digamma, expit, gammainc, gammaincc, gammaln, ndtr, polygamma
 
 from userdp.data.checks import require_number
-from userdp.data.synthetic.populations import Noise, Source
+from userdp.data.synthetic.populations import Noise, RawLaw, Source
 from userdp.errors import BadInput
 
 
@@ -24,11 +23,15 @@ class Law(ABC):
     """A law of mean zero, in its natural scale.
 
     Attributes:
-        shape: what tells members of the family apart; families without one ignore it.
+        draws: the laws of the raw noise behind one coordinate.
+        power_tail: whether the shape is a tail index: moments of that order and above are infinite.
+        shape: the parameter of the family; families without one ignore it.
     """
 
     name: ClassVar[str]
+    draws: ClassVar[tuple[RawLaw, ...]]
     symmetric: ClassVar[bool] = False
+    power_tail: ClassVar[bool] = False
     least_shape: ClassVar[float] = 0.0
     most_shape: ClassVar[float] = math.inf
     shape: float
@@ -38,39 +41,47 @@ class Law(ABC):
         if self.shape > self.most_shape:
             raise BadInput(f"shape of {self.name} must be at most {self.most_shape:g}, got {self.shape}")
 
-    @abstractmethod
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """The raw noise of a sample with ``width`` coordinates."""
+    def sources(self, width: int, *, spherical: bool = False) -> tuple[Source, ...]:
+        """Return the raw noise of a sample with ``width`` coordinates; ``spherical``: they share one gamma variable."""
+        return tuple(
+            Source("sample", law, 1 if spherical else width, self._gamma_shape)
+            if law == "gamma"
+            else Source("sample", law, width)
+            for law in self.draws
+        )
+
+    @property
+    def _gamma_shape(self) -> float:
+        return self.shape / 2
 
     @abstractmethod
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """(N, width) independent draws, in place of the first of the `sources`' arrays."""
+        """Return (N, width) independent draws, in place of the first of the `sources`' arrays."""
 
     @property
     def tail(self) -> float:
-        """Moments of this order and above are infinite."""
-        return math.inf
+        """The order from which on moments are infinite."""
+        return self.shape if self.power_tail else math.inf
 
     @property
-    @abstractmethod
     def variance(self) -> float | None:
-        """``E Z^2``; None where it is infinite."""
+        """The variance ``E Z^2``; None where it is infinite."""
+        return self._variance() if self.tail > 2 else None
+
+    @abstractmethod
+    def _variance(self) -> float: ...
 
     @property
     def unit(self) -> float:
-        """The standard deviation, or 1 where it is infinite: what a declared deviation is measured in."""
+        """The standard deviation, or 1 where it is infinite: declared deviations are measured in it."""
         return 1.0 if self.variance is None else math.sqrt(self.variance)
 
     @abstractmethod
     def survival(self, t: float) -> float:
-        """``P(Z > t)``."""
+        """Return ``P(Z > t)``."""
 
     def moment(self, order: float) -> float:
-        """``E |Z|^order``.
-
-        Raises:
-            BadInput: the order is not positive, or not below the `tail`.
-        """
+        """Return ``E |Z|^order``; raise `BadInput` unless the order is positive and below the `tail`."""
         if not 0 < order < self.tail:
             raise BadInput(
                 f"{self.name} with shape {self.shape:g} has moments of orders above 0 and below {self.tail:g}, not "
@@ -86,23 +97,18 @@ class Normal(Law):
     """The standard normal law."""
 
     name = "normal"
+    draws = ("normal",)
     symmetric = True
 
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """Normals."""
-        return (Source("sample", "normal", width),)
-
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """As they are."""
+        """Return the normals unchanged."""
         return noise[0]
 
-    @property
-    def variance(self) -> float | None:
-        """1."""
+    def _variance(self) -> float:
         return 1.0
 
     def survival(self, t: float) -> float:
-        """The normal tail."""
+        """See `Law.survival`."""
         return float(ndtr(-t))
 
     def _moment(self, order: float) -> float:
@@ -113,26 +119,21 @@ class Logistic(Law):
     """``P(Z > t) = 1 / (1 + e^t)``: with this noise a logistic regression is well specified."""
 
     name = "logistic"
+    draws = ("exponential",)
     symmetric = True
 
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """Exponentials: ``exp(E) - 1`` exceeds t with probability ``1 / (1 + t)``."""
-        return (Source("sample", "exponential", width),)
-
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """``log(exp(E) - 1)``; an exponential that is rounded to zero counts as 1e-12."""
+        """Return ``log(exp(E) - 1)``; an exponential E that is rounded to zero counts as 1e-12."""
         rows = noise[0]
         np.maximum(rows, np.float32(1e-12), out=rows)
         np.expm1(rows, out=rows)
         return np.log(rows, out=rows)
 
-    @property
-    def variance(self) -> float | None:
-        """``pi^2 / 3``."""
+    def _variance(self) -> float:
         return math.pi**2 / 3
 
     def survival(self, t: float) -> float:
-        """The logistic tail."""
+        """See `Law.survival`."""
         return float(expit(-t))
 
     def _moment(self, order: float) -> float:
@@ -143,25 +144,20 @@ class Laplace(Law):
     """``P(|Z| > t) = exp(-t)``."""
 
     name = "laplace"
+    draws = ("exponential", "exponential")
     symmetric = True
 
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """Two exponentials a coordinate."""
-        return (Source("sample", "exponential", width), Source("sample", "exponential", width))
-
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """Their difference."""
+        """Return the difference of two exponentials."""
         rows, others = noise
         rows -= others
         return rows
 
-    @property
-    def variance(self) -> float | None:
-        """2."""
+    def _variance(self) -> float:
         return 2.0
 
     def survival(self, t: float) -> float:
-        """Half the exponential tail above zero."""
+        """See `Law.survival`."""
         return 0.5 * math.exp(-t) if t > 0 else 1 - 0.5 * math.exp(t)
 
     def _moment(self, order: float) -> float:
@@ -172,25 +168,20 @@ class ChiSquared(Law):
     """Chi-squared with ``shape`` degrees of freedom, minus its mean."""
 
     name = "chi_squared"
-
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """Gamma noise."""
-        return (Source("sample", "gamma", width, self.shape / 2),)
+    draws = ("gamma",)
 
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """Twice a gamma variable, centred."""
+        """Return twice a gamma variable, centred."""
         rows = noise[0]
         rows *= np.float32(2)
         rows -= np.float32(self.shape)
         return rows
 
-    @property
-    def variance(self) -> float | None:
-        """``2 shape``."""
+    def _variance(self) -> float:
         return 2.0 * self.shape
 
     def survival(self, t: float) -> float:
-        """An incomplete gamma function."""
+        """See `Law.survival`."""
         return float(gammaincc(self.shape / 2, max(0.0, self.shape + t) / 2))
 
     def _moment(self, order: float) -> float:
@@ -209,15 +200,16 @@ class LogGamma(Law):
     """The logarithm of a gamma variable of ``shape``, minus its mean: a long tail below, a short one above."""
 
     name = "log_gamma"
+    draws = ("gamma", "exponential")
 
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """Gamma noise of a shape one larger, and exponentials."""
-        return (Source("sample", "gamma", width, self.shape + 1), Source("sample", "exponential", width))
+    @property
+    def _gamma_shape(self) -> float:
+        return self.shape + 1
 
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """``ln G - E / shape``, centred: a gamma variable is one of a shape one larger times a power of a uniform.
+        """Return ``ln G - E / shape``, centred, with G a gamma variable of a shape one larger and E an exponential.
 
-        Of a small shape itself float32 draws are often zero, which has no logarithm.
+        A gamma variable of a small shape is itself often zero in float32, which has no logarithm.
         """
         rows, exponentials = noise
         np.log(np.maximum(rows, np.finfo(np.float32).tiny), out=rows)
@@ -229,13 +221,11 @@ class LogGamma(Law):
     def _mean(self) -> float:
         return float(digamma(self.shape))
 
-    @property
-    def variance(self) -> float | None:
-        """The trigamma function."""
+    def _variance(self) -> float:
         return float(polygamma(1, self.shape))
 
     def survival(self, t: float) -> float:
-        """An incomplete gamma function."""
+        """See `Law.survival`."""
         return float(gammaincc(self.shape, np.exp(min(t + self._mean, 700.0))))
 
     def _moment(self, order: float) -> float:
@@ -250,34 +240,29 @@ class LogNormal(Law):
     """``exp(shape N - shape^2 / 2) - 1`` with N normal; above shape 4 float32 samples would be mostly rounding."""
 
     name = "log_normal"
+    draws = ("normal",)
     most_shape = 4.0
 
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """Normals."""
-        return (Source("sample", "normal", width),)
-
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """Their exponentials, centred."""
+        """Return exponentials of normals, centred."""
         rows = noise[0]
         rows *= np.float32(self.shape)
         rows -= np.float32(self.shape**2 / 2)
         np.expm1(rows, out=rows)
         return rows
 
-    @property
-    def variance(self) -> float | None:
-        """``exp(shape^2) - 1``."""
+    def _variance(self) -> float:
         return math.expm1(self.shape**2)
 
     def survival(self, t: float) -> float:
-        """A normal tail."""
+        """See `Law.survival`."""
         return float(ndtr(-self.shape / 2 - math.log1p(t) / self.shape)) if t > -1 else 1.0
 
     def _moment(self, order: float) -> float:
         s = self.shape
 
         def weighted(x: float) -> float:
-            # With the density inside the exponential, so that nothing overflows where the integrand is largest.
+            # The density stands inside the exponential, so that nothing overflows where the integrand is largest.
             value = abs(math.expm1(s * x - s * s / 2))
             return math.exp(order * math.log(value) - x * x / 2) / math.sqrt(2 * math.pi) if value else 0.0
 
@@ -290,5 +275,5 @@ class LogNormal(Law):
 
 
 def integral(function: Callable[[float], float], low: float, high: float = math.inf) -> float:
-    """Of a function of one variable, to about nine digits."""
+    """Integrate a function of one variable, to about nine digits."""
     return float(scipy.integrate.quad(function, low, high, limit=400, epsabs=0, epsrel=1e-9)[0])

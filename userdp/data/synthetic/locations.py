@@ -1,57 +1,45 @@
-"""Location families: samples around a mean, for mean estimation and the paper's hard instance.
-
-Every family is centred exactly, so that `population_mean` is the mean, and brought to standard deviation
-``deviation`` where the variance is finite.
-"""
+"""Location families, centred exactly and scaled to their ``deviation``; and the hard instance of Ghazi et al. 2025."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
+from userdp.data.checks import NOT_NEGATIVE, POSITIVE
 from userdp.data.shape import Shape
 from userdp.data.synthetic.laws import Law
-from userdp.data.synthetic.populations import Noise, Population, Samples, Source, add_per_user, per_sample, vector_of
+from userdp.data.synthetic.populations import (
+    Noise,
+    Samples,
+    Source,
+    VectorPopulation,
+    add_per_user,
+    per_sample,
+    vector_of,
+)
 from userdp.data.synthetic.power_laws import LAWS, directional_moment
 from userdp.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithMean(Population):
+class WithMean(VectorPopulation):
     """A population that has a mean, given or drawn.
 
     Attributes:
-        dimension: d, coordinates of a sample.
         mean: the population's mean, a scalar or a list; None draws it uniformly from [-spread, spread]^d.
         spread: see ``mean``.
     """
 
     truth_is = "mean"
-    dimension: int
     mean: float | Sequence[float] | None = None
-    spread: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("dimension", self.dimension, 1, strict=False)
-        require_number("spread", self.spread, 0.0, strict=False)
-
-    @property
-    def columns(self) -> int:
-        """The d coordinates."""
-        return self.dimension
-
-    @property
-    def sample_bytes(self) -> int:
-        """4 d."""
-        return 4 * self.dimension
+    spread: float = field(default=1.0, metadata=NOT_NEGATIVE)
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """(d,) mean of the population without its outliers."""
+        """See `Population.truth`."""
         if self.mean is not None:
             return vector_of("mean", self.mean, self.dimension)
         return self.spread * rng.uniform(-1.0, 1.0, self.dimension)
@@ -63,23 +51,23 @@ class Location(WithMean):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Shifts and coin of a user, one normal a coordinate of a sample."""
+        """The shifts and coin of a user, and one normal per coordinate of a sample."""
         return (Source("user", "normal", self.dimension + 1), Source("sample", "normal", self.dimension))
 
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """Centred noise around each user's own mean."""
+        """Return centred noise around each user's own mean."""
         rows = self.centred(sizes, noise)
         add_per_user(rows, self.own_truth(truth, noise[0]), sizes)
         return rows, None
 
     @abstractmethod
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """(N, d) noise of mean zero, in place where it can be."""
+        """Return (N, d) noise of mean zero, in place where possible."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HardInstance(Location):
-    """z[k] ~ N(mean[k], m) for a user with m samples: averages of all users have deviation 1, whatever m.
+    """z[k] ~ N(mean[k], m) for a user with m samples: averages of all users have deviation 1, for every m.
 
     The lower bound of Ghazi, Kumar, Liu, Manurangsi (2025), section 4 and appendix C.
     """
@@ -88,7 +76,7 @@ class HardInstance(Location):
     summary = "N(mean, m) samples for a user with m of them: the lower bound of Ghazi et al. 2025"
 
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """Normal noise times sqrt(m)."""
+        """Return normal noise times sqrt(m)."""
         rows = noise[1]
         rows *= per_sample(np.sqrt(sizes).astype(np.float32), sizes)[:, None]
         return rows
@@ -104,32 +92,27 @@ class Gaussian(Location):
 
     name = "gaussian"
     summary = "normal samples around each user's mean"
-    deviation: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("deviation", self.deviation, 0.0)
+    deviation: float = field(default=1.0, metadata=POSITIVE)
 
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """Normal noise times the deviation."""
+        """Return normal noise times the deviation."""
         return self._scaled(noise[1], 1.0)
 
     def _scaled(self, rows: Noise, deviation: float) -> Noise:
-        """Rows of standard deviation ``deviation`` brought to the declared one, in place."""
+        """Scale rows of standard deviation ``deviation`` to the declared one, in place."""
         rows *= np.float32(self.deviation / deviation)
         return rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyTailed(Gaussian):
-    """Independent coordinates of a law of mean exactly zero, brought to the declared deviation.
-
-    Where the law's variance is infinite, the deviation is its scale.
+    """Independent coordinates of a centred law, scaled to the deviation, or by it if the variance is infinite.
 
     Attributes:
         shape: of the law.
     """
 
+    spherical: ClassVar[bool] = False
     shape: float = 3.0
 
     def __post_init__(self) -> None:
@@ -138,38 +121,31 @@ class HeavyTailed(Gaussian):
 
     @property
     def law(self) -> Law:
-        """Of a coordinate, before it is scaled."""
+        """The law of a coordinate, before it is scaled."""
         return LAWS[self.name](self.shape)
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Shifts and coin of a user, and what the law takes."""
-        return (Source("user", "normal", self.dimension + 1), *self.law.sources(self.dimension))
+        """The shifts and coin of a user, and the law's raw noise."""
+        own = Source("user", "normal", self.dimension + 1)
+        return (own, *self.law.sources(self.dimension, spherical=self.spherical))
 
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """Draws of the law, scaled."""
+        """Return scaled draws of the law."""
         return self._scaled(self.law.centred(noise[1:]), self.law.unit)
 
     def coordinate_moment(self, order: float) -> float:
-        """M with ``E |z_j - own mean_j|^order = M^order``: of every coordinate of a sample around its user's mean.
-
-        Raises:
-            BadInput: the law has no such moment.
-        """
+        """Return M with ``E |z_j - own mean_j|^order = M^order`` for every coordinate j; `BadInput` if infinite."""
         return float(self.deviation / self.law.unit * self.law.moment(order) ** (1 / order))
 
     def directional_moment(self, order: float) -> float:
-        """M with ``E |<u, z - own mean>|^order <= M^order`` for every unit u; see `userdp.data.synthetic.power_laws`.
-
-        Raises:
-            BadInput: the order is below 2, or the law has no such moment.
-        """
+        """Return M with ``E |<u, z - own mean>|^order <= M^order`` for every unit u; ``order >= 2`` (`power_laws`)."""
         return self.deviation / self.law.unit * directional_moment(self.law, order, spherical=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudentT(HeavyTailed):
-    """Student's t with ``shape`` > 1 degrees of freedom; the deviation is its scale where the variance is infinite.
+    """Student's t with ``shape`` > 1 degrees of freedom; the deviation is its scale if the variance is infinite.
 
     Attributes:
         shape: degrees of freedom.
@@ -181,37 +157,25 @@ class StudentT(HeavyTailed):
 
 @dataclass(frozen=True, kw_only=True)
 class MultivariateT(StudentT):
-    """The multivariate t: the same tails in EVERY direction, of exactly known moments.
-
-    Attributes:
-        shape: degrees of freedom.
-    """
+    """The multivariate t, with one gamma variable a sample: the same tails in EVERY direction, of known moments."""
 
     name = "multivariate_t"
     summary = "heavy symmetric tails, the same in every direction; shape = degrees of freedom (> 1)"
+    spherical = True
 
     @property
     def law(self) -> Law:
-        """Of every direction, before it is scaled."""
+        """The law of every direction, before it is scaled."""
         return LAWS["student_t"](self.shape)
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """One gamma variable a sample, for all its coordinates."""
-        return (
-            Source("user", "normal", self.dimension + 1),
-            Source("sample", "normal", self.dimension),
-            Source("sample", "gamma", 1, self.shape / 2),
-        )
-
     def directional_moment(self, order: float) -> float:
-        """The coordinate's moment, exactly."""
+        """Return the coordinate's moment, which is exact in every direction."""
         return self.coordinate_moment(order)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pareto(HeavyTailed):
-    """Pareto of index ``shape`` > 1, centred; the deviation is the scale of the law where the variance is infinite.
+    """Pareto of index ``shape`` > 1, centred; the deviation is the scale of the law if the variance is infinite.
 
     Attributes:
         shape: tail index, P(Z > t) ~ t^-shape.
@@ -223,7 +187,7 @@ class Pareto(HeavyTailed):
 
 @dataclass(frozen=True, kw_only=True)
 class LogNormal(HeavyTailed):
-    """exp(shape N) with N normal, centred and brought to the declared deviation.
+    """exp(shape N) with N normal, centred and scaled to the declared deviation.
 
     Attributes:
         shape: deviation of the logarithm, in (0, 4]; above, float32 samples would be mostly rounding.
@@ -236,7 +200,7 @@ class LogNormal(HeavyTailed):
 
 @dataclass(frozen=True, kw_only=True)
 class LogLogistic(HeavyTailed):
-    """Log-logistic of shape > 1, centred; the deviation is the scale of the law where the variance is infinite.
+    """Log-logistic of shape > 1, centred; the deviation is the scale of the law if the variance is infinite.
 
     Attributes:
         shape: tail index, P(Z > t) ~ t^-shape.
@@ -270,7 +234,7 @@ class BernoulliRates(WithMean):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Uniforms, to be compared with rates."""
+        """The shifts and coin of a user, a uniform shift per rate, and uniforms to compare with rates."""
         return (
             Source("user", "normal", self.dimension + 1),
             Source("user", "uniform", self.dimension),
@@ -278,14 +242,14 @@ class BernoulliRates(WithMean):
         )
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """(d,) rates of the population without its outliers."""
+        """See `Population.truth`."""
         rates = 0.5 + super().truth(rng) / 2 if self.mean is None else super().truth(rng)
         if rates.min() < 0 or rates.max() > 1:
             raise BadInput("mean of bernoulli must hold rates in [0, 1]; change those outside")
         return rates
 
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """Uniform noise below the user's own rate."""
+        """Return where uniform noise lies below the user's own rate."""
         coins, shifts, rows = noise
         width = np.minimum(np.sqrt(3.0) * self.heterogeneity, np.minimum(truth, 1 - truth))
         own = truth + width * (2.0 * shifts.astype(np.float64) - 1.0)

@@ -1,13 +1,13 @@
-"""Populations that synthetic users are drawn from; `locations` and `regressions` hold the kinds there are.
+"""The base of populations, which turn raw noise into samples.
 
-A population turns raw noise into samples, for a whole block at once and elementwise, so that a user's samples do not
-depend on the users next to it in the block. It says what noise it wants (`Source`); `SyntheticFederation` draws it.
+They work on a whole block, elementwise, so that a user's samples do not depend on the block's other users. A population
+declares its noise (`Source`), and `SyntheticFederation` draws it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,14 @@ from scipy.special import ndtri
 
 from userdp.arrays.types import Vector
 from userdp.data.block import Features
-from userdp.data.checks import require_number
+from userdp.data.checks import AT_LEAST_ONE, NOT_NEGATIVE, require_number
 from userdp.data.federation import RegressionModel
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 
 Noise = NDArray[np.float32]
 Samples = tuple[Features, NDArray[np.float32] | None]
+RawLaw: TypeAlias = Literal["normal", "uniform", "exponential", "gamma"]
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,13 @@ class Source:
     """Raw noise: ``width`` independent numbers for each user or each sample; ``shape`` is that of the gamma law."""
 
     per: Literal["user", "sample"]
-    law: Literal["normal", "uniform", "exponential", "gamma"]
+    law: RawLaw
     width: int
     shape: float = 1.0
 
 
 def vector_of(name: str, values: float | Sequence[float], dimension: int) -> Vector:
-    """A scalar repeated, or a list checked, as (dimension,) finite numbers.
-
-    Raises:
-        BadInput: the wrong length, or a value that is not finite.
-    """
+    """Return a scalar repeated, or a list checked, as (dimension,) finite numbers."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 0:
         array = np.full(dimension, array)
@@ -49,7 +46,7 @@ def vector_of(name: str, values: float | Sequence[float], dimension: int) -> Vec
 
 
 def per_sample(values: NDArray[np.floating], sizes: NDArray[np.int64]) -> NDArray[np.floating]:
-    """(U, ...) values of users -> (N, ...), each repeated for every sample of its user."""
+    """Repeat the (U, ...) values of users for each of their samples: (N, ...)."""
     return np.repeat(values, sizes, axis=0)
 
 
@@ -63,7 +60,7 @@ def add_per_user(rows: Noise, values: NDArray[np.floating], sizes: NDArray[np.in
 
 
 def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:
-    """Student's t from normals (N, d) and gamma(shape / 2) noise (N, d) or (N, 1).
+    """Turn normals (N, d) and gamma(shape / 2) noise (N, d) or (N, 1) into Student's t.
 
     A float32 gamma draw can be exactly zero (a uniform of 24 bits); 1e-14 keeps the quotient finite.
     """
@@ -73,23 +70,25 @@ def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Population(ABC):
-    """What a user's samples are drawn from.
+    """The law of users and their samples; metadata of fields bound their numbers.
 
     Attributes:
         heterogeneity: standard deviation, per coordinate, of a user's own mean (or parameter) around the truth.
         outliers: fraction of users (an independent coin for each) whose mean or parameter is shifted.
-        outlier_shift: what is added to each coordinate of an outlier's mean or parameter.
+        outlier_shift: added to each coordinate of an outlier's mean or parameter.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     truth_is: ClassVar[Literal["mean", "parameter"]]
-    heterogeneity: float = 0.0
+    heterogeneity: float = field(default=0.0, metadata=NOT_NEGATIVE)
     outliers: float = 0.0
     outlier_shift: float = 0.0
 
     def __post_init__(self) -> None:
-        require_number("heterogeneity", self.heterogeneity, 0.0, strict=False)
+        for each in fields(self):
+            if each.metadata and (value := getattr(self, each.name)) is not None:
+                require_number(each.name, value, **each.metadata)
         if not 0 <= self.outliers < 1:
             raise BadInput(f"outliers must be a fraction of users in [0, 1), got {self.outliers}")
         if not np.isfinite(self.outlier_shift):
@@ -98,16 +97,16 @@ class Population(ABC):
     @property
     @abstractmethod
     def columns(self) -> int:
-        """k, the feature columns of a sample."""
+        """The number k of feature columns of a sample."""
 
     @property
     @abstractmethod
     def sample_bytes(self) -> int:
-        """Bytes of one sample, features and target."""
+        """The bytes of one sample, features and target."""
 
     @property
     def sample_shape(self) -> Shape:
-        """What is declared about a sample."""
+        """The declarations about a sample."""
         return Shape(self.columns, has_target=False)
 
     @property
@@ -117,23 +116,44 @@ class Population(ABC):
 
     @abstractmethod
     def truth(self, rng: np.random.Generator) -> Vector:
-        """The population's mean or parameter, given or drawn."""
+        """Return the mean or parameter of the population without its outliers, given or drawn."""
 
     def regression(self, truth: Vector) -> RegressionModel | None:
-        """How samples are made, for regressions where that is known well enough to tell what is best."""
+        """Return how a regression makes samples; None if the best model does not follow from it."""
         return None
 
     @abstractmethod
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """(N, k) features and (N,) targets (or None) of users with ``sizes`` samples; may overwrite ``noise``."""
+        """Return (N, k) features and (N,) targets (or None) of users with ``sizes`` samples; ``noise`` may change."""
 
     def own_truth(self, truth: Vector, user_noise: Noise) -> Vector:
-        """(U, d): each user's own mean or parameter."""
+        """Return each user's own mean or parameter, (U, d)."""
         own = truth + self.heterogeneity * user_noise[:, :-1].astype(np.float64)
         own[self.outlying(user_noise)] += self.outlier_shift
         return own
 
     def outlying(self, user_noise: Noise) -> NDArray[np.bool_]:
-        """(U,): who is an outlier, by the coin in the last column of the user noise."""
+        """Return which users (U,) are outliers, by the coin in the last column of the user noise."""
         coins: NDArray[np.bool_] = user_noise[:, -1] < ndtri(self.outliers)
         return coins
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorPopulation(Population):
+    """A population whose samples have d coordinates, and a float32 target if it has a parameter.
+
+    Attributes:
+        dimension: d, coordinates (features) of a sample.
+    """
+
+    dimension: int = field(metadata=AT_LEAST_ONE)
+
+    @property
+    def columns(self) -> int:
+        """See `Population.columns`."""
+        return self.dimension
+
+    @property
+    def sample_bytes(self) -> int:
+        """See `Population.sample_bytes`."""
+        return 4 * (self.dimension + (self.truth_is == "parameter"))

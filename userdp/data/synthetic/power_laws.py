@@ -8,19 +8,11 @@ import numpy as np
 from scipy.special import expit, gammaln, stdtr
 
 from userdp.data.synthetic.laws import ChiSquared, Laplace, Law, LogGamma, Logistic, LogNormal, Normal, integral
-from userdp.data.synthetic.populations import Noise, Source, student_t_in_place
+from userdp.data.synthetic.populations import Noise, student_t_in_place
 from userdp.errors import BadInput
 
 LawName = Literal[
-    "normal",
-    "logistic",
-    "laplace",
-    "chi_squared",
-    "log_gamma",
-    "log_normal",
-    "student_t",
-    "pareto",
-    "log_logistic",
+    "normal", "logistic", "laplace", "chi_squared", "log_gamma", "log_normal", "student_t", "pareto", "log_logistic"
 ]
 
 
@@ -28,29 +20,20 @@ class StudentT(Law):
     """Student's t with ``shape`` degrees of freedom."""
 
     name = "student_t"
+    draws = ("normal", "gamma")
     symmetric = True
+    power_tail = True
     least_shape = 1.0
 
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """A normal and a gamma variable a coordinate."""
-        return (Source("sample", "normal", width), Source("sample", "gamma", width, self.shape / 2))
-
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """Normal over the root of a scaled gamma."""
+        """Return normals over the root of a scaled gamma variable."""
         return student_t_in_place(noise[0], noise[1], self.shape)
 
-    @property
-    def tail(self) -> float:
-        """The degrees of freedom."""
-        return self.shape
-
-    @property
-    def variance(self) -> float | None:
-        """``shape / (shape - 2)``."""
-        return self.shape / (self.shape - 2) if self.shape > 2 else None
+    def _variance(self) -> float:
+        return self.shape / (self.shape - 2)
 
     def survival(self, t: float) -> float:
-        """Student's tail."""
+        """See `Law.survival`."""
         return float(stdtr(self.shape, -t))
 
     def _moment(self, order: float) -> float:
@@ -63,32 +46,23 @@ class Pareto(Law):
     """Pareto of index ``shape`` on [1, inf), minus its mean ``shape / (shape - 1)``."""
 
     name = "pareto"
+    draws = ("exponential",)
+    power_tail = True
     least_shape = 1.0
 
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """Exponentials: a Pareto variable is the exponential of one."""
-        return (Source("sample", "exponential", width),)
-
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """``exp(E / shape)`` minus its mean."""
+        """Return ``exp(E / shape)`` minus its mean, with E an exponential."""
         rows = noise[0]
         rows *= np.float32(1 / self.shape)
         np.exp(rows, out=rows)
         rows -= np.float32(self._mean)
         return rows
 
-    @property
-    def tail(self) -> float:
-        """The index."""
-        return self.shape
-
-    @property
-    def variance(self) -> float | None:
-        """``shape / ((shape - 2) (shape - 1)^2)``."""
-        return self.shape / (self.shape - 2) / (self.shape - 1) ** 2 if self.shape > 2 else None
+    def _variance(self) -> float:
+        return self.shape / (self.shape - 2) / (self.shape - 1) ** 2
 
     def survival(self, t: float) -> float:
-        """A power."""
+        """See `Law.survival`."""
         return float(min(1.0, max(t + self._mean, 1.0) ** -self.shape))
 
     @property
@@ -107,14 +81,12 @@ class LogLogistic(Law):
     """``P(X > t) = 1 / (1 + t^shape)``, minus its mean ``(pi / shape) / sin(pi / shape)``."""
 
     name = "log_logistic"
+    draws = ("exponential",)
+    power_tail = True
     least_shape = 1.0
 
-    def sources(self, width: int) -> tuple[Source, ...]:
-        """Exponentials: ``exp(E) - 1`` exceeds t with probability ``1 / (1 + t)``."""
-        return (Source("sample", "exponential", width),)
-
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """``(exp(E) - 1)^(1 / shape)`` minus its mean."""
+        """Return ``(exp(E) - 1)^(1 / shape)`` minus its mean, with E an exponential."""
         rows = noise[0]
         np.expm1(rows, out=rows)
         np.power(rows, np.float32(1 / self.shape), out=rows)
@@ -122,22 +94,15 @@ class LogLogistic(Law):
         return rows
 
     @property
-    def tail(self) -> float:
-        """The shape."""
-        return self.shape
-
-    @property
     def _mean(self) -> float:
         return math.pi / self.shape / math.sin(math.pi / self.shape)
 
-    @property
-    def variance(self) -> float | None:
-        """``(2 pi / shape) / sin(2 pi / shape)`` minus the square of the mean."""
+    def _variance(self) -> float:
         angle = 2 * math.pi / self.shape
-        return angle / math.sin(angle) - self._mean**2 if self.shape > 2 else None
+        return angle / math.sin(angle) - self._mean**2
 
     def survival(self, t: float) -> float:
-        """The power's logistic tail."""
+        """See `Law.survival`."""
         x = t + self._mean
         return float(expit(-self.shape * math.log(x))) if x > 0 else 1.0
 
@@ -167,11 +132,10 @@ class LogLogistic(Law):
 LAWS: dict[str, type[Law]] = {
     law.name: law for law in (Normal, Logistic, Laplace, ChiSquared, LogGamma, LogNormal, StudentT, Pareto, LogLogistic)
 }
-"""The laws there are, by name."""
 
 
 def directional_moment(law: Law, order: float, *, spherical: bool) -> float:
-    """M with ``E |<u, Z>|^order <= M^order`` for every unit vector u, whatever the dimension; ``order >= 2``.
+    """Return M with ``E |<u, Z>|^order <= M^order`` for every unit vector u, in any dimension; ``order >= 2``.
 
     Z has independent coordinates of the law or, if ``spherical``, the rotation invariant law with these coordinates
     (the multivariate t, the standard normal).

@@ -1,4 +1,4 @@
-"""Every population that a configuration may name. Adding one takes a line here."""
+"""The populations that a configuration may name; each takes one line here."""
 
 from typing import TYPE_CHECKING
 
@@ -28,4 +28,4 @@ POPULATIONS: "Kinds[type[Population]]" = Kinds(
         "sparse_packing": "userdp.data.synthetic.sparse_vectors:SparsePacking",
     }
 )
-"""What synthetic users are drawn from; the settings of each are the fields of its class."""
+"""Populations of synthetic users; the settings of each are the fields of its class."""

@@ -2,20 +2,21 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
+from userdp.data.checks import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE
 from userdp.data.shape import Shape
 from userdp.data.synthetic.populations import (
     Noise,
     Population,
     Samples,
     Source,
+    VectorPopulation,
     per_sample,
     student_t_in_place,
     vector_of,
@@ -27,46 +28,32 @@ _LARGEST_PREDICTOR = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithParameter(Population):
+class WithParameter(VectorPopulation):
     """Features a, target from <a, theta> with theta the user's own parameter.
 
     Attributes:
-        dimension: d, number of features.
         parameter: the true parameter, a scalar or a list of its first entries, the others being zero; None draws a
             direction and gives it l2 norm parameter_norm.
         parameter_norm: see ``parameter``.
-        parameter_sparsity: how many random entries of a direction that is drawn are not zero; None for all.
+        parameter_sparsity: number of random entries of a drawn direction that are not zero; None for all.
     """
 
     truth_is = "parameter"
-    dimension: int
     parameter: float | Sequence[float] | None = None
-    parameter_norm: float = 1.0
+    parameter_norm: float = field(default=1.0, metadata=POSITIVE)
     parameter_sparsity: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("dimension", self.dimension, 1, strict=False)
-        require_number("parameter_norm", self.parameter_norm, 0.0)
         if self.parameter_sparsity is not None and not 1 <= self.parameter_sparsity <= self.dimension:
             raise BadInput(
                 f"parameter_sparsity = {self.parameter_sparsity}: must lie between 1 and dimension = {self.dimension}"
             )
         if self.parameter_sparsity is not None and self.parameter is not None:
-            raise BadInput("parameter_sparsity is of a direction that is drawn: leave it out where parameter is given")
-
-    @property
-    def columns(self) -> int:
-        """The d features."""
-        return self.dimension
-
-    @property
-    def sample_bytes(self) -> int:
-        """4 (d + 1)."""
-        return 4 * (self.dimension + 1)
+            raise BadInput("parameter_sparsity describes a drawn parameter: leave out parameter_sparsity or parameter")
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """(d,) parameter of the population without its outliers."""
+        """See `Population.truth`."""
         if self.parameter is not None:
             return self._filled(self.parameter)
         direction = rng.normal(size=self.dimension)
@@ -75,13 +62,13 @@ class WithParameter(Population):
         return np.asarray(self.parameter_norm * direction / np.linalg.norm(direction), dtype=np.float64)
 
     def _filled(self, parameter: float | Sequence[float]) -> Vector:
-        """A list with zeros behind it, so that one list does for a sweep over dimensions."""
+        """Append zeros to a list, so that one list serves a sweep over dimensions."""
         missing = 0 if np.ndim(parameter) == 0 else max(0, self.dimension - len(np.atleast_1d(parameter)))
         values = parameter if missing == 0 else [*np.atleast_1d(parameter), *np.zeros(missing)]
         return vector_of("parameter", values, self.dimension)
 
     def predictors(self, features: Noise, truth: Vector, user_noise: Noise, sizes: NDArray[np.int64]) -> Vector:
-        """(N,): <a, theta> of each sample, with its user's own parameter."""
+        """Return <a, theta> of each sample, (N,), with its user's own parameter."""
         own = per_sample(self.own_truth(truth, user_noise), sizes)
         own *= features
         return np.asarray(own.sum(axis=1), dtype=np.float64)
@@ -97,22 +84,14 @@ class Regression(WithParameter):
 
     Attributes:
         feature_norm: bound on the l1 norm of a sample's features.
-        feature_deviation: standard deviation (scale, for Student's t) of a feature before scaling down; None takes the
-            one that leaves about 98 % of normal samples inside the ball.
+        feature_deviation: standard deviation (scale, for Student's t) of a feature before scaling down; None for the
+            value that leaves about 98 % of normal samples inside the ball.
         feature_shape: degrees of freedom of Student's t features; None for normal ones.
     """
 
-    feature_norm: float = 1.0
-    feature_deviation: float | None = None
-    feature_shape: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("feature_norm", self.feature_norm, 0.0)
-        if self.feature_deviation is not None:
-            require_number("feature_deviation", self.feature_deviation, 0.0)
-        if self.feature_shape is not None:
-            require_number("feature_shape", self.feature_shape, 0.0)
+    feature_norm: float = field(default=1.0, metadata=POSITIVE)
+    feature_deviation: float | None = field(default=None, metadata=POSITIVE)
+    feature_shape: float | None = field(default=None, metadata=POSITIVE)
 
     @property
     def sample_shape(self) -> Shape:
@@ -121,7 +100,7 @@ class Regression(WithParameter):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """A user's own parameter and coin; features; the target's noise; a factor for Student's t."""
+        """The own parameter and coin of a user; features; the target's noise; a factor for Student's t."""
         normals = (
             Source("user", "normal", self.dimension + 1),
             Source("sample", "normal", self.dimension),
@@ -132,13 +111,13 @@ class Regression(WithParameter):
         return (*normals, Source("sample", "gamma", 1, self.feature_shape / 2))
 
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """Features in their ball, targets from each user's own parameter."""
-        features = (
-            noise[1] if self.feature_shape is None else student_t_in_place(noise[1], noise[3], self.feature_shape)
-        )
+        """Return features in their ball, and targets from each user's own parameter."""
+        features = noise[1]
+        if self.feature_shape is not None:
+            features = student_t_in_place(features, noise[3], self.feature_shape)
         features *= np.float32(self._deviation())
         norms = np.abs(features).sum(axis=1, keepdims=True)
-        # A little inside the ball, so that no other way to round the norm puts a sample outside.
+        # Slightly inside the ball, so that no other rounding of the norm puts a sample outside.
         features *= np.minimum(1.0, np.float32(self.feature_norm * (1 - 1e-5)) / norms)
         return features, self.targets(self.predictors(features, truth, noise[0], sizes), noise[2][:, 0])
 
@@ -151,7 +130,7 @@ class Regression(WithParameter):
 
     @abstractmethod
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-        """(N,) targets from the predictors <a, theta> and one standard normal a sample."""
+        """Return (N,) targets from the predictors <a, theta> and one standard normal a sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +141,7 @@ class LogisticRegression(Regression):
     summary = "dense features, zero-one targets, a true parameter"
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-        """Zeros and ones."""
+        """See `Regression.targets`."""
         return logistic_targets(predictors, noise)
 
 
@@ -176,15 +155,11 @@ class LinearRegression(Regression):
 
     name = "linear_regression"
     summary = "dense features, normal targets, a true parameter"
-    noise_deviation: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("noise_deviation", self.noise_deviation, 0.0, strict=False)
+    noise_deviation: float = field(default=0.1, metadata=NOT_NEGATIVE)
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-        """Predictions with noise."""
-        return (predictors + self.noise_deviation * noise.astype(np.float64)).astype(np.float32)
+        """See `Regression.targets`."""
+        return linear_targets(predictors, noise, self.noise_deviation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +170,26 @@ class PoissonRegression(Regression):
     summary = "dense features, counts as targets, a true parameter"
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-        """Counts, by inversion of the distribution function."""
-        return poisson_targets(predictors, noise)
+        """Return Poisson counts: the smallest count whose distribution function reaches the uniform.
+
+        The loop runs over counts, for all samples that have not reached theirs at once.
+        """
+        rates = np.exp(np.minimum(predictors, _LARGEST_PREDICTOR))
+        uniforms: Vector = ndtr(noise.astype(np.float64))
+        counts = np.zeros(len(rates), dtype=np.float32)
+        open_rows = np.flatnonzero(uniforms > np.exp(-rates))
+        terms = np.exp(-rates[open_rows])
+        reached = terms.copy()
+        count = 0
+        while len(open_rows):
+            count += 1
+            terms *= rates[open_rows] / count
+            reached += terms
+            counts[open_rows] = count
+            # Far in the tail a term no longer moves the sum: the count is as large as float64 can tell.
+            still = (uniforms[open_rows] > reached) & (reached + terms > reached)
+            open_rows, terms, reached = open_rows[still], terms[still], reached[still]
+        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,20 +209,14 @@ class Categorical(Population):
     name = "categorical"
     summary = "one category a sample, zero-one targets, a true rate a category (for one-hot problems)"
     truth_is = "parameter"
-    levels: int
+    levels: int = field(metadata=AT_LEAST_ONE)
     parameter: float | Sequence[float] | None = None
-    spread: float = 2.0
-    skew: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("levels", self.levels, 1, strict=False)
-        require_number("spread", self.spread, 0.0, strict=False)
-        require_number("skew", self.skew, 0.0, strict=False)
+    spread: float = field(default=2.0, metadata=NOT_NEGATIVE)
+    skew: float = field(default=0.0, metadata=NOT_NEGATIVE)
 
     @property
     def columns(self) -> int:
-        """1: the code."""
+        """The code, alone."""
         return 1
 
     @property
@@ -239,54 +226,41 @@ class Categorical(Population):
 
     @property
     def sample_bytes(self) -> int:
-        """8: an int32 code and a float32 target."""
+        """The bytes of an int32 code and a float32 target."""
         return 8
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """A user's shift and coin; category and target of a sample."""
+        """The shift and coin of a user; category and target of a sample."""
         return (Source("user", "normal", 2), Source("sample", "normal", 2))
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """(L,) log odds of the categories."""
+        """Return the log odds of the categories, (L,)."""
         if self.parameter is not None:
             return vector_of("parameter", self.parameter, self.levels)
         return self.spread * rng.uniform(-1.0, 1.0, self.levels)
 
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """(N, 1) int32 codes and zero-one targets."""
-        shares = np.arange(1, self.levels + 1, dtype=np.float64) ** -self.skew
-        edges = np.cumsum(shares / shares.sum())[:-1]
+        """Return (N, 1) int32 codes and zero-one targets."""
+        edges = column_edges(self.levels, self.skew)
         codes = np.searchsorted(edges, ndtr(noise[1][:, 0].astype(np.float64)), side="right").astype(np.int32)
         shifts = per_sample(self.own_truth(np.zeros(1), noise[0])[:, 0], sizes)
         return codes[:, None], logistic_targets(truth[codes] + shifts, noise[1][:, 1])
 
 
+def column_edges(columns: int, skew: float) -> Vector:
+    """Cut [0, 1) into shares, the one of column j proportional to ``(j + 1)^-skew``: (columns - 1,) inner edges."""
+    shares = np.arange(1, columns + 1, dtype=np.float64) ** -skew
+    return np.asarray(np.cumsum(shares / shares.sum())[:-1])
+
+
+def linear_targets(predictors: Vector, noise: Noise, deviation: float) -> NDArray[np.float32]:
+    """Return the predictor plus normal noise of standard deviation ``deviation``, from one standard normal each."""
+    return (predictors + deviation * noise.astype(np.float64)).astype(np.float32)
+
+
 def logistic_targets(predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-    """1 with probability expit(predictor), else 0, from one standard normal each."""
+    """Return 1 with probability expit(predictor), else 0, from one standard normal each."""
     uniforms: Vector = ndtr(noise.astype(np.float64))
     rates: Vector = expit(predictors)
     return (uniforms < rates).astype(np.float32)
-
-
-def poisson_targets(predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-    """Poisson counts of rate exp(predictor): the smallest count whose distribution function reaches the uniform.
-
-    The loop runs over counts, for all samples that have not reached theirs at once.
-    """
-    rates = np.exp(np.minimum(predictors, _LARGEST_PREDICTOR))
-    uniforms: Vector = ndtr(noise.astype(np.float64))
-    counts = np.zeros(len(rates), dtype=np.float32)
-    open_rows = np.flatnonzero(uniforms > np.exp(-rates))
-    terms = np.exp(-rates[open_rows])
-    reached = terms.copy()
-    count = 0
-    while len(open_rows):
-        count += 1
-        terms *= rates[open_rows] / count
-        reached += terms
-        counts[open_rows] = count
-        # Far in the tail a term no longer moves the sum: the count is as large as float64 can tell.
-        still = (uniforms[open_rows] > reached) & (reached + terms > reached)
-        open_rows, terms, reached = open_rows[still], terms[still], reached[still]
-    return counts

@@ -17,7 +17,7 @@ from userdp.data.synthetic.registry import POPULATIONS
 from userdp.errors import BadInput
 
 _NUMBERS = list[float] | float | None
-"""What a file holds where a population takes a number or a sequence of numbers."""
+"""The type in a file of a field that takes a number or a sequence of numbers."""
 
 
 class SyntheticData(DataSettings):
@@ -27,28 +27,22 @@ class SyntheticData(DataSettings):
 
     kind: Literal["synthetic"]
     population: str
-    users: int = Field(ge=1, description="n, training users (public).")
-    test_users: int = Field(1000, ge=0, description="Further users of the same population, held out for metrics.")
-    samples_per_user: int = Field(
-        10, ge=1, description="Samples of each user, or the fewest when samples_tail is given."
-    )
-    samples_tail: float | None = Field(
-        None, gt=0, description="Pareto index of the number of samples a user; all hold the same number if not given."
-    )
-    samples_max: int | None = Field(
-        None, ge=1, description="Most samples a user may hold; 100 samples_per_user if not given."
-    )
-    samples: int | None = Field(
-        None, ge=1, description="Public number of samples of all training users; only needed with samples_tail."
-    )
+    users: int = Field(ge=1)
+    """n, training users (public)."""
+    test_users: int = Field(1000, ge=0)
+    """Further users of the same population, held out for metrics."""
+    samples_per_user: int = Field(10, ge=1)
+    """Samples of each user, or the fewest when samples_tail is given."""
+    samples_tail: float | None = Field(None, gt=0)
+    """Pareto index of the number of samples a user; all hold the same number if not given."""
+    samples_max: int | None = Field(None, ge=1)
+    """Most samples a user may hold; 100 samples_per_user if not given."""
+    samples: int | None = Field(None, ge=1)
+    """Public number of samples of all training users; only needed with samples_tail."""
 
     @cached_property
     def recipe(self) -> Population:
-        """The population that users are drawn from.
-
-        Raises:
-            BadInput: a setting out of range.
-        """
+        """The population that users are drawn from; raises `BadInput` for a setting out of range."""
         names = {field.name for field in fields(self.population_type)}
         try:
             return self.population_type(**{name: getattr(self, name) for name in names})
@@ -57,26 +51,26 @@ class SyntheticData(DataSettings):
 
     @property
     def declared_users(self) -> int:
-        """N, the public number of training users."""
+        """See `DataSettings.declared_users`."""
         return self.users
 
     @property
     def declared_samples(self) -> int | None:
-        """The public number of samples of all training users."""
+        """See `DataSettings.declared_samples`."""
         if self.samples is None and self.samples_tail is None:
             return self.users * self.samples_per_user
         return self.samples
 
     @property
     def sample_limits(self) -> tuple[int, int | None]:
-        """(fewest, most) samples of a user."""
+        """See `DataSettings.sample_limits`."""
         if self.samples_tail is None:
             return self.samples_per_user, self.samples_per_user
         return self.samples_per_user, self.samples_max or 100 * self.samples_per_user
 
     @cached_property
     def sample_shape(self) -> Shape:
-        """What is declared about a sample."""
+        """See `DataSettings.sample_shape`."""
         return self.recipe.sample_shape
 
     def load(self, seed: int) -> Datasets:
@@ -97,21 +91,21 @@ class SyntheticData(DataSettings):
 
 @cache
 def synthetic_settings(population: str) -> type[SyntheticData]:
-    """The settings of users drawn from the population of that name: its fields, and those of `SyntheticData`."""
+    """Make the settings of users of a population: its fields, and those of `SyntheticData`."""
     kind = POPULATIONS[population]
-    hints, told = get_type_hints(kind), _descriptions(kind)
+    hints, descriptions = get_type_hints(kind), _descriptions(kind)
     settings: dict[str, Any] = {"population": (Literal[kind.name], ...)}
     for field in fields(kind):
         annotation = _NUMBERS if hints[field.name] == float | Sequence[float] | None else hints[field.name]
         default = ... if field.default is MISSING else field.default
-        settings[field.name] = (annotation, Field(default, description=told.get(field.name, field.name)))
+        settings[field.name] = (annotation, Field(default, description=descriptions.get(field.name, field.name)))
     made = create_model(f"Synthetic{kind.__name__}", __base__=SyntheticData, __doc__=kind.summary, **settings)
     made.population_type = kind
     return made
 
 
 def _descriptions(kind: type[Population]) -> dict[str, str]:
-    """Field name -> description, from the "Attributes:" of a population's docstring and those of its bases."""
+    """Read field name -> description from the "Attributes:" in the docstrings of a population and its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         _, _, attributes = (inspect.getdoc(base) or "").partition("Attributes:\n")

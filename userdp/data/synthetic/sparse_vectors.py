@@ -1,92 +1,73 @@
-"""Users whose samples are one sparse vector each: data on which no private mean of sparse vectors can be good.
+"""Users who each hold one sparse vector: hard data for private means of sparse vectors.
 
-From the proofs of the lower bounds of Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Lemmas 4.3, A.1 and A.3). There a
-fixed number of records hold each vector; here users are drawn, so that they depend on the seed and their index alone.
+Source: the lower bounds of Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Lemmas 4.3, A.1 and A.3). There a fixed
+number of records hold each vector; here users are drawn, so that they depend on the seed and their index alone.
 """
 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
-from userdp.data.synthetic.populations import Noise, Population, Samples, Source, add_per_user, per_sample
+from userdp.data.checks import AT_LEAST_ONE, POSITIVE
+from userdp.data.synthetic.populations import Noise, Samples, Source, VectorPopulation, add_per_user, per_sample
 from userdp.errors import BadInput
 
 _MOST_CANDIDATES = 200_000
-"""Supports that `greedy_packing` looks at, at most."""
+"""The most supports that `greedy_packing` compares."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatedVectors(Population):
-    """All samples of a user are one vector of s entries ``norm / sqrt(s)`` in size, and its own shift.
+class RepeatedVectors(VectorPopulation):
+    """All samples of a user are one vector of s entries ``norm / sqrt(s)`` in size, plus the user's shift.
 
     Attributes:
-        dimension: d, coordinates of a sample.
         sparsity: s, entries of a vector that are not zero.
         norm: l2 norm of the vectors.
     """
 
     truth_is = "mean"
-    dimension: int
-    sparsity: int = 1
-    norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("dimension", self.dimension, 1, strict=False)
-        require_number("sparsity", self.sparsity, 1, strict=False)
-        require_number("norm", self.norm, 0.0)
-
-    @property
-    def columns(self) -> int:
-        """The d coordinates."""
-        return self.dimension
-
-    @property
-    def sample_bytes(self) -> int:
-        """4 d."""
-        return 4 * self.dimension
+    sparsity: int = field(default=1, metadata=AT_LEAST_ONE)
+    norm: float = field(default=1.0, metadata=POSITIVE)
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Shifts and coin of a user, and the number that says which vector it holds."""
+        """The shifts and coin of a user, and the number that selects its vector."""
         return (Source("user", "normal", self.dimension + 1), Source("user", "uniform", 1))
 
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """(N, d) rows, those of a user alike."""
+        """Return (N, d) rows, equal within a user."""
         rows = np.asarray(per_sample(self._vectors(truth, noise[1][:, 0]), sizes), dtype=np.float32)
         add_per_user(rows, self.own_truth(np.zeros(self.dimension), noise[0]), sizes)
         return rows, None
 
     @abstractmethod
     def _vectors(self, truth: Vector, uniform: Noise) -> NDArray[np.float64]:
-        """(U, d): each user's vector, from a uniform number a user."""
+        """Return each user's vector, (U, d), from one uniform number a user."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseBlocks(RepeatedVectors):
-    """A user holds one of ``blocks`` vectors, no two of which share a coordinate, each with the same chance.
+    """A user holds one of ``blocks`` vectors without a common coordinate, each with the same chance.
 
-    One vector that all hold is an EASY instance for a projection; it takes many blocks to show the rate in n. Block k
-    has the coordinates from ``k s`` on, with signs of the seed's.
+    A single vector for all is an EASY instance for a projection; showing the rate in n takes many blocks. Block k has
+    the s coordinates from ``k s`` on, with signs drawn from the seed.
 
     Attributes:
-        blocks: K, how many vectors there are.
+        blocks: K, number of vectors.
     """
 
     name = "sparse_blocks"
     summary = "one of several sparse vectors without a common coordinate a user: hard for private sparse means"
-    blocks: int = 1
+    blocks: int = field(default=1, metadata=AT_LEAST_ONE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("blocks", self.blocks, 1, strict=False)
         if self.blocks * self.sparsity > self.dimension:
             raise BadInput(
                 f"blocks = {self.blocks}: {self.dimension} coordinates hold at most "
@@ -94,7 +75,7 @@ class SparseBlocks(RepeatedVectors):
             )
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """(d,) the mean of the blocks' vectors."""
+        """Return the mean (d,) of the blocks' vectors."""
         mean, filled = np.zeros(self.dimension), self.blocks * self.sparsity
         mean[:filled] = rng.choice([-1.0, 1.0], filled) * self.norm / math.sqrt(self.sparsity) / self.blocks
         return mean
@@ -109,13 +90,13 @@ class SparseBlocks(RepeatedVectors):
 
 @dataclass(frozen=True, kw_only=True)
 class SparsePacking(RepeatedVectors):
-    """Users hold the same vector, one of a packing that the seed draws, but for a share who hold zero.
+    """A share of the users hold the same vector, one of a packing drawn from the seed; the others hold zero.
 
-    The vectors of the packing are at least ``norm / sqrt(2)`` apart, and there are so many of them that whoever tells
-    which it is has told more than epsilon allows, if few enough users hold it (``ln(P / 2) / epsilon`` of them).
+    The P vectors of the packing are at least ``norm / sqrt(2)`` apart. If at most ``ln(P / 2) / epsilon`` users hold
+    the vector, an estimate that identifies it reveals more than epsilon allows.
 
     Attributes:
-        share: of the users who hold the vector, in (0, 1].
+        share: fraction of users who hold the vector, in (0, 1].
     """
 
     name = "sparse_packing"
@@ -129,7 +110,7 @@ class SparsePacking(RepeatedVectors):
         _check_packing(self.dimension, self.sparsity)
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """(d,) the share of the vector."""
+        """Return the share times the vector, (d,)."""
         packing = greedy_packing(self.dimension, self.sparsity)
         return np.asarray(self.share * self.norm * packing[rng.integers(len(packing))])
 
@@ -139,17 +120,10 @@ class SparsePacking(RepeatedVectors):
 
 
 def greedy_packing(dimension: int, sparsity: int) -> NDArray[np.float64]:
-    """Unit vectors with s entries ``1 / sqrt(s)`` whose pairwise l2 distances are at least ``1 / sqrt(2)``.
+    """Return (P, d) unit vectors with s entries ``1 / sqrt(s)``, pairwise at least ``1 / sqrt(2)`` apart in l2.
 
-    Takes each support in turn and drops all that differ from it in at most ``s / 2`` entries (Lemma A.1), so there are
-    at least ``(d / s - 1 / 2)^(s / 2)`` vectors for ``s <= d / 2``.
-
-    Args:
-        dimension: d.
-        sparsity: s, from 1 to d.
-
-    Returns:
-        (P, d).
+    The construction takes each support in turn and drops all that differ from it in at most ``s / 2`` entries (Lemma
+    A.1), so there are at least ``(d / s - 1 / 2)^(s / 2)`` vectors for ``s <= d / 2``.
 
     Raises:
         BadInput: s outside 1..d, or more than 200,000 supports.

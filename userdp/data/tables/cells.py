@@ -1,9 +1,7 @@
-"""Cells of a table: one text or one number for each, whatever the other cells hold.
+"""Cells of a table: each becomes one text or one number, independent of the other cells.
 
-A column's type follows from ALL its cells in most files: one 2.5 makes a column of whole numbers one of floats, one
-time of day makes dates timestamps, one word makes numbers text. Privacy proofs replace one user's cells and need
-everybody else's to stay as they are. So a cell is read by its VALUE: the same for 1, 1.0, "1" and "1.0", in a column of
-any type, from CSV or Parquet. Nothing a cell can hold makes reading fail.
+Privacy proofs replace one user's cells, which can change a column's type: one 2.5 makes whole numbers floats. So a cell
+is read by its VALUE, the same for 1, 1.0, "1" and "1.0" in a column of any type, and no content makes reading fail.
 """
 
 import math
@@ -31,14 +29,14 @@ _BOOLEANS = {"True": 1.0, "False": 0.0}
 
 
 def cell_text(cell: object) -> str:
-    """The text that a cell is compared by, hashed by, and told from others by; '' where it is missing.
+    """Return the text by which a cell is compared and hashed; '' if it is missing.
 
-    Numbers have neither an exponent nor zeros at the end of a fraction, and all their digits: 1.0, Decimal("1.00") and
-    "1.0" are "1". True and False are "1" and "0", for one number among them makes a column of them one of numbers. A
-    date and its midnight are one text, fractions of a second lose zeros at the end, and a timestamp from a column with
-    a time zone is in UTC. Other text stays as it is, so "007" is not "7". Declared levels go through the same function.
+    Numbers have all their digits, no exponent and no trailing zeros: 1.0, Decimal("1.00") and "1.0" are "1". True and
+    False are "1" and "0", because one number among them makes their column one of numbers. A date and its midnight are
+    one text, fractions of a second lose trailing zeros, and a timestamp from a column with a time zone is in UTC. Other
+    text is unchanged, so "007" is not "7". Declared levels are converted by the same function.
     """
-    pandas = sys.modules.get("pandas")  # slow to import; whoever holds a cell of its own has imported it
+    pandas = sys.modules.get("pandas")  # slow to import; a cell of pandas exists only if it is imported
     if cell is None or (pandas is not None and (cell is pandas.NaT or cell is pandas.NA)):
         return ""
     if isinstance(cell, float | np.floating):
@@ -74,10 +72,10 @@ def _string_text(cell: str) -> str:
 
 
 def cell_number(cell: object) -> float:
-    """The number that a cell of text (or a Decimal) holds, NaN where it holds none.
+    """Return the number in a cell of text (or a Decimal); NaN for none.
 
-    Numbers are as CSV files have them, "-1.5e3" or ".5", blanks around them or not; True and False are 1 and 0, as in
-    a column of them. Other spellings that programming languages know, such as "1_000", "0x1f" or "nan", are none.
+    Numbers are as in CSV files, "-1.5e3" or ".5", with or without blanks around them; True and False are 1 and 0. Other
+    spellings of programming languages, such as "1_000", "0x1f" or "nan", are no numbers.
     """
     if isinstance(cell, str):
         text = cell.strip(" \t")
@@ -87,33 +85,25 @@ def cell_number(cell: object) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """A column of N cells as text; a table repeats most of its cells, so each distinct one is kept once.
+    """A column of N cells as text: (D,) distinct texts, and (N,) positions of the cells' texts among them.
 
-    The order of ``distinct`` says where cells were met first. Nothing may depend on it.
-
-    Attributes:
-        distinct: (D,) texts, all different; of a column as it is read, each is in some cell.
-        positions: (N,) which of them each cell holds.
+    Nothing may depend on the order of ``distinct``. In a column as it is read, each of them is in some cell.
     """
 
     distinct: list[str]
     positions: NDArray[np.int64]
 
     def mapped(self, values: Iterable[int]) -> NDArray[np.int64]:
-        """(N,) for each cell the number that ``values`` (D,) gives its text."""
+        """Return (N,) the number of each cell, given those of the texts, ``values`` (D,)."""
         return np.fromiter(values, dtype=np.int64, count=len(self.distinct))[self.positions]
 
     def taken(self, rows: NDArray[np.int64]) -> "Texts":
-        """The cells of these rows."""
+        """Return the cells of these rows."""
         return Texts(self.distinct, self.positions[rows])
 
 
 def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
-    """A column as text, by `cell_text`.
-
-    Raises:
-        BadInput: its type holds no text, numbers or dates (lists, say): the type of the file's schema, not of a cell.
-    """
+    """Return a column as text, by `cell_text`; refuse a schema type that holds no text, numbers or dates."""
     column = _plain(column)
     if not (_holds_numbers(column.type) or pa.types.is_temporal(column.type)) or pa.types.is_duration(column.type):
         raise BadInput(f"column {name!r} holds {column.type}, not text, numbers or dates; convert it")
@@ -125,13 +115,9 @@ def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
 
 
 def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
-    """A column as float64; NaN where a cell is missing, no number, or infinite.
+    """Return a column as float64, NaN for a cell that is missing, no number, or infinite; refuse dates and lists.
 
-    Columns of numbers are converted each by itself to the nearest float64, which is what `cell_number` makes of their
-    text, so the column's type changes nothing.
-
-    Raises:
-        BadInput: its type holds no numbers (dates, lists): the type of the file's schema, not of a cell.
+    A number becomes the nearest float64, as `cell_number` makes of its text, so the column's type changes nothing.
     """
     column = _plain(column)
     if not _holds_numbers(column.type):
@@ -150,11 +136,7 @@ def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
 
 
 def raw_cells(column: pa.ChunkedArray, name: str) -> pa.LargeBinaryArray:
-    """A column of text (as UTF-8) or bytes as it is, (N,); null where a cell is missing.
-
-    Raises:
-        BadInput: its type holds something else: the type of the file's schema, not of a cell.
-    """
+    """Return a column of text (as UTF-8) or bytes, (N,), null for a missing cell; refuse any other type of column."""
     column = _plain(column)
     if pa.types.is_null(column.type):
         column = column.cast(pa.large_binary())
@@ -164,19 +146,19 @@ def raw_cells(column: pa.ChunkedArray, name: str) -> pa.LargeBinaryArray:
 
 
 def bytes_in(cells: pa.LargeBinaryArray) -> NDArray[np.uint8]:
-    """All bytes of cells of which none is missing, one cell after the other; nothing is copied."""
+    """Return all bytes of cells, none of them missing, one cell after the other, without a copy."""
     ends = ends_of(cells)
     return np.frombuffer(cells.buffers()[2] or b"", dtype=np.uint8)[ends[0] : ends[-1]]
 
 
 def ends_of(cells: pa.LargeBinaryArray) -> NDArray[np.int64]:
-    """(N + 1,) where in their buffer the cells begin and end."""
+    """Return the bounds (N + 1,) of the cells in their buffer."""
     ends = np.frombuffer(cells.buffers()[1], dtype=np.int64)
     return ends[cells.offset : cells.offset + len(cells) + 1]
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column without dictionaries and extensions, text as bytes: whether it is valid is asked of each cell."""
+    """Remove dictionaries and extensions; text becomes bytes, whose validity each cell decides by itself."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.cast(column.type.storage_type)
     if pa.types.is_dictionary(column.type):
@@ -193,7 +175,7 @@ def _holds_numbers(kind: pa.DataType) -> bool:
 
 
 def _distinct(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[object]]:
-    """For each row the position of its cell among the distinct ones, and these; None for a missing one."""
+    """Return each row's position among the distinct cells, and these; None for a missing one."""
     flat = column.combine_chunks()
     encoded = pc.dictionary_encode(flat, null_encoding="encode")
     cells, positions = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
@@ -206,10 +188,7 @@ def _distinct(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[object]]
 
 
 def ticks_of(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], str] | None:
-    """Dates or timestamps as (N,) whole numbers since 1970 in UTC and their unit; None for a column of anything else.
-
-    A missing cell is the least number that there is, as in NumPy.
-    """
+    """Return dates or timestamps as (N,) integers since 1970 in UTC (least: missing), and their unit; else None."""
     column = _plain(column)
     if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
         return None
@@ -225,7 +204,7 @@ def _ticks(cells: pa.Array) -> tuple[NDArray[np.int64], str]:
 
 
 def _times(cells: pa.Array) -> list[object]:
-    """Dates, times of day and timestamps as text, by NumPy, whose years have no end (those of Python end at 9999)."""
+    """Return dates, times of day and timestamps as text, by NumPy, because Python's years end at 9999."""
     kind = cells.type
     ticks, unit = _ticks(cells)
     times = ticks.view(f"M8[{unit}]")

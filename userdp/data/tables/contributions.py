@@ -1,4 +1,4 @@
-"""Who takes part, and with how many samples: contribution bounding, and splits by user."""
+"""Selection of users and of their samples: contribution bounding, and splits by user."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +11,15 @@ from userdp.randomness import stream
 def bounded_rows(
     owner: NDArray[np.int64], max_samples: int | None, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """At most ``max_samples`` rows of each owner, a uniform choice without replacement, in owner order.
+    """Choose at most ``max_samples`` rows of each owner, uniformly without replacement (stream "split").
 
-    Every row gets a pseudo-random key from (seed, owner, how many rows of this owner come before it) and an owner keeps
-    the rows with its smallest keys. *Formal guarantee*: the rows kept of one user depend on the seed, the user's number
-    and how many rows the user has, so replacing one user's rows changes nothing of any other user, for every seed: keys
-    are hashed element by element, and where two are equal the earlier row wins.
+    Every row gets a pseudo-random key from (seed, owner, number of earlier rows of this owner), and an owner keeps the
+    rows with its smallest keys. *Formal guarantee*: the choice for one user depends on the seed, the user's number and
+    the user's number of rows alone, so replacing one user's rows changes nothing for any other user, for every seed:
+    keys are hashed element by element, and of two equal ones the earlier row wins.
 
-    Args:
-        owner: (N,) user of each row, 0..U-1, or -1 for rows that are left out; every user has at least one row.
-        max_samples: the bound, or None.
-        seed: of the choice (stream "split").
-
-    Returns:
-        (row numbers sorted by owner then row, (U + 1,) offsets).
+    The users ``owner`` (N,) are 0..U-1, each with a row, or -1 for rows that are left out. Returns row numbers, sorted
+    by owner then row, and (U + 1,) offsets.
     """
     rows = np.argsort(owner, kind="stable")[np.count_nonzero(owner < 0) :]
     owners = owner[rows]
@@ -36,7 +31,7 @@ def bounded_rows(
         word = stream(seed, "split", 1).integers(2**64, dtype=np.uint64)
         own_words = hash_array(np.arange(len(sizes), dtype=np.uint64) + word)
         keys = hash_array(own_words[owners] + rank.astype(np.uint64))
-        # lexsort keeps owners together, so ``rank`` is now the rank of a row's key among its owner's.
+        # lexsort keeps owners together, so ``rank`` is now the rank of a row's key within its owner.
         rows = rows[np.sort(np.lexsort((keys, owners))[rank < max_samples])]
         sizes = np.minimum(sizes, max_samples)
     return rows, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -45,26 +40,14 @@ def bounded_rows(
 def public_order(
     labels: NDArray[np.object_], sizes: NDArray[np.int64], min_samples: int, users: int | None, seed: int
 ) -> NDArray[np.int64]:
-    """Which users take part, in which order: a seeded permutation of the sorted labels, without small users.
+    """Return the users who take part, in a seeded permutation of the sorted labels, without small users.
 
-    The rule reads who exists and who holds at least ``min_samples``, and nothing else; the guarantee assumes that both
-    are public.
+    The rule reads only which users exist and which hold at least ``min_samples``; the guarantee assumes that both are
+    public. With one user's rows replaced the set of labels is the same, and so is the result.
 
-    Sorting and permuting take labels from everybody, but only which labels there are: with one user's rows replaced
-    these are the same, and so is the result.
-
-    Args:
-        labels: (L,) distinct labels, sorted as text.
-        sizes: (L,) samples of each.
-        min_samples: users with fewer are left out.
-        users: the public size of the population: the first ``users`` are kept; None keeps all.
-        seed: of the permutation.
-
-    Returns:
-        (n,) positions in ``labels``; user i of the federation is ``labels[result[i]]``.
-
-    Raises:
-        PopulationTooSmall: fewer eligible users than ``users``, or none.
+    The (L,) distinct labels are sorted as text, with (L,) sizes. Of the eligible users the first ``users`` (the public
+    size of the population; None: all) are kept; fewer raise `PopulationTooSmall`. Returns (n,) positions: user i of
+    the federation is ``labels[result[i]]``.
     """
     order = stream(seed, "split", 0).permutation(len(labels))
     eligible = order[sizes[order] >= min_samples]
@@ -78,25 +61,22 @@ def public_order(
 
 
 def held_out_users(test_fraction: float, users: int) -> int:
-    """How many of ``users`` a share of them is: rounded, one user at least, and nobody where the share is zero."""
+    """Return the number of held-out users: the share rounded, at least one; nobody if the share is zero."""
     return max(1, round(test_fraction * users)) if test_fraction else 0
 
 
 def split(
     federation: Federation, *, test_fraction: float | None = None, test_users: int | None = None, seed: int = 0
 ) -> tuple[Federation, Federation]:
-    """Train and test federations with disjoint users: a user is wholly in one of them.
+    """Split a federation into (train, test), each in the federation's order; a user is wholly in one of them.
 
-    Which one depends on the user's number, the public number of users and the seed, not on anybody's samples.
+    The split depends on the users' numbers, the public number of users and the seed, not on anybody's samples.
 
     Args:
         federation: all users.
         test_fraction: share of users for the test, in (0, 1), rounded to at least one user; or
         test_users: their number.
         seed: of the permutation that chooses them.
-
-    Returns:
-        (train, test), each in the order of the federation.
 
     Raises:
         BadInput: both or none of the two given, or a share that leaves one side empty.

@@ -1,57 +1,60 @@
-"""Features of rows: numbers and dates within bounds, levels, codes, hashed cells, pictures; each row by itself."""
+"""Features and targets of rows; each follows from its own row's cells alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from userdp.arrays.sparse_rows import Sparse, sparse_rows
 from userdp.data.block import Features
+from userdp.data.tables.cells import Texts, bytes_in, cell_text
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.counts import Counts, listed
 from userdp.data.tables.dates import PARTS
-from userdp.data.tables.declared import Levels, checked_levels, level_codes, scaled
+from userdp.data.tables.declared import Levels, checked_levels, checked_range, level_codes, scaled
 from userdp.data.tables.derived import Derivation
-from userdp.data.tables.hashed_codes import hashed_rows
-from userdp.data.tables.images import pixels
 from userdp.data.tables.moments import Moments, days_since, part_codes
 from userdp.data.tables.reading import Rows
-from userdp.data.tables.unusable import NO_LEVEL, NO_RESULT, WRONG_LENGTH
+from userdp.data.tables.unusable import MISSING, NO_LEVEL, NO_RESULT, WRONG_LENGTH, Counts, listed
 
 
 def features_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> Features:
-    """(N, k) features of the chosen ``rows`` (N,)."""
+    """Return the (N, k) features of the chosen ``rows`` (N,)."""
     if columns.buckets is not None:
         return hashed_rows({name: table.texts[name].taken(rows) for name in columns.hashed}, columns.buckets)
     if columns.coded:
         return np.stack([_codes(table, columns, name, rows, counts) for name in columns.coded], axis=1)
     if columns.images is not None:
-        made = pixels(table.cells[columns.images], rows, columns.pixels)
-        unusable = np.isnan(made[:, 0])
+        features = pixels(table.cells[columns.images], rows, columns.pixels)
+        unusable = np.isnan(features[:, 0])
         counts.unusable[columns.images] = int(np.count_nonzero(unusable))
         if len(rows):
             counts.note_kind(columns.images, WRONG_LENGTH if unusable.all() else None)
-        return made
+        return features
     return _numbers_and_levels(table, columns, rows, counts)
 
 
 def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32]:
     features = np.zeros((len(rows), len(columns.feature_names)), dtype=np.float32)
     low = -1.0 if columns.scale == "symmetric" else 0.0
-    ranges, missing = columns.scaled_ranges, _Missing(table, columns, rows)
+    ranges, missing = columns.scaled_ranges, _Missing(table, columns, rows, counts)
     for column in [*columns.numbers_read, *columns.dated.needed]:
         counts.note_kind(column, table.kinds.get(column))
     for position, (column, bounds) in enumerate(ranges.items()):
         if column in columns.derive:
             made = columns.derive[column]
-            values, otherwise = made.values([missing.cells_for(made, name, counts) for name in made.of])
+            values, otherwise = made.values([missing.cells_for(made, name) for name in made.of])
             if made.otherwise is not None:
                 counts.imputed[column] = otherwise
             if len(rows):
                 counts.note_kind(column, NO_RESULT if np.isnan(values).all() else None)
         elif column in columns.dates:
-            values = days_since(missing.dated(column, counts), columns.dated.first(column))
+            values = days_since(missing.dated(column), columns.dated.first(column))
         else:
-            values = missing.filled(column, counts)
+            values = missing.filled(column)
         counts.unusable[column] = int(np.count_nonzero(np.isnan(values)))
         features[:, position], counts.clipped[column] = scaled(values, bounds, low, 1.0)
     position = len(ranges)
@@ -59,12 +62,12 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
         features[:, position] = missing.cells(column)
         position += 1
     for column, declared in columns.categorical.items():
-        levels = missing.coded(column, codes_of(table, column, declared, counts)[rows], counts)
+        levels = missing.coded(column, codes_of(table, column, declared, counts)[rows])
         names = columns.level_names(column)
         counts.unknown[column] = _mark(features[:, position : position + len(names)], levels)
         position += len(names)
     for column, parts in columns.date_parts.items():
-        moments = missing.dated(column, counts)
+        moments = missing.dated(column)
         counts.note_dates(column, bool((~np.isnat(table.moments[column])).any()))
         for part in parts:
             unknown = _mark(features[:, position : position + len(PARTS[part])], part_codes(moments, part))
@@ -75,7 +78,7 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
 
 
 def _mark(features: NDArray[np.float32], levels: NDArray[np.int64]) -> int:
-    """Put 1 where each row's level stands, nothing in a row with -1; how many of these there are."""
+    """Put 1 at each row's level, nothing in a row with -1; return the number of the latter."""
     known = np.flatnonzero(levels >= 0)
     features[known, levels[known]] = 1.0
     return len(levels) - len(known)
@@ -83,14 +86,15 @@ def _mark(features: NDArray[np.float32], levels: NDArray[np.int64]) -> int:
 
 @dataclass(frozen=True)
 class _Missing:
-    """Which of the chosen rows' cells are missing, and what is declared in their place."""
+    """The missing cells of the chosen rows, and their declared values."""
 
     table: Rows
     columns: Columns
     rows: NDArray[np.int64]
+    counts: Counts
 
     def cells(self, column: str) -> NDArray[np.bool_]:
-        """(N,): those that are; a cell of numbers also where it holds no finite one."""
+        """Return the mask (N,) of missing cells; a cell of numbers without a finite one is missing too."""
         if column in self.table.texts:
             texts = self.table.texts[column].taken(self.rows)
             return texts.mapped(text == "" for text in texts.distinct).astype(bool)
@@ -98,51 +102,42 @@ class _Missing:
             return np.isnat(self.table.moments[column][self.rows])
         return np.isnan(self.table.numbers[column][self.rows])
 
-    def filled(self, column: str, counts: Counts) -> NDArray[np.float64]:
-        """(N,) numbers, those that are missing replaced where a value is declared."""
-        values, instead = self.table.numbers[column][self.rows], self.columns.missing_number(column)
-        if instead is None:
-            return values
-        missing = np.isnan(values)
-        counts.imputed[column] = int(np.count_nonzero(missing))
-        return np.where(missing, instead, values)
-
-    def dated(self, column: str, counts: Counts) -> Moments:
-        """(N,) dates, those that are missing replaced where one is declared."""
-        moments, instead = self.table.moments[column][self.rows], self.columns.missing_moment(column)
-        if instead is None:
-            return moments
-        missing = np.isnat(moments)
-        counts.imputed[column] = int(np.count_nonzero(missing))
-        return np.where(missing, instead, moments)
-
-    def cells_for(self, made: Derivation, column: str, counts: Counts) -> NDArray[np.float64]:
-        """(N,) numbers of which a derived column is made."""
-        if made.of_dates:
-            return days_since(self.dated(column, counts), np.datetime64(0, "us"))
-        return self.filled(column, counts)
-
-    def coded(self, column: str, codes: NDArray[np.int64], counts: Counts) -> NDArray[np.int64]:
-        """(N,) codes, those of missing cells replaced where one is declared."""
-        instead = self.columns.missing_code(column)
-        if instead is None:
-            return codes
+    def _marked(self, column: str) -> NDArray[np.bool_]:
         missing = self.cells(column)
-        counts.imputed[column] = int(np.count_nonzero(missing))
-        return np.where(missing, instead, codes)
+        self.counts.imputed[column] = int(np.count_nonzero(missing))
+        return missing
+
+    def filled(self, column: str) -> NDArray[np.float64]:
+        """Return (N,) numbers, with the declared value for missing ones."""
+        values, instead = self.table.numbers[column][self.rows], self.columns.missing_number(column)
+        return values if instead is None else np.where(self._marked(column), instead, values)
+
+    def dated(self, column: str) -> Moments:
+        """Return (N,) dates, with the declared one for missing ones."""
+        moments, instead = self.table.moments[column][self.rows], self.columns.missing_moment(column)
+        return moments if instead is None else np.where(self._marked(column), instead, moments)
+
+    def coded(self, column: str, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (N,) codes, with the declared one for missing cells."""
+        instead = self.columns.missing_code(column)
+        return codes if instead is None else np.where(self._marked(column), instead, codes)
+
+    def cells_for(self, made: Derivation, column: str) -> NDArray[np.float64]:
+        """Return (N,) numbers of a column that a derived one is made of."""
+        return days_since(self.dated(column), np.datetime64(0, "us")) if made.of_dates else self.filled(column)
 
 
 def _codes(table: Rows, columns: Columns, column: str, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
-    """(N,) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""
+    """Return (N,) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""
     every = codes_of(table, column, columns.coded[column], counts)
     counts.note_kind(column, table.kinds.get(column, None if (every >= 0).any() else NO_LEVEL))
-    codes = _Missing(table, columns, rows).coded(column, every[rows], counts).astype(np.int32)
+    codes = _Missing(table, columns, rows, counts).coded(column, every[rows]).astype(np.int32)
     counts.unusable[column] = int(np.count_nonzero(codes < 0))
     return codes
 
 
 def codes_of(table: Rows, column: str, levels: Levels, counts: Counts) -> NDArray[np.int64]:
-    """Of every cell of a column its position among the declared levels, -1 where it is none of them."""
+    """Return the position of every cell of a column among the declared levels; -1 for any other cell."""
     if isinstance(levels, int):
         values = table.numbers[column]
         known = (values == np.floor(values)) & (values >= 0) & (values < levels)
@@ -151,3 +146,90 @@ def codes_of(table: Rows, column: str, levels: Levels, counts: Counts) -> NDArra
         codes, declared = level_codes(table.texts[column], checked_levels(column, levels)), listed(levels)
     counts.note_levels(column, declared, codes >= 0)
     return codes
+
+
+def pixels(cells: pa.LargeBinaryArray, rows: NDArray[np.int64], length: int) -> NDArray[np.float32]:
+    """Return the pictures of the chosen rows (N,), bytes divided by 255: (N, length) in [0, 1].
+
+    *Formal guarantee*: a row of the result depends on its own cell alone, to the last bit; IEEE 754 rounds quotients
+    exactly. A cell that is missing or not ``length`` bytes long gives a row of NaN, which problems set aside.
+    """
+    chosen = cells.take(pa.array(rows))
+    whole = pc.fill_null(pc.equal(pc.binary_length(chosen), length), False)
+    features = np.full((len(rows), length), np.nan, dtype=np.float32)
+    features[whole.to_numpy(zero_copy_only=False)] = bytes_in(chosen.filter(whole)).reshape(-1, length)
+    features /= np.float32(255)
+    return features
+
+
+def bucket(column: str, cell: str, buckets: int) -> int:
+    """Return the bucket of a cell, in 0..buckets - 1: blake2b of the cell, keyed by that of the column's name.
+
+    Buckets are public: they follow from the column's name and the cell alone, on every machine and in every release, so
+    that no vocabulary has to be declared or taken from the data. With b buckets, two given cells share one with chance
+    1/b (Weinberger, Dasgupta, Langford, Smola, Attenberg 2009).
+    """
+    key = blake2b(column.encode(), digest_size=16).digest()
+    return int.from_bytes(blake2b(cell.encode(), digest_size=8, key=key).digest()) % buckets
+
+
+def hashed_rows(table: Mapping[str, Texts], buckets: int) -> Sparse:
+    """Hash k columns of text with N cells each to (N, buckets) float32 rows of l2 norm 1 (never above).
+
+    If the cells of a row lie in k buckets, each has the value 1/sqrt(k). A bucket that several cells share counts once
+    for each, and the row is scaled to norm 1 as well.
+
+    *Formal guarantee*: a row depends on its own cells alone, to the last bit: counts are whole numbers, and IEEE 754
+    rounds roots and quotients exactly at every position of an array.
+    """
+    columns = [texts.mapped(bucket(name, cell, buckets) for cell in texts.distinct) for name, texts in table.items()]
+    cells = np.sort(np.stack(columns, axis=1), axis=1)
+    first = np.diff(cells, axis=1, prepend=-1) > 0
+    starts = np.flatnonzero(first)
+    counts = np.diff(starts, append=first.size).astype(np.float64)
+    ends = np.concatenate([[0], np.cumsum(first.sum(axis=1))])
+    lengths = np.sqrt(np.add.reduceat(counts**2, ends[:-1]))
+    return sparse_rows(_rounded_down(counts / np.repeat(lengths, np.diff(ends))), cells.ravel()[starts], ends, buckets)
+
+
+def _rounded_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Round to float32 towards zero, so that no row is longer than declared."""
+    near = values.astype(np.float32)
+    return np.where(near > values, np.nextafter(near, np.float32(0)), near)
+
+
+def targets_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32] | None:
+    """Return the targets of the chosen ``rows`` (N,), NaN where a loss could not use one; None without a target."""
+    column = columns.target
+    if column is None:
+        return None
+    kind = table.kinds.get(column)
+    if columns.target_levels is not None:
+        codes = level_codes(table.texts[column], checked_levels("target_levels", columns.target_levels))
+        counts.note_levels(column, listed(columns.target_levels), codes >= 0)
+        kind = None if (codes >= 0).any() else NO_LEVEL
+        targets = np.where(codes < 0, np.nan, codes).astype(np.float32)[rows]
+        counts.unknown[column] = int(np.count_nonzero(np.isnan(targets)))
+    elif columns.positive is not None:
+        targets = _binary_targets(table.texts[column], column, columns.positive, counts)[rows]
+    elif columns.target_range is not None:
+        bounds = checked_range("target_range", columns.target_range)
+        targets, counts.clipped[column] = scaled(table.numbers[column][rows], bounds, -1.0, 1.0)
+    else:
+        values = table.numbers[column][rows]
+        targets = np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan).astype(np.float32)
+    if column in table.texts and not any(table.texts[column].distinct):
+        kind = MISSING
+    counts.note_kind(column, kind)
+    counts.unusable[column] = int(np.count_nonzero(np.isnan(targets)))
+    return targets
+
+
+def _binary_targets(texts: Texts, column: str, positive: object, counts: Counts) -> NDArray[np.float32]:
+    """Return, for all rows, 1 for ``positive``, NaN for a missing cell, 0 for any other."""
+    wanted = cell_text(positive)
+    counts.note(
+        f"positive = {positive!r} is in no cell of the target {column!r}: check its spelling", wanted in texts.distinct
+    )
+    meanings = np.array([np.nan if text == "" else text == wanted for text in texts.distinct], dtype=np.float32)
+    return meanings[texts.positions]

@@ -1,4 +1,4 @@
-"""A pandas DataFrame as a Parquet file, whose cells are then read one by one as those of any other table."""
+"""A pandas DataFrame as a Parquet file, which is then read like any other table, cell by cell."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ from userdp.errors import BadInput
 def write_frame(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> None:
     """Write the columns ``names`` of a frame to a Parquet file.
 
-    *Formal guarantee*: what a cell becomes depends on that cell and on its column's dtype, and no cell makes writing
-    fail. A column of dtype object or category holds values of any types, of which Arrow would choose one for all; its
-    cells are written as text, each by itself: text as it is, other values by `cell_text`. Of which dtype a column is
-    counts as public, like the types of a Parquet file.
+    *Formal guarantee*: a cell's result depends on that cell and on its column's dtype, and no cell makes writing fail.
+    A column of dtype object or category holds values of any types, and Arrow would choose one type for all; its cells
+    are written as text, each by itself: text unchanged, other values by `cell_text`. A column's dtype counts as public,
+    like the types of a Parquet file.
 
     Raises:
-        BadInput: no rows, a column that is missing or there twice, or one of a dtype that Parquet has no type for.
+        BadInput: no rows, a column that is missing or occurs twice, or a dtype without a type in Parquet.
     """
     require_columns("the DataFrame", names, frame.columns)
     if not len(frame):
@@ -42,9 +42,9 @@ def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
 
 
 def _text(cell: object) -> bytes | None:
-    """A cell as text, in bytes, which need not be valid; None where it is missing.
+    """Return a cell as text, in bytes, which need not be valid UTF-8; None if it is missing.
 
-    Text and bytes stay as they are: what reads them makes of "1.0" what it makes of it in a file.
+    Text and bytes are unchanged: the reader treats "1.0" as it does in a file.
     """
     if isinstance(cell, bytes):
         return cell
@@ -52,6 +52,6 @@ def _text(cell: object) -> bytes | None:
         return str.encode(cell, "utf-8", "backslashreplace") or None
     try:
         text = cell_text(cell)
-    except Exception:  # whatever a cell's own code raises: it has no text, and must not stop the others
+    except Exception:  # the cell's own code may raise anything: it has no text, and must not stop the others
         return None
     return text.encode("utf-8", "backslashreplace") or None

@@ -1,12 +1,10 @@
-"""Cells of dates and times: each is read by itself, as a moment in UTC, whatever the other cells of its column hold.
+"""Cells of dates and times: each is read by itself, as a moment in UTC.
 
-Libraries find out how a column is written by looking at its first cells; here one person's cell would then say what
-everybody else's mean. So nothing is guessed: ISO 8601 is read, and beside it one form where it is declared. 03/04/2021
-is read by nobody who was not told whether March or April is meant.
+Only ISO 8601 and one declared form are read: with a format inferred from a column's first cells, as libraries do, one
+person's cell would decide the meaning of everybody else's.
 """
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -16,16 +14,16 @@ from numpy.typing import NDArray
 from userdp.data.tables.cells import cell_text, texts_of, ticks_of
 
 Moments = NDArray[np.datetime64]
-"""Microseconds since the first second of 1970 in UTC, as ``datetime64[us]``; NaT where there is no date."""
+"""Microseconds since 1970 in UTC, as ``datetime64[us]``; NaT for no date."""
 MICROSECONDS_A_DAY = 86_400_000_000
 _NONE = int(np.iinfo(np.int64).min)  # NumPy's NaT
 _EPOCH = datetime(1970, 1, 1)
 _DAY_OF_EPOCH = date(1970, 1, 1).toordinal()
 _FIRST = (1 - _DAY_OF_EPOCH) * MICROSECONDS_A_DAY
 _LAST = (date.max.toordinal() + 1 - _DAY_OF_EPOCH) * MICROSECONDS_A_DAY - 1
-"""Of the years 1 to 9999; within them nothing overflows."""
+"""The last moment of the years 1 to 9999; within them nothing overflows."""
 _LONGEST = 100
-"""Characters; a longer text is no date, so that no cell takes long to read."""
+"""The most characters of a date, so that no cell takes long to read."""
 
 _DAY = (
     r"([0-9]{4})(?:([-/.])([0-9]{1,2})\2([0-9]{1,2})"  # 2021-04-03, 2021/4/3
@@ -37,29 +35,26 @@ _ZONE = r" ?(?:(Z)|([+-])([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2}))?)?)"
 _ISO = re.compile(rf"{_DAY}(?:[T ]{_CLOCK}(?:{_ZONE})?)?")
 
 _DIRECTIVES = frozenset("YymdjbBaAHIMSfpzGVuUWw%")
-"""Those of `datetime.strptime` that mean the same on every machine. %Z does not: names of zones are those it knows."""
+"""Directives of `datetime.strptime` that mean the same on every machine; %Z does not, as it knows local zone names."""
 _OF_A_YEAR = frozenset("YyG")
 _TRIED = [datetime(2003, 2, 1, 4, 5, 6), datetime(2020, 10, 20, 20, 10, 30), datetime(2011, 12, 10, 11, 12, 10)]
-"""Moments whose days, months and years cannot be taken for each other unnoticed, and which end in zeros."""
+"""Moments for testing a form: their days, months and years cannot be swapped unnoticed, and some end in zeros."""
 
 
 def moment(text: str, form: str | None = None) -> int:
-    """Microseconds since 1970 in UTC of one cell's text; the number of NaT where it is no date.
+    """Return microseconds since 1970 in UTC of one cell's text; the number of NaT for no date.
 
-    A text with an offset is converted to UTC, one without is UTC. What ISO 8601 says is a day, a month or a year is the
-    midnight at which it begins. Digits after the microseconds are cut off.
-
-    Args:
-        text: of a cell.
-        form: how dates are written that are not in ISO 8601, for `datetime.strptime`.
+    A text with an offset is converted to UTC; one without is UTC. A day, a month or a year in ISO 8601 is the midnight
+    at which it begins. Digits after the microseconds are cut off. ``form``, for `datetime.strptime`, is the format of
+    dates that are not in ISO 8601.
     """
     text = text.strip(" \t")
     if not text or len(text) > _LONGEST:
         return _NONE
-    found = _iso_moment(text)
-    if found is None and form is not None:
-        found = _formed_moment(text, form)
-    return found if found is not None and _FIRST <= found <= _LAST else _NONE
+    ticks = _iso_moment(text)
+    if ticks is None and form is not None:
+        ticks = _formed_moment(text, form)
+    return ticks if ticks is not None and _FIRST <= ticks <= _LAST else _NONE
 
 
 def _iso_moment(text: str) -> int | None:
@@ -72,7 +67,7 @@ def _iso_moment(text: str) -> int | None:
         _, sign, away_hours, away_minutes, away_seconds,
     ) = match.groups()  # fmt: skip
     if hour is not None and not (day or short_day):
-        return None  # a time of which day?
+        return None  # a time without a day
     try:
         whole = date(int(year), int(month or short_month or month_alone or 1), int(day or short_day or 1))
     except ValueError:
@@ -99,59 +94,47 @@ def _formed_moment(text: str, form: str) -> int | None:
     return (made.replace(tzinfo=None) - _EPOCH - away) // timedelta(microseconds=1)
 
 
-def faults_of(form: str) -> Iterator[str]:
-    """What keeps a form from being declared; nothing for one that can be.
+def fault_of(form: str) -> str | None:
+    """Return why a form cannot be declared; None for a reliable one.
 
-    Cells are read as ISO 8601 first, and their text is that of `userdp.data.tables.cells.cell_text`: a form that one of
-    the two takes for something else cannot be relied on.
+    Cells are normalised by `userdp.data.tables.cells.cell_text` and read as ISO 8601 first: a form that one of the two
+    interprets otherwise is unreliable.
     """
     directives = re.findall(r"%(.?)", form, re.DOTALL)
-    for unknown in [one for one in directives if one not in _DIRECTIVES]:
-        yield (
-            "names of time zones differ between machines; %z reads offsets"
-            if unknown == "Z"
-            else (f"there is no %{unknown}" if unknown else "it ends with a lone %")
-        )
-        return
+    unknown = next((one for one in directives if one not in _DIRECTIVES), None)
+    if unknown == "Z":
+        return "names of time zones differ between machines; %z reads offsets"
+    if unknown is not None:
+        return f"there is no %{unknown}" if unknown else "it ends with a lone %"
     if not _OF_A_YEAR & set(directives):
-        yield "it has no year, which %Y is"
-        return
+        return "it has no year, which %Y is"
     for tried in _TRIED:
         text = tried.replace(tzinfo=UTC).strftime(form)
         try:
             wanted = _formed_moment(text, form)
-        except re.error:  # a directive that is there twice
+        except re.error:  # a directive occurs twice
             wanted = None
         if wanted is None:
-            yield "no date can be read by it"
-            return
+            return "no date can be read by it"
         if moment(cell_text(text), form) != wanted:
-            yield "dates so written could be taken for others, or for numbers"
-            return
+            return "dates in this format could be taken for others, or for numbers"
+    return None
 
 
 def moments_of(column: pa.ChunkedArray, name: str, form: str | None = None) -> Moments:
-    """A column of N cells as moments (N,).
+    """Return a column of N cells, called ``name`` in errors, as moments (N,); see `moment` for ``form``.
 
-    *Formal guarantee*: what a cell becomes depends on that cell and the declared form alone, and is the same for a
-    date as such and for its text; no cell makes reading fail.
-
-    Args:
-        column: as it stands in a file.
-        name: of the column, for sentences.
-        form: see `moment`.
-
-    Raises:
-        BadInput: the column's type holds no text, numbers or dates: the type of the file's schema, not of a cell.
+    *Formal guarantee*: a cell's moment depends on that cell and the declared form alone, and is the same for a date as
+    such and for its text; no cell makes reading fail.
     """
-    if (found := ticks_of(column)) is not None:
-        return _of_ticks(*found)
+    if (ticks := ticks_of(column)) is not None:
+        return _of_ticks(*ticks)
     texts = texts_of(column, name)
     return texts.mapped(moment(text, form) for text in texts.distinct).view("M8[us]")
 
 
 def _of_ticks(ticks: NDArray[np.int64], unit: str) -> Moments:
-    """Of whole numbers of a unit since 1970; beyond the years 1 to 9999 there is no date, as in a text."""
+    """Convert whole numbers of a unit since 1970; there is no date beyond the years 1 to 9999, as in a text."""
     if unit == "ns":
         missing, unit = ticks == _NONE, "us"
         ticks = np.where(missing, _NONE, ticks // 1000)
@@ -161,12 +144,12 @@ def _of_ticks(ticks: NDArray[np.int64], unit: str) -> Moments:
 
 
 def days_since(moments: Moments, first: np.datetime64) -> NDArray[np.float64]:
-    """(N,) days from ``first`` on, times as fractions of a day; NaN where there is no date. Each by itself."""
+    """Return (N,) days since ``first``, times as fractions of a day; NaN for no date. Each by itself."""
     return np.where(np.isnat(moments), np.nan, (moments - first).astype(np.int64) / MICROSECONDS_A_DAY)
 
 
 def part_codes(moments: Moments, part: str) -> NDArray[np.int64]:
-    """(N,) positions among the levels of a part: month, quarter, weekday (from Monday) or hour; -1 without a date."""
+    """Return (N,) positions among the levels of a month, quarter, weekday (from Monday) or hour; -1 for no date."""
     ticks = moments.astype(np.int64)
     if part == "hour":
         codes = ticks // (MICROSECONDS_A_DAY // 24) % 24

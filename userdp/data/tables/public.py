@@ -1,4 +1,4 @@
-"""Public data sets with real users, fetched once into a cache (or put there) and checked against their checksums."""
+"""Public data sets with real users, fetched once into a cache (or saved there) and checked against their checksums."""
 
 import hashlib
 import http.client
@@ -20,25 +20,20 @@ _FEATURES = frozenset({"features", "categorical", "dates", "date_parts", "codes"
 
 
 def load_public(name: str, cache: str | Path | None = None, **options: Any) -> Table:
-    """Read a public data set with its own columns; ``options`` of `read_table` take precedence.
-
-    See `public_columns` for what replaces what.
+    """Read a public data set with its own columns; ``options`` of `read_table` replace them as in `public_columns`.
 
     Raises:
-        BadInput: unknown name, a file that cannot be had, or what `read_table` refuses.
-        PopulationTooSmall: see `read_table`.
+        BadInput: unknown name, a file that cannot be fetched; see also `read_table`.
     """
     return read_table(public_file(name, cache), **public_columns(name, options))
 
 
 def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `read_table` for a public data set: ``given``, and the set's own columns beside them.
+    """Return arguments of `read_table` for a public data set: ``given``, and the set's own columns.
 
-    Naming any of features, categorical, dates, date_parts, codes, sequence or images replaces the data set's features,
-    naming ``target`` its target. A sequence that names neither predict nor text keeps what it does not name.
-
-    Raises:
-        BadInput: unknown name.
+    Any of features, categorical, dates, date_parts, codes, sequence or images replaces the data set's features, and
+    ``target`` its target. A sequence with neither predict nor text replaces only the keys that it sets. An unknown name
+    raises `BadInput`.
     """
     replaced: set[str] = set()
     if given.keys() & _FEATURES:
@@ -54,11 +49,7 @@ def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_dataset(name: str) -> PublicDataset:
-    """The registry's entry.
-
-    Raises:
-        BadInput: unknown name.
-    """
+    """Return the registry's entry; raise `BadInput` for an unknown name."""
     if name not in PUBLIC_DATASETS:
         hint = did_you_mean(name, PUBLIC_DATASETS) or f"; there are {', '.join(PUBLIC_DATASETS)}"
         raise BadInput(f"there is no public data set {name!r}{hint}")
@@ -66,14 +57,12 @@ def public_dataset(name: str) -> PublicDataset:
 
 
 def public_file(name: str, cache: str | Path | None = None) -> Path:
-    """The checked file of a public data set, downloaded when the cache does not hold it.
+    """Return the checked file of a public data set, downloaded if it is not in the ``cache`` folder.
 
-    Args:
-        name: a key of `PUBLIC_DATASETS`.
-        cache: folder; by default the environment variable USERDP_DATA, else ~/.cache/userdp.
+    The default folder is the environment variable USERDP_DATA, or else ~/.cache/userdp.
 
     Raises:
-        BadInput: unknown name, no file and no network, or a checksum that differs.
+        BadInput: unknown name, no file and no network, or another checksum.
     """
     entry = public_dataset(name)
     folder = Path(cache or os.environ.get("USERDP_DATA") or Path.home() / ".cache" / "userdp")
@@ -86,10 +75,10 @@ def public_file(name: str, cache: str | Path | None = None) -> Path:
 
 
 def _download(entry: PublicDataset, path: Path) -> None:
-    """Fetch the file; it appears under its name only when complete and checked."""
+    """Fetch the file; it gets its name only when complete and checked."""
     if entry.address is None:
         raise BadInput(
-            f"the public data set {entry.name} is not in the cache, and no address has it: put it there as {path} "
+            f"the public data set {entry.name} is not in the cache, and has no address: make it and save it as {path} "
             f"({entry.made_from}; SHA-256 {entry.sha256})"
         )
     if not entry.address.startswith("https://"):
@@ -117,12 +106,8 @@ def _download(entry: PublicDataset, path: Path) -> None:
 def _check(entry: PublicDataset, content: bytes, what: str) -> None:
     found = hashlib.sha256(content).hexdigest()
     if found != entry.sha256:
-        remedy = (
-            "delete it, and read a file of your own making as data.kind = 'table'"
-            if entry.address is None
-            else f"delete it, fetch {entry.address} again and save it as {entry.file}"
-        )
-        raise BadInput(
-            f"{what} has the SHA-256 checksum {found} instead of {entry.sha256}: it is damaged or another version; "
-            f"{remedy}"
-        )
+        fault = f"{what} has the SHA-256 checksum {found} instead of {entry.sha256}: it is damaged or another version"
+        remedy = f"fetch {entry.address} again and save it as {entry.file}"
+        if entry.address is None:
+            remedy = "read a file of your own making as data.kind = 'table'"
+        raise BadInput(f"{fault}; delete it, and {remedy}")

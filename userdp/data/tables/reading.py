@@ -1,7 +1,4 @@
-"""Declared columns read from a file, each cell by itself.
-
-No message holds a value of the data, only counts, column names and row numbers.
-"""
+"""Declared columns read from a file, each cell by itself; messages hold counts, names and row numbers, no cell."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,23 +19,21 @@ from userdp.data.tables.unusable import kind_of_cells
 from userdp.errors import BadInput, MissingColumn
 
 _BUFFER_BYTES = 1 << 16
-"""Of each column, read at once."""
+"""Bytes of each column read at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Declared columns of a file with N rows.
+    """Declared columns of a file with ``count`` = N rows.
 
     Attributes:
-        count: N.
-        texts: those compared as text.
-        numbers: the others, each (N,) float64, NaN where a cell holds no finite number.
-        lengths: of a sequence's columns whose cells hold lists, (N,) items of each cell. What ``texts`` or ``numbers``
-            hold of them are the items of all cells, one cell after the other.
-        cells: those of which every byte counts, each (N,) as bytes.
-        kinds: those of ``numbers`` without a number in any cell, and of ``moments`` without a date: what kind of thing
-            the cells are.
-        moments: those of dates, each (N,), NaT where a cell is missing or no date.
+        texts: columns compared as text.
+        numbers: columns of numbers, each (N,) float64, NaN for a cell without a finite number.
+        lengths: items of each cell (N,), for a sequence's columns of lists; ``texts`` and ``numbers`` hold the items of
+            all their cells, one cell after the other.
+        cells: columns whose bytes are read unchanged, each (N,).
+        kinds: the kind of the cells in each column of ``numbers`` without a number, or of ``moments`` without a date.
+        moments: columns of dates, each (N,), NaT for a cell that is missing or no date.
     """
 
     count: int
@@ -51,11 +46,11 @@ class Rows:
 
 
 def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
-    """The declared columns ``names`` of a CSV or Parquet file, all of it.
+    """Read the declared columns ``names`` of a whole CSV or Parquet file.
 
-    *Formal guarantee*: what a row becomes depends on its own cells, the declarations and the file's list of columns; no
-    cell makes reading fail. Of a CSV file, cells are what stands between its delimiters: a cell with a delimiter or a
-    line break must be quoted, and quotes within quotes doubled, as programs that write CSV do.
+    *Formal guarantee*: a row's result depends on its own cells, the declarations and the file's list of columns; no
+    cell makes reading fail. The cells of a CSV file stand between its delimiters: a cell with a delimiter or a line
+    break must be quoted, and quotes within quotes doubled, as programs that write CSV do.
 
     Raises:
         BadInput: file missing, unreadable or larger than memory, suffix unknown, column missing or of a type that
@@ -65,11 +60,7 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
 
 
 def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
-    """The same columns as they stand in the file: text of a CSV file, of a Parquet file what its schema says.
-
-    Raises:
-        BadInput: see `read_columns`.
-    """
+    """Read columns unconverted, a CSV file as text, a Parquet file by its schema; raise as `read_columns` does."""
     import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
 
     if not path.is_file():
@@ -81,24 +72,20 @@ def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
         table = readers[path.suffix.lower()](path, names)
     except MemoryError:
         raise BadInput(
-            f"the data file {path} does not fit into memory: lower data.memory, by which a Parquet file is read in "
-            "batches, or convert it to one"
+            f"the data file {path} does not fit into memory: lower data.memory, so that a Parquet file is read in "
+            "batches, or convert it to Parquet"
         ) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, pa.ArrowException, OSError):
-        kind = path.suffix[1:].lower()
-        raise BadInput(_unreadable(path, kind)) from None
-    if table.num_rows == 0:
+        raise BadInput(_unreadable(path, path.suffix[1:].lower())) from None
+    if not table.num_rows:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
     return table
 
 
 def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) -> Iterator[Rows]:
-    """The same of a Parquet file whose cells are no lists, at most ``count`` rows at a time.
+    """Yield columns of a Parquet file without lists, at most ``count`` rows at a time; raise as `read_columns` does.
 
-    Pages are read as they are needed: a row group may be larger than memory.
-
-    Raises:
-        BadInput: see `read_columns`.
+    Pages are read on demand, because a row group may be larger than memory.
     """
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
@@ -114,7 +101,7 @@ def _unreadable(path: Path, kind: str) -> str:
 
 
 def _rows_of(table: pa.Table, columns: Columns) -> Rows:
-    """Cells as text, numbers, dates or bytes, as ``columns`` declares them; of those columns that the table has."""
+    """Convert cells to text, numbers, dates or bytes, as declared in ``columns``."""
     names = table.column_names
     channels = {} if columns.sequence is None else columns.sequence.channels
     lists = {name for name in channels if name in names and name not in columns.raw and _holds_lists(table[name].type)}
@@ -137,11 +124,11 @@ def _holds_lists(kind: pa.DataType) -> bool:
 
 
 def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
-    """Every cell as text.
+    """Read every cell as text.
 
-    Nothing is asked of the rows as a whole. A row that is too short lacks its last cells, one that is too long has
-    cells of no column: without ``index_col`` the FIRST row would decide which column is which. Bytes that are no UTF-8
-    are spelled out, in their cell. Where the header ends without a carriage return, one in a cell ends no row.
+    A row that is too short lacks its last cells, and surplus cells of a longer one are ignored; without ``index_col``
+    the FIRST row would decide which column is which. Bytes that are no UTF-8 are spelled out in their cell. If the
+    header ends without a carriage return, one in a cell ends no row.
     """
     import pandas as pd  # noqa: PLC0415 -- as above
 
@@ -155,29 +142,24 @@ def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
 
 
 def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
-    """Columns of the types that the file's schema says; pandas would round large numbers where any cell is missing."""
+    """Read columns with the schema's types; pandas would round large numbers if any cell were missing."""
     with pq.ParquetFile(path) as file:
         require_columns(f"the data file {path}", names, file.schema_arrow.names)
         return file.read(columns=list(names))
 
 
 def require_columns(where: str, names: Sequence[str], present: Iterable[object]) -> None:
-    """Refuse a table, called ``where`` in the sentence, unless each of ``names`` is one of its columns ``present``.
-
-    Raises:
-        MissingColumn: a column is missing.
-        BadInput: a column is there twice.
-    """
-    found = [str(name) for name in present]
+    """Refuse a table, called ``where``, whose columns ``present`` lack one of ``names`` or hold it twice."""
+    columns = [str(name) for name in present]
     for name in names:
-        if name not in found:
-            hint = did_you_mean(name, found) or f"; it has {', '.join(found[:12])}"
+        if name not in columns:
+            hint = did_you_mean(name, columns) or f"; it has {', '.join(columns[:12])}"
             raise MissingColumn(f"{where} has no column {name!r}{hint}")
-        if found.count(name) > 1:
+        if columns.count(name) > 1:
             raise BadInput(f"{where} has column {name!r} more than once; rename the others")
 
 
 def first_row(bad: NDArray[np.bool_]) -> str:
-    """'3 cells (the first in row 17)', rows counted from 1 after the header."""
+    """Return '3 cells (the first in row 17)', rows counted from 1 after the header."""
     count = int(bad.sum())
     return f"{count} cell{'s' if count > 1 else ''} (the first in row {int(np.argmax(bad)) + 1})"

@@ -21,7 +21,6 @@ from userdp.data.tables.derived import Derivation
 from userdp.data.tables.public import public_columns, public_file
 from userdp.data.tables.public_sets import PUBLIC_DATASETS, PublicDataset
 from userdp.data.tables.sequences import SequenceColumns
-from userdp.data.tables.shapes import shape_of
 from userdp.data.tables.streamed import MEMORY_MIB
 from userdp.data.tables.tabular import Table, table_of
 from userdp.errors import BadInput, PopulationTooSmall
@@ -33,185 +32,145 @@ _TEST_FRACTION = 0.2
 class TableColumns(DataSettings):
     """Declarations that tables and public data sets share; ranges and levels must be public knowledge."""
 
-    features: list[str] | None = Field(
-        None,
-        description="Numeric feature columns; each needs a range. 'pixel_[0-63]' names a run of 64 columns, here and "
-        "in ranges, impute and missing_indicators.",
-    )
-    ranges: dict[str, list[float]] | None = Field(
-        None, description="Column = [low, high]: cells are clipped into it and scaled."
-    )
-    categorical: dict[str, list[Any]] | None = Field(
-        None, description="Column = [levels]: one feature of 0 and 1 for each level; other cells become all zeros."
-    )
-    scale: Literal["symmetric", "unit"] | None = Field(
-        None, description="Scaled ranges are [-1, 1] (symmetric, the default) or [0, 1] (unit)."
-    )
-    target: str | None = Field(None, description="Column to predict.")
-    target_range: list[float] | None = Field(
-        None, description="[low, high] of the target, which is clipped into it and scaled to [-1, 1]."
-    )
-    positive: Any = Field(
-        None, description="The target cell that means 1; all others mean 0, and a missing one sets its sample aside."
-    )
-    target_levels: list[Any] | None = Field(
-        None,
-        description="The classes of the target, such as ['low', 'high'] or [0, 1, 2]: a cell that is none of them sets "
-        "its sample aside. For softmax and classes of torch modules; predictions then have these names.",
-    )
-    codes: str | list[str] | None = Field(
-        None,
-        description="Instead of features: one categorical column, for one-hot problems; or a list of them, with levels "
-        "for problems that take codes, with buckets hashed for sparse problems.",
-    )
-    levels: int | list[Any] | dict[str, int | list[Any]] | None = Field(
-        None,
-        description="Of one column of codes: how many (cells 0..levels-1), or the list; of a list of codes: column = "
-        "one of these.",
-    )
-    buckets: int | None = Field(
-        None, ge=1, description="Of a list of codes: how many features their cells are hashed to."
-    )
-    impute: dict[str, Any] | None = Field(
-        None,
-        description="Column = what a missing cell counts as, public: a number or date within the column's bounds, a "
-        "level, or 'own level' for one more level. Without, its sample is set aside (numbers, dates), or has no level.",
-    )
-    missing_indicators: list[str] | None = Field(
-        None, description="Columns of impute that get one more feature: 1 where the cell is missing, 0 elsewhere."
-    )
-    derive: dict[str, Derivation] | None = Field(
-        None, description="Name = a numeric feature made of other columns of the same row; its keys follow below."
-    )
-    dates: dict[str, Any] | None = Field(
-        None,
-        description="Column = [first, last], public dates in ISO 8601: a numeric feature, the days since the first "
-        "(times are fractions, in UTC), clipped and scaled. 03/04/2021 is not guessed: see date_formats.",
-    )
-    date_parts: dict[str, Any] | None = Field(
-        None,
-        description="Column = some of 'month', 'quarter', 'weekday' and 'hour' (in UTC): of each part one feature of 0 "
-        "and 1 for each of its levels. The column may stand under dates too.",
-    )
-    date_formats: dict[str, Any] | None = Field(
-        None, description="Column of dates = how they are written that are not in ISO 8601, such as '%d.%m.%Y'."
-    )
-    sequence: SequenceColumns | None = Field(
-        None, description="Instead of features: samples are sequences of codes; its keys follow below."
-    )
-    images: str | None = Field(
-        None, description="Instead of features: column of raw bytes (Parquet), one a pixel, mapped to [0, 1]."
-    )
-    image_shape: list[int] | None = Field(
-        None, description="Of images: the sides, such as [28, 28] or [3, 32, 32]; a cell of other length is set aside."
-    )
-    users: int | None = Field(
-        None,
-        ge=1,
-        description="n, public number of training users, held out ones apart; the first n by a seeded order take part.",
-    )
-    all_users: int | None = Field(
-        None,
-        ge=1,
-        description="Instead of users: public number of all users in the table. Those whom test_fraction does not hold "
-        "out are the training users; not together with min_samples above 1.",
-    )
-    samples: int | None = Field(None, ge=1, description="Public number of samples of all training users.")
-    min_samples: int = Field(1, ge=1, description="Users with fewer samples are left out (who is, must be public).")
-    max_samples: int | None = Field(None, ge=1, description="Most samples of a user; a seeded choice of them is kept.")
-    test_fraction: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="Share of users held out for metrics, by user; 0.2 if not given, unless split_column says who is.",
-    )
-    split_column: str | None = Field(
-        None, description="Instead of test_fraction: column that says of every user, in all rows, who is held out."
-    )
-    split_test: Any = Field(None, description="Its cell for users who are held out.")
+    features: list[str] | None = None
+    """Numeric feature columns; each needs a range. 'pixel_[0-63]' names a run of 64 columns, here and in ranges, impute
+    and missing_indicators."""
+    ranges: dict[str, list[float]] | None = None
+    """Column = [low, high]: cells are clipped into it and scaled."""
+    categorical: dict[str, list[Any]] | None = None
+    """Column = [levels]: one feature of 0 and 1 for each level; other cells become all zeros."""
+    scale: Literal["symmetric", "unit"] | None = None
+    """Ranges are scaled to [-1, 1] (symmetric, the default) or [0, 1] (unit)."""
+    target: str | None = None
+    """Column to predict."""
+    target_range: list[float] | None = None
+    """[low, high] of the target, which is clipped into it and scaled to [-1, 1]."""
+    positive: Any = None
+    """The target cell that means 1; all others mean 0, and a missing one sets its sample aside."""
+    target_levels: list[Any] | None = None
+    """The classes of the target, such as ['low', 'high'] or [0, 1, 2], for softmax and classes of torch modules; any
+    other cell sets its sample aside. Predictions have these names."""
+    codes: str | list[str] | None = None
+    """Instead of features: one categorical column, for one-hot problems; or a list of them, with levels for problems
+    that take codes, or with buckets, hashed, for sparse problems."""
+    levels: int | list[Any] | dict[str, int | list[Any]] | None = None
+    """Levels of one column of codes: their number (cells 0..levels-1), or the list; of a list of codes: column = one of
+    these."""
+    buckets: int | None = Field(None, ge=1)
+    """Number of features to which the cells of a list of codes are hashed."""
+    impute: dict[str, Any] | None = None
+    """Column = the public value of a missing cell: a number or date within the column's bounds, a level, or 'own level'
+    for one more. Without it, the sample is set aside (numbers, dates) or has no level."""
+    missing_indicators: list[str] | None = None
+    """Columns of impute that get one more feature: 1 if the cell is missing, else 0."""
+    derive: dict[str, Derivation] | None = None
+    """Name = a numeric feature made of other columns of the same row; its keys follow below."""
+    dates: dict[str, Any] | None = None
+    """Column = [first, last], public dates in ISO 8601: a numeric feature, the days since the first (times are
+    fractions, in UTC), clipped and scaled. 03/04/2021 is not guessed: see date_formats."""
+    date_parts: dict[str, Any] | None = None
+    """Column = some of 'month', 'quarter', 'weekday' and 'hour' (in UTC): each level of a part is a feature of 0 and 1.
+    The column may be in dates too."""
+    date_formats: dict[str, Any] | None = None
+    """Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."""
+    sequence: SequenceColumns | None = None
+    """Instead of features: samples are sequences of codes; its keys follow below."""
+    images: str | None = None
+    """Instead of features: column of raw bytes (Parquet), one per pixel, mapped to [0, 1]."""
+    image_shape: list[int] | None = None
+    """Sides of images, such as [28, 28]; a cell of another length sets its sample aside."""
+    users: int | None = Field(None, ge=1)
+    """n, public number of training users, without held-out ones: the first n in a seeded order."""
+    all_users: int | None = Field(None, ge=1)
+    """Instead of users: public number of all users in the table; those not held out by test_fraction train. Not
+    together with min_samples above 1."""
+    samples: int | None = Field(None, ge=1)
+    """Public number of samples of all training users."""
+    min_samples: int = Field(1, ge=1)
+    """Users with fewer samples are left out (the list of these users must be public)."""
+    max_samples: int | None = Field(None, ge=1)
+    """Most samples of a user; of more, a seeded choice."""
+    test_fraction: float | None = Field(None, ge=0, lt=1)
+    """Share of users held out for metrics; 0.2 by default, unless split_column is set."""
+    split_column: str | None = None
+    """Instead of test_fraction: column that marks, in all rows of a user, who is held out."""
+    split_test: Any = None
+    """The cell of split_column for users who are held out."""
     memory: int | None = Field(
         None,
         ge=0,
-        description=f"MiB of samples, {MEMORY_MIB} if not given: those of a larger Parquet file go to a file in "
-        "TMPDIR, with the same results. CSV, sequences and hashed codes stay in memory.",
+        description=f"MiB of samples, {MEMORY_MIB} by default: those of a larger Parquet file go to a file in TMPDIR, "
+        "with the same results. CSV, sequences and hashed codes stay in memory.",
     )
 
     @field_validator("dates", "impute", mode="before")
     @classmethod
     def _dates_as_text(cls, declared: Any) -> Any:
-        """TOML's own dates, and those of Python, are kept as text, so that every record of a run can hold them."""
+        """Store dates of TOML and Python as text, so that every record of a run can hold them."""
         return with_dates_as_text(declared)
 
     @property
+    def declared_users(self) -> int | None:
+        """See `DataSettings.declared_users`."""
+        return self.training_users
+
+    @property
     def declared_samples(self) -> int | None:
-        """The public number of samples of all training users."""
+        """See `DataSettings.declared_samples`."""
         return self.samples
 
     @property
     def sample_limits(self) -> tuple[int, int | None]:
-        """(fewest, most) samples of a user."""
+        """See `DataSettings.sample_limits`."""
         return self.min_samples, self.max_samples
 
     def held_out(self, users: int) -> int:
-        """How many of ``users`` are held out by a share of them."""
+        """Return how many of ``users`` are held out by `test_fraction`."""
         return held_out_users(self._test_share, users)
 
     @property
     def _test_share(self) -> float:
-        """The share of users held out where no column says who is."""
         return _TEST_FRACTION if self.test_fraction is None else self.test_fraction
 
     @property
     def holds_out(self) -> str | None:
-        """What holds users out, for sentences; None where nothing does."""
+        """The declaration that holds users out, for sentences; None if no user is held out."""
         if "split_column" in self.declarations:
             return f"data.split_column = {self.declarations['split_column']!r}"
         return f"data.test_fraction = {self._test_share}" if self._test_share else None
 
     @property
     def training_users(self) -> int | None:
-        """How many users train, as ``users`` says or as follows from ``all_users``; None where neither is given.
+        """The number of training users, by ``users`` or ``all_users``; None if neither is given.
 
         Raises:
-            BadInput: both are given, or ``all_users`` leaves it to the data, or to nobody, who takes part.
+            BadInput: both are given, or ``all_users`` leaves nobody to train, or a number that depends on the data.
         """
         if self.all_users is None:
             return self.users
         total = f"data.all_users = {self.all_users}"
+        advice = "give data.users, the public number of those who take part"
         if self.users is not None:
             raise BadInput(
-                f"{total} and data.users = {self.users} are both given: data.users follows from data.all_users and "
-                "data.test_fraction, so give one of them"
+                f"{total} and data.users = {self.users} are both given: the first implies the second; give one"
             )
         if self.min_samples > 1:
-            raise BadInput(
-                f"{total} with data.min_samples = {self.min_samples}: how many users hold so many samples is not "
-                "declared by it; give data.users, the public number of those who take part"
-            )
+            small = f"data.min_samples = {self.min_samples}: the number of users with so many samples is not declared"
+            raise BadInput(f"{total} with {small}; {advice}")
         if "split_column" in self.declarations:
-            raise BadInput(
-                f"{total} with {self.holds_out}: how many users that column holds out is not declared by it; give "
-                "data.users, the public number of those who take part"
-            )
+            raise BadInput(f"{total} with {self.holds_out}: the number of users it holds out is not declared; {advice}")
         left = self.all_users - self.held_out(self.all_users)
         if left < 1:
-            raise BadInput(
-                f"{total} with data.test_fraction = {self.test_fraction}: everybody is held out; lower test_fraction"
-            )
+            share = f"data.test_fraction = {self.test_fraction}"
+            raise BadInput(f"{total} with {share}: everybody is held out; lower test_fraction")
         return left
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
-        """Column arguments of `userdp.data.read_table`.
-
-        Raises:
-            BadInput: a share and a column both say who is held out.
-        """
+        """The column arguments of `userdp.data.read_table`; refused if a share and a column both hold users out."""
         if self.split_column is not None and self.test_fraction is not None:
-            raise BadInput(
-                f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction} both say who "
-                "is held out; leave one of them out"
-            )
+            both = f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction}"
+            raise BadInput(f"{both} both hold users out; leave one of them out")
         return {
             name: value
             for name in Columns.__dataclass_fields__
@@ -220,16 +179,11 @@ class TableColumns(DataSettings):
 
     @cached_property
     def sample_shape(self) -> Shape:
-        """What is declared about a sample.
-
-        Raises:
-            BadInput: declarations that contradict each other or miss something.
-        """
+        """See `DataSettings.sample_shape`; raises `BadInput` for contradictory or incomplete declarations."""
         try:
-            columns = Columns(**self.declarations)
+            return Columns(**self.declarations).shape
         except BadInput as error:
             raise BadInput(f"[data] {error}") from None
-        return shape_of(columns)
 
     @property
     @abstractmethod
@@ -237,11 +191,7 @@ class TableColumns(DataSettings):
         """The table's file."""
 
     def table(self, seed: int) -> Table:
-        """The table with all users, and their labels.
-
-        Raises:
-            BadInput: a file that cannot be used, or a row without a user.
-        """
+        """Read the table with all users, and their labels; raise as `userdp.data.read_table` does."""
         return table_of(
             Path(self.file),
             Columns(**self.declarations),
@@ -256,28 +206,23 @@ class TableColumns(DataSettings):
         wanted, table = self.training_users, self.table(seed)
         for sentence in table.report.met_nowhere:
             log.warning("%s", sentence)
-        self._check_all(table.federation.users)
+        everybody = table.federation.users
+        self._check_all(everybody)
         train, test = self._parts(table, seed)
-        if wanted is not None:
-            if train.users < wanted:
-                held_out = 0 if test is None else test.users
-                everybody = table.federation.users
-                other = f", or data.all_users = {everybody}" if self.min_samples == 1 and table.held_out is None else ""
-                raise PopulationTooSmall(
-                    f"data.users = {wanted}, but the data leave {train.users} training users (at least "
-                    f"{self.min_samples} samples each, {held_out} users held out): declare at "
-                    f"most {train.users}{other}, or lower data.min_samples or data.test_fraction"
-                )
-            if train.users > wanted:
-                train = train.select(np.arange(wanted))
+        if wanted is not None and train.users < wanted:
+            held_out = 0 if test is None else test.users
+            other = f", or data.all_users = {everybody}" if self.min_samples == 1 and table.held_out is None else ""
+            raise PopulationTooSmall(
+                f"data.users = {wanted}, but the data leave {train.users} training users (at least {self.min_samples} "
+                f"samples each, {held_out} users held out): declare at most {train.users}{other}, or lower "
+                "data.min_samples or data.test_fraction"
+            )
+        if wanted is not None and train.users > wanted:
+            train = train.select(np.arange(wanted))
         return Datasets(train, test, table.report)
 
     def _parts(self, table: Table, seed: int) -> tuple[Federation, Federation | None]:
-        """Those who train, and those who are held out.
-
-        Raises:
-            PopulationTooSmall: the split column holds out everybody, or nobody.
-        """
+        """Return the training and the held-out users; refuse a split column that holds out everybody, or nobody."""
         if table.held_out is not None:
             parts = [np.flatnonzero(table.held_out == held) for held in (False, True)]
             if not all(map(len, parts)):
@@ -290,14 +235,12 @@ class TableColumns(DataSettings):
             return split(table.federation, test_fraction=share, seed=seed)
         return table.federation, None
 
-    def _check_all(self, found: int) -> None:
-        """Compare the declared number of all users with that of the table: who there is, is public."""
-        if self.all_users in (None, found):
-            return
-        problem = PopulationTooSmall if found < self.all_users else BadInput
-        raise problem(
-            f"data.all_users = {self.all_users}, but the data have {found} users in all: correct data.all_users"
-        )
+    def _check_all(self, users: int) -> None:
+        """Compare the declared number of all users with that of the table: the list of users is public."""
+        if self.all_users is not None and self.all_users != users:
+            problem = PopulationTooSmall if users < self.all_users else BadInput
+            total = f"data.all_users = {self.all_users}"
+            raise problem(f"{total}, but the data have {users} users in all: correct data.all_users")
 
     @property
     def keeps_some_samples(self) -> bool:
@@ -324,20 +267,17 @@ class TableColumns(DataSettings):
 
 
 class TableData(TableColumns):
-    """A CSV or Parquet file with a column that says whose sample a row is."""
+    """A CSV or Parquet file with a column that names the user of each row."""
 
     kind: Literal["table"]
-    path: str = Field(description="A .csv or .parquet file; relative to the configuration file.")
-    user: str = Field(description="Column that says whose sample it is.")
-
-    @property
-    def declared_users(self) -> int | None:
-        """N, the public number of training users; None when it is to be counted."""
-        return self.training_users
+    path: str
+    """A .csv or .parquet file; relative to the configuration file."""
+    user: str
+    """Column that names the user of each row."""
 
     @property
     def file(self) -> str:
-        """The table's file."""
+        """See `TableColumns.file`."""
         return self.path
 
 
@@ -346,13 +286,12 @@ class PublicData(TableColumns):
 
     kind: Literal["public"]
     name: str = Field(description=f"One of {', '.join(PUBLIC_DATASETS)}.")
-    cache: str | None = Field(
-        None, description="Folder of the files; the environment variable USERDP_DATA, or ~/.cache/userdp, if not given."
-    )
+    cache: str | None = None
+    """Folder of the files; by default the environment variable USERDP_DATA, or ~/.cache/userdp."""
 
     @property
     def declared_users(self) -> int | None:
-        """N, the public number of training users; the registry knows it unless small users are left out."""
+        """See `DataSettings.declared_users`; the registry knows the number unless small users are left out."""
         declared, entry = self.training_users, self._entry
         if declared is None and self.min_samples == 1:
             if "split_column" not in self.declarations:
@@ -378,5 +317,5 @@ class PublicData(TableColumns):
 
     @property
     def file(self) -> Path:
-        """The table's file, fetched where it is not in the cache."""
+        """See `TableColumns.file`; it is fetched if it is not in the cache."""
         return public_file(self.name, self.cache)

@@ -1,11 +1,8 @@
 """Tables larger than memory: a Parquet file is read in batches, twice, and its samples go to a temporary file.
 
-First the user column alone: who owns each row, and so where its sample belongs. Then all columns, batch by batch, by
-the functions that read a table in memory. What a row becomes depends on its own cells alone, so where a batch ends
-changes no bit. Memory holds some numbers a row, which say whose it is, and a few blocks of samples.
-
-Rows may come in any order of users. Samples of a batch are written into their part of the file, 16 MiB long, in the
-order of the table; once all are there, each part is put in order in memory. So the disk sees long pieces only.
+The first pass reads the user column, which determines the place of each row's sample. The second reads all columns in
+batches, as a table in memory is read. A batch's samples are appended to their part of the file, 16 MiB long; finally
+each part is sorted in memory, so that the disk sees long pieces only.
 """
 
 import logging
@@ -23,41 +20,34 @@ from userdp.data.federation import BLOCK_BYTES
 from userdp.data.stored import SampleFile, Samples, StoredFederation
 from userdp.data.tables.cells import Texts
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.counts import Counts
-from userdp.data.tables.features import features_of
+from userdp.data.tables.features import features_of, targets_of
 from userdp.data.tables.reading import Rows, row_batches
-from userdp.data.tables.shapes import shape_of
-from userdp.data.tables.targets import targets_of
+from userdp.data.tables.unusable import Counts
 from userdp.errors import BadInput
 
 log = logging.getLogger("userdp")
 MEMORY_MIB = 512
-"""Samples of a Parquet file that are kept in memory unless told otherwise; reading them takes some five times that."""
+"""Default limit on a Parquet file's samples in memory; reading them takes about five times that."""
 _OWNER_ROWS = 1 << 18
 _SECONDS_A_LINE = 30.0
 
 
 def outgrows(path: Path, columns: Columns, memory: int) -> bool:
-    """Whether the samples of a file, one a row, would take more than ``memory`` MiB and can be read in batches.
+    """Return whether a Parquet file's samples, one a row, take more than ``memory`` MiB and can be read in batches.
 
-    So it is for Parquet, by the number of rows that the file says, but for sequences, which need all rows of a user
-    together, and hashed codes, whose samples differ in size.
+    Sequences cannot, because they need all rows of a user together; nor hashed codes, whose samples differ in size.
     """
     if path.suffix.lower() != ".parquet" or columns.sequence is not None or columns.buckets is not None:
         return False
     try:
         rows = int(pq.read_metadata(path).num_rows)
     except (pa.ArrowException, OSError):
-        return False  # whoever reads the file says what is wrong with it
-    return rows * 4 * (shape_of(columns).columns + (columns.target is not None)) > memory << 20
+        return False  # reading the file raises the error
+    return rows * 4 * (columns.shape.columns + (columns.target is not None)) > memory << 20
 
 
 def read_owners(path: Path, columns: Columns) -> Rows:
-    """The columns that say whose each row is and who is held out, and no others.
-
-    Raises:
-        BadInput: see `userdp.data.tables.reading.read_columns`.
-    """
+    """Read the user column and the split column alone; raise as `userdp.data.tables.reading.read_columns` does."""
     names = [name for name in (columns.user, columns.split_column) if name is not None]
     numbers: dict[str, dict[str, int]] = {name: {} for name in names}
     parts: dict[str, list[NDArray[np.int32]]] = {name: [] for name in names}
@@ -73,25 +63,20 @@ def read_owners(path: Path, columns: Columns) -> Rows:
 def stored_federation(
     path: Path, columns: Columns, count: int, rows: NDArray[np.int64], offsets: NDArray[np.int64], counts: Counts
 ) -> StoredFederation:
-    """Users whose samples are made batch by batch and put into a temporary file.
+    """Make users' samples batch by batch and put them into a temporary file.
 
-    *Formal guarantee*: the same samples, bit for bit, and the same counts as of the table read in memory: each is made
-    of its own row's cells by `features_of` and `targets_of`, and lies where ``rows`` says.
+    *Formal guarantee*: the samples, bit for bit, and the counts are those of the table read in memory: each sample is
+    made of its own row's cells by `features_of` and `targets_of`, and lies at its place in ``rows``.
 
-    Args:
-        path: a Parquet file.
-        columns: what is declared of it.
-        count: its rows, as `read_owners` found.
-        rows: (S,) the row that each sample is made of, user after user.
-        offsets: (n + 1,) user u owns samples ``offsets[u]:offsets[u + 1]``.
-        counts: where cells are counted.
+    The file has ``count`` rows, by `read_owners`; ``rows`` (S,) are those of the samples, user after user, cut by
+    ``offsets`` (n + 1,).
 
     Raises:
         BadInput: a file or column that cannot be used, a file that has changed since, or too little room in the
             temporary folder.
     """
-    shape, kind = shape_of(columns), np.int32 if columns.codes is not None else np.float32
-    file = SampleFile(len(rows), shape.columns, kind, columns.target is not None)
+    kind = np.int32 if columns.codes is not None else np.float32
+    file = SampleFile(len(rows), columns.shape.columns, kind, columns.target is not None)
     log.info("the samples of %s go to a temporary file, for they are larger than data.memory", path.name)
     length = max(1, BLOCK_BYTES // file.sample_bytes)
     ends = np.arange(0, len(rows), length)
@@ -106,26 +91,19 @@ def stored_federation(
         order = np.empty(len(here), dtype=np.int64)
         order[np.argsort(here)] = np.arange(len(here))
         file.write(start, _cut(file.read(start, start + len(here)), order))
-    pa.default_memory_pool().release_unused()  # what batches were read into; rounds need it
+    pa.default_memory_pool().release_unused()  # memory of the batches, which rounds need
     return StoredFederation(file, offsets)
 
 
 def _samples_by_part(
     path: Path, columns: Columns, count: int, rows: NDArray[np.int64], length: int, counts: Counts
 ) -> Iterator[tuple[NDArray[np.int32], Samples]]:
-    """The samples of each batch of rows, by the part of the file that they belong to, then by row.
-
-    Yields:
-        ((N,) numbers of parts, which rise; N samples)
-
-    Raises:
-        BadInput: the file cannot be read, or has no longer ``count`` rows.
-    """
+    """Yield, for each batch, the rising numbers (N,) of the samples' parts of the file, and the N samples."""
     parts = np.full(count, -1, dtype=np.int32)
     parts[rows] = np.arange(len(rows)) // length
     names = list(dict.fromkeys([*columns.inputs, *([] if columns.target is None else [columns.target])]))
-    wide = max(8 * len(names), 4 * shape_of(columns).columns)
-    start, told = 0, time.monotonic()
+    wide = max(8 * len(names), 4 * columns.shape.columns)
+    start, logged = 0, time.monotonic()
     for batch in row_batches(path, columns, names, max(1, BLOCK_BYTES // wide)):
         here, own = parts[start : start + batch.count], Counts()
         chosen = np.argsort(here, kind="stable")[np.count_nonzero(here < 0) :]
@@ -133,11 +111,11 @@ def _samples_by_part(
         yield here[chosen], (features, targets_of(batch, columns, chosen, own))
         counts.add(own)
         start += batch.count
-        if time.monotonic() > told + _SECONDS_A_LINE:
-            told = time.monotonic()
+        if time.monotonic() > logged + _SECONDS_A_LINE:
+            logged = time.monotonic()
             log.info("%d of the table's %d rows are read", start, count)
     if start != count:
-        raise BadInput(f"the data file {path} changed while it was read; begin anew once it is complete")
+        raise BadInput(f"the data file {path} changed while it was read; start again once it is complete")
 
 
 def _cut(samples: Samples, where: slice | NDArray[np.int64]) -> Samples:

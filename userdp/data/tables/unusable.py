@@ -1,17 +1,20 @@
-"""Columns of which no cell can be used: what their cells look like, and what to do, said to whoever holds the data.
+"""Counts of cells for the data holder, and one sentence, with a remedy, about each column without a usable cell.
 
-Every sample would be set aside, and a run would learn from nobody. That is an exact function of all cells: the holder
-of the data alone may see it.
+Both are exact functions of all cells, so only the data holder may see them.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
 
 from userdp.data.tables.columns import Columns
 
 MISSING = "missing"
-"""What all cells are of a column that holds none."""
 NO_LEVEL = "no declared level"
 WRONG_LENGTH = "of another length than image_shape"
 NO_RESULT = "no finite number"
@@ -29,20 +32,79 @@ _REMEDIES = {
     "times of day": "write each time as a number, such as hours since midnight",
     "numbers with commas": "write numbers with a decimal point and without other separators",
 }
+_MOST_LISTED = 5
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Column -> cells, for the report.
+
+    Attributes:
+        met: sentence that no cell is as declared -> whether some cell is.
+        kinds: column without a usable cell -> the kind of its cells; None if some cell is usable.
+    """
+
+    clipped: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    unusable: Counter[str] = field(default_factory=Counter)
+    imputed: Counter[str] = field(default_factory=Counter)
+    steps: Counter[str] = field(default_factory=Counter)
+    met: dict[str, bool] = field(default_factory=dict)
+    kinds: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def met_nowhere(self) -> list[str]:
+        """The sentences about columns without any declared cell."""
+        return [sentence for sentence, met in self.met.items() if not met]
+
+    def note(self, sentence: str, met: bool) -> None:
+        """Report ``sentence`` unless ``met`` in this call or another one."""
+        self.met[sentence] = met or self.met.get(sentence, False)
+
+    def note_kind(self, column: str, kind: str | None) -> None:
+        """Note the kind of the cells of a column without a usable cell; None if some cell is usable."""
+        known = self.kinds.get(column, MISSING)
+        self.kinds[column] = None if known is None or kind is None else _joined(known, kind)
+
+    def add(self, others: "Counts") -> None:
+        """Add the counts of other rows of the same table."""
+        for name in ("clipped", "unknown", "unusable", "imputed", "steps"):
+            getattr(self, name).update(getattr(others, name))
+        for sentence, met in others.met.items():
+            self.note(sentence, met)
+        for column, kind in others.kinds.items():
+            self.note_kind(column, kind)
+
+    def note_levels(self, column: str, declared: str, known: NDArray[np.bool_]) -> None:
+        """Note whether any of ALL cells of a column is a declared level; their number is for the report alone."""
+        self.note(
+            f"no cell of column {column!r} holds a declared level ({declared}), so all of them count as unknown; check "
+            "the spelling of the levels",
+            bool(known.any()),
+        )
+
+    def note_dates(self, column: str, met: bool) -> None:
+        """Note whether any of ALL cells of a column is a date; samples without its parts stay usable."""
+        self.note(
+            f"no cell of column {column!r} can be read as a date, so its parts are all zero; write dates as "
+            f"2021-04-03, or declare their format, such as date_formats = {{ {column} = '%d.%m.%Y' }}",
+            met,
+        )
+
+
+def listed(levels: Sequence[object]) -> str:
+    """List the first declared levels, for people."""
+    first = ", ".join(repr(level) for level in levels[:_MOST_LISTED])
+    return first if len(levels) <= _MOST_LISTED else f"{first} and {len(levels) - _MOST_LISTED} more"
 
 
 def kind_of_cells(texts: Iterable[str]) -> str:
-    """The kind of the cells of a column without a number: a word that holds no cell's value."""
-    return reduce(_both, (_kind(text.strip()) for text in texts), MISSING)
+    """Return the kind of the cells of a column without a number, in words that hold no cell's value."""
+    return reduce(_joined, (_kind(text.strip()) for text in texts), MISSING)
 
 
-def joined(one: str | None, other: str | None) -> str | None:
-    """The kind of the cells of two parts of a column; None if some cell of a part can be used."""
-    return None if one is None or other is None else _both(one, other)
-
-
-def _both(one: str, other: str) -> str:
-    """In any order and grouping the same, so that where a table is cut changes nothing."""
+def _joined(one: str, other: str) -> str:
+    """Join the kinds of two parts of a column, in any order and grouping: where a table is cut changes nothing."""
     if other in (one, MISSING):
         return one
     if one == MISSING:
@@ -57,17 +119,12 @@ def _kind(text: str) -> str:
 
 
 def sentences(columns: Columns, kinds: Mapping[str, str | None]) -> list[str]:
-    """One sentence for each column of which no cell can be used: column, kind of its cells, remedy.
-
-    Args:
-        columns: what is declared.
-        kinds: column -> what its cells are instead; None where some cell can be used.
-    """
-    found = {column: kinds.get(column) for column in [*columns.names, *columns.derive]}
+    """Make a sentence (column, kind of its cells, remedy) for each column without a usable cell, by `Counts.kinds`."""
+    unusable = {column: kinds.get(column) for column in [*columns.names, *columns.derive]}
     for name, made in columns.derive.items():
-        if any(found[column] for column in made.of):
-            found[name] = None  # whoever mends those mends it
-    return [_sentence(columns, column, kind) for column, kind in found.items() if kind is not None]
+        if any(unusable[column] for column in made.of):
+            unusable[name] = None  # the remedy is that of the columns it is made of
+    return [_sentence(columns, column, kind) for column, kind in unusable.items() if kind is not None]
 
 
 def _sentence(columns: Columns, column: str, kind: str) -> str:
@@ -75,24 +132,25 @@ def _sentence(columns: Columns, column: str, kind: str) -> str:
     if kind == MISSING:
         return f"{role} {column!r} has no cell with a value: check the file, or declare another column"
     if kind == NO_LEVEL:
-        what, field = ("target", "target_levels") if column == columns.target else ("codes", "levels")
-        return f"no cell of the {what} {column!r} is a declared level: check {field} and the spelling of the cells"
+        what, source = ("target", "target_levels") if column == columns.target else ("codes", "levels")
+        return f"no cell of the {what} {column!r} is a declared level: check {source} and the spelling of the cells"
     if kind == WRONG_LENGTH:
         return f"every cell of the images {column!r} is {kind}: check image_shape"
     if kind == NO_RESULT:
         return f"the derived feature {column!r} is {kind} in any row: check derive.{column}"
     if column in columns.dated.read:
-        told = f"{role} {column!r} is declared as a date, and no cell can be read as one: its cells are {kind}"
-        return f"{told}; {_remedy_of_dates(kind, columns, column)}"
-    told = f"{role} {column!r} is declared as numbers, and no cell holds one: its cells are {kind}"
-    return f"{told}; {_remedy(kind, columns, column)}"
+        remedy = _remedy_of_dates(kind, columns, column)
+        return (
+            f"{role} {column!r} is declared as a date, and no cell can be read as one: its cells are {kind}; {remedy}"
+        )
+    remedy = _remedy(kind, columns, column)
+    return f"{role} {column!r} is declared as numbers, and no cell holds one: its cells are {kind}; {remedy}"
 
 
 def _remedy(kind: str, columns: Columns, column: str) -> str:
     if kind == "dates" and column != columns.target:
-        return (
-            f"declare it under dates, such as dates = {{ {column} = ['1950-01-01', '2030-12-31'] }}, not under features"
-        )
+        bounds = f"dates = {{ {column} = ['1950-01-01', '2030-12-31'] }}"
+        return f"declare it under dates, such as {bounds}, not under features"
     if kind in _REMEDIES:
         return _REMEDIES[kind]
     if column == columns.target:
@@ -107,7 +165,7 @@ def _remedy_of_dates(kind: str, columns: Columns, column: str) -> str:
         return f"check date_formats.{column} = {columns.date_formats[column]!r}"
     if kind == "times of day":
         return "write the day before each time, as in 2021-04-03 09:30"
-    form = f"declare how they are written, such as date_formats = {{ {column} = '%d.%m.%Y' }}"
+    form = f"declare their format, such as date_formats = {{ {column} = '%d.%m.%Y' }}"
     if kind == "dates":
         return f"which number is the day and which the month is not guessed: {form}, or write dates as 2021-04-03"
     if kind == "numbers":

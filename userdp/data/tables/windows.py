@@ -1,22 +1,26 @@
-"""Sequences of codes: every user's steps in order, cut into windows of one length."""
+"""Sequences of codes: every user's steps in order, cut into windows of one length; a step is a cell or a character."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from userdp.data.tables.characters import character_codes
-from userdp.data.tables.counts import Counts
+from userdp.data.federation import BLOCK_BYTES
+from userdp.data.tables.cells import bytes_in, ends_of
 from userdp.data.tables.features import codes_of
 from userdp.data.tables.reading import Rows
 from userdp.data.tables.sequences import SequenceColumns
+from userdp.data.tables.unusable import Counts
 from userdp.errors import BadInput
 
 PADDING = -1
-"""In every channel of a step after a sequence's end."""
+"""The code, in every channel, of a step after a sequence's end."""
 _BLOCK_STEPS = 1 << 20
+_CODE_POINTS = 0x110000
 Integers = NDArray[np.int64]
 
 
@@ -24,47 +28,36 @@ Integers = NDArray[np.int64]
 class _Channel:
     """The codes of one channel.
 
-    Attributes:
-        codes: of a column of single cells (N,), and every step of a row has its row's code. Otherwise (S + 1,) those of
-            every row's own steps, row after row, and last the code of a step beyond them.
-        ends: (N + 1,) where in ``codes`` rows begin and end; None for single cells.
+    For single cells, ``ends`` is None and ``codes`` (N,) holds each row's code. Otherwise ``codes`` (S + 1,) holds
+    those of every row's steps, cut by ``ends`` (N + 1,), and last that of a step beyond them.
     """
 
     codes: NDArray[np.integer[Any]]
     ends: Integers | None
 
     def steps(self, rows: Integers, places: Integers) -> NDArray[np.integer[Any]]:
-        """The codes of steps, each given by its row and its place within the row."""
+        """Return the codes of steps, each given by its row and its place within the row."""
         if self.ends is None:
             return self.codes[rows]
-        found = self.ends[rows] + places
-        return self.codes[np.where(found < self.ends[rows + 1], found, len(self.codes) - 1)]
+        at = self.ends[rows] + places
+        return self.codes[np.where(at < self.ends[rows + 1], at, len(self.codes) - 1)]
 
 
 class Windows:
     """Every user's rows as windows.
 
-    A user's rows, in their order, are steps one after the other: a row is one step, or as many as the predicted cell's
-    list has items, or its text characters, with a newline between rows. Windows are cut from the user's first step on;
-    whoever has no step at all has one window of padding.
+    A user's rows, in their order, are steps one after the other: a row is one step, or one step per item of the
+    predicted cell's list, or one per character of its text, with a newline between rows. Windows are cut from the
+    user's first step on; a user without any step has one window of padding.
 
-    *Formal guarantee*: a user's windows depend on that user's rows and on how these lie to each other in the file, and
-    on nothing else. Rows are sorted by user first and within a user by a stable sort; a cell's codes follow from that
-    cell (`codes_of`, `character_codes`); steps are counted from the user's own first one; and each step is written to a
-    place of its own window. No cell is refused: one that is no level has the channel's last code, a row without a
-    number in the order's column is sorted last.
+    *Formal guarantee*: a user's windows depend only on that user's rows and their order in the file. Rows are sorted by
+    user first and within a user by a stable sort; a cell's codes follow from that cell (`codes_of`, `character_codes`);
+    steps are counted from the user's own first one; and each step is written to a place of its own window. No cell is
+    refused: one that is no level has the channel's last code, a row without a number in the order's column is sorted
+    last.
 
-    Args:
-        table: the file's N rows.
-        form: what is declared of their columns.
-        owner: (N,) the user 0..U-1 of each row; every user has one.
-        counts: gets what is counted.
-
-    Attributes:
-        sizes: (U,) windows of each user, at least one.
-
-    Raises:
-        BadInput: a column of lists beside a predicted one of single cells.
+    ``owner`` (N,) is the user 0..U-1 of each row; every user has one. ``sizes`` (U,) are the windows of each user, at
+    least one. A column of lists beside a predicted one of single cells raises `BadInput`.
     """
 
     def __init__(self, table: Rows, form: SequenceColumns, owner: Integers, counts: Counts) -> None:
@@ -75,22 +68,17 @@ class Windows:
         last = np.append(users[1:] != users[:-1], True)
         steps = _row_steps(table, form, self._channels)[self._rows] - (last if form.text is not None else 0)
         self._starts = np.concatenate([[0], np.cumsum(steps)])
-        rows = np.flatnonzero(last) + 1
-        ends = self._starts[rows]
+        ends = self._starts[np.flatnonzero(last) + 1]
         self._users, self._first_step = users, np.concatenate([[0], ends[:-1]])
         self.sizes: Integers = np.maximum(1, -(-(ends - self._first_step) // form.window))
 
     def features(self, windows: Integers) -> NDArray[np.int32]:
-        """The chosen windows, numbered user after user.
+        """Return (n, L*C) codes of the chosen windows (n,), numbered user after user, each at most once.
 
-        Args:
-            windows: (n,) numbers, each once.
-
-        Returns:
-            (n, L*C) codes, step after step and within a step channel after channel; `PADDING` after the end.
+        Codes lie step after step, and within a step channel after channel; `PADDING` after the end.
         """
         length, channels = self._form.window, list(self._channels.values())
-        made = np.full((len(windows), length, len(channels)), PADDING, dtype=np.int32)
+        features = np.full((len(windows), length, len(channels)), PADDING, dtype=np.int32)
         place_of = np.full(int(self.sizes.sum()), -1, dtype=np.int64)
         place_of[windows] = np.arange(len(windows))
         first_window = np.cumsum(self.sizes) - self.sizes
@@ -98,19 +86,19 @@ class Windows:
             users = self._users[rows]
             since = steps - self._first_step[users]
             window = place_of[first_window[users] + since // length]
-            kept = window >= 0
-            where, step = window[kept], since[kept] % length
-            of, place = self._rows[rows[kept]], places[kept]
+            chosen = window >= 0
+            where, step = window[chosen], since[chosen] % length
+            row, place = self._rows[rows[chosen]], places[chosen]
             for number, channel in enumerate(channels):
-                made[where, step, number] = channel.steps(of, place)
+                features[where, step, number] = channel.steps(row, place)
         for number, (name, count) in enumerate(zip(self._channels, self._form.code_counts, strict=True)):
-            codes = made[:, :, number]
+            codes = features[:, :, number]
             self._counts.steps[name] = int(np.count_nonzero(codes != PADDING))
             self._counts.unknown[name] = int(np.count_nonzero(codes == count - 1))
-        return made.reshape(len(windows), length * len(channels))
+        return features.reshape(len(windows), length * len(channels))
 
     def _steps(self) -> Iterator[tuple[Integers, Integers, Integers]]:
-        """All steps of all users, block after block: (position of the row, place within it, number of the step)."""
+        """Yield all steps, block after block: (position of the row, place within it, number of the step)."""
         starts, total = self._starts, int(self._starts[-1])
         for first in range(0, total, _BLOCK_STEPS):
             last = min(first + _BLOCK_STEPS, total)
@@ -122,27 +110,27 @@ class Windows:
 
 
 def _channels(table: Rows, form: SequenceColumns, counts: Counts) -> Mapping[str, _Channel]:
-    """Column -> its channel, the predicted one last."""
-    found = {}
+    """Return column -> its channel, the predicted one last."""
+    channels = {}
     for name, levels in form.channels.items():
         if name == form.text:
-            found[name] = _text(table, name, form.alphabet or "", counts)
+            channels[name] = _text(table, name, form.alphabet or "", counts)
             continue
         other = levels if isinstance(levels, int) else len(levels)
         codes = codes_of(table, name, levels, counts)
         codes = np.where(codes < 0, other, codes).astype(np.int32)
         lengths = table.lengths.get(name)
         if lengths is None:
-            found[name] = _Channel(codes, None)
+            channels[name] = _Channel(codes, None)
         elif name != form.predict and form.predict not in table.lengths:
             raise BadInput(f"column {name!r} holds lists and {form.predicted!r} does not; predict a column of lists")
         else:
-            found[name] = _Channel(np.append(codes, np.int32(other)), np.concatenate([[0], np.cumsum(lengths)]))
-    return found
+            channels[name] = _Channel(np.append(codes, np.int32(other)), np.concatenate([[0], np.cumsum(lengths)]))
+    return channels
 
 
 def _text(table: Rows, name: str, alphabet: str, counts: Counts) -> _Channel:
-    """Characters, and beyond a row's last one a newline."""
+    """Return the channel of a column's characters, with a newline beyond a row's last one."""
     codes, ends = character_codes(table.cells[name], alphabet)
     counts.note_levels(name, "sequence.alphabet", codes < len(alphabet))
     newline = alphabet.find("\n")
@@ -150,8 +138,46 @@ def _text(table: Rows, name: str, alphabet: str, counts: Counts) -> _Channel:
 
 
 def _row_steps(table: Rows, form: SequenceColumns, channels: Mapping[str, _Channel]) -> Integers:
-    """(N,) steps of each row, of text the newline after it included."""
+    """Return the steps of each row (N,), for text including the newline after it."""
     if form.predict is not None:
         return table.lengths.get(form.predict, np.ones(table.count, dtype=np.int64))
     ends = channels[form.predicted].ends
     return np.diff(np.zeros(1, dtype=np.int64) if ends is None else ends) + 1
+
+
+def character_codes(cells: pa.LargeBinaryArray, alphabet: str) -> tuple[NDArray[np.unsignedinteger[Any]], Integers]:
+    """Return the codes (S,) of the characters of all (N,) cells, in the smallest type, and the cells' bounds (N + 1,).
+
+    A character's code is its position among the A of the alphabet, or A for any other; a missing cell has none.
+
+    *Formal guarantee*: a cell's codes depend on that cell alone. They are those of its code points; bytes that are no
+    UTF-8 count as U+FFFD. Valid cells are decoded together and others one by one, which gives valid cells the same code
+    points.
+    """
+    table = np.full(_CODE_POINTS, len(alphabet), dtype=np.min_scalar_type(len(alphabet)))
+    table[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
+    codes, lengths = [table[:0]], [np.zeros(1, dtype=np.int64)]
+    for block in _blocks(pc.fill_null(cells, b"")):
+        texts = _valid(block)
+        text = bytes_in(texts).tobytes().decode("utf-8")
+        codes.append(table[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")])
+        lengths.append(pc.utf8_length(texts).to_numpy())
+    return np.concatenate(codes), np.cumsum(np.concatenate(lengths))
+
+
+def _blocks(cells: pa.LargeBinaryArray) -> Iterator[pa.LargeBinaryArray]:
+    """Yield consecutive cells of about `BLOCK_BYTES`, at least one."""
+    ends, first = ends_of(cells), 0
+    while first < len(cells):
+        last = int(np.searchsorted(ends, ends[first] + BLOCK_BYTES, side="right")) - 1
+        last = min(max(first + 1, last), len(cells))
+        yield cells.slice(first, last - first)
+        first = last
+
+
+def _valid(cells: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """Return the cells as text; if some are no UTF-8, each is decoded by itself, which changes no valid one."""
+    try:
+        return cells.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return pa.array([cell.decode("utf-8", "replace") for cell in cells.to_pylist()], type=pa.large_string())

@@ -1,6 +1,6 @@
-"""Layers in place of torch's own, for gradients of many users; `problem.kernels = "torch"` goes without them.
+"""Layers in place of torch's own, for gradients of many users; `problem.kernels = "torch"` turns them off.
 
-Each says in a line why it is there, as measured on one core of a processor with the models of
-`benchmarks/neural_models.py`, 32 users of 8 windows of 32 characters. Where a kernel does not give a module's gradients
-on made-up samples, torch's layers are taken. Nothing of the rest of `userdp.neural` is imported here.
+Each states its gain as measured on one core with the models of `research/neural_models.py`, 32 users of 8 windows of
+32 characters. If a kernel does not give a module's gradients on made-up samples, torch's layers compute. This room
+imports nothing from the rest of `userdp.neural`.
 """

@@ -1,14 +1,13 @@
 """nn.MultiheadAttention of a sequence to itself, in few products, with its gradient written out.
 
-Why: 2.0 times as fast as `torch.func` on nn.MultiheadAttention for many users at once.
+Gain: 2.0 times as fast as `torch.func` on nn.MultiheadAttention for many users at once.
 
-torch's own routes are made for long sequences: on short ones its fused kernel is slower than three products, and the
-three pieces of the input's projection are put together again, on the way back, through zeros of the whole. Here the
-projection stays in one piece, queries, keys and values of all heads are moved beside each other once, and the way back
-is written for all of them.
+torch's own routines are made for long sequences: on short ones its fused kernel is slower than three products, and its
+backward pass joins the three pieces of the input's projection through zeros of the whole. Here the projection stays in
+one piece, and queries, keys and values of all heads are moved beside each other once.
 
-With scores S = Q K^T / sqrt(d) + mask, shares P = softmax(S) and outputs O = P V, and a gradient G of O:
-dV = P^T G, dP = G V^T, dS = P (dP - sum(P dP)), dQ = dS K / sqrt(d), dK = dS^T Q / sqrt(d).
+With scores S = Q K^T / sqrt(d) + mask, shares P = softmax(S) and outputs O = P V, and a gradient G of O: dV = P^T G, dP
+= G V^T, dS = P (dP - sum(P dP)), dQ = dS K / sqrt(d), dK = dS^T Q / sqrt(d).
 
 Shapes: N sequences, L steps, h heads of d numbers, E = h d.
 """
@@ -24,27 +23,27 @@ from torch.nn import functional
 
 
 def _by_head(values: Tensor, pieces: int, heads: int) -> Tensor:
-    """(pieces, N h, L, d), of (N, L, pieces E); always a copy, for queries are scaled in place."""
+    """Reshape (N, L, pieces E) to (pieces, N h, L, d); always a copy, because queries are scaled in place."""
     split = torch.unflatten(values, -1, (pieces, heads, -1)).permute(2, 0, 3, 1, 4)
     return split.clone(memory_format=torch.contiguous_format).flatten(1, 2)
 
 
 def _by_step(values: Tensor, heads: int) -> Tensor:
-    """(N, L, pieces E), of (pieces, N h, L, d)."""
+    """Reshape (pieces, N h, L, d) to (N, L, pieces E)."""
     return torch.unflatten(values, 1, (-1, heads)).permute(1, 3, 0, 2, 4).flatten(2)
 
 
 class _Attention(torch.autograd.Function):
-    """Projections (N, L, 3 E), what is added to scores (1 or N, 1, L, L), and h to outputs (N, L, E)."""
+    """From projections (N, L, 3 E), a mask added to scores (1 or N, 1, L, L), and h to outputs (N, L, E)."""
 
     @staticmethod
     def forward(projected: Tensor, mask: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The outputs; queries, keys, values (3, N h, L, d), the queries scaled; and shares (N h, L, L)."""
+        """Return the outputs; queries, keys, values (3, N h, L, d), the queries scaled; and shares (N h, L, L)."""
         moved = _by_head(projected, 3, heads)
         queries, keys, values = moved
         queries.div_(math.sqrt(queries.shape[-1]))
         shares = torch.bmm(queries, keys.mT)
-        # A step that may see nothing gets zeros, as of torch.
+        # A step that may see nothing gets zeros, as in torch.
         sees = (mask > -math.inf).any(-1, keepdim=True)
         by_head = torch.unflatten(shares, 0, (-1, heads)).add_(mask.where(sees, 0))
         torch.softmax(by_head, -1, out=by_head)
@@ -53,7 +52,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep what the way back reads."""
+        """Keep the tensors of the backward pass."""
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*output[1:])
@@ -62,7 +61,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """As above; what is sent to scores lies where the gradient of shares was."""
+        """Compute the gradients above; that of scores overwrites that of shares."""
         (queries, keys, values), shares = ctx.saved_tensors
         gradient = _by_head(gradients[0], 1, ctx.heads)[0]
         of_scores = torch.ops.aten._softmax_backward_data(torch.bmm(gradient, values.mT), shares, -1, shares.dtype)
@@ -75,7 +74,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], projected: Tensor, mask: Tensor, heads: int) -> Any:
-        """All users' sequences one after the other, for no weight is needed here."""
+        """Concatenate all users' sequences, since no weight is needed here."""
         size = info.batch_size
         whole = projected.movedim(in_dims[0], 0) if in_dims[0] is not None else projected.expand(size, *projected.shape)
         sequences = whole.shape[1]
@@ -93,7 +92,6 @@ def _applied(projected: Tensor, mask: Tensor, heads: int) -> tuple[Tensor, ...]:
 
 
 def _forward(own: Any, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Any:
-    """What the layer ``own`` of torch would return."""
     mask = named.get("attn_mask")
     usual = named.get("key_padding_mask") is None and not named.get("need_weights", True)
     if not (usual and query is key and key is value and query.ndim == 3 and (mask is None or mask.ndim == 2)):
@@ -110,7 +108,7 @@ def _forward(own: Any, query: Tensor, key: Tensor, value: Tensor, **named: Any) 
 
 
 def with_own_attention(module: nn.Module) -> nn.Module:
-    """The module, whose attention is computed here, where that is known how."""
+    """Compute the module's attention layers here; torch computes unusual ones."""
     for part in module.modules():
         known = type(part) is nn.MultiheadAttention and part.in_proj_weight is not None
         if known and part.bias_k is None and not part.add_zero_attn:

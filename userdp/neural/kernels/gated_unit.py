@@ -1,6 +1,6 @@
-"""nn.GRU with its gradient written out; `userdp.neural.kernels.recurrence` says how.
+"""nn.GRU with its gradient written out, as described in `userdp.neural.kernels.recurrence`.
 
-Why: torch cannot compute nn.GRU for many users at once; 2.8 times as fast as its loop over users.
+Gain: torch cannot compute nn.GRU for many users at once; 2.8 times as fast as its loop over users.
 """
 
 from typing import Any
@@ -14,7 +14,6 @@ from userdp.neural.kernels.recurrence import (
     Recurrence,
     applied,
     by_user,
-    incoming_gradient,
     sent_by,
     sigmoid_backward,
     steps,
@@ -24,35 +23,28 @@ from userdp.neural.kernels.recurrence import (
 )
 
 
-def _gates(sent: Tensor, count: int) -> Tensor:
-    """(L, count, G, N, H): what inputs send to the gates (G, L, N, K), gate by gate, for the recurrence to write on."""
-    return torch.unflatten(sent, -1, (count, -1)).permute(1, 3, 0, 2, 4).clone(memory_format=torch.contiguous_format)
-
-
-def _by_gate(weight: Tensor, count: int) -> Tensor:
-    """(count G, H, H): the factor of each gate by which states (G, N, H) are multiplied, of weights (G, count H, H)."""
-    return torch.unflatten(weight, 1, (count, -1)).transpose(0, 1).flatten(0, 1).mT
-
-
 def _add_products(gates: Tensor, state: Tensor, factors: Tensor) -> Tensor:
-    """Gates (count G, N, H), to which what a state (G, N, H) sends to each is added."""
+    """Add the products of a state (G, N, H) with each gate's factor to gates (count G, N, H)."""
     count = len(gates) // len(state)
     read = state.expand(count, -1, -1) if len(state) == 1 else state.repeat(count, 1, 1)
     return gates.baddbmm_(read, factors)
 
 
 class _GatedUnit(Recurrence):
-    """nn.GRU from a state of zeros: what inputs send (G, L, N, 3 H) to outputs (G, L, N, H).
+    """nn.GRU from a state of zeros: gate inputs (G, L, N, 3 H) to outputs (G, L, N, H).
 
-    The gates r and z have no biases of their own here, for theirs are sent with the inputs.
+    The gates r and z have no biases of their own: these are part of the inputs.
     """
 
     shown = 1
 
     @staticmethod
     def forward(sent: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The outputs; gates r, z, n (L, 3, G, N, H), what n gets from the state, and all states."""
-        gates, factors, offset = _gates(sent, 3), _by_gate(weight, 3), offset.unsqueeze(1)
+        """Return the outputs; gates r, z, n (L, 3, G, N, H), the state's part of n, and all states."""
+        # Gates are a copy (L, 3, G, N, H), gate by gate, for the recurrence to overwrite; factors are (3 G, H, H).
+        gates = torch.unflatten(sent, -1, (3, -1)).permute(1, 3, 0, 2, 4).clone(memory_format=torch.contiguous_format)
+        factors = torch.unflatten(weight, 1, (3, -1)).transpose(0, 1).flatten(0, 1).mT
+        offset = offset.unsqueeze(1)
         of_two, of_new = factors.tensor_split([2 * len(weight)])
         states = gates.new_empty((len(gates) + 1, *gates.shape[2:]))
         states[0], one = 0, gates.new_ones(())
@@ -65,20 +57,13 @@ class _GatedUnit(Recurrence):
         return states[1:].transpose(0, 1), gates, candidates, states
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep what the way back reads."""
-        ctx.set_materialize_grads(False)  # zeros of every output, also of those that nobody differentiates
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(inputs[1], *output[1:])
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, ...]:
-        """What each step sends to its gates, from the last to the first; then the weight in one product."""
+        """Compute the gradient of gate inputs from the last step to the first, then that of the weight."""
         weight, gates, candidates, states = ctx.saved_tensors
         reset, update, new = gates.unbind(1)
-        incoming = incoming_gradient(gradients[0], states)
-        # How much of a state's gradient a gate gets, for all steps at once rather than in small pieces.
+        incoming = torch.zeros_like(states[1:]) if gradients[0] is None else gradients[0].transpose(0, 1)
+        # The factors of a state's gradient for each gate, for all steps at once rather than in small pieces.
         to_new = tanh_backward(1 - update, new)
         to_update = sigmoid_backward(states[:-1] - new, update)
         to_reset = sigmoid_backward(candidates, reset)
@@ -99,7 +84,7 @@ class _GatedUnit(Recurrence):
 
 
 def gated_unit(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
-    """Outputs (1, L, N, H) of nn.GRU for inputs (L, N, I)."""
+    """Compute outputs (1, L, N, H) of nn.GRU for inputs (L, N, I)."""
     of_gates, of_new = biases[1].tensor_split([2 * weights[1].shape[1]])
     sent, codes = sent_by(x, weights[0], biases[0] + functional.pad(of_gates, (0, len(of_new))))
     rows = sent if codes is None else functional.embedding(codes, sent[0])

@@ -1,6 +1,6 @@
-"""nn.LSTM with its gradient written out; `userdp.neural.kernels.recurrence` says how.
+"""nn.LSTM with its gradient written out, as described in `userdp.neural.kernels.recurrence`.
 
-Why: torch cannot compute nn.LSTM for many users at once; 1.7 times as fast as its loop over users.
+Gain: torch cannot compute nn.LSTM for many users at once; 1.7 times as fast as its loop over users.
 """
 
 from typing import Any
@@ -11,48 +11,47 @@ from torch.autograd.function import once_differentiable
 
 from userdp.neural.kernels.recurrence import Recurrence, applied, by_user, sent_by, sigmoid_backward, steps, steps_back
 
-_AT_HAND = 1 << 20
-"""Bytes of what is sent to gates that stay in a processor's cache, beside what else is read."""
+_AT_HAND = 1 << 20  # Bytes of gate gradients that stay in a processor's cache beside other operands.
 
 
 def _places(codes: Tensor, rows: int) -> Tensor:
-    """(L, G, N): where what codes (G, L, N) choose is, in tables of so many rows, one behind the other."""
+    """Return (L, G, N) the rows that codes (G, L, N) choose from concatenated tables of so many rows."""
     begin = torch.arange(0, rows * len(codes), rows, device=codes.device)
     return (codes + begin[:, None, None]).transpose(0, 1).contiguous()
 
 
 def _chosen(sent: Tensor, places: Tensor | None) -> Tensor:
-    """(L, G, N, K): what inputs send (G, L, N, K), or rows at places (L, G, N) of tables (G, V, K); to write on."""
+    """Copy gate inputs (G, L, N, K), or rows at places (L, G, N) of tables (G, V, K), to (L, G, N, K)."""
     if places is None:
         return sent.transpose(0, 1).clone(memory_format=torch.contiguous_format)
     return sent.flatten(0, 1).index_select(0, places.flatten()).reshape(*places.shape, -1)
 
 
 def _add_chosen(of_tables: Tensor, gradient: Tensor, places: Tensor) -> None:
-    """Add the gradient (L, G, N, K) of what was chosen at places (L, G, N) to that of the tables (G, V, K)."""
+    """Add the gradient (L, G, N, K) of rows chosen at places (L, G, N) to that of the tables (G, V, K)."""
     rows = of_tables.flatten(0, 1)
-    if gradient.is_cuda:  # whose other way adds up in an order that changes
+    if gradient.is_cuda:  # index_add_ has no fixed order there
         rows += torch.ops.aten.embedding_dense_backward(gradient, places, len(rows), -1, False)
     else:
         rows.index_add_(0, places.flatten(), gradient.flatten(0, 2))
 
 
 class _LongShortTerm(Recurrence):
-    """A layer of long short-term memory, of what inputs send to its gates; states and cells start at zero.
+    """nn.LSTM from states and cells of zeros.
 
-    Written with sigmoids alone, as tanh(x) = 2 sigmoid(2 x) - 1: here states are nn.LSTM's with the OTHER SIGN, cells
-    DOUBLE, and what goes to the third gate is double. With gates i, f, g, o, the sigmoids of what is sent to them,
+    It uses sigmoids alone, as tanh(x) = 2 sigmoid(2 x) - 1: here states are nn.LSTM's with the OTHER SIGN, cells
+    DOUBLE, and the input of the third gate is double. With gates i, f, g, o, the sigmoids of their inputs,
 
         cell' = f cell + (4 g - 2) i,     state' = o - 2 o sigmoid(cell').
 
-    What inputs send is (G, L, N, 4 H), or rows of a table (G, V, 4 H) that codes (G, L, N) choose.
+    Gate inputs are (G, L, N, 4 H), or rows of a table (G, V, 4 H) that codes (G, L, N) choose.
     """
 
     shown = 2
 
     @staticmethod
     def forward(sent: Tensor, weight: Tensor, codes: Tensor | None) -> tuple[Tensor | None, ...]:
-        """States (G, L, N, H) and the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, states, places."""
+        """Return states (G, L, N, H), the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, states, rows."""
         places = None if codes is None else _places(codes, sent.shape[1])
         gates = _chosen(sent, places)
         states = gates.new_empty((len(gates) + 1, *gates.shape[1:-1], weight.shape[-1]))
@@ -65,24 +64,18 @@ class _LongShortTerm(Recurrence):
             torch.sigmoid(next_cell, out=size)
             torch.addcmul(told, told, size, value=-2, out=next_state)
             state, cell = next_state, next_cell
-        by_sequence = states.new_empty([states[1:].shape[axis] for axis in (1, 2, 0, 3)])  # as modules ask for them
+        by_sequence = states.new_empty(
+            [states[1:].shape[axis] for axis in (1, 2, 0, 3)]
+        )  # the order that modules ask for
         shown = torch.neg(states[1:].permute(1, 2, 0, 3), out=by_sequence).transpose(1, 2)
         return shown, cells[-1].clone(), gates, cells, sizes, states, places
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Keep what the way back reads."""
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(each for each in output[2:] if each is not None))
-        ctx.sent = inputs[0].shape
-        ctx.save_for_backward(inputs[1], *output[2:])
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """As that of `_GatedUnit`, some steps at a time, so that what is made of them is still at hand when it is read.
+        """Go back as `_GatedUnit` does, some steps at a time, so that their results are still in the cache when read.
 
-        Where inputs are chosen from a table, what is sent to gates is added to the table's rows, and not kept.
+        If inputs are chosen from a table, their gradient is added to the table's rows, and not kept.
         """
         weight, gates, cells, sizes, states, places = ctx.saved_tensors
         span = _span(gates)
@@ -115,21 +108,21 @@ class _LongShortTerm(Recurrence):
 
 
 def _span(gates: Tensor) -> int:
-    """How many steps of gates (L, G, N, K) are worked on at a time on the way back; all where nothing is gained."""
+    """Return the number of steps of gates (L, G, N, K) per piece of the backward pass; all if nothing is gained."""
     if gates.is_cuda:
         return len(gates)
     return max(1, min(len(gates), _AT_HAND // (gates[0].numel() * gates.itemsize)))
 
 
 def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of a cell's gradient goes on to the cell before, and of a state's to its cell, over -2; for all steps.
+    """Compute all steps' factors of a cell's gradient for the cell before, and of a state's for its cell, over -2.
 
     Args:
-        shares: (L, G, N, 4, H), overwritten with how much of a cell's gradient goes to what is sent to each of the
-            first three gates, and of a state's to the last.
+        shares: (L, G, N, 4, H), overwritten with the factors of a cell's gradient for the inputs of the first three
+            gates, and of a state's for that of the last.
         gates: (L, G, N, 4 H).
-        cells: (L, G, N, H) those before.
-        sizes: (L, G, N, H) the sigmoids of those after.
+        cells: (L, G, N, H) before each step.
+        sizes: (L, G, N, H) the sigmoids of cells after each step.
     """
     put, kept, new, shown = torch.unflatten(gates, -1, (4, -1)).unbind(-2)
     of_put, of_kept, of_new, of_shown = shares.unbind(-2)
@@ -144,7 +137,7 @@ def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tupl
 
 
 def long_short_term(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
-    """Outputs (1, L, N, H) and last cells (1, N, H) of nn.LSTM for inputs (L, N, I)."""
+    """Compute outputs (1, L, N, H) and last cells (1, N, H) of nn.LSTM for inputs (L, N, I)."""
     size = weights[1].shape[1]
     double = weights[0].new_ones(4, size)
     double[2] = 2

@@ -13,9 +13,8 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from userdp.neural.kernels import long_short_term
+from userdp.neural.kernels.layers import LAYERS, own_forward
 from userdp.neural.kernels.lookups import Looked, with_late_lookups
-from userdp.neural.kernels.switch import LAYERS
-from userdp.neural.kernels.way_back import own_forward
 
 USERS, WIDTH = 3, 4
 

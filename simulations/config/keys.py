@@ -1,0 +1,172 @@
+"""Every key of a configuration file, from the models that check it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from simulations.config.run_config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
+from strategies.registry import STRATEGIES
+from userdp.data.synthetic.registry import POPULATIONS
+from userdp.data.synthetic.source import synthetic_settings
+from userdp.data.tables.declared import did_you_mean
+from userdp.data.tables.sources import PublicData, TableData
+from userdp.errors import BadInput
+from userdp.problems.registry import PROBLEMS
+
+_SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+_EFFECTS = {
+    "privacy": "Part of the promise itself.",
+    "problem": "Public. It bounds the gradient of a sample; noise is calibrated to the bound, so the promise stays.",
+    "data": "Public, declared and never read off the data: the promise rests on what is declared here.",
+    "strategy": "Noise is calibrated again to the same epsilon and delta: accuracy changes, the promise stays.",
+    "engine": "None: the same users send the same numbers.",
+    "output": "None on the released model; fields whose names end in `_private` are not covered.",
+    "": "None on the promise.",
+}
+"""Section -> what its keys do to privacy, unless `_OWN` says more."""
+_OWN = {
+    "seed": "Whoever knows the seed can subtract simulated noise; secure noise does not come from it.",
+    "data.path": "None: where the file lies.",
+    "data.test_fraction": "Held-out users train nothing; metrics of them are not covered by the promise.",
+    "output.reference": "Training without privacy is not covered: its fields end in `_private`, and must stay.",
+    "output.compare_with_initial": "Spends a twentieth of epsilon on the comparison, within the same budget.",
+    "output.checkpoint": "Checkpoints hold private state; they are removed when the run ends.",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a configuration.
+
+    Attributes:
+        name: with its section, such as "strategy.clip_norm".
+        kind: the kind of the section that has it; None if every kind has it.
+        field: its declaration.
+    """
+
+    name: str
+    kind: str | None
+    field: FieldInfo
+
+    @property
+    def effect(self) -> str:
+        """The effect on privacy."""
+        return _OWN.get(self.name) or _EFFECTS[self.name.rpartition(".")[0]]
+
+    @property
+    def meaning(self) -> str:
+        """The description, on one line."""
+        return " ".join((self.field.description or "").split())
+
+    @property
+    def default(self) -> str:
+        """The default as a file would write it; "must be set" if there is none."""
+        if self.field.is_required():
+            return "must be set"
+        return shown(self.field.get_default(call_default_factory=True)).strip("`") or "none"
+
+    @property
+    def example(self) -> str:
+        """A line of TOML that sets the key, below its section."""
+        section, _, key = self.name.rpartition(".")
+        lines = [f"[{section}]"] if section else []
+        if key in ("kind", "population"):
+            return "\n".join([*lines, f'{key} = "{self.kind}"'])
+        if self.kind and section == "data" and self.kind in POPULATIONS:
+            lines += ['kind = "synthetic"', f'population = "{self.kind}"']
+        elif self.kind:
+            lines.append(f'kind = "{self.kind}"')
+        return "\n".join([*lines, f"{key} = {_sample(self.field)}"])
+
+
+def keys() -> Iterator[Key]:
+    """Yield every key of a run's configuration, in the order of the page."""
+    for name in ("name", "seed", "preparation"):
+        yield Key(name, None, RunConfig.model_fields[name])
+    kinds: list[tuple[str, str, type[BaseModel]]] = [("problem", name, one) for name, one in PROBLEMS.items()]
+    kinds += [("data", "table", TableData), ("data", "public", PublicData)]
+    kinds += [("data", name, synthetic_settings(name)) for name in POPULATIONS]
+    kinds += [("strategy", name, strategy_section(name)) for name in STRATEGIES]
+    for section, kind, model in kinds:
+        for name, field in model.model_fields.items():
+            yield Key(f"{section}.{name}", kind, field)
+    for section, model in (("privacy", PrivacySection), ("engine", EngineSection), ("output", OutputSection)):
+        for name, field in model.model_fields.items():
+            yield Key(f"{section}.{name}", None, field)
+
+
+def explained(name: str) -> list[Key]:
+    """Return the keys of a name, one for each meaning that it has; the section may be left out.
+
+    Raises:
+        BadInput: no configuration has such a key; names the nearest.
+    """
+    every = list(keys())
+    found = [key for key in every if name in (key.name, key.name.rpartition(".")[2])]
+    if not found:
+        names = {key.name for key in every}
+        raise BadInput(f"no configuration has a key {name!r}{did_you_mean(name, names)}: docs/configuration.md has all")
+    return list({(key.name, key.meaning, key.default): key for key in reversed(found)}.values())[::-1]
+
+
+def having(key: Key) -> list[str]:
+    """Return the kinds that have a key with this meaning and default; empty if every kind does."""
+    same = [one for one in keys() if (one.name, one.meaning, one.default) == (key.name, key.meaning, key.default)]
+    return [one.kind for one in same if one.kind is not None]
+
+
+def values(field: FieldInfo) -> str:
+    """Return what a key may be, with its bounds."""
+    bounds = [
+        f"{sign} {getattr(item, attribute):g}"
+        for item in field.metadata
+        for kind, (sign, attribute) in _SIGNS.items()
+        if isinstance(item, kind)
+    ]
+    return " ".join([kind_of(field.annotation), ", ".join(bounds)]).strip()
+
+
+def kind_of(annotation: Any) -> str:
+    """Return a type in words of TOML."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return " or ".join(f'`"{choice}"`' for choice in get_args(annotation))
+    if origin in (Union, UnionType):
+        return " or ".join(kind_of(part) for part in get_args(annotation) if part is not NoneType)
+    if origin is list:
+        return f"list of {kind_of(get_args(annotation)[0])}"
+    if origin is dict:
+        return f"table of {kind_of(get_args(annotation)[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "section"
+    return {bool: "true or false", int: "whole number", float: "number", str: "text"}.get(annotation, "any value")
+
+
+def shown(default: object) -> str:
+    """Return a default as it would stand in a file, as code; empty for None."""
+    if default is None:
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else repr(default)}`".replace("'", '"')
+
+
+def _sample(field: FieldInfo) -> str:
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    if default not in (None, [], {}):
+        return shown(default).strip("`")
+    words = kind_of(field.annotation)
+    if words.startswith("`"):
+        return words.split("`")[1]
+    samples = {
+        "whole": "10",
+        "number": "1.0",
+        "true": "true",
+        "text": '"..."',
+        "list": "[...]",
+        "table": "{ NAME = ... }",
+    }
+    return samples.get(words.split()[0], "...")

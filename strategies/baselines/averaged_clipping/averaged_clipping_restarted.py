@@ -1,0 +1,213 @@
+"""Averaged clipping with restarts, for strongly convex losses: each run starts closer, with a smaller clip."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.baselines.averaged_clipping.clip import average_clip
+from strategies.baselines.averaged_clipping.options import TheoryOptions
+from strategies.baselines.averaged_clipping.parameters import TheoryConstants, practical_step
+from strategies.baselines.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
+from strategies.core.about import About, Fact
+from strategies.core.mean_rounds import MeanRounds, Runs
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Number
+from strategies.samples.batch_rounds import (
+    BATCH_MEANING,
+    accounted,
+    balanced_batch,
+    clamped_batch,
+    drawn_apart,
+    epsilons,
+    noise_numbers,
+    promised_numbers,
+    sample_rate,
+    sample_sum,
+)
+from strategies.samples.sample_options import MEANINGS, OutputAverage, most_of, samples_of
+from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
+from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
+from userdp.sampling import DisjointBatches, PoissonSamples, Sampler
+
+Drawn = tuple[Run, Sampler, GaussianMechanism]
+"""A run with clip, batch and step, who takes part in it, and the mechanism of its clipped means."""
+
+
+class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "rounds"}):
+    """Runs of averaged clipping, each from the model of the one before, with clip, noise and step in proportion.
+
+    *Formal guarantees.* *Claim.* That of `averaged_clipping`. *Why.* Those of `AveragedClipping`, round by round:
+    unit one sample or one whole user; sensitivity twice the clip IN FORCE, which follows from the configuration
+    alone, and noise in proportion to it. So all rounds of all runs have one noise multiplier and are accounted
+    together: Poisson-sampled Gaussians at rate q for a sample and ``1 - (1 - q)^max_samples`` for a user
+    (add-or-remove), or plain Gaussians for everybody in every round (replace-one). calibration = "paper" takes
+    clips and batches of the theory and promises nothing. Every iterate is released; other nodes may send anything.
+
+    *Assumptions.* Those of `averaged_clipping`, for `full` and `poisson_samples`.
+    """
+
+    about: ClassVar[About] = About(
+        name="averaged_clipping_restarted",
+        summary_line="averaged clipping in runs that halve the distance, for strongly convex losses",
+        family="sample-level",
+        cost="node O(N d), one sum of d numbers up; server O(K d)",
+        paper="Jin, Zhou, Han, Cheng, Zeng: averaged clipping for heavy tails, Algorithm 2",
+        needs="a strongly convex loss; public number of samples",
+        units=("sample", "user"),
+        without_secure_noise="nodes send sums without a clip, so rounding has no bound",
+        promise="sample or user level at nearly the same price, which is high; against other nodes too",
+        example={"rounds": 3, "runs": 1},
+        meanings={
+            **MEANINGS,
+            **BATCH_MEANING,
+            "runs": "runs, each from the model of the one before",
+            "steps": "steps of each phase",
+            "clip_low": "smallest clip",
+            "clip_high": "largest clip",
+        },
+        notes={"clip_norm": Fact("noised", "clip of the round: planned, or moved by released values")},
+    )
+
+    rounds: int | None = Field(None, ge=1, description="Rounds of all runs together; by theory, capped, if not given.")
+    runs: int | None = Field(None, ge=1, description="tau; log2 N, capped at one a 20 rounds, if not given.")
+    batches: Literal["poisson_samples", "full"] = Field(
+        "poisson_samples", description="poisson_samples: a coin for each sample; full: everybody in every round."
+    )
+    strong_convexity: float | None = Field(
+        None, gt=0, description="mu, of the expected loss; the problem's certified bound if not given."
+    )
+    first_gap: float | None = Field(
+        None, gt=0, description="Bound on the excess risk at the start; smoothness radius^2 / 2 if not given."
+    )
+    clip_norm: float | None = Field(None, gt=0, description="Clip of the first run; later ones shrink in proportion.")
+
+    def scheme(self, given: Given) -> Runs:
+        """See `Recipe`."""
+        constants = self.constants(given, self.known_smoothness(given, "its clip"))
+        convexity = self._strong_convexity(given)
+        runs, steps, warnings = self._lengths(given, constants, convexity)
+        gap = self.first_gap or constants.smoothness * constants.radius**2 / 2
+        made = self._paper_runs if self.calibration == "paper" else self._certified_runs
+        drawn = made(given, constants, convexity, gap, runs, steps)
+        spent = _spent(drawn, steps, given.privacy.delta) if self.calibration == "paper" else None
+        # Where noise is certified all runs have one sampler and one multiplier.
+        (first, sampler, mechanism), (last, _, of_last) = drawn[0], drawn[-1]
+        multiplier, way = mechanism.noise_multiplier, sum(run.step * run.clip for run, _, _ in drawn)
+        costs: dict[str, Number] = (
+            epsilons(given, sampler, multiplier) if spent is None else {"accounted_epsilon": spent}
+        )
+        promise = accounted(given, sampler, multiplier, ("the server is trusted",), spent)
+        whole = self.followed(
+            given,
+            sampler,
+            mechanism,
+            first.step,
+            rounds=runs * steps,
+            signal=first.clip,
+            numbers={
+                "runs": runs,
+                "steps": steps,
+                "clip_high": first.clip,
+                "clip_low": last.clip,
+                "sample_batch": float(first.batch),
+                "sampling": self.batches,
+                "learning_rate": first.step,
+                **noise_numbers(given, mechanism, drawn_apart(sampler)),
+                **costs,
+                **promised_numbers(sampler, promise["guarantee"]),
+            },
+            warnings=warnings,
+        )
+        # Runs begin where the one before ended: the last says what noise is left, all of them how far it may be.
+        path = self.course(steps, last.step, of_last.standard_deviation, way / last.step)
+        shared = promise | {
+            "outline": replace(whole["outline"], path=path),
+            # Gradients come to it at the length of their run's steps.
+            "new_memory": partial(OutputAverage, 1.0, self.output, given.dimension, steps),
+        }
+        return Runs(**shared, runs=tuple(_rounds(given, shared, *run) for run in drawn), rounds_of_each=steps)
+
+    def _certified_runs(
+        self, given: Given, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
+    ) -> list[Drawn]:
+        """Clips follow the distance, noise follows the clip, steps follow both."""
+        batch = clamped_batch(self.batch or balanced_batch(constants.samples), constants.samples)
+        sampler = self._sampler(given, batch, runs * steps)
+        multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
+        distances = list(islice(radii(gap, convexity), runs))
+        first = self.clip_norm or 4 * constants.smoothness * distances[0]
+        made = []
+        for distance in distances:
+            clip = first * distance / distances[0]
+            mechanism = GaussianMechanism(2 * clip, multiplier)
+            noise = mechanism.standard_deviation
+            rate = self.learning_rate or practical_step(replace(constants, radius=distance), clip, steps, noise)
+            made.append((Run(distance, clip, batch, rate, noise), sampler, mechanism))
+        return made
+
+    def _paper_runs(
+        self, given: Given, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
+    ) -> list[Drawn]:
+        """Return the runs of Algorithm 2, each with its own batch and noise multiplier."""
+        made = []
+        for run in restarted(constants, convexity, gap, runs, steps):
+            sampler = self._sampler(given, clamped_batch(run.batch, constants.samples), runs * steps)
+            mechanism = GaussianMechanism(2 * run.clip, run.noise_deviation / (2 * run.clip))
+            made.append((replace(run, step=self.learning_rate or run.step), sampler, mechanism))
+        return made
+
+    def _strong_convexity(self, given: Given) -> float:
+        convexity = self.strong_convexity or given.problem.certificate.strong_convexity
+        if not convexity:
+            raise BadInput(
+                "strategy.strong_convexity must be declared: the problem certifies none; add a ridge, or use "
+                "averaged_clipping"
+            )
+        return convexity
+
+    def _lengths(self, given: Given, constants: TheoryConstants, convexity: float) -> tuple[int, int, tuple[str, ...]]:
+        """(runs, rounds of each, warnings)."""
+        wanted = self.runs or default_runs(constants.samples)
+        total, warnings = self.wanted_rounds(lambda: wanted * rounds_per_run(constants, convexity))
+        runs = self.runs or min(wanted, max(1, total // 20))
+        if total < runs:
+            raise BadInput(f"strategy.runs = {runs}: {total} rounds give none to some run; plan fewer runs")
+        return runs, total // runs, warnings
+
+    def _sampler(self, given: Given, batch: int, rounds: int) -> Sampler:
+        if self.batches == "full":
+            return DisjointBatches(given.users, given.users, rounds, given.seed)
+        return PoissonSamples(given.users, batch / samples_of(given), rounds, given.seed, most_of(given))
+
+
+def _rounds(
+    given: Given, shared: dict[str, Any], run: Run, sampler: Sampler, mechanism: GaussianMechanism
+) -> MeanRounds:
+    """The rounds of one run."""
+    return MeanRounds(
+        **shared,
+        domain=given.problem.domain,
+        sampler=sampler,
+        query=partial(sample_sum, sampler),
+        divisor=samples_of(given) * sample_rate(sampler),
+        mechanism=mechanism,
+        rate=run.step,
+        bound=partial(average_clip, clip=run.clip),
+        gradient=partial(np.multiply, run.step),
+        noted=lambda *_: {"clip_norm": run.clip},
+    )
+
+
+def _spent(drawn: list[Drawn], steps: int, delta: float) -> float:
+    """Epsilon of rounds whose rates and multipliers differ from run to run."""
+    rounds = [
+        SampledRounds(mechanism.noise_multiplier, group_rate(sample_rate(sampler), drawn_apart(sampler)), steps)
+        for _, sampler, mechanism in drawn
+    ]
+    return sampled_gaussian_epsilon(rounds, delta)

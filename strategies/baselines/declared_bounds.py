@@ -1,0 +1,45 @@
+"""Checks of public numbers that strategies for sparse models need before they begin."""
+
+import math
+
+import numpy as np
+
+from strategies.core.public_facts import Given
+from userdp.arrays.types import Vector
+from userdp.errors import BadInput
+from userdp.problems.base import Box
+
+
+def check_room(domain: Box, centre: Vector, radius: float, setting: str, ball: str) -> None:
+    """Refuse a ball about ``centre`` that leaves the domain: models in it are what is released.
+
+    Raises:
+        BadInput: it does; names the setting.
+    """
+    room = domain.radius - float(np.abs(centre - domain.centre).max())
+    if not radius <= room:
+        raise BadInput(
+            f"strategy.{setting} = {radius:g}: {ball} must lie in the problem's domain, which has room for "
+            f"{max(room, 0):g}; lower it or raise problem.radius"
+        )
+
+
+def declared(given: Given, setting: str, value: float | None, use: str) -> float:
+    """A setting, or what stands for it, which must be a positive number that the strategy can ``use``.
+
+    Raises:
+        BadInput: it is none, because the problem bounds nothing.
+    """
+    if not value or math.isinf(value):
+        raise BadInput(f"strategy.{setting} must be declared: {given.strategy} {use}")
+    return value
+
+
+def no_better(bound: float, untrained: float, remedy: str) -> tuple[str, ...]:
+    """The warning that a bound on the excess risk says nothing beyond that of the start, if it does not."""
+    if bound < untrained:
+        return ()
+    return (
+        f"the bound on the excess risk ({bound:.3g}) is no better than that of the start, never trained "
+        f"({untrained:.3g}): bring more users, raise privacy.epsilon, or {remedy}",
+    )

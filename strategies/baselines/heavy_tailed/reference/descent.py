@@ -1,0 +1,222 @@
+"""Private descents on plain arrays, as the paper states them: clipped, and along iterative means."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.baselines.heavy_tailed.estimators import RadiusForm, group_radius, simple_radius
+from strategies.baselines.heavy_tailed.options import wanted_rounds
+from strategies.baselines.heavy_tailed.reference.estimators import iterative_mean, simple_clip_mean
+from strategies.baselines.heavy_tailed.shuffling import GroupAccounting, group_rho
+from strategies.samples.sample_options import whole_rounds
+from userdp.accounting.composition import rho_for, step_budget
+from userdp.arrays.types import Vector
+from userdp.errors import BadInput
+
+Gradients = Callable[[Vector], NDArray[np.float64]]
+"""(d,) model -> (n, d) gradients of the samples."""
+
+
+Projection = Callable[[Vector], Vector]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The numbers of a run, all from public facts.
+
+    Attributes:
+        clip_norm: R.
+        rounds: T, at least 1.
+        wanted_rounds: T before it was made a whole number within its cap.
+        step_size: ``1 / (smoothness sqrt(2 T))``.
+        rho: that one round may spend: on its mean, or on each of its groups.
+    """
+
+    clip_norm: float
+    rounds: int
+    wanted_rounds: float
+    step_size: float
+    rho: float
+
+
+def simple_descent(
+    samples: int,
+    dimension: int,
+    order: float,
+    epsilon: float,
+    delta: float,
+    *,
+    smoothness: float,
+    diameter: float,
+    moment: float = 1.0,
+    form: Literal["tight", "paper"] = "paper",
+    radius: RadiusForm = "paper",
+    paper_units: bool = False,
+    max_rounds: int | None = None,
+) -> Descent:
+    """The paper's numbers for descent by `simple_clip_mean` (its equations 15 and 19, and Theorem 4).
+
+    *Formal guarantees.* T rounds of rho / T compose to rho-zCDP, which is (epsilon, delta)-DP by `rho_for`.
+
+    Args:
+        samples: n.
+        dimension: d.
+        order: p, of the bounded moment.
+        epsilon: of the whole run; at most 1 for the form "paper".
+        delta: of the whole run.
+        smoothness: lambda, of EVERY sample's loss (the proof needs more than the mean's).
+        diameter: L, of the domain.
+        moment: M.
+        form: of the conversion from zCDP, as `rho_for` has it.
+        radius: as `simple_radius` has it.
+        paper_units: M = 1 in R and lambda L = 1 in T, as printed; correct if units are chosen so.
+        max_rounds: cap on T.
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+    _check_shape(smoothness, diameter)
+    rho = rho_for(epsilon, delta, form)
+    clip = simple_radius(samples, dimension, order, rho, 1.0 if paper_units else moment, radius)
+    wanted = wanted_rounds(samples, dimension, rho, clip, 1.0 if paper_units else smoothness * diameter)
+    rounds = whole_rounds(wanted, max_rounds)
+    return Descent(clip, rounds, wanted, 1 / (smoothness * math.sqrt(2 * rounds)), rho / rounds)
+
+
+def iterative_descent(
+    samples: int,
+    dimension: int,
+    order: float,
+    epsilon: float,
+    delta: float,
+    *,
+    groups: int,
+    smoothness: float,
+    diameter: float,
+    moment: float = 1.0,
+    accounting: GroupAccounting = "parallel",
+    form: Literal["tight", "paper"] = "paper",
+    paper_units: bool = False,
+    max_rounds: int | None = None,
+) -> Descent:
+    """The numbers for descent by `iterative_mean`.
+
+    *Formal guarantees.* "parallel": T rounds of rho / T on each group compose to rho-zCDP. By shuffling: each round is
+    (e, d)-DP with the `step_budget` of T rounds, which compose to (epsilon, delta) by advanced composition.
+
+    With "parallel" (ours), R and T follow rho / k, that of the mean of all groups. By shuffling they are the paper's,
+    ``R = sqrt(d) (n epsilon / sqrt(d))^(1/p)`` and ``T = n^2 epsilon^2 / (d R^2)``, which ignore delta.
+
+    Args:
+        samples: n.
+        dimension: d.
+        order: p.
+        epsilon: of the whole run.
+        delta: of the whole run.
+        groups: k.
+        smoothness: lambda.
+        diameter: L.
+        moment: M.
+        accounting: of the groups.
+        form: as `rho_for` has it.
+        paper_units: as `simple_descent` has it.
+        max_rounds: cap on T.
+
+    Raises:
+        BadInput: an argument out of range, or outside the region in which the accounting holds.
+    """
+    _check_shape(smoothness, diameter)
+    parallel = accounting == "parallel"
+    rho = rho_for(epsilon, delta, form) / groups if parallel else epsilon**2
+    clip = group_radius(samples, dimension, order, rho, 1.0 if paper_units else moment)
+    wanted = wanted_rounds(samples, dimension, rho, clip, 1.0 if paper_units else smoothness * diameter)
+    rounds = whole_rounds(wanted, max_rounds)
+    each = (
+        rho * groups / rounds if parallel else group_rho(*step_budget(epsilon, delta, rounds), groups, accounting, form)
+    )
+    return Descent(clip, rounds, wanted, 1 / (smoothness * math.sqrt(2 * rounds)), each)
+
+
+def descend(
+    gradients: Gradients,
+    mean: Callable[[NDArray[np.float64]], Vector],
+    project: Projection,
+    start: Vector,
+    rounds: int,
+    step_size: float,
+) -> Vector:
+    """Projected descent along ``mean`` of the samples' gradients; the average of the points they were taken at.
+
+    The last step is not taken: the average does not hold where it would lead. It is paid for nevertheless.
+    """
+    model = np.array(start, dtype=np.float64)
+    total = np.zeros_like(model)
+    for left in range(rounds, 0, -1):
+        total += model
+        if left > 1:
+            model = project(model - step_size * mean(gradients(model)))
+    return np.asarray(total / rounds)
+
+
+def dp_sco_clip(
+    gradients: Gradients, project: Projection, start: Vector, descent: Descent, rng: np.random.Generator
+) -> Vector:
+    """(d,): descent along `simple_clip_mean` (Algorithm 1 with Algorithm 2).
+
+    *Formal guarantees.* ``descent.rounds * descent.rho``-zCDP for one replaced sample, whatever the loss: later rounds
+    start from what was released.
+
+    Args:
+        gradients: of all samples at a model.
+        project: on the domain.
+        start: (d,) in the domain, not depending on private data.
+        descent: from `simple_descent`.
+        rng: of the noise.
+    """
+
+    def mean(values: NDArray[np.float64]) -> Vector:
+        return simple_clip_mean(values, descent.clip_norm, descent.rho, rng)
+
+    return descend(gradients, mean, project, start, descent.rounds, descent.step_size)
+
+
+def dp_sco_iterative(
+    gradients: Gradients,
+    project: Projection,
+    start: Vector,
+    descent: Descent,
+    groups: int,
+    rng: np.random.Generator,
+    *,
+    share: float = 0.5,
+    steps: int = 100,
+) -> Vector:
+    """(d,): descent along `iterative_mean`, with a fresh partition every round (Algorithm 1 with Algorithm 3).
+
+    *Formal guarantees.* As `iterative_descent` has it; the partitions are drawn from ``rng``, secret and fresh.
+
+    Args:
+        gradients: of all samples at a model.
+        project: on the domain.
+        start: (d,) in the domain, not depending on private data.
+        descent: from `iterative_descent`, for the same number of groups.
+        groups: k.
+        rng: of partitions, noise and starts.
+        share: see `strategies.baselines.heavy_tailed.estimators.deep_centre`.
+        steps: of each round's inner iteration.
+    """
+
+    def mean(values: NDArray[np.float64]) -> Vector:
+        return iterative_mean(values, descent.clip_norm, groups, descent.rho, rng, share=share, steps=steps)
+
+    return descend(gradients, mean, project, start, descent.rounds, descent.step_size)
+
+
+def _check_shape(smoothness: float, diameter: float) -> None:
+    for name, value in (("smoothness", smoothness), ("diameter", diameter)):
+        if not 0 < value < math.inf:
+            raise BadInput(f"{name} = {value}: must be a positive number")

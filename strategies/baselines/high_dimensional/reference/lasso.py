@@ -1,0 +1,54 @@
+"""Private LASSO on plain arrays (Algorithm 2)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, step_size
+from strategies.baselines.high_dimensional.lasso import check_in_ball, choice_sensitivity
+from userdp.arrays.types import Vector
+from userdp.data.block import Block
+from userdp.mechanisms import ExponentialMechanism
+from userdp.nodes.truncated import truncated_gradients
+from userdp.noise import SeededNoise
+from userdp.randomness import stream
+
+
+def private_lasso(
+    block: Block,
+    start: Vector,
+    *,
+    radius: float,
+    threshold: float,
+    epsilon: float,
+    rounds: int,
+    seed: int,
+) -> NDArray[np.float64]:
+    """(rounds + 1, d): the start and every iterate; all of them may be released.
+
+    *Formal guarantees.* Unit: one user of the block, with all its samples, whose mean gradient is one record; relation:
+    replace-one. Every round is one exponential mechanism of that epsilon with `choice_sensitivity`, which holds as
+    iterates are convex combinations of the start and vertices, so ``||x||_1 <= r``. `Selections` composes rounds.
+    Noise is simulated from the seed.
+
+    Args:
+        block: users with features and targets; any values.
+        start: (d,), with ``||x||_1 <= radius``.
+        radius: r.
+        threshold: K.
+        epsilon: of each round.
+        rounds: T.
+        seed: of the noise.
+
+    Raises:
+        BadInput: a start outside the ball.
+    """
+    ball = L1Ball(radius, len(start))
+    check_in_ball(start, radius)
+    mechanism = ExponentialMechanism(choice_sensitivity(radius, threshold, block.users), epsilon)
+    points = np.empty((rounds + 1, len(start)))
+    points[0] = start
+    for index in range(rounds):
+        gradient = truncated_gradients(points[index], block, threshold).sum(axis=0) / block.users
+        vertex = mechanism.choose(ball.scores(gradient), SeededNoise(stream(seed, "noise", index, 0)))
+        points[index + 1] = ball.towards(points[index], vertex, step_size(index))
+    return points

@@ -1,0 +1,117 @@
+"""Frank-Wolfe over an l1 ball with smoothly truncated gradients, each round on fresh users; pure privacy."""
+
+import math
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory
+from strategies.baselines.high_dimensional.vertex_rounds import (
+    MEANINGS,
+    NOTES,
+    VertexRoundsOptions,
+    resting_on,
+    vertex_rounds,
+)
+from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum, once_each
+from strategies.core.about import About
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Outline
+from userdp.errors import PopulationTooSmall
+from userdp.estimators.smoothed_truncation import largest_truncated
+from userdp.mechanisms import ExponentialMechanism
+from userdp.sampling import DisjointBatches
+
+
+class RobustFrankWolfe(Recipe, VertexRoundsOptions):
+    """Private Frank-Wolfe over an l1 ball; an error in the dimension's logarithm, of gradients with a second moment.
+
+    Each of T rounds takes a cohort of floor(n / T) users that no other round takes. Their gradients are truncated
+    smoothly, coordinate by coordinate, and averaged; the exponential mechanism chooses the vertex of the ball along
+    which the mean descends, and the model moves towards it.
+
+    *Formal guarantees.* *Claim.* (epsilon, 0) for one *user*, replace-one, round release, any loss; `delta = 0` can
+    be asked for. *Why.* Unit: one whole user; relation: replace-one; n public. A user's record is its MEAN
+    gradient, each coordinate of which is truncated to ``s B(beta)`` after that, so replacing a user moves each
+    coordinate of the cohort's mean by at most ``2 s B(beta) / m``, m users in the cohort, and a vertex's score by
+    at most r times that. The exponential mechanism on these scores is (epsilon, 0)-DP. Cohorts are disjoint and
+    drawn without looking at data, so rounds compose in parallel: a run is (epsilon, 0)-DP, with no delta. Under
+    ``unit = "sample"`` the record is a sample: every sample is truncated, cohorts are still of users, whose samples
+    stay together, and the divisor m is the public number N of samples times the cohort's share of the users,
+    whatever samples the cohort has; a user keeps its number of samples between neighbours. Every iterate is
+    released; the server is trusted, nodes truncate as told.
+
+    *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as told.
+    """
+
+    about: ClassVar[About] = About(
+        name="robust_frank_wolfe",
+        summary_line="steps towards privately chosen vertices of an l1 ball, fresh users a round; pure",
+        family="high-dimensional",
+        cost="node O(N d) for users of the round, one sum of d numbers up; server O(d)",
+        paper="Hu, Ni, Xiao, Wang 2022 (Algorithm 1), with tight sensitivities and explicit constants",
+        needs="any loss whose domain holds the l1 ball; sample level: public number of samples",
+        units=("user", "sample"),
+        without_secure_noise="how a smoothly truncated gradient is rounded has not been bounded",
+        pure=True,
+        promise="user or sample level, pure; against other nodes too",
+        example={"rounds": 3},
+        meanings={
+            **MEANINGS,
+            "scale": "gradient coordinates well below it count in full",
+            "inverse_variance": "of the noise that the truncation is smoothed by",
+            "fold": "users (samples, at sample level) of a round, the public divisor",
+            "vertex_error": "bound on how far a chosen vertex is from the best, in inner product with the gradient",
+        },
+        notes=NOTES,
+    )
+
+    scale: float | None = Field(
+        None, gt=0, description="s: gradients well below it count in full; by second_moment if not given."
+    )
+    second_moment: float = Field(1.0, gt=0, description="tau: bound on E of a squared gradient coordinate.")
+    inverse_variance: float = Field(1.0, gt=0, description="beta of the smoothing noise; infinity for none.")
+    smoothness: float | None = Field(
+        None, gt=0, description="l2 smoothness, for the number of rounds; the problem's certified bound if not given."
+    )
+    sensitivity: Literal["tight", "paper"] = Field(
+        "tight",
+        description="tight: exact for the l1 ball and the smoothing noise; paper: at least twice as large. Both are "
+        "valid.",
+    )
+
+    def scheme(self, given: Given) -> ProposeThenRelease:
+        """See `Recipe`."""
+        n, epsilon, beta = given.users, given.privacy.epsilon, self.inverse_variance
+        ball, records = self.ball(given), given.public.records(given.privacy.unit, given.strategy)
+        moment, failure = self.second_moment, self.failure
+        theory = FrankWolfeTheory(ball, given.dimension, records, epsilon, moment, beta, failure, self.sensitivity)
+        rounds = self.rounds or min(n, theory.rounds(self.smoothness or given.problem.certificate.smoothness))
+        if rounds > n:
+            raise PopulationTooSmall(f"strategy.rounds = {rounds}: every round takes fresh users, and there are {n}")
+        sampler = DisjointBatches(n, n // rounds, 1, given.seed)
+        scale, fold = self.scale or theory.scale(rounds), records * sampler.batch / n
+        mechanism = ExponentialMechanism(theory.choice_sensitivity(scale, fold), epsilon)
+        largest, truncation = largest_truncated(beta), {"scale": scale, "inverse_variance": beta}
+        kinds = ("truncated_user_gradient", "truncated_sample_sum")
+        numbers = {
+            **truncation,
+            "fold": fold,
+            "score_sensitivity": mechanism.sensitivity,
+            "choice_epsilon": mechanism.epsilon,
+            "vertex_error": theory.round_error(rounds, scale),
+        }
+        rests_on = resting_on(sampler.assumption, given)
+        return vertex_rounds(
+            self,
+            ball,
+            mechanism,
+            Outline(rounds=rounds, cohort=sampler.batch, users_needed=rounds, numbers=numbers),
+            divisor=fold / scale,  # nodes send truncated gradients in units of the scale
+            largest=scale * largest,
+            expected=math.sqrt(moment),
+            sampler=sampler,
+            query=lambda _: bounded_sum(given, kinds, largest, truncation, records),
+            **once_each(given, mechanism.cost, "exponential mechanism, parallel over disjoint cohorts", rests_on),
+        )

@@ -1,0 +1,99 @@
+"""Private Frank-Wolfe: rounds that choose a vertex of an l1 ball privately, and step towards it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from strategies.baselines.declared_bounds import check_room
+from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, step_size
+from strategies.baselines.high_dimensional.lasso import check_in_ball
+from strategies.baselines.propose_then_release import ProposeThenRelease, choice
+from strategies.core.about import Fact
+from strategies.core.options import StrategyOptions
+from strategies.core.public_facts import Given
+from strategies.core.scheme import Outline
+from userdp.arrays.types import Vector
+from userdp.mechanisms import ExponentialMechanism
+
+MEANINGS: Mapping[str, str] = {
+    "l1_radius": "models lie in the l1 ball of this radius",
+    "choice_epsilon": "epsilon of choosing one vertex",
+    "score_sensitivity": "most that one user can change the score",
+}
+NOTES: Mapping[str, Fact] = {"step": Fact("public", "step size")}
+
+
+class VertexRoundsOptions(StrategyOptions):
+    """Settings of strategies that move towards a vertex a round."""
+
+    l1_radius: float = Field(1.0, gt=0, allow_inf_nan=False, description="r: models lie in the l1 ball about zero.")
+    rounds: int | None = Field(None, ge=1, description="T; by theory if not given.")
+    learning_rate: float | None = Field(
+        None, gt=0, le=1, description="Constant step towards the vertex; 2 / (t + 2) in round t if not given."
+    )
+    failure: float = Field(0.1, gt=0, lt=1, description="zeta, the chance that a bound of the theory fails.")
+
+    def ball(self, given: Given) -> L1Ball:
+        """The l1 ball whose vertices are chosen from; it must lie in the problem's domain."""
+        ball = L1Ball(self.l1_radius, given.dimension)
+        check_room(
+            given.problem.domain, np.zeros(given.dimension), self.l1_radius, "l1_radius", "the l1 ball about zero"
+        )
+        return ball
+
+
+def resting_on(public: str, given: Given) -> tuple[str, ...]:
+    """Return the assumptions of choices at truncated gradients; ``public`` is what everybody may know of cohorts."""
+    counted = ("the number of samples is public",) if given.privacy.unit == "sample" else ()
+    return (public, "nodes truncate as told, and the server is trusted", *counted)
+
+
+def vertex_rounds(
+    options: VertexRoundsOptions,
+    ball: L1Ball,
+    mechanism: ExponentialMechanism,
+    outline: Outline,
+    *,
+    divisor: float,
+    largest: float,
+    expected: float,
+    **fields: Any,
+) -> ProposeThenRelease:
+    """The scheme of vertices chosen by the exponential mechanism, at a gradient that users sum up.
+
+    ``divisor``, public, makes a mean of the sum. No coordinate of it exceeds ``largest``; by declared moments none is
+    expected to exceed ``expected``, where training starts at zero. ``fields`` are the scheme's others.
+    """
+    # What the choice of a vertex may miss, in units of a gradient's coordinate; one choice in two misses less.
+    missed = mechanism.shortfall(ball.count, 0.5) / ball.radius
+    numbers, warnings = {"l1_radius": ball.radius, **outline.numbers}, _missed_vertices(missed, min(largest, expected))
+
+    def follow(index: int, x: Vector, vertex: int) -> tuple[Vector, Mapping[str, float]]:
+        step = options.learning_rate or step_size(index)
+        return ball.towards(x, vertex, step), {"step": step}
+
+    return ProposeThenRelease(
+        **fields,
+        **choice(mechanism, lambda total: ball.scores(total / divisor)),
+        outline=replace(outline, noise=missed, signal=largest, numbers=numbers, warnings=warnings),
+        check_start=partial(check_in_ball, radius=ball.radius),
+        follow=follow,
+    )
+
+
+def _missed_vertices(missed: float, largest: float) -> tuple[str, ...]:
+    """The warning that choices may miss more than there is to find, if they do.
+
+    Over the l1 ball of radius R a convex risk at zero is at most R times the largest coordinate of its gradient above
+    the least one, and R ``missed`` is what a choice may miss.
+    """
+    if missed < largest:
+        return ()
+    return (
+        f"what the choice of a vertex may miss ({missed:.3g}) exceeds what a gradient's coordinate is expected to be "
+        f"({largest:.3g}): doing nothing may be as good. Use fewer strategy.rounds, more users or a larger epsilon",
+    )

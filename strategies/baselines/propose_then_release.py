@@ -1,0 +1,93 @@
+"""Rounds that make a proposal of the sum of what users send, release it privately, and follow what was released."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from strategies.baselines.peeling import Peeling
+from strategies.core.public_facts import Given
+from strategies.core.scheme import Law, Scheme
+from strategies.core.step import Noise, Step
+from strategies.wire.replies import Gathered, Request
+from userdp.accounting import Cost, Ledger, epsilon_of
+from userdp.arrays.types import Indices, Vector
+from userdp.audit.discrete import choice_probabilities
+from userdp.mechanisms import ExponentialMechanism
+from userdp.nodes.computations import Computation
+from userdp.state import Stateful
+
+
+class Cohorts(Protocol):
+    """The users of each round."""
+
+    def cohort(self, index: int) -> Indices:
+        """Return the users of round ``index``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposeThenRelease(Scheme):
+    """A `Scheme` of rounds with one private release each, from which the next model follows.
+
+    Attributes:
+        sampler: who takes part in each round.
+        query: what users are asked, from the memory.
+        propose: from the model and the sum of what users sent to a vector to peel, or scores to choose by.
+        mechanism: of the release.
+        follow: from the round, the model and what was released to the next model and the round's facts: costs no
+            privacy.
+    """
+
+    sampler: Cohorts
+    query: Callable[[Any], Computation]
+    propose: Callable[[Vector, Vector], Vector]
+    mechanism: Peeling | ExponentialMechanism
+    follow: Callable[[int, Vector, Any], tuple[Vector, Mapping[str, float]]]
+
+    @property
+    def law(self) -> Law | None:
+        """The law of a choice, for audits; None where a vector is released."""
+        mechanism = self.mechanism
+        if isinstance(mechanism, Peeling):
+            return None
+        return lambda values: choice_probabilities(mechanism, self.propose(np.zeros(0), values[-1]))
+
+    def ask(self, index: int, memory: Stateful | None) -> Request:
+        """See `Scheme`."""
+        return Request(self.sampler.cohort(index), self.query(memory))
+
+    def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:
+        """See `Scheme`; every model is released."""
+        proposal, mechanism = self.propose(x, gathered.values), self.mechanism
+        release = mechanism.release if isinstance(mechanism, Peeling) else mechanism.choose
+        model, facts = self.follow(index, x, release(proposal, noise(0)))
+        return Step(model, model, facts)
+
+
+def choice(mechanism: ExponentialMechanism, scores: Callable[[Vector], Vector]) -> dict[str, Any]:
+    """The fields of a scheme that chooses by scores of the sum of what users sent."""
+    return {"propose": lambda x, total: scores(total), "mechanism": mechanism}
+
+
+def once_each(given: Given, cost: Cost, accountant: str, assumptions: Iterable[str]) -> dict[str, Any]:
+    """The guarantee and the ledger, as fields of a scheme, of releases in one of which each user takes part."""
+    return {
+        "guarantee": given.promise(epsilon_of(cost, 1, given.privacy.delta), accountant, assumptions),
+        "ledger": partial(Ledger, given.users, cost, 1),
+    }
+
+
+def bounded_sum(
+    given: Given, kinds: tuple[str, str], largest: float, parameters: Mapping[str, float], records: int | None = None
+) -> Computation:
+    """The sum of users' averages, or of all their samples, whose coordinates nodes hold to ``largest`` each.
+
+    ``kinds`` names the one computation and the other. The clip, above what a user's row can be, lets the server refuse
+    sums that cannot be; rows of samples have one where ``records``, the number of them all, is given.
+    """
+    longest = largest * given.dimension**0.5 * (1 + 1e-9)
+    if given.privacy.unit == "user":
+        return Computation(kinds[0], "sum", longest, parameters=parameters)
+    return Computation(kinds[1], "sum", None if records is None else longest * records, parameters=parameters)

@@ -1,0 +1,134 @@
+"""Gradient descent on a noisy mean of users' gradients, projected on the set of means of sparse gradients."""
+
+import math
+from functools import partial
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
+from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
+from strategies.core.about import About
+from strategies.core.mean_rounds import MeanRounds, as_is
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Number
+from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.nodes.computations import Computation
+from userdp.sampling import LaplaceBatches, Sampler
+
+
+class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate"}):
+    """Clipped mean of user gradients plus noise, projected on the means that sparse gradients can have, every round.
+
+    With s-sparse gradients of samples, of l2 norm at most L, a user's average gradient lies in the l1 ball of radius
+    ``L sqrt(s)`` and in the l2 ball of radius L, however many samples it averages. Each user is clipped to both, so the
+    true mean of a cohort lies there too. Projecting the noisy mean never takes it further from any point there, and
+    leaves an error of at most ``sqrt(2 L sqrt(s) ||noise||_inf)``, in which the dimension counts by its logarithm. A
+    loss whose gradients are not that sparse is biased by the l1 clip, and protected all the same.
+
+    *Formal guarantees.* *Claim.* For delta > 0 that of `dp_fed_sgd`. For delta = 0 pure epsilon, replace-one,
+    disjoint cohorts. *Why.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and
+    allocation). With delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and
+    their accounting are those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so
+    replacing a user moves the mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round
+    purely private, a user's rounds add up, and disjoint cohorts compose in parallel. The projection sees only what
+    is noisy already. Every iterate is released: nodes are protected from each other; the server is trusted. Nodes
+    clip and sum; an answer larger than clipped users can add up to, in either norm, is refused. If samples'
+    gradients have s non-zeros and norm at most L, users' averages lie in both balls whatever their size, so neither
+    clip nor projection costs accuracy.
+
+    *Assumptions.* Those of `dp_fed_sgd`. A wrong s biases the gradient and protects as before. More on
+    `strategies/baselines/sparse_gradients/README.md`.
+    """
+
+    about: ClassVar[About] = About(
+        name="projected_sgd",
+        summary_line="noisy mean of user gradients, projected on what sparse gradients can average to",
+        family="sparse gradients",
+        cost="node O(N d), one sum of d numbers up; server O(K d + d log d)",
+        paper="Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 1), every round",
+        needs="sparse gradients of samples (one_hot losses are certified)",
+        with_secure_noise=SECRET_COHORTS,
+        pure=True,
+        promise="user level, against other nodes too; also pure (delta = 0), by Laplace noise",
+        example={"rounds": 3, "sparsity": 2},
+        meanings={
+            "l1_clip_norm": "l1 norm that gradients are clipped to as well",
+            "sparsity": "most non-zeros of a sample's gradient",
+            "noise_before": "expected l2 norm of the noise before the projection",
+        },
+        notes=NOTES,
+    )
+
+    clip_norm: float = Field(
+        1.0, gt=0, description="L: l2 norm that each user's average gradient is clipped to; its l1 norm to L sqrt(s)."
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
+    )
+    sparsity: int | None = Field(
+        None, ge=1, description="s: most non-zeros of a sample's gradient; the problem's certificate if not given."
+    )
+    projection: Literal["l1l2", "l1", "none"] = Field(
+        "l1l2",
+        description="What the noisy mean is projected on: the l1 ball of radius L sqrt(s), within the l2 ball of "
+        "radius L (l1l2) or not (l1); none: noise as it is, to compare with.",
+    )
+
+    def scheme(self, given: Given) -> MeanRounds:
+        """See `Recipe`."""
+        if self.noise_corrected and self.projection != "none":
+            raise BadInput(
+                f"strategy.noise_corrected with projection = {self.projection!r}: how much noise a projection "
+                "leaves is not known; set projection = 'none', or leave it out"
+            )
+        members, p = SparseVectors(self._sparsity(given), self.clip_norm), given.dimension
+        gradients = Computation("user_gradient", "sum", self.clip_norm, l1_norm=members.l1_norm)
+        sampler, multiplier, mechanism = self._noise(given, members.l1_norm)
+        numbers: dict[str, Number] = {
+            "sparsity": members.sparsity,
+            "l1_clip_norm": members.l1_norm,
+            "noise_before": mechanism.standard_deviation * math.sqrt(p),
+        }
+        ball = None if self.projection == "none" else self.projection
+        return rounds_of(
+            given,
+            self,
+            sampler,
+            mechanism,
+            multiplier,
+            gradients,
+            given.default_step,
+            gradient=as_is if ball is None else partial(members.project, ball=ball),
+            noise=None if ball is None else expected_error(mechanism, members, p, ball),
+            numbers=numbers,
+        )
+
+    def _noise(self, given: Given, l1_norm: float) -> tuple[Sampler, float, GaussianMechanism | LaplaceMechanism]:
+        """Return (the sampler, its noise multiplier, the mechanism of a mean): Laplace noise for pure privacy."""
+        drawn, privacy = self.sampler(given), given.privacy
+        if privacy.delta > 0:
+            gaussian = given.mean_mechanism(drawn, self.clip_norm)
+            return drawn, gaussian.noise_multiplier, gaussian
+        if self.sampling != "disjoint":
+            raise BadInput(
+                f"strategy.sampling = {self.sampling!r} with privacy.delta = 0: pure privacy is accounted for "
+                "'disjoint' cohorts only"
+            )
+        cohort = self.cohort or drawn.users
+        sampler = LaplaceBatches(drawn.users, cohort, -(-self.rounds // (drawn.users // cohort)), given.seed)
+        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+        sensitivity = sampler.sensitivity_factor * l1_norm / sampler.expected_batch
+        return sampler, multiplier, LaplaceMechanism(sensitivity, 1 / multiplier)
+
+    def _sparsity(self, given: Given) -> int:
+        """Return the s that rows are clipped for; refuse if it is neither set nor certified."""
+        s = self.sparsity or given.problem.certificate.sparsity
+        if s is None:
+            raise BadInput(
+                f"strategy.sparsity is not set, and {given.problem.name} certifies none: set it to the most non-zeros "
+                "that a sample's gradient can have, or use dp_fed_sgd"
+            )
+        return min(s, given.dimension)

@@ -1,0 +1,199 @@
+"""The best of a random number of private runs, at three times the price of one.
+
+Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 5, Theorem 6.1), by Liu, Talwar 2019 (Theorem 3.4). A run that
+is good half of the time becomes good almost always.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.baselines.sparse_gradients.bias_reduction import ProjectedMean, second_moment_bound
+from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
+from strategies.baselines.sparse_gradients.reference.descent import Gradients, StoppedRun, stopped_sgd
+from strategies.baselines.sparse_gradients.stopping import StepBudget, convex_rate, typical_length
+from userdp.arrays.sparse_rows import clip_rows, finite_rows
+from userdp.arrays.types import Rows, Vector
+from userdp.errors import BadInput
+from userdp.mechanisms import LaplaceMechanism
+from userdp.noise import NoiseSource
+
+Candidate = TypeVar("Candidate")
+
+
+@dataclass(frozen=True)
+class SelectionBudget:
+    """The division of a budget over runs, the best of which is released.
+
+    *Formal guarantees.* Unit and relation: those of runs and scores. Let a run be (`run_epsilon`, `run_delta`)-DP and
+    its score `score_epsilon`-DP given the run: together (e, d)-DP with ``e = epsilon / 6`` and ``d = (delta / 4K)^2``.
+    What `private_select` gives is ``(3e + 3 sqrt(2d), sqrt(2d) K + delta / 2)``-DP, for a K of at least
+    ``max(ln(4 / delta) / gamma, 1 + exp(-1) / gamma)``. That is at most ``(epsilon / 2 + 1.07 delta / K, 0.86 delta)``,
+    within the budget for ``delta <= epsilon / 10``. It covers the candidate that is given and its
+    score, NOT the number of runs nor the others: whoever sees all runs gets plain composition.
+
+    *Accuracy.* If a run is good with probability at least 1/2 and scores are exact, none of the runs is good with
+    probability ``gamma / (1 + gamma)`` at most (but for the cut at K, of probability ``delta / 4``), so a gamma of
+    half of ``failure`` leaves the other half to the noise of the scores.
+
+    Attributes:
+        epsilon: > 0.
+        delta: in (0, epsilon / 10].
+        failure: beta, in (0, 1): the chance that the result is not good.
+
+    Raises:
+        BadInput: an attribute out of range.
+    """
+
+    epsilon: float
+    delta: float
+    failure: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < math.inf:
+            raise BadInput(f"epsilon = {self.epsilon}: must be a positive number")
+        if not 0 < self.delta <= min(self.epsilon / 10, 0.5):
+            raise BadInput(
+                f"delta = {self.delta}: must be positive and at most min(epsilon / 10, 1/2) = "
+                f"{min(self.epsilon / 10, 0.5):g}, for which the selection is proven"
+            )
+        if not 0 < self.failure < 1:
+            raise BadInput(f"failure = {self.failure}: must lie strictly between 0 and 1, such as 0.1")
+
+    @property
+    def stop_chance(self) -> float:
+        """gamma: after each run it may end."""
+        return self.failure / 2
+
+    @property
+    def most_runs(self) -> int:
+        """K."""
+        return math.ceil(max(math.log(4 / self.delta), self.stop_chance + 1 / math.e) / self.stop_chance)
+
+    @property
+    def run_epsilon(self) -> float:
+        """The epsilon of one run."""
+        return self.epsilon / 12
+
+    @property
+    def run_delta(self) -> float:
+        """The delta of one run."""
+        return (self.delta / (4 * self.most_runs)) ** 2
+
+    @property
+    def score_epsilon(self) -> float:
+        """The sensitivity of one score."""
+        return self.epsilon / 12
+
+    def score_mechanism(self, sensitivity: float) -> LaplaceMechanism:
+        """The mechanism that adds noise to a score.
+
+        Args:
+            sensitivity: most that replacing a record changes the score of a fixed candidate: B / n for the mean of n
+                losses within an interval of length B (a bound on how much a loss varies over the DOMAIN is not
+                enough); 2L / n for the l2 norm of the mean of gradients of norm at most L.
+        """
+        return LaplaceMechanism(sensitivity, self.score_epsilon)
+
+
+def private_select(
+    sample: Callable[[int], Candidate],
+    score: Callable[[Candidate], float],
+    stop_chance: float,
+    most_runs: int,
+    coins: np.random.Generator,
+) -> Candidate:
+    """Run, score, toss a coin whether to stop; give the candidate of the LOWEST score.
+
+    *Formal guarantees.* See `SelectionBudget`. The coins do not depend on data. The number of runs is not returned, for
+    the promise does not cover it.
+
+    Args:
+        sample: a private run, from its index (0, 1, ...) to its candidate.
+        score: a private score of a candidate, the lower the better.
+        stop_chance: gamma, in (0, 1].
+        most_runs: K, at least 1.
+        coins: secret.
+
+    Raises:
+        BadInput: an argument out of range, or a score that is not finite.
+    """
+    if not 0 < stop_chance <= 1 or most_runs < 1:
+        raise BadInput(f"stop_chance = {stop_chance}, most_runs = {most_runs}: need (0, 1], and at least 1")
+    best, lowest = None, math.inf
+    for run in range(min(most_runs, int(coins.geometric(stop_chance)))):
+        candidate = sample(run)
+        value = score(candidate)
+        if not math.isfinite(value):
+            raise BadInput(f"score = {value} of run {run + 1}: scores must be finite numbers")
+        if best is None or value < lowest:
+            best, lowest = candidate, value
+    assert best is not None  # there is at least one run
+    return best
+
+
+def boosted_sgd(
+    gradients: Gradients,
+    losses: Callable[[Vector], NDArray[np.float64]],
+    start: Vector,
+    records: int,
+    members: SparseVectors,
+    loss_range: tuple[float, float],
+    distance: float,
+    budget: SelectionBudget,
+    rng: np.random.Generator,
+    noise: NoiseSource,
+    *,
+    project: Callable[[Vector], Vector] = lambda x: x,
+) -> StoppedRun:
+    """The run of `stopped_sgd`, of a random number of them, whose noisy empirical risk is the lowest (convex losses).
+
+    *Formal guarantees.* Unit: a record; relation: replace-one, n public. What is returned is (epsilon, delta)-DP, by
+    `SelectionBudget` over runs by `StepBudget`, as long as ``rng`` and the number of runs (and what shows it, such as
+    the time taken) stay secret. It rests on no promise: gradients are clipped to l2 norm L, losses into their range;
+    a gradient that is not finite counts as zero, a loss that is NaN as the highest.
+
+    Args:
+        gradients: of records at a model; what becomes of a record depends on that record alone.
+        losses: (n,) of all records at a model, likewise.
+        start: (d,).
+        records: n, at least 2.
+        members: s and L.
+        loss_range: lowest and highest loss of a record; the score of a model has sensitivity ``(high - low) / n``.
+        distance: D, bound on the l2 distance from start to minimiser, for the step size.
+        budget: of everything.
+        rng: tosses coins, draws levels and batches; secret.
+        noise: of gradients and scores.
+        project: the nearest point of the domain.
+
+    Raises:
+        BadInput: a number out of range, or another number of losses than n.
+    """
+    low, high = loss_range
+    if not -math.inf < low < high < math.inf:
+        raise BadInput(f"loss_range = {loss_range}: must be two finite numbers, the lower one first")
+    steps = StepBudget(records, budget.run_epsilon, budget.run_delta)
+    oracle = ProjectedMean(len(start), members, steps.noise_multiplier)
+    rate = convex_rate(distance, second_moment_bound(steps.levels, oracle), typical_length(steps))
+    mechanism = budget.score_mechanism((high - low) / records)
+
+    def clipped(x: Vector, who: NDArray[np.int64]) -> Rows:
+        return clip_rows(finite_rows(gradients(x, who))[0], members.norm)
+
+    def score(run: StoppedRun) -> float:
+        values = losses(run.model)
+        if values.shape != (records,):
+            raise BadInput(f"losses have shape {values.shape}, one for each of {records} records is needed")
+        return float(mechanism.release(np.clip(np.nan_to_num(values, nan=high), low, high).mean(), noise))
+
+    return private_select(
+        lambda _: stopped_sgd(clipped, start, steps, oracle, rate, rng, noise, project=project),
+        score,
+        budget.stop_chance,
+        budget.most_runs,
+        rng,
+    )

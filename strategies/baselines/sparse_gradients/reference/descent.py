@@ -1,0 +1,100 @@
+"""Stopped SGD on plain arrays, and the oracle without noise that it is compared with."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.baselines.sparse_gradients.bias_reduction import Draw, MeanOracle, bias_reduced_gradient
+from strategies.baselines.sparse_gradients.stopping import Output, StepBudget
+from userdp.arrays.types import Rows, Vector
+from userdp.errors import BadInput
+from userdp.noise import NoiseSource
+
+Gradients = Callable[[Vector, NDArray[np.int64]], Rows]
+"""A function from a model (d,) and k records to their gradients (k, d), in order, each of l2 norm at most L."""
+
+
+@dataclass(frozen=True)
+class ExactMean:
+    """The mean itself: no privacy, to see what bias reduction does without noise.
+
+    *Formal guarantees.* None.
+
+    Attributes:
+        largest_norm: l2 bound on the records, hence on their means.
+    """
+
+    largest_norm: float
+
+    def __call__(self, mean: Vector, size: int, noise: NoiseSource) -> Vector:
+        """See `MeanOracle`."""
+        return mean
+
+    def squared_error(self, size: int) -> float:
+        """Zero."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class StoppedRun:
+    """The result of a run.
+
+    Attributes:
+        model: (d,) the average of x^0..x^T, or one of them, drawn uniformly.
+        steps: T.
+        epsilon: what the filter was charged.
+    """
+
+    model: Vector
+    steps: int
+    epsilon: float
+
+
+def stopped_sgd(
+    gradients: Gradients,
+    start: Vector,
+    budget: StepBudget,
+    oracle: MeanOracle,
+    learning_rate: float,
+    rng: np.random.Generator,
+    noise: NoiseSource,
+    *,
+    project: Callable[[Vector], Vector] = lambda x: x,
+    output: Output = "average",
+) -> StoppedRun:
+    """Projected steps ``x - eta G`` until the filter ends them.
+
+    *Formal guarantees.* Those of `StepBudget`, for an oracle each of whose calls is (`oracle_epsilon`,
+    `oracle_delta`)-DP (such as `ProjectedMean` with the budget's noise multiplier) on gradients of l2 norm at most
+    its clip, as long as who is drawn stays secret. Every iterate is private.
+
+    Args:
+        gradients: of records at a model.
+        start: (d,) x^0.
+        budget: of all steps.
+        oracle: estimates means.
+        learning_rate: eta, the same in all steps.
+        rng: draws levels, batches, and the iterate of ``output = "random"``; secret.
+        noise: for the oracle.
+        project: the nearest point of the domain.
+        output: "average" (convex losses) or "random" (any loss).
+
+    Raises:
+        BadInput: a learning rate that is not positive, or gradients that are not finite.
+    """
+    if not 0 < learning_rate < math.inf:
+        raise BadInput(f"learning_rate = {learning_rate}: must be a positive number")
+    levels = budget.draw_levels(rng)
+    kept_at = int(rng.integers(len(levels) + 1))
+    x = kept = total = start
+    for step, level in enumerate(levels.tolist(), 1):
+        draw = Draw.of(budget.records, level, rng)
+        batch, single = gradients(x, draw.batch), gradients(x, draw.single)
+        estimate = bias_reduced_gradient(batch, single, float(budget.levels.chances[level]), oracle, noise)
+        x = project(x - learning_rate * estimate)
+        kept, total = x if step == kept_at else kept, total + x
+    model = kept if output == "random" else total / (len(levels) + 1)
+    return StoppedRun(model, len(levels), budget.spent(levels))

@@ -1,0 +1,203 @@
+"""Gradient steps along bias-reduced estimates until a privacy filter ends them.
+
+Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 4). How many records a step looks at is random, and with it
+what the step costs. A filter adds up the costs, and the run ends before the first step that would exceed the budget. No
+step is ever made cheaper to fit: that would bias it.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.baselines.sparse_gradients.privacy_filter import PrivacyFilter, spread
+from strategies.baselines.sparse_gradients.projection_mechanism import classical_multiplier
+from strategies.baselines.sparse_gradients.truncated_geometric import TruncatedGeometric
+from userdp.accounting import calibrate_noise
+from userdp.errors import BadInput
+from userdp.randomness import stream
+
+Accounting = Literal["tight", "paper"]
+Output = Literal["average", "random"]
+Numbers = NDArray[np.float64]
+
+_REPEATS = 2000
+"""Simulated runs that the typical length is taken from."""
+
+_BLOCK = 1 << 20
+"""Simulated steps in memory at once."""
+
+
+@dataclass(frozen=True)
+class StepBudget:
+    """The division of a budget over an unknown number of steps of random cost.
+
+    *Formal guarantees.* Unit: a record; relation: replace-one, n public. Let each call of the oracle be (e, d)-DP in
+    its batch, with e = `oracle_epsilon` and d = `oracle_delta`. A step of level N draws 2^(N+1) of n records in secret.
+
+    tight: a record of the batch enters the batch's mean and that of ONE half, so the three are (2e, 2d)-DP given the
+    batch, and with q = 2^(N+1) / n sampling makes them (ln(1 + q (exp(2e) - 1)), 2 q d)-DP (Balle, Barthe, Gaboardi
+    2018, Theorem 9); the single record, drawn independently, adds (ln(1 + (exp(e) - 1) / n), d / n). The filter has
+    all of epsilon, and delta / 2 for each of its parts.
+    paper: as printed, with three calls for two, ``ln(1 + q (exp(t) - 1)) <= 2 q t`` for t <= 1, e = epsilon / 32,
+    d = delta / 16, and a filter of (epsilon / 2, delta / 2): a step costs ``(3 2^(N+1) + 1) / (16 n)`` of both.
+
+    Levels are drawn without the data, so the costs are predictable, and what the filter accepts is (epsilon,
+    delta)-DP in all, every iterate and the number of steps included. Given the levels, costs are even fixed numbers.
+
+    Attributes:
+        records: n, at least 2.
+        epsilon: > 0; at most 1 for paper.
+        delta: in (0, 1); below 1 / n^2 for paper, where the length of the run is analysed.
+        accounting: "tight" or "paper".
+        oracle_share: e / epsilon for tight, in (0, 1]; more of it makes fewer steps with less noise each.
+        runs: how many runs share the budget, at least 1: each ends where its share of the squares of the steps'
+            epsilons, or of their deltas, does. All runs together then pass the filter of one.
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+
+    records: int
+    epsilon: float
+    delta: float
+    accounting: Accounting = "tight"
+    oracle_share: float = 0.25
+    runs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.records < 2:
+            raise BadInput(f"records = {self.records}: a batch of two halves needs at least 2")
+        if not 0 < self.epsilon < math.inf or not 0 < self.delta < 1:
+            raise BadInput(f"epsilon = {self.epsilon}, delta = {self.delta}: a positive number and one in (0, 1)")
+        if not 0 < self.oracle_share <= 1:
+            raise BadInput(f"oracle_share = {self.oracle_share}: must lie in (0, 1]")
+        if self.runs < 1:
+            raise BadInput(f"runs = {self.runs}: there must be at least one")
+        if self.accounting == "paper" and not (self.epsilon <= 1 and self.delta * self.records**2 < 1):
+            raise BadInput(
+                f"epsilon = {self.epsilon:g}, delta = {self.delta:g}: accounting = 'paper' is analysed for "
+                f"epsilon <= 1 and delta < 1/n^2 = {self.records**-2:.3g}; lower them, or use accounting = 'tight'"
+            )
+
+    @property
+    def oracle_epsilon(self) -> float:
+        """e, of one call of the oracle."""
+        return self.epsilon * (1 / 32 if self.accounting == "paper" else self.oracle_share)
+
+    @property
+    def oracle_delta(self) -> float:
+        """d, of one call of the oracle."""
+        return self.delta / 16
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """Return a Gaussian oracle's noise multiplier: the classical formula (paper; e <= 1) or the exact one."""
+        if self.accounting == "paper":
+            return classical_multiplier(self.oracle_epsilon, self.oracle_delta)
+        return calibrate_noise(self.oracle_epsilon, self.oracle_delta, 1)
+
+    @cached_property
+    def levels(self) -> TruncatedGeometric:
+        """The law of N."""
+        return TruncatedGeometric.for_records(self.records)
+
+    @cached_property
+    def step_epsilons(self) -> Numbers:
+        """(M + 1,): what a step of each level costs."""
+        n, e = self.records, self.oracle_epsilon
+        if self.accounting == "paper":
+            return np.asarray((3 * self.levels.batches + 1) / (16 * n) * self.epsilon)
+        return amplified(2 * e, self.levels.batches / n) + amplified(e, np.array(1 / n))
+
+    @cached_property
+    def step_deltas(self) -> Numbers:
+        """(M + 1,): the deltas that go with them."""
+        uses = 3 if self.accounting == "paper" else 2
+        return np.asarray((uses * self.levels.batches + 1) * (self.oracle_delta / self.records))
+
+    def filter(self) -> PrivacyFilter:
+        """A fresh filter with a run's share of the budget."""
+        if self.accounting == "paper":
+            whole = PrivacyFilter(self.epsilon / 2, self.delta / 4, self.delta / 4)
+        else:
+            whole = PrivacyFilter(self.epsilon, self.delta / 2, self.delta / 2)
+        if self.runs == 1:
+            return whole
+        share = spread(whole.largest_sum_of_squares / self.runs, whole.spread_delta)
+        return PrivacyFilter(share, whole.spread_delta, whole.sum_delta / self.runs)
+
+    def draw_levels(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """(T,): the levels of one run; the level that is drawn next does not fit, and ends it."""
+        limit = self.filter()
+        levels: list[int] = []
+        while True:
+            level = int(self.levels.sample(rng, 1)[0])
+            epsilon, delta = self.step_epsilons[level], self.step_deltas[level]
+            if not limit.can_run(epsilon, delta):
+                return np.array(levels, dtype=np.int64)
+            limit.charge(epsilon, delta)
+            levels.append(level)
+
+    def spent(self, levels: NDArray[np.int64]) -> float:
+        """Epsilon of steps of these levels, by the filter's own composition."""
+        return spread(float((self.step_epsilons[levels] ** 2).sum()), self.filter().spread_delta)
+
+    @property
+    def longest(self) -> int:
+        """No run has more steps than this: the smallest step, again and again."""
+        limit = self.filter()
+        by_epsilon = limit.largest_sum_of_squares / self.step_epsilons[0] ** 2
+        return int(min(by_epsilon, limit.sum_delta / self.step_deltas[0]))
+
+    def simulated_lengths(self, repeats: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """(repeats,): T of so many simulated runs. No data are looked at: the law of T does not depend on them."""
+        limit, steps = self.filter(), max(1, _BLOCK // repeats)
+        lengths, alive = np.zeros(repeats, dtype=np.int64), np.arange(repeats)
+        squares, deltas = np.zeros((repeats, 1)), np.zeros((repeats, 1))
+        while len(alive):
+            levels = self.levels.sample(rng, (len(alive), steps))
+            squares = squares[:, -1:] + np.cumsum(self.step_epsilons[levels] ** 2, axis=1)
+            deltas = deltas[:, -1:] + np.cumsum(self.step_deltas[levels], axis=1)
+            runs = (squares <= limit.largest_sum_of_squares) & (deltas <= limit.sum_delta)
+            lengths[alive] += runs.sum(axis=1)
+            alive, squares, deltas = alive[runs[:, -1]], squares[runs[:, -1]], deltas[runs[:, -1]]
+        return lengths
+
+
+def amplified(epsilon: float, rate: Numbers) -> Numbers:
+    """Epsilon of an epsilon-private mechanism on a secret share ``rate`` of the records, drawn without replacement."""
+    return np.asarray(np.log1p(rate * math.expm1(epsilon)))
+
+
+@lru_cache(maxsize=64)
+def typical_length(budget: StepBudget) -> int:
+    """tau: three runs in four have more steps than this (by simulation); at least 1."""
+    lengths = budget.simulated_lengths(_REPEATS, stream(0, "sampling"))
+    return max(1, int(np.quantile(lengths, 0.25, method="lower")))
+
+
+def convex_rate(distance: float, second_moment: float, length: int) -> float:
+    """``D / (nu sqrt(tau))``, the step size of Theorem 5.7.
+
+    Args:
+        distance: D, from the start to the minimiser.
+        second_moment: nu^2, of the estimates.
+        length: tau.
+    """
+    return distance / math.sqrt(second_moment * length)
+
+
+def stationary_rate(gap: float, smoothness: float, second_moment: float, length: int) -> float:
+    """``sqrt(Gamma / (H tau nu^2))``, at most ``1 / (2H)``: the step size of Theorem 5.8, for losses not convex.
+
+    Args:
+        gap: Gamma, how far the loss at the start lies above its minimum.
+        smoothness: H.
+        second_moment: nu^2, of the estimates.
+        length: tau.
+    """
+    return min(math.sqrt(gap / (smoothness * length * second_moment)), 1 / (2 * smoothness))

@@ -1,1 +1,0 @@
-"""Strategies for sparse gradients and sparse models."""

@@ -1,0 +1,17 @@
+"""The pages that are made and not committed, on disk before a test looks for them."""
+
+import fcntl
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def made() -> None:
+    """Make all pages if this checkout lacks them; other processes wait until they are there."""
+    with open(Path(tempfile.gettempdir()) / "userdp-pages.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (ROOT / "docs" / "pictures").is_dir():  # which docs/make.py writes last
+            subprocess.run([sys.executable, str(ROOT / "docs" / "make.py")], cwd=ROOT, check=True, capture_output=True)
