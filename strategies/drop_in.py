@@ -68,6 +68,7 @@ class ClientSideLoss(Problem):
         self.certificate = Certificate(reason="the clients' loss is not known to the server")
 
     def _unknown(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise `BadInput`: the server knows neither the loss nor the data of ordinary clients."""
         raise BadInput(self.certificate.reason)
 
     bound = user_gradients = sample_gradients = sample_losses = _unknown

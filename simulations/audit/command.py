@@ -58,7 +58,7 @@ class Done:
 
     @property
     def refuted(self) -> bool:
-        """Whether an audit refutes its claim."""
+        """True if the audit refutes its claim."""
         return any(one.refuted for one in self.found)
 
 

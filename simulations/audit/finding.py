@@ -49,7 +49,7 @@ class Audit:
 
     @property
     def refuted(self) -> bool:
-        """Whether the measured epsilon exceeds the claimed one."""
+        """True if the measured epsilon exceeds the claimed one."""
         return self.measured > self.guarantee.epsilon * (1 + _ROUNDING)
 
     @property

@@ -105,7 +105,7 @@ class Instance:
 
     @property
     def heard(self) -> bool:
-        """Whether the guarantee is against the server, who then sees the answers of single users."""
+        """True if the guarantee is against the server, who then sees the answers of single users."""
         return not self.template.about.server_trusted
 
     @property

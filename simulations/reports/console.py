@@ -34,7 +34,7 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
         console.print(line, highlight=False, style={"soft": "dim", "warning": "yellow"}[kind])
     verdict = standing(result)
     colour = {"good": "green", "bad": "red"}.get(verdict.kind, "yellow")
-    console.print(f"[{colour}]{verdict.title}[/{colour}]: {verdict.sentence}", highlight=False)
+    console.print(f"[{colour}]{verdict.title}[/{colour}]: {verdict.explanation}", highlight=False)
     if (origin := about_constant(result)) is not None:
         console.print(origin, style="dim", highlight=False)
     table_private = (

@@ -25,7 +25,7 @@ class Standing:
 
     kind: Literal["good", "even", "bad", "none"]
     title: str
-    sentence: str
+    explanation: str
 
 
 def standing(result: dict[str, Any]) -> Standing:

@@ -112,7 +112,7 @@ class MaskedRounds:
             adversary=adversary,
             assumptions=(
                 *ideal.assumptions,
-                "nodes clip each user as told, and add their share of the noise and their masks",
+                "nodes clip each user as requested, and add their share of the noise and their masks",
                 f"users trust the node that holds their data, and no more than one node of a sum{several} tell others "
                 "what they keep secret",
                 "the server passes nodes' public keys on as they are, and asks what the plan says",

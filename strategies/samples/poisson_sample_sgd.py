@@ -23,10 +23,10 @@ class PoissonSampleSGD(Recipe, BatchOptions):
     the divisor is the public m. Rounds are Poisson-sampled Gaussians. Under ``unit = "user"`` the first max_samples
     samples of a user come or go together and move the sum by R for each one drawn: group privacy by mixtures of
     Gaussians (Ganesh 2024). Nodes draw none of those beyond. calibration = "paper" promises nothing. Every iterate
-    is released; the server is trusted, nodes clip and draw as told.
+    is released; the server is trusted, nodes clip and draw as requested.
 
     *Assumptions.* N, and for user level `max_samples`, are public. Which samples take part stays secret. The server
-    is trusted. Nodes clip and draw as told.
+    is trusted. Nodes clip and draw as requested.
     """
 
     about: ClassVar[About] = About(
@@ -65,7 +65,7 @@ class PoissonSampleSGD(Recipe, BatchOptions):
                 sampler,
                 mechanism,
                 rate,
-                ("nodes clip each sample as told, and the server is trusted",),
+                ("nodes clip each sample as requested, and the server is trusted",),
                 rounds=rounds,
                 signal=clip,
                 numbers={"clip_norm": clip, "sample_batch": float(batch), "learning_rate": rate},

@@ -46,7 +46,7 @@ _TABLE: Mapping[tuple[str, str], Mapping[str, tuple[Knowledge, str]]] = {
         "computation.name": ("public", "what each user computes"),
         "computation.reduce": ("public", "whether rows of users are wanted or their sum alone"),
         "computation.clip_norm": ("noised", "l2 clip: planned, or moved by released values"),
-        "computation.l1_norm": ("noised", "l1 clip, likewise"),
+        "computation.l1_norm": ("noised", "l1 clip of the same"),
         "computation.separate": ("public", "whether users are computed one by one, for secure noise"),
         "computation.lengths": ("public", "whether lengths before the clip are wanted; on one machine alone"),
         "computation.statistic": ("public", "a number of each user that is wanted beside the row"),

@@ -19,7 +19,7 @@ class Wire:
     """The wire to nodes that run `client_app`; `strategies.drop_in` has another, to ordinary Flower clients."""
 
     # The assumptions of a guarantee that rests on clipped users.
-    clipping: tuple[str, ...] = ("nodes clip each user as told, and the server is trusted",)
+    clipping: tuple[str, ...] = ("nodes clip each user as requested, and the server is trusted",)
     asks_more: bool = True  # nodes answer more questions than training, such as users' lengths before the clip
     repeats: bool = True  # nodes give the same answer to a repeated question, as resuming after a kill requires
 

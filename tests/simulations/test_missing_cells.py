@@ -113,7 +113,7 @@ def test_the_holder_of_the_data_is_told_how_many_cells_were_filled(trained):
         "log_debt": int((frame["debt"] <= -1).sum()),
     }
     assert not any(table["unusable"].values())
-    assert "count as the value declared for them" in model.page
+    assert "replaced by the value declared for them" in model.page
 
 
 def test_a_plan_says_what_the_declarations_rest_on_and_needs_no_data():

@@ -268,9 +268,9 @@ def test_a_reconstruction_predicts_nothing():
     from torch import nn
 
     problem = TorchProblem(lambda: nn.Linear(2, 2), "mse", 2, has_targets=False)
-    with pytest.raises(BadInput, match="'torch' predicts nothing"):
+    with pytest.raises(BadInput, match="'torch' makes no predictions"):
         problem.predict(problem.initial(), None)
-    with pytest.raises(BadInput, match="'quadratic' predicts nothing"):
+    with pytest.raises(BadInput, match="'quadratic' makes no predictions"):
         Quadratic(2, 1.0, 1.0).predict(np.zeros(2), None)
 
 

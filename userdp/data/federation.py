@@ -17,7 +17,7 @@ BLOCK_BYTES = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class RegressionModel:
-    """How a synthetic regression makes samples: features a of mean zero, independent of the target's noise e.
+    """The law of a synthetic regression: features a of mean zero, independent of the target's noise e.
 
     Attributes:
         link: "linear" for ``y = <a, theta> + e``, "logistic" for ``y = 1 if <a, theta> + e > 0 else 0``.

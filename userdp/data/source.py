@@ -90,5 +90,5 @@ class DataSettings(DescribedSection):
 
     @property
     def keeps_some_samples(self) -> bool:
-        """Whether only some samples of a user with many are used."""
+        """True if only some samples of a user with many are used."""
         return False

@@ -114,7 +114,7 @@ class Computation:
             if self.reduce != "sum" or not self.function.groups_samples or any(other is not None for other in others):
                 raise BadInput(f"computation {self.name!r} cannot be grouped: only plain sums over samples can")
         if self.statistic is not None and self.clip_norm is None:
-            raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
+            raise BadInput(f"statistic {self.statistic!r} needs a clip_norm as its unit")
         exact = self.clip_norm is not None and self.noise is None and self.coins is None and self.partition is None
         if self.lengths and not exact:
             raise BadInput("lengths need a clip_norm and exclude noise, coins and a partition: leave one of them out")

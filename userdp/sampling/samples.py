@@ -48,7 +48,7 @@ class PoissonSamples(Sampler):
     relation: ClassVar[Relation] = "add_or_remove"
     assumption: ClassVar[str] = (
         "the number of samples is public, and which samples take part in which round stays secret (each node throws "
-        "its own users' coins as told)"
+        "its own users' coins as requested)"
     )
     secret: ClassVar[bool] = True
 

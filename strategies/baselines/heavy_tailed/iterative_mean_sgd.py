@@ -126,10 +126,10 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
     compose as the worst (e, d)-DP mechanisms do, and user level follows by (e, d) group privacy. The partition must
     then stay secret: nodes know the groups of their own samples, so this promise is NOT against other nodes. All
     that follows the noisy means is post-processing; every iterate is released; the server is trusted, nodes clip
-    and sum as told. Slots and their accounting are ours, and for fixed groups amplification by shuffling would be
+    and sum as requested. Slots and their accounting are ours, and for fixed groups amplification by shuffling would be
     false.
 
-    *Assumptions.* N and `max_samples` are public. The server is trusted. Nodes clip each sample as told. By
+    *Assumptions.* N and `max_samples` are public. The server is trusted. Nodes clip each sample as requested. By
     shuffling: groups stay secret, and nodes, which know those of their own samples, are trusted; "auto" shuffles
     only where that needs less noise, which the printed guarantee then says.
     """
@@ -252,7 +252,10 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
         accountant = _PARALLEL if spent.parallel else _SHUFFLED
         if given.privacy.unit == "user":
             accountant += f"; group privacy for {group} samples{', spread over groups' if spread else ''}"
-        assumptions = ("the number of samples is public", "nodes clip each sample as told, and the server is trusted")
+        assumptions = (
+            "the number of samples is public",
+            "nodes clip each sample as requested, and the server is trusted",
+        )
         made = given.promise(epsilon_of(spent.cost, rounds, given.privacy.delta), accountant, assumptions)
         return made if spent.parallel else replace(made, adversary=_SECRET_FROM).assuming(_SECRET)
 

@@ -28,7 +28,7 @@ class SampleClippedSGD(Recipe, HeavyTailedOptions):
     "user"`` a user holds at most max_samples samples, each user's sum is held to norm R max_samples, and the
     sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. A gradient that is not finite
     counts as zero, and is not counted among ``non_finite_users``. T rounds compose as one Gaussian mechanism. Every
-    iterate is released; the server is trusted, nodes clip and sum as told.
+    iterate is released; the server is trusted, nodes clip and sum as requested.
 
     *Assumptions.* N, and for user level `max_samples`, are public. The server is trusted. Nodes clip each sample as
     told.
@@ -79,7 +79,7 @@ class SampleClippedSGD(Recipe, HeavyTailedOptions):
             guarantee=given.promise(
                 epsilon_of(Cost(multiplier), rounds, privacy.delta),
                 f"{ONE_GAUSSIAN}, composed over rounds" + (of_group if privacy.unit == "user" else ""),
-                ("the number of samples is public", "nodes clip each sample as told, and the server is trusted"),
+                ("the number of samples is public", "nodes clip each sample as requested, and the server is trusted"),
             ),
             ledger=partial(sampler.ledger, multiplier),
             **self.followed(

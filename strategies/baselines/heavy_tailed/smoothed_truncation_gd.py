@@ -32,7 +32,7 @@ class SmoothedTruncationGD(Recipe, SampleRateOptions):
     told.
 
     *Assumptions.* N, and for user level `max_samples`, are public. The server is trusted. Nodes truncate each
-    sample as told.
+    sample as requested.
     """
 
     about: ClassVar[About] = About(
@@ -84,7 +84,10 @@ class SmoothedTruncationGD(Recipe, SampleRateOptions):
             clip_norm=largest * (given.public.max_samples or math.inf),
             parameters={"scale": scale, "inverse_variance": self.inverse_variance},
         )
-        rests_on = ("the number of samples is public", "nodes truncate each sample as told, and the server is trusted")
+        rests_on = (
+            "the number of samples is public",
+            "nodes truncate each sample as requested, and the server is trusted",
+        )
         promise = accounted(given, sampler, multiplier, rests_on)
         made = promise["guarantee"]
         if group > 1:

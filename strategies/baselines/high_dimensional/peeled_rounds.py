@@ -98,7 +98,7 @@ def peeled_rounds(
     )
     kind = "pure composition" if peeling.pure else "zero-concentrated privacy"
     counted = ("the number of samples is public",) if given.privacy.unit == "sample" else ()
-    assumptions = (DisjointBatches.assumption, *counted, "nodes truncate as told, and the server is trusted")
+    assumptions = (DisjointBatches.assumption, *counted, "nodes truncate as requested, and the server is trusted")
     step = NoisyPhase(steps=1, rate=rate, deviation=noise / math.sqrt(given.dimension))
     return ProposeThenRelease(
         **once_each(given, peeling.cost, f"{kind} of peeling, parallel over disjoint users", assumptions),

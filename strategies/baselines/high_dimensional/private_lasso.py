@@ -42,11 +42,11 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
     most ``2 (r + 1) K^2``, and replacing a user moves a vertex's score by at most ``4 r (r + 1) K^2 / n``. A choice
     of epsilon e is e^2/8-zCDP ("zcdp"), or (e, 0)-DP ("paper"); T choices compose. Under ``unit = "sample"`` the
     record is a sample and the divisor is the public number N of samples; a user keeps its number of samples between
-    neighbours. Every iterate is released; the server is trusted, nodes truncate as told. The first is so because
+    neighbours. Every iterate is released; the server is trusted, nodes truncate as requested. The first is so because
     the privacy loss of a choice lies in an interval of length e. The paper's sensitivity is too small for balls of
     radius above 3.
 
-    *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as told.
+    *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as requested.
     """
 
     about: ClassVar[About] = About(

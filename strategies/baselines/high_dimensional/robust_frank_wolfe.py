@@ -40,9 +40,9 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
     ``unit = "sample"`` the record is a sample: every sample is truncated, cohorts are still of users, whose samples
     stay together, and the divisor m is the public number N of samples times the cohort's share of the users,
     whatever samples the cohort has; a user keeps its number of samples between neighbours. Every iterate is
-    released; the server is trusted, nodes truncate as told.
+    released; the server is trusted, nodes truncate as requested.
 
-    *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as told.
+    *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as requested.
     """
 
     about: ClassVar[About] = About(

@@ -26,9 +26,9 @@ class SparseOptimisation(Recipe, SparseRoundsOptions):
     k / 3``, whatever its data, so replacing it moves each coordinate of the step by at most ``4 sqrt(2) k eta / (3
     m)``, m being the public number of records of a fold; `Peeling` makes that (epsilon, delta)-DP, or pure. A user
     takes part in one round, so all rounds together cost no more. Every iterate is released; the server is trusted,
-    nodes truncate as told.
+    nodes truncate as requested.
 
-    *Assumptions.* n, and for sample level N, are public. The server is trusted. Nodes truncate as told.
+    *Assumptions.* n, and for sample level N, are public. The server is trusted. Nodes truncate as requested.
     """
 
     about: ClassVar[About] = About(

@@ -49,7 +49,7 @@ class VertexRoundsOptions(StrategyOptions):
 def resting_on(public: str, given: Given) -> tuple[str, ...]:
     """Return the assumptions of choices at truncated gradients; ``public`` is what everybody may know of cohorts."""
     counted = ("the number of samples is public",) if given.privacy.unit == "sample" else ()
-    return (public, "nodes truncate as told, and the server is trusted", *counted)
+    return (public, "nodes truncate as requested, and the server is trusted", *counted)
 
 
 def vertex_rounds(

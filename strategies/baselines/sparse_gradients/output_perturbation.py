@@ -138,7 +138,7 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
             "sparsity": "most non-zeros of a sample's gradient",
             "smoothness": "certified bound on the Hessian's row sums",
             "predicted_risk_bound": "bound on the excess risk that the plan minimised",
-            "regularisation": "weight of the squared distance from the start, half of which is added to the loss",
+            "regularisation": "weight of the squared distance from the start, added to the loss by half",
             "solver_distance": "how far the last step can be from the exact minimiser (l2 norm)",
             "gradient_norm": "certified bound on a gradient (l2 norm)",
             "records": "n, users or samples, whichever are protected; the public divisor",

@@ -145,7 +145,7 @@ class StoppedSGD(Recipe):
         rests_on = (
             "n is public, and who takes part in which round stays secret, from other nodes too (what a large node "
             "knows of its own users' draws raises the others' rate)",
-            "nodes compute as told, and the server is trusted",
+            "nodes compute as requested, and the server is trusted",
         )
         return StoppedScheme(
             guarantee=given.promise(

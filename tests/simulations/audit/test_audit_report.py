@@ -23,7 +23,7 @@ GUARANTEE = Guarantee(
     delta=1e-5,
     accountant=f"{ONE_GAUSSIAN}, composed over participations",
     adversary="against <everybody> else",
-    assumptions=("n is public", "nodes clip as told"),
+    assumptions=("n is public", "nodes clip as requested"),
     holds=True,
 )
 ALARMS = np.linspace(0, 1, 11)
@@ -63,7 +63,7 @@ def test_the_page_tells_claim_measurement_confidence_canaries_runs_versions_and_
     page, values = page_of(tmp_path, FOUND)
     told = [shown(2.0), shown(1.37), chance(0.95), FOUND.attack, "900", "of 3 rounds", "32 users", "seed is 11"]
     told += ["The claim stands", f"Measured: at least {shown(1.37)}, with confidence", "1,980 of 3,150 guesses"]
-    told += [chance(1980 / 3150), "n is public", "nodes clip as told", "&lt;everybody&gt;"]
+    told += [chance(1980 / 3150), "n is public", "nodes clip as requested", "&lt;everybody&gt;"]
     told += [f"{package} {number}" for package, number in values["versions"].items()]
     told += ["userdp audit config.toml --runs 1000 --confidence 0.95"]
     # Epsilon as the success of attacks.

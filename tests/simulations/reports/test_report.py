@@ -247,23 +247,23 @@ def result_of(loss, constant, initial, released=None, **metrics):
 def test_the_verdict_compares_with_the_better_of_what_needs_no_features(losses, kind, title):
     found = standing(result_of(*losses))
     assert (found.kind, found.title) == (kind, title)
-    assert "0.4" not in found.sentence  # training without privacy is for the data's holder alone
+    assert "0.4" not in found.explanation  # training without privacy is for the data's holder alone
     if kind != "none":
         assert (
             f"The test loss is {losses[0]}, against {losses[3] if len(losses) > 3 else losses[1] or losses[2]}"
-            in found.sentence
+            in found.explanation
         )
 
 
 def test_the_verdict_tells_what_is_explained_and_where_the_constant_comes_from():
     result = result_of(0.5, 0.6, 0.7, r2=1 / 6)
-    assert standing(result).sentence.endswith(
+    assert standing(result).explanation.endswith(
         "against 0.6 for the best constant and 0.7 for the initial model; R2 is 0.167."
     )
     assert about_constant(result) == NOT_RELEASED
     assert "the run released" in about_constant(result_of(0.5, 0.6, 0.7, 0.61))
     assert about_constant(result_of(0.5, None, 0.7)) is None
-    assert standing({**result, "error": "no replies"}).sentence.startswith("The run stopped early: no replies")
+    assert standing({**result, "error": "no replies"}).explanation.startswith("The run stopped early: no replies")
 
 
 def test_numbers_are_short():

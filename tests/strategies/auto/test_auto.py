@@ -424,7 +424,7 @@ def test_a_step_is_one_over_the_curvature_along_the_gradient_and_a_margin():
     sums = node.compute(progress.start, np.arange(400), stage.computation(progress)).values[0]
     assert sums[0] / 400 + 0.5 == pytest.approx(0.75)
     watched = Watched()
-    watched.mean = lambda values, movement: (values / 400, 0.0)
+    watched.mean = lambda values, movement, part=1.0: (values / 400, 0.0)
     stage.take(progress, sums, watched)
     np.testing.assert_allclose(progress.start, -np.array([3.0, 4.0]) / (CAUTION * 0.75**2))
 

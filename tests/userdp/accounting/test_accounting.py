@@ -374,7 +374,7 @@ GUARANTEE = Guarantee(
     delta=1e-5,
     accountant=f"{ONE_GAUSSIAN}, composed over participations",
     adversary="against <everybody> else",
-    assumptions=("n is public", "nodes clip as told"),
+    assumptions=("n is public", "nodes clip as requested"),
     holds=True,
 )
 

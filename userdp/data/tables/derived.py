@@ -32,7 +32,7 @@ class Derivation(DescribedSection):
 
     @property
     def of_dates(self) -> bool:
-        """Whether the columns that it is made of hold dates; otherwise they hold numbers."""
+        """True if its source columns hold dates; otherwise they hold numbers."""
         return self.kind == "days_between"
 
     def check(self, name: str) -> None:

@@ -34,7 +34,7 @@ def _by_step(values: Tensor, heads: int) -> Tensor:
 
 
 class _Attention(torch.autograd.Function):
-    """From projections (N, L, 3 E), a mask added to scores (1 or N, 1, L, L), and h to outputs (N, L, E)."""
+    """Outputs (N, L, E), from projections (N, L, 3 E), a mask added to scores (1 or N, 1, L, L), and h."""
 
     @staticmethod
     def forward(projected: Tensor, mask: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:

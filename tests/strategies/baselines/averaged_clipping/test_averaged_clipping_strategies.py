@@ -204,7 +204,7 @@ def test_samples_beyond_the_declared_number_are_never_drawn():
         SampleCoins(0.0, coins.keys)
     with pytest.raises(BadInput, match="most = 0"):
         SampleCoins(0.5, coins.keys, most=0)
-    with pytest.raises(BadInput, match="no centre and no statistic"):
+    with pytest.raises(BadInput, match="exclude a centre and a statistic"):
         Computation(coins=coins, centre=np.zeros(2))
 
 
