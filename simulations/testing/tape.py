@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["gaussian", "laplace", "choose"]
 _ROUNDED_DOWN: Any = {"pessimistic_estimate": False, "value_discretization_interval": 1e-3}
-"""How privacy losses are put on a grid: the result is a lower bound."""
+"""The grid of privacy losses, on which their composition is a lower bound."""
 
 
 @dataclass(frozen=True)
