@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from helpers_flower import FlowerEngine
 
 from userdp.errors import BadInput
 from userdp.extras import MODULES, check_extra, missing_extra
@@ -21,6 +22,8 @@ for name in sys.argv.pop(1).split(","):
 from simulations.cli import app
 app()
 """
+PAGE = (ROOT / "docs" / "flower-app.md").read_text(encoding="utf-8")
+AVERAGES = "RobustRounds(problem, PublicFacts(users=USERS), Privacy(epsilon=2.0, delta=1e-6), rounds=3)"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -80,3 +83,43 @@ def test_a_run_without_any_extra_ends_well_and_says_how_to_get_its_report(tmp_pa
     )
     assert secure.returncode == 2
     assert "pip install 'userdp[secure]'" in secure.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_an_installation_without_extras_runs_on_ray_and_as_a_flower_app(tmp_path):
+    """`pip install .` into a fresh environment; the quickstart on Ray, and an app with `dp_fed_avg` on Flower."""
+    home = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    pip = [str(home / "bin" / "pip"), "install", "--quiet", "-c", "constraints.txt"]
+    if subprocess.run([*pip, "torch==2.13.0"], check=False, cwd=ROOT).returncode:
+        pytest.skip("no package index that has torch")
+    source = tmp_path / "source"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
+    subprocess.run([*pip, str(source)], check=True, cwd=ROOT)
+    installed = subprocess.run([home / "bin" / "pip", "list"], capture_output=True, text=True, check=True).stdout
+    assert not {"matplotlib", "opendp", "numba"} & {line.split()[0] for line in installed.splitlines() if line}
+
+    small = ["--set", "data.users=400", "--set", "data.dimension=3", "--anyway", "--output", str(tmp_path / "runs")]
+    quickstart = str(ROOT / "simulations" / "configs" / "quickstart.toml")
+    run = [str(home / "bin" / "userdp"), "run", quickstart, "--engine", "ray", *small]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+    app, flower = tmp_path / "app", tmp_path / "flower"
+    app.mkdir()
+    flower.mkdir()
+    python, settings = (
+        next(block for block in re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
+        for language in ("python", "toml")
+    )
+    code, count = re.subn(r"RobustRounds\(\n.*?\n    \)", AVERAGES, python, flags=re.DOTALL)
+    assert count == 1
+    (app / "app.py").write_text(code.replace("RobustRounds", "DPFedAvg"), encoding="utf-8")
+    (app / "pyproject.toml").write_text(settings, encoding="utf-8")
+    engine = FlowerEngine(flower, home / "bin" / "flwr")
+    try:
+        engine.run(app, 2, {"output": str(tmp_path)})
+    finally:
+        engine.stop()
+    assert (tmp_path / "model.npy").exists()
