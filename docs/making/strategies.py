@@ -48,7 +48,7 @@ can weaken it: every node must answer with the certified function of the model |
 
 These strategies with round release trust other nodes under a condition: {_conditions(conditional)}.
 So does every strategy with `sampling = "fixed_size"`: draws without replacement depend on each other, and nodes know \
-those of their own users.
+the draws of their own users.
 
 {_names(untrusting)} always protects users against the server. With `privacy.trust = "sum"` these do, too: \
 {_names(masking)}.
