@@ -59,6 +59,10 @@ model = train("{name}.toml")
 print(model)
 ```
 """
+NOTATION = """\
+In costs, N is the number of samples of a node, d of parameters, U of users who take part and K of nodes that answer.
+The relation is that of a small run with the defaults and a simple loss.
+"""
 _HEAD = "| strategy | what it does | protects | needs |\n|---|---|---|---|"
 
 
@@ -73,9 +77,11 @@ def pages() -> dict[str, str]:
 def _advice(name: str, strategy: Strategy) -> list[str]:
     """Return when to use a strategy, when not, and its needs."""
     advice = example_of(name)
-    leave = [f"**When not.** {courses.fill(advice.leave)}\n"] if advice.leave else []
-    others = "[Compare](../compare-strategies.md) it with others on data like yours."
-    return [f"{courses.fill(advice.take)}\n", *leave, f"Requirements: {strategy.about.needs}. {others}\n"]
+    needs = (
+        f"Requirements: {strategy.about.needs}. [Compare](../compare-strategies.md) it with others on data like yours."
+    )
+    parts = [advice.take, *([f"**When not.** {advice.leave}"] if advice.leave else []), needs]
+    return [f"{courses.fill(part)}\n" for part in parts]
 
 
 def _chapter(chapter: Chapter, members: Sequence[tuple[str, Strategy]]) -> str:
@@ -149,8 +155,7 @@ def page(name: str, strategy: Strategy) -> str:
         EXAMPLE.format(toml=tomli_w.dumps(configuration(name)), name=name),
         "## Overview\n",
         "\n".join([f"| | {name} |", "|---|---|", *(f"| {key} | {fact} |" for key, fact in facts.items()), ""]),
-        "In costs, N is the number of samples of a node, d of parameters, U of users who take part and K of nodes that "
-        "answer. The relation is that of a small run with the defaults and a simple loss.\n",
+        f"{courses.fill(NOTATION)}\n",
         "## The guarantee\n",
         f"{guarantees(strategy)}\n",
         "[Guarantees](../guarantees.md) explains units, neighbours and trust.\n",
