@@ -101,6 +101,7 @@ def test_an_installation_without_extras_runs_on_ray_and_as_a_flower_app(tmp_path
     assert not {"matplotlib", "opendp", "numba"} & {line.split()[0] for line in installed.splitlines() if line}
 
     small = ["--set", "data.users=400", "--set", "data.dimension=3", "--anyway", "--output", str(tmp_path / "runs")]
+    small += ["--set", "engine.roster_timeout=600"]  # Ray starts its workers with little priority
     quickstart = str(ROOT / "simulations" / "configs" / "quickstart.toml")
     run = [str(home / "bin" / "userdp"), "run", quickstart, "--engine", "ray", *small]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
