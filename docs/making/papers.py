@@ -10,7 +10,7 @@ HEADINGS = {
     "way": "sampling",
     "least": "minimum",
     "most": "maximum",
-    "epsilon_found": "actual epsilon",
+    "epsilon_found": "epsilon by accountant",
     "delta_at_least": "lower bound on delta",
     "constant_needed": "required constant",
     "distance_counted_on": "assumed distance",
