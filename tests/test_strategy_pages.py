@@ -91,8 +91,10 @@ def test_a_sentence_says_what_the_table_holds(pages, tmp_path, monkeypatch):
     frame.assign(auto=0.75, gain=0.5, seeds=3, configuration="", userdp="").to_csv(tmp_path / "some.csv", index=False)
     monkeypatch.setattr(pages["courses"], "MEASURED", tmp_path / "some.csv")
     text = " ".join(pages["courses"].sentence("dp_fed_sgd").split())
-    assert "It ends worse than it began: \N{MINUS SIGN}25.0% of the way (\N{MINUS SIGN}50.0% to 12.5%)" in text
-    assert "`auto`, for one whole user, gets to 75.0%" in text
+    assert (
+        "It ends worse than it began: it closes \N{MINUS SIGN}25.0% of the gap (\N{MINUS SIGN}50.0% to 12.5%)" in text
+    )
+    assert "`auto`, for one whole user, closes 75.0%" in text
     assert "median of 3 seeds" in text
     assert pages["courses"].sentence("auto") == ""
     assert list(pages["courses"].pictures()) == ["docs/pictures/strategy-dp_fed_sgd.svg"]
