@@ -119,7 +119,6 @@ class SampleFile:
         return self._file.fileno()
 
     def _hold(self, file: IO[bytes]) -> int:
-        """Keep a file open while this object lives."""
         weakref.finalize(self, file.close)
         self._file = file
         return file.fileno()
@@ -175,5 +174,4 @@ class StoredFederation(Federation):
 
 
 def _bytes_of(values: NDArray[np.generic]) -> memoryview:
-    """Return the bytes of a contiguous array, without a copy."""
     return values.reshape(-1).view(np.uint8).data

@@ -66,7 +66,6 @@ def _flat(tensors: Iterable[Tensor]) -> Vector:
 
 
 def _refuse(found: Iterable[str], told: str, remedy: str) -> None:
-    """Raise `BadInput` if there are any, naming the first of them."""
     names = sorted(found)
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

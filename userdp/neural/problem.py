@@ -219,14 +219,12 @@ class TorchProblem(Problem):
         return self._measured(test_loss, outputs, targets, block) | self._by_user(own, block)
 
     def _measured(self, test_loss: Array, outputs: Tensor, targets: Tensor, block: Block) -> dict[str, Array]:
-        """Compute the metrics of any module with this loss."""
         result = {"test_loss": test_loss}
         if isinstance(self._samples, Windows) and self._loss_name != "custom":
             result["bits"] = test_loss / math.log(2)
         return result | self._by_user(measures(self._loss_name, outputs, targets), block)
 
     def _by_user(self, values: dict[str, Tensor], block: Block) -> dict[str, Array]:
-        """Average (U,) one number each over all predictions of a user."""
         things = self._things(block)
         return {name: user_averages(_numbers(one), things) for name, one in values.items()}
 
@@ -253,7 +251,6 @@ class TorchProblem(Problem):
         return self._measured(self._by_user({"loss": losses}, block)["loss"], outputs, targets, block)
 
     def _targets(self, block: Block) -> Tensor:
-        """Return (S, ...) the targets of all predictions."""
         _, targets = self._samples.tensors(block, np.arange(block.samples))
         return self._samples.predicted(targets, targets)
 
@@ -294,7 +291,6 @@ def _made(module_factory: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:
-    """Divide (U,) totals of a user's samples by their counts."""
     return np.asarray(np.add.reduceat(totals, block.offsets[:-1]) / np.add.reduceat(counts, block.offsets[:-1]))
 
 

@@ -123,7 +123,6 @@ class Node:
             self.key.spend(computation.masked.round)
 
     def _positions(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions of these users among the node's own."""
         if np.array_equal(users, self.users) and len(users):
             return self._everybody
         positions = np.searchsorted(self.users, users)

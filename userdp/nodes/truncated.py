@@ -38,7 +38,6 @@ def truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float
 
 
 def _sums(problem: Problem, x: Vector, block: Block, change: Callable[[Rows], Rows]) -> Rows:
-    """Compute each user's sum of changed sample gradients."""
     sums = np.zeros((block.users, problem.dimension))
     for users, part in parts(block, row_bytes=8 * problem.dimension):
         values = change(dense(problem.sample_gradients(x, part)))

@@ -228,8 +228,7 @@ class OneScore(Problem):
     ridge: float
 
     @abstractmethod
-    def _scores(self, x: Vector, block: Block) -> Array:
-        """Return the (N,) scores."""
+    def _scores(self, x: Vector, block: Block) -> Array: ...
 
     def _slopes_at(self, x: Vector, block: Block) -> Array:
         return self.family.slopes(self._scores(x, block), bounds.targets_of(block))

@@ -4,7 +4,7 @@
 """
 
 import math
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,6 @@ class OneHot(OneScore):
         return x[_codes(block)]
 
     def _sums(self, block: Block, weights: Array) -> Array:
-        """Return the (U, p) sums of samples' weights for each user and level."""
         cells = np.repeat(np.arange(block.users) * self.dimension, block.sizes) + _codes(block)
         sums = np.asarray(np.bincount(cells, weights, minlength=block.users * self.dimension), dtype=np.float64)
         return sums.reshape(block.users, self.dimension)
@@ -189,22 +188,13 @@ class OneHotSettings(LossSettings):
         return {**super()._arguments(shape), "levels": shape.levels or 1}
 
 
-class OneHotLogisticSettings(BinaryTarget, OneHotSettings):
+class OneHotLogisticSettings(BinaryTarget, OneHotSettings, loss=OneHotLogistic):
     """Settings of `userdp.problems.OneHotLogistic`."""
 
-    kind: Literal["one_hot_logistic"]
-    loss: ClassVar[type[Any]] = OneHotLogistic
 
-
-class OneHotSquaredSettings(TargetRange, OneHotSettings):
+class OneHotSquaredSettings(TargetRange, OneHotSettings, loss=OneHotSquared):
     """Settings of `userdp.problems.OneHotSquared`."""
 
-    kind: Literal["one_hot_squared"]
-    loss: ClassVar[type[Any]] = OneHotSquared
 
-
-class OneHotPoissonSettings(CountBound, OneHotSettings):
+class OneHotPoissonSettings(CountBound, OneHotSettings, loss=OneHotPoisson):
     """Settings of `userdp.problems.OneHotPoisson`."""
-
-    kind: Literal["one_hot_poisson"]
-    loss: ClassVar[type[Any]] = OneHotPoisson

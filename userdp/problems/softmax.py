@@ -1,7 +1,7 @@
 """Classes: multinomial logistic regression on dense features, with ridge, one score a class."""
 
 import math
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,6 @@ class Softmax(LinearScores):
         return 2 * most * (1 - most)
 
     def _share(self, reach: float) -> float:
-        """Return ``1 / (1 + (K - 1) e^(2 reach))``."""
         return 1 / (1 + (self.outputs - 1) * math.exp(min(2 * reach, 700.0)))
 
     def _dominance(self, norm: float) -> float:
@@ -238,11 +237,9 @@ def _outer_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: ND
     return np.stack([weighted_sums(values, offsets, np.ascontiguousarray(one)) for one in weights.T], axis=1)
 
 
-class SoftmaxSettings(GeneralisedLinearSettings):
+class SoftmaxSettings(GeneralisedLinearSettings, loss=Softmax):
     """Settings of `userdp.problems.Softmax`."""
 
-    kind: Literal["softmax"]
-    loss: ClassVar[type[Any]] = Softmax
     certificate: ClassVar[str] = (
         "convex, bounded gradient, bounded Hessian; diagonally dominant Hessian if ridge is at least feature_norm^2 / 8"
     )

@@ -1,7 +1,7 @@
 """Generalised linear models on sparse samples: ``f = phi(<a, x>, y) + (ridge / 2) ||x||^2``, few ``a_j`` not zero."""
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +112,6 @@ class SparseLinear(OneScore):
         return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * models
 
     def _sums(self, weights: Array, block: Block) -> Sparse:
-        """Return the (U, p) sums of each user's samples, weighted by (N,) ``weights``."""
         return sparse_rows.summed_rows(sparse_rows.scaled_rows(block.sparse_features, weights), block.offsets)
 
     @QUIET
@@ -229,16 +228,11 @@ class SparseLinearSettings(LossSettings):
         }
 
 
-class SparseLogisticSettings(BinaryTarget, SparseLinearSettings):
+class SparseLogisticSettings(BinaryTarget, SparseLinearSettings, loss=SparseLogistic):
     """Settings of `userdp.problems.SparseLogistic`."""
 
-    kind: Literal["sparse_logistic"]
-    loss: ClassVar[type[Any]] = SparseLogistic
 
-
-class SparseSquaredSettings(TargetRange, SparseLinearSettings):
+class SparseSquaredSettings(TargetRange, SparseLinearSettings, loss=SparseSquared):
     """Settings of `userdp.problems.SparseSquared`."""
 
-    kind: Literal["sparse_squared"]
-    loss: ClassVar[type[Any]] = SparseSquared
     radius: float = Field(5.0, gt=0, description=RADIUS)

@@ -120,7 +120,6 @@ class SyntheticFederation(Federation):
     def _fill(
         self, noise: list[Noise], users: NDArray[np.int64], offsets: NDArray[np.int64], part: NDArray[np.int64]
     ) -> None:
-        """Draw the noise of the users at these consecutive positions."""
         sources = self.population.sources
         bits = np.random.Philox(seed_sequence(self._seed, "data", 0))
         draws = [_draw(np.random.Generator(bits), source) for source in sources]

@@ -182,7 +182,6 @@ class HeavyTailedLogistic(HeavyTailedRegression):
 
 
 def _law(name: str, shape: float, shape_field: str) -> Law:
-    """Make the law; an error names the field of its shape."""
     try:
         return LAWS[name](shape)
     except BadInput as error:

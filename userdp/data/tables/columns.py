@@ -69,7 +69,6 @@ class Columns:
         self._check_imputed()
 
     def _check_kind(self) -> None:
-        """Refuse no kind of features, or several."""
         others = [name for name in ("codes", "sequence", "images") if getattr(self, name) is not None]
         if bool(self.features or self.categorical or self.derive or self.dated.listed) + len(others) != 1:
             for column in self.dated.listed:
@@ -128,7 +127,6 @@ class Columns:
             declared.level_count(self._levels_of(column), levels)
 
     def _check_levels(self, levels: Mapping[str, Levels]) -> None:
-        """Refuse levels by column that do not match the list of codes."""
         if isinstance(self.codes, str) or self.buckets is not None:
             raise BadInput("levels = {column = ...} describes a list of codes that are not hashed: leave buckets out")
         codes = list(self.codes or ())
@@ -195,7 +193,6 @@ class Columns:
                 raise BadInput(f"{entry}, whose missing cells are a level of their own already; leave it out")
 
     def _check_imputable(self, column: str) -> None:
-        """Refuse a column whose missing cells cannot be replaced."""
         entry = f"impute names {column!r}"
         if column == self.target:
             raise BadInput(f"{entry}, the target: a sample without one teaches nothing, and it is set aside")

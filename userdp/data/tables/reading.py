@@ -101,7 +101,6 @@ def _unreadable(path: Path, kind: str) -> str:
 
 
 def _rows_of(table: pa.Table, columns: Columns) -> Rows:
-    """Convert cells to text, numbers, dates or bytes, as declared in ``columns``."""
     names = table.column_names
     channels = {} if columns.sequence is None else columns.sequence.channels
     lists = {name for name in channels if name in names and name not in columns.raw and _holds_lists(table[name].type)}

@@ -235,7 +235,6 @@ def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping
 
 
 def _owners(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
-    """Return the distinct labels sorted as text, and the position of each row's label."""
     labels = sorted(users.distinct)
     ranks = {label: rank for rank, label in enumerate(labels)}
     owner = users.mapped(ranks[label] for label in users.distinct)

@@ -110,7 +110,6 @@ class Windows:
 
 
 def _channels(table: Rows, form: SequenceColumns, counts: Counts) -> Mapping[str, _Channel]:
-    """Return column -> its channel, the predicted one last."""
     channels = {}
     for name, levels in form.channels.items():
         if name == form.text:
@@ -166,7 +165,6 @@ def character_codes(cells: pa.LargeBinaryArray, alphabet: str) -> tuple[NDArray[
 
 
 def _blocks(cells: pa.LargeBinaryArray) -> Iterator[pa.LargeBinaryArray]:
-    """Yield consecutive cells of about `BLOCK_BYTES`, at least one."""
     ends, first = ends_of(cells), 0
     while first < len(cells):
         last = int(np.searchsorted(ends, ends[first] + BLOCK_BYTES, side="right")) - 1
