@@ -53,16 +53,6 @@ def truncated_user_gradient(problem: Problem, x: Vector, block: Block, scale: fl
     return rows
 
 
-def truncated_regression_gradient(problem: Problem, x: Vector, block: Block, threshold: float) -> Rows:
-    """Compute each user's mean gradient of ``(<a, x> - y)^2``, features and targets clipped to ``+-threshold``."""
-    return truncated_gradients(x, block, threshold)
-
-
-def truncated_regression_sum(problem: Problem, x: Vector, block: Block, threshold: float) -> Rows:
-    """Compute `truncated_regression_gradient` times the number of a user's samples."""
-    return truncated_gradients(x, block, threshold) * block.sizes[:, None]
-
-
 def truncated_data_gradient(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
     """Compute each user's average gradient on data cut at ``level``, clipped to ``+-bound`` for any loss."""
     rows = dense(problem.user_gradients(x, _cut(block, level)))

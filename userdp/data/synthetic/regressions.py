@@ -214,20 +214,13 @@ class Categorical(Population):
     spread: float = field(default=2.0, metadata=NOT_NEGATIVE)
     skew: float = field(default=0.0, metadata=NOT_NEGATIVE)
 
-    @property
-    def columns(self) -> int:
-        """The code, alone."""
-        return 1
+    columns = 1
+    sample_bytes = 8  # an int32 code and a float32 target
 
     @property
     def sample_shape(self) -> Shape:
         """See `Population.sample_shape`."""
         return Shape(1, has_target=True, target_range=(0.0, 1.0), levels=self.levels)
-
-    @property
-    def sample_bytes(self) -> int:
-        """The bytes of an int32 code and a float32 target."""
-        return 8
 
     @property
     def sources(self) -> tuple[Source, ...]:

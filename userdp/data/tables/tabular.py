@@ -235,13 +235,12 @@ def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping
 
 
 def _owners(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
-    labels = sorted(users.distinct)
-    ranks = {label: rank for rank, label in enumerate(labels)}
-    owner = users.mapped(ranks[label] for label in users.distinct)
+    labels, ranks = np.unique(np.array(users.distinct, dtype=object), return_inverse=True)
+    owner = ranks[users.positions]
     if labels[0] == "":
         missing = first_row(owner == 0)
         raise BadInput(f"the user column {column!r} has {missing} without a user; fix or remove these rows")
-    return np.array(labels, dtype=object), owner
+    return labels, owner
 
 
 def _held_out(table: Rows, columns: Columns, owner: NDArray[np.int64]) -> NDArray[np.bool_]:
