@@ -7,7 +7,7 @@ the data: privacy proofs rest on it for every possible sample.
 import copy
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -77,11 +77,9 @@ class Certificate:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if isinstance(getattr(self, field.name), MeasuredCurvature):
-                raise TypeError(
-                    f"Certificate.{field.name} is a proven bound: a measured curvature cannot take its place"
-                )
+        for name, value in vars(self).items():
+            if isinstance(value, MeasuredCurvature):
+                raise TypeError(f"Certificate.{name} is a proven bound: a measured curvature cannot take its place")
 
     def missing(self) -> list[str]:
         """Return the names of A1 to A4 that are not proven."""
@@ -105,8 +103,7 @@ class Certificate:
 
     def as_dict(self) -> dict[str, float | bool | str | list[float] | None]:
         """Return plain values, for JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
 
 class Problem(ABC):

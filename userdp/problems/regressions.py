@@ -156,14 +156,12 @@ class PoissonSettings(CountBound, GeneralisedLinearSettings, loss=Poisson):
 class HuberRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=HuberRegression):
     """Settings of `userdp.problems.HuberRegression`."""
 
-    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     threshold: float = Field(1.0, gt=0, description="Residual at which the square becomes a line.")
 
 
 class LpRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=LpRegression):
     """Settings of `userdp.problems.LpRegression`."""
 
-    passed: ClassVar[tuple[str, ...]] = ("order",)
     certificate: ClassVar[str] = (
         "convex, bounded gradient; below order 2 the gradient is Hoelder continuous, in place of a bounded and "
         "diagonally dominant Hessian"
@@ -174,7 +172,6 @@ class LpRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=LpRegres
 class BiweightRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=BiweightRegression):
     """Settings of `userdp.problems.BiweightRegression`."""
 
-    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     certificate: ClassVar[str] = "bounded gradient, bounded Hessian; not convex"
     threshold: float = Field(
         4.685, gt=0, description="Residual beyond which a sample has no weight; 4.685 deviations of normal noise."

@@ -281,7 +281,6 @@ class Huber(Separable):
 class SeparableSettings(LossSettings):
     """Settings of every separable loss."""
 
-    passed: ClassVar[tuple[str, ...]] = ("radius",)
     family: ClassVar[str] = "separable"
     certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
     most_classes: ClassVar[int | None] = None
@@ -322,7 +321,6 @@ class QuadraticSettings(BoundedSettings, loss=Quadratic):
 class HuberSettings(BoundedSettings, loss=Huber):
     """Settings of `userdp.problems.Huber`."""
 
-    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     threshold: float = Field(1.0, gt=0, description="Distance at which the square becomes a line.")
 
 

@@ -92,11 +92,9 @@ class ProblemSettings(Section):
 
 
 class LossSettings(ProblemSettings):
-    """The settings of one loss, which is a keyword of the class; they and what the data declare are its arguments."""
+    """The settings of one loss, a keyword of the class; the loss takes all own fields, and what the data declare."""
 
     loss: ClassVar[type[Any]]
-    passed: ClassVar[tuple[str, ...]] = ()
-    """The fields of this class that are arguments of the loss."""
 
     def __init_subclass__(cls, loss: type[Problem] | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -105,8 +103,9 @@ class LossSettings(ProblemSettings):
             cls.__annotations__["kind"] = Literal[loss.name]
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
-        passed = [name for kind in type(self).__mro__ for name in kind.__dict__.get("passed", ())]
-        return {name: getattr(self, name) for name in passed}
+        return {
+            name: getattr(self, name) for name in type(self).model_fields if name not in ProblemSettings.model_fields
+        }
 
     def _make(self, shape: Shape, seed: int) -> Problem:
         return self.loss(**self._arguments(shape))  # type: ignore[no-any-return]
@@ -136,21 +135,21 @@ class TargetRange(LossSettings):
                 "problem.target_range is missing: the data declare no data.target_range, so give [low, high] of the "
                 "target"
             )
-        return {**super()._arguments(shape), "low": declared[0], "high": declared[1]}
+        arguments = {**super()._arguments(shape), "low": declared[0], "high": declared[1]}
+        del arguments["target_range"]
+        return arguments
 
 
 class CountBound(LossSettings):
     """A loss of counts up to a declared bound."""
 
     unscaled: ClassVar[str | None] = "counts"
-    passed: ClassVar[tuple[str, ...]] = ("count_bound",)
     count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
 
 
 class GeneralisedLinearSettings(LossSettings):
     """Settings of every linear model on dense features."""
 
-    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge", "intercept")
     for_codes: ClassVar[str] = "one_hot_squared"
     """The kind of problem to use if features are codes."""
     family: ClassVar[str] = "generalised linear"

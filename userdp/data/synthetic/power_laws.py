@@ -142,10 +142,8 @@ def directional_moment(law: Law, order: float, *, spherical: bool) -> float:
 
     *Proof.* Spherical: ``<u, Z>`` has the law itself, so M is exact. Independent: the terms ``u_j Z_j`` are independent
     of mean zero, so for ``order >= 2`` Rio (2009, Theorem 2.1) gives
-    ``||sum u_j Z_j||_p^2 <= (p - 1) sum ||u_j Z_j||_p^2 = (p - 1) ||Z_1||_p^2``. At order 2 this is exact too.
-
-    Raises:
-        BadInput: the order is below 2, or the law has no such moment.
+    ``||sum u_j Z_j||_p^2 <= (p - 1) sum ||u_j Z_j||_p^2 = (p - 1) ||Z_1||_p^2``. At order 2 this is exact too. Raises
+    `BadInput` if the order is below 2, or the law has no such moment.
     """
     if order < 2:
         raise BadInput(f"moment order {order:g}: the bound on every direction holds from order 2 on")

@@ -21,8 +21,7 @@ def write_frame(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> None:
     are written as text, each by itself: text unchanged, other values by `cell_text`. A column's dtype counts as public,
     like the types of a Parquet file.
 
-    Raises:
-        BadInput: no rows, a column that is missing or occurs twice, or a dtype without a type in Parquet.
+    Raises `BadInput` for no rows, a column that is missing or occurs twice, or a dtype without a type in Parquet.
     """
     require_columns("the DataFrame", names, frame.columns)
     if not len(frame):

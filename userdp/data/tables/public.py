@@ -22,8 +22,7 @@ _FEATURES = frozenset({"features", "categorical", "dates", "date_parts", "codes"
 def load_public(name: str, cache: str | Path | None = None, **options: Any) -> Table:
     """Read a public data set with its own columns; ``options`` of `read_table` replace them as in `public_columns`.
 
-    Raises:
-        BadInput: unknown name, a file that cannot be fetched; see also `read_table`.
+    Raises `BadInput` for an unknown name, or a file that cannot be fetched, and as `read_table` does.
     """
     return read_table(public_file(name, cache), **public_columns(name, options))
 
@@ -59,10 +58,8 @@ def public_dataset(name: str) -> PublicDataset:
 def public_file(name: str, cache: str | Path | None = None) -> Path:
     """Return the checked file of a public data set, downloaded if it is not in the ``cache`` folder.
 
-    The default folder is the environment variable USERDP_DATA, or else ~/.cache/userdp.
-
-    Raises:
-        BadInput: unknown name, no file and no network, or another checksum.
+    The default folder is the environment variable USERDP_DATA, or else ~/.cache/userdp. Raises
+    `BadInput` for an unknown name, no file and no network, or another checksum.
     """
     entry = public_dataset(name)
     folder = Path(cache or os.environ.get("USERDP_DATA") or Path.home() / ".cache" / "userdp")

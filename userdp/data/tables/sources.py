@@ -143,8 +143,7 @@ class TableColumns(DataSettings):
     def training_users(self) -> int | None:
         """The number of training users, by ``users`` or ``all_users``; None if neither is given.
 
-        Raises:
-            BadInput: both are given, or ``all_users`` leaves nobody to train, or a number that depends on the data.
+        Raises `BadInput` if both are given, nobody is left to train, or the number depends on the data.
         """
         if self.all_users is None:
             return self.users

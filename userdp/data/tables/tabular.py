@@ -218,11 +218,8 @@ def table_of(
 def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping[str, int]]:
     """Read the features of every row of a file, in order, as `read_table` makes them; no user or target is needed.
 
-    Returns:
-        (N, k) array, or sparse rows for a list of codes; and column -> its cells that no loss could use.
-
-    Raises:
-        BadInput: a file or column that cannot be used, or features that are not made row by row.
+    Returns a (N, k) array, or sparse rows for a list of codes; and column -> its cells that no loss could use. Raises
+    `BadInput` for a file or column that cannot be used, or features that are not made row by row.
     """
     if columns.sequence is not None:
         raise BadInput(

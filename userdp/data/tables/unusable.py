@@ -138,13 +138,10 @@ def _sentence(columns: Columns, column: str, kind: str) -> str:
         return f"every cell of the images {column!r} is {kind}: check image_shape"
     if kind == NO_RESULT:
         return f"the derived feature {column!r} is {kind} in any row: check derive.{column}"
-    if column in columns.dated.read:
-        remedy = _remedy_of_dates(kind, columns, column)
-        return (
-            f"{role} {column!r} is declared as a date, and no cell can be read as one: its cells are {kind}; {remedy}"
-        )
-    remedy = _remedy(kind, columns, column)
-    return f"{role} {column!r} is declared as numbers, and no cell holds one: its cells are {kind}; {remedy}"
+    dated = column in columns.dated.read
+    fault = "a date, and no cell can be read as one" if dated else "numbers, and no cell holds one"
+    remedy = (_remedy_of_dates if dated else _remedy)(kind, columns, column)
+    return f"{role} {column!r} is declared as {fault}: its cells are {kind}; {remedy}"
 
 
 def _remedy(kind: str, columns: Columns, column: str) -> str:
