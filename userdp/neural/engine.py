@@ -56,10 +56,7 @@ class Engine:
         self.tuner = self.tuner.unsettled()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the choice out if other processes may have other devices.
-
-        On processors the choice is made first, so that copies in any number of processes compute alike.
-        """
+        """Leave the choice out if other processes may have other devices; on processors make it first, for all."""
         if self.model.asked_device == "cpu":
             self.settle()
             return self.__dict__

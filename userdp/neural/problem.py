@@ -180,10 +180,7 @@ class TorchProblem(Problem):
         return found if seconds is None else found | {"seconds_a_sample": seconds}
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown classes.
-
-        Raises `BadInput` for wrong columns, or no targets.
-        """
+        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples not finite, of unknown classes or codes."""
         return self._samples.bound(block, self.engine.model.outputs)
 
     def user_gradients(self, x: Vector, block: Block) -> Array:

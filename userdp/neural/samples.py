@@ -90,10 +90,7 @@ class Rows:
         return values
 
     def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
-        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown codes.
-
-        Raises `BadInput` for wrong columns, or no targets.
-        """
+        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples not finite, of unknown classes or codes."""
         if self.levels is not None:
             bounds.check_columns(block, self.columns, np.integer)
             codes = cast(NDArray[np.int32], block.dense_features)

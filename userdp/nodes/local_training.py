@@ -151,10 +151,7 @@ def trained(
     gradients: Gradients[Models],
     project: Callable[[Models], Models] = lambda models: models,
 ) -> Models:
-    """Return the (U, p) models after local training.
-
-    Users have ``sizes`` (U,) samples and start at (U, p); ``project`` maps onto the domain after every step.
-    """
+    """Return (U, p) models trained from ``start`` on ``sizes`` (U,) samples, mapped by ``project`` after every step."""
     steps, models = training.steps_of(sizes), start
     first: Any = 0.0
     second: Any = 0.0

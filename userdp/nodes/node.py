@@ -81,10 +81,7 @@ class Node:
 
     @cached_property
     def key(self) -> MaskKey:
-        """The key of this node's masks in one run, with the rounds that it has answered.
-
-        The first use draws it; a node that is made anew gets the old one back, and a new run gets a new one.
-        """
+        """The key of this node's masks, drawn on first use, with the rounds it has answered; a new run draws anew."""
         return MaskKey()
 
     def identities(self, salt: bytes) -> NDArray[np.uint8]:

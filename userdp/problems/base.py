@@ -151,10 +151,7 @@ class Problem(ABC):
         return (self.domain.centre if self.start is None else self.start).copy()
 
     def starting_at(self, model: Vector) -> Self:
-        """Return the same problem with a public ``model`` (p,) of its domain as the initial model.
-
-        Its distance from the best model is unknown, so nothing is predicted from it.
-        """
+        """Return the problem with a public initial ``model`` (p,), whose distance from the best model is unknown."""
         other = copy.copy(self)
         other.start = model
         other.certificate = replace(self.certificate, first_gradient=None)
@@ -189,10 +186,7 @@ class Problem(ABC):
         return self.user_gradients(x, block)
 
     def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> AnyRows:
-        """Compute the (U, p) average gradients, each user's at its OWN model, row u of ``models`` (U, p).
-
-        This default works user by user; the problems of this package work on all users at once.
-        """
+        """Compute the (U, p) average gradients, each user's at its OWN model (U, p); by default user by user."""
         rows = [self.user_gradients(x, block.part(user, user + 1)) for user, x in enumerate(models)]
         return stacked(rows)
 

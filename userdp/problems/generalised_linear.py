@@ -123,10 +123,7 @@ class GeneralisedLinear(LinearScores, OneScore):
 
     @QUIET
     def rough_user_gradients(self, x: Vector, block: Block) -> Array:
-        """See `Problem.rough_user_gradients`: in float32, so about seven digits of the largest terms.
-
-        Takes half the time of `user_gradients`, which computes the rows of users whose products overflow.
-        """
+        """See `Problem.rough_user_gradients`: in float32, in half the time; users that overflow in float64."""
         if block.dense_features.dtype != np.float32:
             return self.user_gradients(x, block)
         rows, finite = rough_gradients(self.family, x, self.ridge * x, block)

@@ -268,7 +268,7 @@ class OneScore(Problem):
 
 
 class SummedSamples(OneScore):
-    """A loss of one score on one-hot or sparse samples: gradients are their sums, weighted by slopes, and the ridge's."""
+    """A loss of one score on one-hot or sparse samples: gradients are weighted sums of them, and the ridge's part."""
 
     @abstractmethod
     def _own_scores(self, models: Array, block: Block) -> Array:

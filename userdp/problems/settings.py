@@ -103,9 +103,8 @@ class LossSettings(ProblemSettings):
             cls.__annotations__["kind"] = Literal[loss.name]
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
-        return {
-            name: getattr(self, name) for name in type(self).model_fields if name not in ProblemSettings.model_fields
-        }
+        own = type(self).model_fields.keys() - ProblemSettings.model_fields.keys()
+        return {name: getattr(self, name) for name in own}
 
     def _make(self, shape: Shape, seed: int) -> Problem:
         return self.loss(**self._arguments(shape))  # type: ignore[no-any-return]

@@ -103,10 +103,7 @@ class SyntheticFederation(Federation):
         return np.minimum(sizes, most).astype(np.int64)
 
     def _noise(self, users: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Noise]:
-        """Draw the population's noise, each user's from its own counters of one Philox generator.
-
-        User i's numbers start at counter (0, i, 0, 0), and 2^64 blocks lie between users.
-        """
+        """Draw the population's noise; user i's numbers start at counter (0, i, 0, 0) of one Philox generator."""
         sources = self.population.sources
         noise = [
             np.empty((len(users) if source.per == "user" else int(offsets[-1]), source.width), dtype=np.float32)

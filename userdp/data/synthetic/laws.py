@@ -207,10 +207,7 @@ class LogGamma(Law):
         return self.shape + 1
 
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """Return ``ln G - E / shape``, centred, with G a gamma variable of a shape one larger and E an exponential.
-
-        A gamma variable of a small shape is itself often zero in float32, which has no logarithm.
-        """
+        """Return ``ln G - E / shape``, centred: gammas of a small shape are often zero in float32, G's is larger."""
         rows, exponentials = noise
         np.log(np.maximum(rows, np.finfo(np.float32).tiny), out=rows)
         rows -= exponentials / np.float32(self.shape)

@@ -170,10 +170,7 @@ class PoissonRegression(Regression):
     summary = "dense features, counts as targets, a true parameter"
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-        """Return Poisson counts: the smallest count whose distribution function reaches the uniform.
-
-        The loop runs over counts, for all samples that have not reached theirs at once.
-        """
+        """Return Poisson counts: the smallest count whose distribution function reaches the uniform."""
         rates = np.exp(np.minimum(predictors, _LARGEST_PREDICTOR))
         uniforms: Vector = ndtr(noise.astype(np.float64))
         counts = np.zeros(len(rates), dtype=np.float32)

@@ -68,10 +68,8 @@ class Derivation(DescribedSection):
 
 
 def _log1p(cells: Sequence[Cells], threshold: float) -> Cells:
-    """Take logarithms one distinct cell at a time: libraries may round a vector's last ones differently.
-
-    -0.0 becomes 0.0; otherwise the sign of a zero would depend on which of the two stands first.
-    """
+    """Take logarithms one distinct cell at a time: libraries may round a vector's last ones differently."""
+    # -0.0 becomes 0.0; otherwise the sign of a zero would depend on which of the two stands first.
     distinct, where = np.unique(cells[0] + 0.0, return_inverse=True)
     logarithms = [math.log1p(cell) if cell > -1 else math.nan for cell in distinct.tolist()]
     return np.array(logarithms, dtype=np.float64)[where]

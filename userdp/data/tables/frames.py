@@ -41,10 +41,7 @@ def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
 
 
 def _text(cell: object) -> bytes | None:
-    """Return a cell as text, in bytes, which need not be valid UTF-8; None if it is missing.
-
-    Text and bytes are unchanged: the reader treats "1.0" as it does in a file.
-    """
+    """Return a cell as text, in bytes, which may be no UTF-8; None if it is missing. Text and bytes are unchanged."""
     if isinstance(cell, bytes):
         return cell
     if isinstance(cell, str):

@@ -20,10 +20,7 @@ _FEATURES = frozenset({"features", "categorical", "dates", "date_parts", "codes"
 
 
 def load_public(name: str, cache: str | Path | None = None, **options: Any) -> Table:
-    """Read a public data set with its own columns; ``options`` of `read_table` replace them as in `public_columns`.
-
-    Raises `BadInput` for an unknown name, or a file that cannot be fetched, and as `read_table` does.
-    """
+    """Read a public data set; ``options`` replace its own columns, see `public_columns`; raises as `read_table`."""
     return read_table(public_file(name, cache), **public_columns(name, options))
 
 

@@ -82,13 +82,11 @@ def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
 
 
 def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) -> Iterator[Rows]:
-    """Yield columns of a Parquet file without lists, at most ``count`` rows at a time; raise as `read_columns` does.
-
-    Pages are read on demand, because a row group may be larger than memory.
-    """
+    """Yield columns of a Parquet file without lists, at most ``count`` rows at a time; raise as `read_columns` does."""
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             require_columns(f"the data file {path}", names, file.schema_arrow.names)
+            # Pages are read on demand, because a row group may be larger than memory.
             for batch in file.iter_batches(count, columns=list(names), use_threads=False):
                 yield _rows_of(pa.Table.from_batches([batch]), columns)
     except (pa.ArrowException, OSError):

@@ -141,10 +141,7 @@ class TableColumns(DataSettings):
 
     @property
     def training_users(self) -> int | None:
-        """The number of training users, by ``users`` or ``all_users``; None if neither is given.
-
-        Raises `BadInput` if both are given, nobody is left to train, or the number depends on the data.
-        """
+        """The training users, by ``users`` or ``all_users``; `BadInput` if these contradict or need the data."""
         if self.all_users is None:
             return self.users
         total = f"data.all_users = {self.all_users}"

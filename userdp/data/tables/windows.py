@@ -73,10 +73,7 @@ class Windows:
         self.sizes: Integers = np.maximum(1, -(-(ends - self._first_step) // form.window))
 
     def features(self, windows: Integers) -> NDArray[np.int32]:
-        """Return (n, L*C) codes of the chosen windows (n,), numbered user after user, each at most once.
-
-        Codes lie step after step, and within a step channel after channel; `PADDING` after the end.
-        """
+        """Return (n, L*C) codes of distinct windows (n,): step by step, channel by channel; `PADDING` after the end."""
         length, channels = self._form.window, list(self._channels.values())
         features = np.full((len(windows), length, len(channels)), PADDING, dtype=np.int32)
         place_of = np.full(int(self.sizes.sum()), -1, dtype=np.int64)

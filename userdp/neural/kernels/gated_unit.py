@@ -31,10 +31,7 @@ def _add_products(gates: Tensor, state: Tensor, factors: Tensor) -> Tensor:
 
 
 class _GatedUnit(Recurrence):
-    """nn.GRU from a state of zeros: gate inputs (G, L, N, 3 H) to outputs (G, L, N, H).
-
-    The gates r and z have no biases of their own: these are part of the inputs.
-    """
+    """nn.GRU from zeros: gate inputs (G, L, N, 3 H), which include the biases of r and z, to outputs (G, L, N, H)."""
 
     shown = 1
 
