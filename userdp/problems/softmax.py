@@ -64,8 +64,9 @@ class Softmax(LinearScores):
         if isinstance(classes, bool) or not isinstance(classes, (int, np.integer)) or classes < 2:
             raise BadInput(f"problem.classes = {classes}: must be a whole number, two or more")
         super().__init__(int(classes), columns, feature_norm, radius, **options)
-        slope = self._slope_bound()
-        self.certificate = self._certified(slope, math.sqrt(2) * slope, self._curvature_bound(), 1 - 1 / self.outputs)
+        slope, most = self._slope_bound(), min(0.5, self._share(-self.feature_norm * self.domain.radius))
+        curvature = 2 * most * (1 - most)
+        self.certificate = self._certified(slope, math.sqrt(2) * slope, curvature, 1 - 1 / self.outputs)
         self.landscape = self._landscape()
         self.first_slope = math.sqrt(1 - 1 / self.outputs)
         self.first_hessian = self.hessian_at(np.full(self.outputs, 1 / self.outputs))
@@ -93,11 +94,6 @@ class Softmax(LinearScores):
     def _slope_bound(self) -> float:
         """Return L of the guarantees."""
         return 1 - self._share(self.feature_norm * self.domain.radius)
-
-    def _curvature_bound(self) -> float:
-        """Return k of the guarantees."""
-        most = min(0.5, self._share(-self.feature_norm * self.domain.radius))
-        return 2 * most * (1 - most)
 
     def _share(self, reach: float) -> float:
         return 1 / (1 + (self.outputs - 1) * math.exp(min(2 * reach, 700.0)))

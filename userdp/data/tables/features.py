@@ -67,7 +67,7 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
     for column, declared in columns.categorical.items():
         levels = missing.replaced(column, codes_of(table, column, declared, counts)[rows])
         names = columns.level_names(column)
-        counts.unknown[column] = _mark(features[:, position : position + len(names)], levels)
+        counts.unknown_levels[column] = _mark(features[:, position : position + len(names)], levels)
         position += len(names)
     for column, parts in columns.date_parts.items():
         moments = missing.filled(column)
@@ -75,7 +75,7 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
         for part in parts:
             unknown = _mark(features[:, position : position + len(PARTS[part])], part_codes(moments, part))
             if column not in columns.dated.needed:
-                counts.unknown[column] = unknown
+                counts.unknown_levels[column] = unknown
             position += len(PARTS[part])
     return features
 
@@ -201,7 +201,7 @@ def targets_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: C
         counts.note_levels(column, listed(columns.target_levels), codes >= 0)
         kind = None if (codes >= 0).any() else NO_LEVEL
         targets = np.where(codes < 0, np.nan, codes).astype(np.float32)[rows]
-        counts.unknown[column] = int(np.count_nonzero(np.isnan(targets)))
+        counts.unknown_levels[column] = int(np.count_nonzero(np.isnan(targets)))
     elif columns.positive is not None:
         targets = _binary_targets(table.texts[column], column, columns.positive, counts)[rows]
     elif columns.target_range is not None:

@@ -22,7 +22,7 @@ from userdp.data.tables.features import features_of, targets_of
 from userdp.data.tables.reading import Rows, first_row, read_columns
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
-from userdp.data.tables.unusable import Counts, sentences
+from userdp.data.tables.unusable import CELLS, Counts, sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
@@ -200,11 +200,7 @@ def table_of(
         rows=table.count,
         users=federation.users,
         samples=federation.samples,
-        clipped=dict(counts.clipped),
-        unknown_levels=dict(counts.unknown),
-        unusable=dict(counts.unusable),
-        imputed=dict(counts.imputed),
-        steps=dict(counts.steps),
+        **{name: dict(getattr(counts, name)) for name in CELLS},
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,

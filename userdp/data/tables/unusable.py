@@ -32,6 +32,8 @@ _REMEDIES = {
     "times of day": "write each time as a number, such as hours since midnight",
     "numbers with commas": "write numbers with a decimal point and without other separators",
 }
+CELLS = ("clipped", "unknown_levels", "unusable", "imputed", "steps")
+"""The counts of cells by column, in `Counts` and in a load's report."""
 _MOST_LISTED = 5
 
 
@@ -45,7 +47,7 @@ class Counts:
     """
 
     clipped: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
+    unknown_levels: Counter[str] = field(default_factory=Counter)
     unusable: Counter[str] = field(default_factory=Counter)
     imputed: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
@@ -68,7 +70,7 @@ class Counts:
 
     def add(self, others: "Counts") -> None:
         """Add the counts of other rows of the same table."""
-        for name in ("clipped", "unknown", "unusable", "imputed", "steps"):
+        for name in CELLS:
             getattr(self, name).update(getattr(others, name))
         for sentence, met in others.met.items():
             self.note(sentence, met)

@@ -91,7 +91,7 @@ class Windows:
         for number, (name, count) in enumerate(zip(self._channels, self._form.code_counts, strict=True)):
             codes = features[:, :, number]
             self._counts.steps[name] = int(np.count_nonzero(codes != PADDING))
-            self._counts.unknown[name] = int(np.count_nonzero(codes == count - 1))
+            self._counts.unknown_levels[name] = int(np.count_nonzero(codes == count - 1))
         return features.reshape(len(windows), length * len(channels))
 
     def _steps(self) -> Iterator[tuple[Integers, Integers, Integers]]:

@@ -56,9 +56,9 @@ class Recurrence(torch.autograd.Function):
         return (*shown, *outputs[cls.shown :]), (0,) * cls.shown + (None,) * (len(outputs) - cls.shown)
 
 
-def applied(layer: type[Recurrence], *tensors: Tensor | None) -> tuple[Tensor, ...]:
+def applied(layer: type[torch.autograd.Function], *arguments: Tensor | int | None) -> tuple[Tensor, ...]:
     """Return all outputs of a layer's function, which torch does not type."""
-    return cast(tuple[Tensor, ...], layer.apply(*tensors))  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, ...], layer.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
 def steps(*tensors: Tensor) -> Iterator[Any]:
