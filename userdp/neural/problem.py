@@ -211,9 +211,9 @@ class TorchProblem(Problem):
         """
         losses, outputs, targets = self.engine.forward(x, block)
         counts = self._samples.per_sample(block)
-        test_loss = _averages(_numbers(losses) * counts, counts, block)
+        totals, steps = (np.add.reduceat(each, block.offsets[:-1]) for each in (_numbers(losses) * counts, counts))
         own = {name: measure(outputs, targets) for name, measure in self._metrics.items()}
-        return self._measured(test_loss, outputs, targets, block) | self._by_user(own, block)
+        return self._measured(totals / steps, outputs, targets, block) | self._by_user(own, block)
 
     def _measured(self, test_loss: Array, outputs: Tensor, targets: Tensor, block: Block) -> dict[str, Array]:
         result = {"test_loss": test_loss}
@@ -285,10 +285,6 @@ def _made(module_factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
     return module
-
-
-def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:
-    return np.asarray(np.add.reduceat(totals, block.offsets[:-1]) / np.add.reduceat(counts, block.offsets[:-1]))
 
 
 def _numbers(tensor: Tensor) -> Array:

@@ -150,7 +150,9 @@ class Softmax(LinearScores):
         return lengths, np.vecdot(slopes, scores) / np.where(lengths > 0, lengths, 1.0)
 
     def _losses(self, scores: Array, part: Block) -> Array:
-        return np.asarray(_log_sums(scores) - scores[np.arange(len(scores)), _classes(part)])
+        largest = scores.max(axis=1)
+        log_sums = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1))
+        return np.asarray(log_sums - scores[np.arange(len(scores)), _classes(part)])
 
     @QUIET
     def user_gradients_at(self, models: Array, block: Block) -> Array:
@@ -211,12 +213,6 @@ class Softmax(LinearScores):
 
 def _classes(block: Block) -> NDArray[np.int64]:
     return targets_of(block).astype(np.int64)
-
-
-def _log_sums(scores: Array) -> Array:
-    """Return the (N,) logarithms of the sums of exponentials, for scores of any size."""
-    largest = scores.max(axis=1)
-    return np.asarray(largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1)))
 
 
 def _probabilities(scores: Array) -> Array:

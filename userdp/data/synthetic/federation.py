@@ -135,11 +135,5 @@ class SyntheticFederation(Federation):
 
 def _draw(generator: np.random.Generator, source: Source) -> Any:
     """Return the generator's method that fills ``out=`` by the source's law, in float32."""
-    if source.law == "gamma":
-        return partial(generator.standard_gamma, source.shape, dtype=np.float32)
-    methods: dict[str, Any] = {
-        "normal": generator.standard_normal,
-        "uniform": generator.random,
-        "exponential": generator.standard_exponential,
-    }
-    return partial(methods[source.law], dtype=np.float32)
+    method = generator.random if source.law == "uniform" else getattr(generator, f"standard_{source.law}")
+    return partial(method, *([source.shape] if source.law == "gamma" else []), dtype=np.float32)

@@ -181,13 +181,10 @@ def hashed_rows(table: Mapping[str, Texts], buckets: int) -> Sparse:
     counts = np.diff(starts, append=first.size).astype(np.float64)
     ends = np.concatenate([[0], np.cumsum(first.sum(axis=1))])
     lengths = np.sqrt(np.add.reduceat(counts**2, ends[:-1]))
-    return sparse_rows(_rounded_down(counts / np.repeat(lengths, np.diff(ends))), cells.ravel()[starts], ends, buckets)
-
-
-def _rounded_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Round to float32 towards zero, so that no row is longer than declared."""
+    values = counts / np.repeat(lengths, np.diff(ends))
     near = values.astype(np.float32)
-    return np.where(near > values, np.nextafter(near, np.float32(0)), near)
+    inside = np.where(near > values, np.nextafter(near, np.float32(0)), near)  # no row is longer than declared
+    return sparse_rows(inside, cells.ravel()[starts], ends, buckets)
 
 
 def targets_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32] | None:

@@ -85,7 +85,7 @@ def by_user(rows: Tensor) -> Tensor:
 def sent_by(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return gate inputs (1, L, N, K) of x (L, N, I); or a table (1, V, K) and codes (1, L, N) of its rows."""
     if isinstance(x, Looked):
-        if x.late:
+        if x.worth and x.places is None:
             return x.product(weight, bias).unsqueeze(0), x.codes.unsqueeze(0)
         x = x.rows
     # One matrix of all steps of all sequences: else each step would have its own product, and in the backward pass its
