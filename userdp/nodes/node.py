@@ -101,7 +101,12 @@ class Node:
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)
-        self._accept(x, computation)
+        if computation.lengths and self.labels is not None:
+            raise BadInput("this node's users have labels, so it does not reveal their lengths: only simulations do")
+        if x.shape != (self.problem.dimension,):
+            raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
+        if computation.masked is not None:
+            self.key.spend(computation.masked.round)
         pipeline = RowPipeline(computation, users, self.problem.dimension, sparse=self.problem.sparse)
         maker = RowMaker(self.problem, x, computation, self._warn)
         for where, block in self._samples.blocks(positions, pipeline.max_users):
@@ -109,15 +114,6 @@ class Node:
             pipeline.add(rows, where, unusable)
         hidden = None if computation.masked is None else pipeline.masked(self.key, x)
         return Answer(users, pipeline.values, pipeline.non_finite, pipeline.lengths, hidden)
-
-    def _accept(self, x: Vector, computation: Computation) -> None:
-        """Refuse a question that must not be answered; asking spends a round of masks."""
-        if computation.lengths and self.labels is not None:
-            raise BadInput("this node's users have labels, so it does not reveal their lengths: only simulations do")
-        if x.shape != (self.problem.dimension,):
-            raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
-        if computation.masked is not None:
-            self.key.spend(computation.masked.round)
 
     def _positions(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
         if np.array_equal(users, self.users) and len(users):

@@ -13,7 +13,7 @@ from userdp.problems.base import Certificate
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces
+from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces, averaged
 from userdp.problems.rough import rough_gradients
 from userdp.problems.segments import Number, float64_parts, weighted_sums
 
@@ -142,7 +142,7 @@ class GeneralisedLinear(LinearScores, OneScore):
             if self.intercept:
                 scores += own[:, self.columns]
             self._add(sums[users], part, features, self._slopes(scores, part))
-        return self._averaged(sums, models, block)
+        return averaged(sums, self.ridge, models, block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:

@@ -181,20 +181,13 @@ class LinearScores(Problem):
     def _penalty(self, x: Vector) -> float:
         return 0.5 * self.ridge * float(x @ x)
 
-    def _averaged(self, sums: Array, models: Array, block: Block) -> Array:
-        """Turn sums (U, p) over each user's samples into average gradients, in place; ``models`` is (p,) or (U, p)."""
-        sums /= block.sizes[:, None]
-        if self.ridge:
-            sums += self.ridge * models
-        return sums
-
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> Array:
         """See `Problem.user_gradients`; one pass over the features."""
         sums = np.zeros((block.users, self.dimension))
         for users, part, features, scores in self._pieces(x, block):
             self._add(sums[users], part, features, self._slopes(scores, part))
-        return self._averaged(sums, x, block)
+        return averaged(sums, self.ridge, x, block)
 
     @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
@@ -311,6 +304,14 @@ class SummedSamples(OneScore):
             return sums
         pulls = np.add.reduceat(factors, block.offsets[:-1])[:, None]
         return np.asarray(dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
+
+
+def averaged(sums: Array, ridge: float, models: Array, block: Block) -> Array:
+    """Turn sums (U, p) over each user's samples into average gradients, in place; ``models`` is (p,) or (U, p)."""
+    sums /= block.sizes[:, None]
+    if ridge:
+        sums += ridge * models
+    return sums
 
 
 def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pull: Vector, clip_norm: float) -> Array:

@@ -18,7 +18,7 @@ from userdp.problems import bounds
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.landscape import AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, SummedSamples, finite_or_none
+from userdp.problems.linear_scores import QUIET, SummedSamples, averaged, finite_or_none
 from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, LossSettings, TargetRange
 
@@ -85,11 +85,7 @@ class OneHot(SummedSamples):
         return sums.reshape(block.users, self.dimension)
 
     def _averages(self, models: Array, slopes: Array, block: Block) -> Array:
-        sums = self._sums(slopes, block)
-        sums /= block.sizes[:, None]
-        if self.ridge:
-            sums += self.ridge * models
-        return sums
+        return averaged(self._sums(slopes, block), self.ridge, models, block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:

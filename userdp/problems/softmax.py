@@ -14,7 +14,7 @@ from userdp.errors import BadInput
 from userdp.problems.base import NEXT_TO_NOTHING
 from userdp.problems.bounds import counted, set_aside, targets_of
 from userdp.problems.landscape import ASSUMED_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces
+from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces, averaged
 from userdp.problems.segments import Number, float64_parts, user_averages, user_shares, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
@@ -167,7 +167,7 @@ class Softmax(LinearScores):
                 if self.intercept:
                     scores[:, one] += own[:, self.columns]
             self._add(sums[users], part, features, self._slopes(scores, part))
-        return self._averaged(sums, models, block)
+        return averaged(sums, self.ridge, models, block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:

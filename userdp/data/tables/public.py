@@ -44,11 +44,11 @@ def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return columns
 
 
-def public_dataset(name: str) -> PublicDataset:
-    """Return the registry's entry; raise `BadInput` for an unknown name."""
+def public_dataset(name: str, field: str = "name") -> PublicDataset:
+    """Return the registry's entry; raise `BadInput` for an unknown name, the value of ``field``."""
     if name not in PUBLIC_DATASETS:
-        hint = did_you_mean(name, PUBLIC_DATASETS) or f"; there are {', '.join(PUBLIC_DATASETS)}"
-        raise BadInput(f"there is no public data set {name!r}{hint}")
+        hint = did_you_mean(name, PUBLIC_DATASETS)
+        raise BadInput(f"{field} = {name!r} is unknown{hint}; there are {', '.join(PUBLIC_DATASETS)}")
     return PUBLIC_DATASETS[name]
 
 

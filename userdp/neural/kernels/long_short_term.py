@@ -61,9 +61,8 @@ class _LongShortTerm(Recurrence):
             torch.sigmoid(next_cell, out=size)
             torch.addcmul(told, told, size, value=-2, out=next_state)
             state, cell = next_state, next_cell
-        by_sequence = states.new_empty(
-            [states[1:].shape[axis] for axis in (1, 2, 0, 3)]
-        )  # the order that modules ask for
+        # The order that modules ask for.
+        by_sequence = states.new_empty([states[1:].shape[axis] for axis in (1, 2, 0, 3)])
         shown = torch.neg(states[1:].permute(1, 2, 0, 3), out=by_sequence).transpose(1, 2)
         return shown, cells[-1].clone(), gates, cells, sizes, states, places
 
