@@ -39,8 +39,7 @@ class Parameters:
     def of_state(self, module: nn.Module, state: Mapping[str, Tensor], told: str) -> Vector:
         """Return (p,) the trained parameters of the whole module's state_dict; ``told`` begins error messages.
 
-        Raises `BadInput` if names or shapes are not the module's, or an untrained tensor differs: nodes make the module
-        anew.
+        Raises `BadInput` if names or shapes are not the module's, or an untrained tensor differs: nodes make it anew.
         """
         fixed = {name: tensor for name, tensor in module.state_dict().items() if name not in self.shapes}
         shapes = {**self.shapes, **{name: tensor.shape for name, tensor in fixed.items()}}

@@ -21,8 +21,7 @@ class Rows:
     """Samples that are rows of numbers, or of integer codes.
 
     ``shape`` is that of a sample's columns, such as (1, 28, 28), or None for a row; ``levels`` is the number of codes
-    of each column, or None for numbers. Without ``has_targets`` the features are the targets. ``loss`` is the loss's
-    name.
+    of each column, or None for numbers. Without ``has_targets`` the features are the targets. ``loss`` is a name.
     """
 
     columns: int

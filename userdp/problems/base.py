@@ -248,8 +248,7 @@ class Problem(ABC):
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
         """Compute per-user metrics, name -> (U,), of one constant prediction; empty if no loss measures it.
 
-        The (k,) prediction has the form of `target_means`; no model of the domain need predict it. No ridge term
-        counts.
+        The (k,) prediction has the form of `target_means`; no model need predict it, and no ridge term counts.
         """
         return {}
 

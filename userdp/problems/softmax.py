@@ -82,8 +82,7 @@ class Softmax(LinearScores):
     def constant_model(self, mean: Vector) -> Vector:
         """Return the (p,) best constant model at classes' shares (K,), which may be noisy.
 
-        Intercepts are the logarithms of the shares, none below `LEAST_SHARE`, and add up to zero; all else is zero.
-        The zero vector without intercepts.
+        Intercepts, if any, are the logarithms of the shares, none below `LEAST_SHARE`, less their mean; all else is 0.
         """
         model = np.zeros((self.outputs, self.width))
         if self.intercept:

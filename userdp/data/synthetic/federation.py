@@ -22,7 +22,8 @@ class SyntheticFederation(Federation):
     """Users drawn from a population; user i's samples depend on the seed and i alone.
 
     Any block, in any order, on any machine, gives a user the same samples bit for bit, and a larger federation of the
-    same seed begins with the same users. Only ``sizes`` takes memory that grows with the population.
+    same seed begins with the same users. Only ``sizes`` takes memory that grows with the population. Raises `BadInput`
+    for a setting out of range.
 
     Args:
         population: the law of users and samples.
@@ -33,9 +34,6 @@ class SyntheticFederation(Federation):
             equal sizes.
         samples_max: the most samples of a user; None for 100 ``samples_per_user``.
         first_user: index of user 0 in the endless sequence of users.
-
-    Raises:
-        BadInput: a setting out of range.
 
     >>> from userdp.data.synthetic.locations import Gaussian
     >>> federation = SyntheticFederation(Gaussian(dimension=3), users=1000, samples_per_user=10, seed=1)

@@ -25,11 +25,10 @@ def load_public(name: str, cache: str | Path | None = None, **options: Any) -> T
 
 
 def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of `read_table` for a public data set: ``given``, and the set's own columns.
+    """Return arguments of `read_table` for a public data set: ``given``, and the set's own; `BadInput` for no such set.
 
     Any of features, categorical, dates, date_parts, codes, sequence or images replaces the data set's features, and
-    ``target`` its target. A sequence with neither predict nor text replaces only the keys that it sets. An unknown name
-    raises `BadInput`.
+    ``target`` its target. A sequence with neither predict nor text replaces only the keys that it sets.
     """
     replaced: set[str] = set()
     if given.keys() & _FEATURES:

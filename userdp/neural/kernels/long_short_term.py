@@ -107,12 +107,9 @@ class _LongShortTerm(Recurrence):
 def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Compute all steps' factors of a cell's gradient for the cell before, and of a state's for its cell, over -2.
 
-    Args:
-        shares: (L, G, N, 4, H), overwritten with the factors of a cell's gradient for the inputs of the first three
-            gates, and of a state's for that of the last.
-        gates: (L, G, N, 4 H).
-        cells: (L, G, N, H) before each step.
-        sizes: (L, G, N, H) the sigmoids of cells after each step.
+    ``shares`` (L, G, N, 4, H) are overwritten with the factors of a cell's gradient for the inputs of the first three
+    gates, and of a state's for that of the last. ``gates`` are (L, G, N, 4 H), ``cells`` (L, G, N, H) before each step,
+    ``sizes`` (L, G, N, H) the sigmoids of cells after it.
     """
     put, kept, new, shown = torch.unflatten(gates, -1, (4, -1)).unbind(-2)
     of_put, of_kept, of_new, of_shown = shares.unbind(-2)
