@@ -132,10 +132,7 @@ class Block:
         )
 
     def piece(self, start: int, stop: int, offsets: NDArray[np.int64]) -> "Block":
-        """Return samples ``start:stop`` as views; ``offsets`` cut them into users.
-
-        A part of a checked block is not checked again: on small pieces that takes half as long as the arithmetic.
-        """
+        """Return samples ``start:stop`` as views, for speed not checked again; ``offsets`` cut them into users."""
         features, made = self.features, object.__new__(Block)
         made.__dict__.update(
             features=part_of(features, start, stop) if isinstance(features, csr_array) else features[start:stop],

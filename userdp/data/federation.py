@@ -113,7 +113,6 @@ class _Selection(Federation):
         self.regression, self.stored = whole.regression, whole.stored
 
     def block(self, users: NDArray[np.int64]) -> Block:
-        """See `Federation.block`."""
         return self._whole.block(self._chosen[checked_users(users, self.users)])
 
 

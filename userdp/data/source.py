@@ -78,9 +78,8 @@ class DataSettings(DescribedSection):
     def load(self, seed: int) -> Datasets:
         """Read or describe the users; the same settings and seed give the same users in the same order everywhere.
 
-        Raises:
-            BadInput: a file that cannot be used, or a row without a user.
-            PopulationTooSmall: fewer training users than are declared.
+        Raises `BadInput` for a file that cannot be used, or a row without a user, and `PopulationTooSmall` for fewer
+        training users than are declared.
         """
 
     @property

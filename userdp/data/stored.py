@@ -50,14 +50,14 @@ class SampleFile:
         needed = samples * self.sample_bytes + _KEY_BYTES
         if needed > free:
             raise BadInput(f"{self._advice}: samples take {needed >> 20} MiB, and {free >> 20} MiB are free there")
-        self._write(samples * self.sample_bytes, np.frombuffer(self._key, dtype=np.uint8))
+        self._move(samples * self.sample_bytes, np.frombuffer(self._key, dtype=np.uint8), write=True)
 
     def write(self, start: int, samples: Samples) -> None:
         """Write samples from position ``start`` on."""
         features, targets = samples
-        self._write(start * self._row_bytes, features)
+        self._move(start * self._row_bytes, features, write=True)
         if targets is not None:
-            self._write(self._targets_start + start * 4, targets)
+            self._move(self._targets_start + start * 4, targets, write=True)
 
     def read(self, start: int, stop: int) -> Samples:
         """Read samples ``start:stop``."""
@@ -69,9 +69,9 @@ class SampleFile:
     def read_into(self, start: int, samples: Samples) -> None:
         """Fill ``samples`` with the samples from ``start`` on."""
         features, targets = samples
-        self._read(start * self._row_bytes, features)
+        self._move(start * self._row_bytes, features, write=False)
         if targets is not None:
-            self._read(self._targets_start + start * 4, targets)
+            self._move(self._targets_start + start * 4, targets, write=False)
 
     @property
     def _advice(self) -> str:
@@ -80,24 +80,17 @@ class SampleFile:
             "TMPDIR to a folder with more room, or raise data.memory)"
         )
 
-    def _write(self, position: int, values: NDArray[np.generic]) -> None:
-        left = _bytes_of(values)
+    def _move(self, position: int, values: NDArray[np.generic], *, write: bool) -> None:
+        """Write a contiguous array, or fill it, from this position of the file on, without a copy."""
+        left, doing = values.reshape(-1).view(np.uint8).data, "writing" if write else "reading"
         while len(left):
             try:
-                done = os.pwrite(self._handle(), left, position)
+                file = self._handle()
+                done = os.pwrite(file, left, position) if write else os.preadv(file, [left], position)
             except OSError as error:
-                raise BadInput(f"{self._advice}: writing fails ({error.strerror})") from None
-            left, position = left[done:], position + done
-
-    def _read(self, position: int, values: NDArray[np.generic]) -> None:
-        left = _bytes_of(values)
-        while len(left):
-            try:
-                done = os.preadv(self._handle(), [left], position)
-            except OSError as error:
-                raise BadInput(f"{self._advice}: reading fails ({error.strerror})") from None
+                raise BadInput(f"{self._advice}: {doing} fails ({error.strerror})") from None
             if not done:
-                raise BadInput(f"{self._advice}: reading fails (it is cut short)")
+                raise BadInput(f"{self._advice}: {doing} fails (it is cut short)")
             left, position = left[done:], position + done
 
     def _handle(self) -> int:
@@ -119,7 +112,6 @@ class SampleFile:
         return self._file.fileno()
 
     def _hold(self, file: IO[bytes]) -> int:
-        """Keep a file open while this object lives."""
         weakref.finalize(self, file.close)
         self._file = file
         return file.fileno()
@@ -172,8 +164,3 @@ class StoredFederation(Federation):
                 last = max(first + 1, last)
                 yield first, last
                 first = last
-
-
-def _bytes_of(values: NDArray[np.generic]) -> memoryview:
-    """Return the bytes of a contiguous array, without a copy."""
-    return values.reshape(-1).view(np.uint8).data

@@ -27,14 +27,7 @@ Computed = TypeVar("Computed")
 
 
 class Engine:
-    """A model and the tuner of its calls; `BadInput` if several users are to be computed at once, and cannot.
-
-    Args:
-        model: the model.
-        execution: one user after the other, several at once, or the faster of the two.
-        typical: samples of a user in the tuner's measurement.
-        memory: mebibytes for gradients of a piece, including tensors that the module keeps for the backward pass.
-    """
+    """A model and the `Tuner` of its calls; `BadInput` if several users are to be computed at once, and cannot."""
 
     def __init__(self, model: Model, execution: Execution = "auto", typical: int = 32, memory: int = 256) -> None:
         self.model, original = model, model.original
@@ -56,10 +49,7 @@ class Engine:
         self.tuner = self.tuner.unsettled()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the choice out if other processes may have other devices.
-
-        On processors the choice is made first, so that copies in any number of processes compute alike.
-        """
+        """Leave the choice out if other processes may have other devices; on processors make it first, for all."""
         if self.model.asked_device == "cpu":
             self.settle()
             return self.__dict__

@@ -91,7 +91,6 @@ def _carries(what: str) -> str:
 
 
 def _same(one: list[Tensor], other: list[Tensor]) -> bool:
-    """Compare bit for bit."""
     return [each.cpu().numpy().tobytes() for each in one] == [each.cpu().numpy().tobytes() for each in other]
 
 

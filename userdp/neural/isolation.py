@@ -70,10 +70,7 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class Copies:
-    """Copies of a module, each used until it changes.
-
-    ``make`` makes a copy. ``warm`` computes made-up samples on it, so that a table made once is not made for each user.
-    """
+    """Copies that ``make`` makes, each used until it changes; ``warm`` computes made-up samples on a new one."""
 
     def __init__(self, make: Callable[[], Pair], warm: Callable[[Pair], object]) -> None:
         self._make, self._warm = make, warm

@@ -136,20 +136,13 @@ class Model:
         return np.asarray(models.cpu().numpy(), dtype=np.float64)
 
     def begin(self, key: bytes | None, *, own_layers: bool) -> None:
-        """Restore the module for users that are computed together, and seed their coins by a key, if any.
-
-        ``own_layers`` asks for `userdp.neural.kernels`, if these give the same gradients.
-        """
+        """Restore the module, with ``own_layers`` if these agree, for users of one call; seed coins by a key."""
         self.copy_in_use = (self._place.own if own_layers else self._place.plain).fresh()
         if key is not None:
             seed_from(self.device, key)
 
     def watched(self, compute: Callable[[], Computed]) -> Computed:
-        """Return the result of ``compute``.
-
-        Raises `DrewForTheFirstTime` if the module draws though it did not on made-up samples; repeat the call, with
-        coins.
-        """
+        """Return the result of ``compute``; `DrewForTheFirstTime`, to repeat it with coins, if the module draws."""
         before = torch_state(self.device)
         try:
             with self.computing():

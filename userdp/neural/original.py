@@ -177,13 +177,11 @@ class Original:
         return (1.1 * model + 0.01 if elsewhere else model), inputs.clone(), targets.clone()
 
     def _gradient(self, pair: Pair, block: Block, weights: Tensor, elsewhere: bool) -> list[Tensor]:
-        """Return the weighted sum of losses, and its gradient."""
         model, inputs, targets = self._made_up(block, elsewhere)
         loss = self.loss(pair, model.requires_grad_(), inputs, targets, weights.to(self.dtype))
         return [loss.detach(), torch.autograd.grad(loss, model)[0]]
 
     def _measured(self, pair: Pair, block: Block, weights: Tensor, elsewhere: bool) -> list[Tensor]:
-        """Return outputs and losses of each sample."""
         model, inputs, targets = self._made_up(block, elsewhere)
         with torch.no_grad():
             outputs = self.outputs(pair, model, inputs)

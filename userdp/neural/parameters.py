@@ -39,8 +39,7 @@ class Parameters:
     def of_state(self, module: nn.Module, state: Mapping[str, Tensor], told: str) -> Vector:
         """Return (p,) the trained parameters of the whole module's state_dict; ``told`` begins error messages.
 
-        Raises `BadInput` if names or shapes are not the module's, or an untrained tensor differs: nodes make the module
-        anew.
+        Raises `BadInput` if names or shapes are not the module's, or an untrained tensor differs: nodes make it anew.
         """
         fixed = {name: tensor for name, tensor in module.state_dict().items() if name not in self.shapes}
         shapes = {**self.shapes, **{name: tensor.shape for name, tensor in fixed.items()}}
@@ -66,7 +65,6 @@ def _flat(tensors: Iterable[Tensor]) -> Vector:
 
 
 def _refuse(found: Iterable[str], told: str, remedy: str) -> None:
-    """Raise `BadInput` if there are any, naming the first of them."""
     names = sorted(found)
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

@@ -180,10 +180,7 @@ class TorchProblem(Problem):
         return found if seconds is None else found | {"seconds_a_sample": seconds}
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown classes.
-
-        Raises `BadInput` for wrong columns, or no targets.
-        """
+        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples not finite, of unknown classes or codes."""
         return self._samples.bound(block, self.engine.model.outputs)
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
@@ -214,19 +211,17 @@ class TorchProblem(Problem):
         """
         losses, outputs, targets = self.engine.forward(x, block)
         counts = self._samples.per_sample(block)
-        test_loss = _averages(_numbers(losses) * counts, counts, block)
+        totals, steps = (np.add.reduceat(each, block.offsets[:-1]) for each in (_numbers(losses) * counts, counts))
         own = {name: measure(outputs, targets) for name, measure in self._metrics.items()}
-        return self._measured(test_loss, outputs, targets, block) | self._by_user(own, block)
+        return self._measured(totals / steps, outputs, targets, block) | self._by_user(own, block)
 
     def _measured(self, test_loss: Array, outputs: Tensor, targets: Tensor, block: Block) -> dict[str, Array]:
-        """Compute the metrics of any module with this loss."""
         result = {"test_loss": test_loss}
         if isinstance(self._samples, Windows) and self._loss_name != "custom":
             result["bits"] = test_loss / math.log(2)
         return result | self._by_user(measures(self._loss_name, outputs, targets), block)
 
     def _by_user(self, values: dict[str, Tensor], block: Block) -> dict[str, Array]:
-        """Average (U,) one number each over all predictions of a user."""
         things = self._things(block)
         return {name: user_averages(_numbers(one), things) for name, one in values.items()}
 
@@ -253,7 +248,6 @@ class TorchProblem(Problem):
         return self._measured(self._by_user({"loss": losses}, block)["loss"], outputs, targets, block)
 
     def _targets(self, block: Block) -> Tensor:
-        """Return (S, ...) the targets of all predictions."""
         _, targets = self._samples.tensors(block, np.arange(block.samples))
         return self._samples.predicted(targets, targets)
 
@@ -291,11 +285,6 @@ def _made(module_factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
     return module
-
-
-def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:
-    """Divide (U,) totals of a user's samples by their counts."""
-    return np.asarray(np.add.reduceat(totals, block.offsets[:-1]) / np.add.reduceat(counts, block.offsets[:-1]))
 
 
 def _numbers(tensor: Tensor) -> Array:

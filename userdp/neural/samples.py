@@ -21,8 +21,7 @@ class Rows:
     """Samples that are rows of numbers, or of integer codes.
 
     ``shape`` is that of a sample's columns, such as (1, 28, 28), or None for a row; ``levels`` is the number of codes
-    of each column, or None for numbers. Without ``has_targets`` the features are the targets. ``loss`` is the loss's
-    name.
+    of each column, or None for numbers. Without ``has_targets`` the features are the targets. ``loss`` is a name.
     """
 
     columns: int
@@ -90,10 +89,7 @@ class Rows:
         return values
 
     def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
-        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown codes.
-
-        Raises `BadInput` for wrong columns, or no targets.
-        """
+        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples not finite, of unknown classes or codes."""
         if self.levels is not None:
             bounds.check_columns(block, self.columns, np.integer)
             codes = cast(NDArray[np.int32], block.dense_features)

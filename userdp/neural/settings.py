@@ -143,7 +143,6 @@ class TorchSettings(ProblemSettings):
         return partial(perceptron, shape.columns, tuple(self.hidden), self._outputs(shape))
 
     def _outputs(self, shape: Shape) -> int:
-        """Return the perceptron's outputs; `BadInput` if they are not one a class."""
         classes = shape.classes if self.loss == "cross_entropy" and self.has_targets else None
         if self.outputs is None:
             return classes or 1
@@ -155,7 +154,6 @@ class TorchSettings(ProblemSettings):
         return self.outputs
 
     def _named(self, field: str, place: str) -> Named:
-        """Return the function at that place; `BadInput` if there is none."""
         named = Named(field, place)
         _ = named.found  # refuse a missing function now rather than during a run
         return named

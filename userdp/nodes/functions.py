@@ -82,8 +82,13 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     ),
     "truncated_sample_sum": RowFunction(truncated.truncated_sample_sum, sums_samples=True),
     "truncated_user_gradient": RowFunction(truncated.truncated_user_gradient),
-    "truncated_regression_gradient": RowFunction(truncated.truncated_regression_gradient),
-    "truncated_regression_sum": RowFunction(truncated.truncated_regression_sum, sums_samples=True),
+    "truncated_regression_gradient": RowFunction(
+        lambda problem, x, block, threshold: truncated.truncated_gradients(x, block, threshold)
+    ),
+    "truncated_regression_sum": RowFunction(
+        lambda problem, x, block, threshold: truncated.truncated_gradients(x, block, threshold) * block.sizes[:, None],
+        sums_samples=True,
+    ),
     "truncated_data_gradient": RowFunction(truncated.truncated_data_gradient),
     "truncated_data_sum": RowFunction(truncated.truncated_data_sum, sums_samples=True),
     "local_update": RowFunction(local_update),

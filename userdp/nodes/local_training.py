@@ -121,15 +121,13 @@ class LocalTraining:
         width, batches = min(int(self.batch_size), most), -(-sizes // int(self.batch_size))
         epochs, turns = np.divmod(step, batches)
         counters = np.add.outer(epochs.astype(np.uint64) << np.uint64(32), np.arange(most, dtype=np.uint64))
-        marks = uniforms(np.full(counters.size, int(self.key), dtype=np.uint64), counters.ravel()).reshape(
-            counters.shape
-        )
+        keys = np.full(counters.size, int(self.key), dtype=np.uint64)
+        marks = uniforms(keys, counters.ravel()).reshape(counters.shape)
         order = np.argsort(np.where(np.arange(most) < sizes[:, None], marks, 2.0), axis=1, kind="stable")
         places = turns[:, None] * width + np.arange(width)
         there = places < sizes[:, None]
-        return np.take_along_axis(order, np.minimum(places, sizes[:, None] - 1), axis=1), there / there.sum(axis=1)[
-            :, None
-        ]
+        drawn = np.take_along_axis(order, np.minimum(places, sizes[:, None] - 1), axis=1)
+        return drawn, there / there.sum(axis=1, keepdims=True)
 
 
 @runtime_checkable
@@ -151,10 +149,7 @@ def trained(
     gradients: Gradients[Models],
     project: Callable[[Models], Models] = lambda models: models,
 ) -> Models:
-    """Return the (U, p) models after local training.
-
-    Users have ``sizes`` (U,) samples and start at (U, p); ``project`` maps onto the domain after every step.
-    """
+    """Return (U, p) models trained from ``start`` on ``sizes`` (U,) samples, mapped by ``project`` after every step."""
     steps, models = training.steps_of(sizes), start
     first: Any = 0.0
     second: Any = 0.0

@@ -135,7 +135,6 @@ def _average_losses(problem: Problem, x: Vector, block: Block) -> Array:
 
 
 def _dense_model(problem: Problem) -> LinearScores:
-    """Return the problem; raise `BadInput` unless its scores are linear in dense features."""
     if not isinstance(problem, LinearScores):
         raise BadInput(f"problem.kind = {problem.name!r} is no generalised linear model on dense features")
     return problem

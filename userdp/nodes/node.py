@@ -81,10 +81,7 @@ class Node:
 
     @cached_property
     def key(self) -> MaskKey:
-        """The key of this node's masks in one run, with the rounds that it has answered.
-
-        The first use draws it; a node that is made anew gets the old one back, and a new run gets a new one.
-        """
+        """The key of this node's masks, drawn on first use, with the rounds it has answered; a new run draws anew."""
         return MaskKey()
 
     def identities(self, salt: bytes) -> NDArray[np.uint8]:
@@ -104,7 +101,12 @@ class Node:
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)
-        self._accept(x, computation)
+        if computation.lengths and self.labels is not None:
+            raise BadInput("this node's users have labels, so it does not reveal their lengths: only simulations do")
+        if x.shape != (self.problem.dimension,):
+            raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
+        if computation.masked is not None:
+            self.key.spend(computation.masked.round)
         pipeline = RowPipeline(computation, users, self.problem.dimension, sparse=self.problem.sparse)
         maker = RowMaker(self.problem, x, computation, self._warn)
         for where, block in self._samples.blocks(positions, pipeline.max_users):
@@ -113,17 +115,7 @@ class Node:
         hidden = None if computation.masked is None else pipeline.masked(self.key, x)
         return Answer(users, pipeline.values, pipeline.non_finite, pipeline.lengths, hidden)
 
-    def _accept(self, x: Vector, computation: Computation) -> None:
-        """Refuse a question that must not be answered; asking spends a round of masks."""
-        if computation.lengths and self.labels is not None:
-            raise BadInput("this node's users have labels, so it does not reveal their lengths: only simulations do")
-        if x.shape != (self.problem.dimension,):
-            raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
-        if computation.masked is not None:
-            self.key.spend(computation.masked.round)
-
     def _positions(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions of these users among the node's own."""
         if np.array_equal(users, self.users) and len(users):
             return self._everybody
         positions = np.searchsorted(self.users, users)

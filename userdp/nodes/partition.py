@@ -45,12 +45,11 @@ class Partition:
 
     @classmethod
     def spread(cls, users: int, slots: int, count: int, rng: np.random.Generator) -> "Partition":
-        """Draw groups with every user's slots as far apart as possible: two of them share a group only if they must.
+        """Draw groups with a user's slots far apart: two share a group only if they must; `BadInput` as `group_size`.
 
         A user's slots go round the k groups from a random first one, in steps of a random length prime to k, so each
         slot is equally likely in each group, and a group has ``slots // k`` slots of a user, or one more. Groups have
-        one size on average only: privacy by shuffling does not hold, that of `spread_length` does. Raises `BadInput` as
-        `group_size`.
+        one size on average only: privacy by shuffling does not hold, that of `spread_length` does.
         """
         group_size(users, slots, count)
         strides = np.flatnonzero(np.gcd(np.arange(1, count + 1), count) == 1) + 1
@@ -79,8 +78,7 @@ class Partition:
     def regroup(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
         """Return the groups that have samples, rising, and a block with each in place of a user; None if none has.
 
-        A user's samples beyond its slots are in no group, so nobody has more weight than declared. Raises `BadInput`
-        for a partition of another number of users.
+        Samples beyond a user's slots are in no group: nobody weighs more than declared. `BadInput` for other users.
         """
         if block.users != len(self.groups):
             raise BadInput(f"a partition of {len(self.groups)} users was sent for {block.users}")

@@ -93,10 +93,7 @@ class RowPipeline:
         return lengths
 
     def finite(self, rows: AnyRows) -> tuple[AnyRows, int]:
-        """Return the rows about the centre, zero in place of a row that is not finite, and the number of such rows.
-
-        Sparse rows stay sparse unless there is a centre, or a statistic and no question for lengths.
-        """
+        """Return the rows about the centre, sparse if possible, and how many were not finite and became zero."""
         if self._asked.partition is not None:
             return rows, 0
         if self._asked.centre is not None:

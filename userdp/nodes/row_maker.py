@@ -122,7 +122,6 @@ class RowMaker:
         return placed
 
     def _centres(self, users: int) -> AnyRows:
-        """Return (users, length): the rows of users who count as the centre."""
         if self._sparse:
             return cast(Sparse, csr_array((users, self._dimension)))
         centre = self._computation.centre

@@ -34,10 +34,7 @@ class NodeSamples:
             self.clipped = sum(problem.bound(block)[1] for _, block in federation.blocks(rows))
 
     def blocks(self, positions: NDArray[np.int64], max_users: int | None) -> Iterator[tuple[slice, Block]]:
-        """Yield (where in ``positions``, block) for users at these rising positions, at most ``max_users`` a block.
-
-        The ends of blocks do not depend on the kept samples, so sums over blocks do not either.
-        """
+        """Yield (where in ``positions``, block) for rising positions; blocks do not depend on the kept samples."""
         rows = self._rows[positions]
         for where in self._federation.slices(rows, max_users=max_users):
             if self._local is not None and positions[where][-1] < self._kept:

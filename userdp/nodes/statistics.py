@@ -13,10 +13,7 @@ from userdp.errors import BadInput
 
 @dataclass(frozen=True)
 class Statistic:
-    """One number of each user, bounded by ``low`` and ``high`` for any data.
-
-    ``compute`` maps finite, centred, UNCLIPPED rows (U, p) and the clip norm to (U,) numbers.
-    """
+    """One bounded number of each user; ``compute`` takes finite, centred, UNCLIPPED rows (U, p) and the clip norm."""
 
     compute: Callable[[Rows, float], Rows]
     low: float

@@ -38,7 +38,6 @@ def truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float
 
 
 def _sums(problem: Problem, x: Vector, block: Block, change: Callable[[Rows], Rows]) -> Rows:
-    """Compute each user's sum of changed sample gradients."""
     sums = np.zeros((block.users, problem.dimension))
     for users, part in parts(block, row_bytes=8 * problem.dimension):
         values = change(dense(problem.sample_gradients(x, part)))
@@ -52,16 +51,6 @@ def truncated_user_gradient(problem: Problem, x: Vector, block: Block, scale: fl
     rows = truncated_samples(gradients, scale, inverse_variance)
     rows[~np.isfinite(gradients).all(axis=1)] = np.nan  # the pipeline counts it and makes it zero
     return rows
-
-
-def truncated_regression_gradient(problem: Problem, x: Vector, block: Block, threshold: float) -> Rows:
-    """Compute each user's mean gradient of ``(<a, x> - y)^2``, features and targets clipped to ``+-threshold``."""
-    return truncated_gradients(x, block, threshold)
-
-
-def truncated_regression_sum(problem: Problem, x: Vector, block: Block, threshold: float) -> Rows:
-    """Compute `truncated_regression_gradient` times the number of a user's samples."""
-    return truncated_gradients(x, block, threshold) * block.sizes[:, None]
 
 
 def truncated_data_gradient(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:

@@ -7,7 +7,7 @@ the data: privacy proofs rest on it for every possible sample.
 import copy
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -77,11 +77,9 @@ class Certificate:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if isinstance(getattr(self, field.name), MeasuredCurvature):
-                raise TypeError(
-                    f"Certificate.{field.name} is a proven bound: a measured curvature cannot take its place"
-                )
+        for name, value in vars(self).items():
+            if isinstance(value, MeasuredCurvature):
+                raise TypeError(f"Certificate.{name} is a proven bound: a measured curvature cannot take its place")
 
     def missing(self) -> list[str]:
         """Return the names of A1 to A4 that are not proven."""
@@ -105,8 +103,7 @@ class Certificate:
 
     def as_dict(self) -> dict[str, float | bool | str | list[float] | None]:
         """Return plain values, for JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
 
 class Problem(ABC):
@@ -154,10 +151,7 @@ class Problem(ABC):
         return (self.domain.centre if self.start is None else self.start).copy()
 
     def starting_at(self, model: Vector) -> Self:
-        """Return the same problem with a public ``model`` (p,) of its domain as the initial model.
-
-        Its distance from the best model is unknown, so nothing is predicted from it.
-        """
+        """Return the problem with a public initial ``model`` (p,), whose distance from the best model is unknown."""
         other = copy.copy(self)
         other.start = model
         other.certificate = replace(self.certificate, first_gradient=None)
@@ -192,10 +186,7 @@ class Problem(ABC):
         return self.user_gradients(x, block)
 
     def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> AnyRows:
-        """Compute the (U, p) average gradients, each user's at its OWN model, row u of ``models`` (U, p).
-
-        This default works user by user; the problems of this package work on all users at once.
-        """
+        """Compute the (U, p) average gradients, each user's at its OWN model (U, p); by default user by user."""
         rows = [self.user_gradients(x, block.part(user, user + 1)) for user, x in enumerate(models)]
         return stacked(rows)
 
@@ -257,8 +248,7 @@ class Problem(ABC):
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
         """Compute per-user metrics, name -> (U,), of one constant prediction; empty if no loss measures it.
 
-        The (k,) prediction has the form of `target_means`; no model of the domain need predict it. No ridge term
-        counts.
+        The (k,) prediction has the form of `target_means`; no model need predict it, and no ridge term counts.
         """
         return {}
 

@@ -99,7 +99,6 @@ def set_aside_not_finite(block: Block, *, targets: bool = True) -> Block:
 
 
 def _not_finite_features(block: Block) -> NDArray[np.bool_]:
-    """Return which samples (N,) have a feature that is NaN or infinite."""
     features = block.features
     if isinstance(features, csr_array):
         return over_rows(np.maximum, (~np.isfinite(features.data)).astype(np.float64), features) > 0

@@ -25,7 +25,6 @@ class Family(ABC):
     """``phi(s, y)`` for y in ``[low, high]``.
 
     Attributes:
-        name: the name of the family.
         kind: the number of the loss in `userdp.problems.one_pass`; None if that module has no compiled version.
         parameter: the number on which the slope of a compiled loss depends, besides score and target.
         low: smallest target; smaller ones are clipped to it.
@@ -37,7 +36,6 @@ class Family(ABC):
             None.
     """
 
-    name: ClassVar[str]
     kind: ClassVar[int | None] = None
     low: float
     high: float
@@ -111,7 +109,6 @@ class Family(ABC):
 class LogisticFamily(Family):
     """``log(1 + e^s) - y s``, y in {0, 1} or a probability between."""
 
-    name = "logistic"
     kind = LOGISTIC
     open_ends = True
     low, high = 0.0, 1.0
@@ -186,7 +183,6 @@ class ResidualFamily(Family):
 class SquaredFamily(ResidualFamily):
     """``(s - y)^2 / 2``, y in ``[low, high]``."""
 
-    name = "squared"
     kind = SQUARED
 
     def losses(self, scores: Array, targets: Floats) -> Array:
@@ -220,7 +216,6 @@ class SquaredFamily(ResidualFamily):
 class HuberFamily(ResidualFamily):
     """Huber's loss (1964): ``r^2 / 2`` up to ``threshold``, then a line; ``phi'`` is 1-Lipschitz, also at its kinks."""
 
-    name = "huber_regression"
     kind = HUBER
 
     def __init__(self, low: float, high: float, threshold: float) -> None:
@@ -250,7 +245,6 @@ class BiweightFamily(ResidualFamily):
     ``phi'' = (1 - u^2) (1 - 5 u^2)`` lies in [-4/5, 1]: negative beyond the same u.
     """
 
-    name = "biweight_regression"
     convex = False
 
     def __init__(self, low: float, high: float, threshold: float) -> None:
@@ -292,7 +286,6 @@ class LpFamily(ResidualFamily):
     ``r^nu + |t|^nu <= 2 ((r + |t|) / 2)^nu`` by concavity, with equality at t = -r, so the constant is the best.
     """
 
-    name = "lp_regression"
     kind = LP
 
     def __init__(self, low: float, high: float, order: float) -> None:
@@ -325,7 +318,6 @@ class LpFamily(ResidualFamily):
 class PoissonFamily(Family):
     """``e^s - y s``, counts y in ``[0, count_bound]``, positive and finite."""
 
-    name = "poisson"
     kind = POISSON
     open_ends = True
 

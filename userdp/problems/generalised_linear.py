@@ -13,7 +13,7 @@ from userdp.problems.base import Certificate
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces
+from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces, averaged
 from userdp.problems.rough import rough_gradients
 from userdp.problems.segments import Number, float64_parts, weighted_sums
 
@@ -123,10 +123,7 @@ class GeneralisedLinear(LinearScores, OneScore):
 
     @QUIET
     def rough_user_gradients(self, x: Vector, block: Block) -> Array:
-        """See `Problem.rough_user_gradients`: in float32, so about seven digits of the largest terms.
-
-        Takes half the time of `user_gradients`, which computes the rows of users whose products overflow.
-        """
+        """See `Problem.rough_user_gradients`: in float32, in half the time; users that overflow in float64."""
         if block.dense_features.dtype != np.float32:
             return self.user_gradients(x, block)
         rows, finite = rough_gradients(self.family, x, self.ridge * x, block)
@@ -145,7 +142,7 @@ class GeneralisedLinear(LinearScores, OneScore):
             if self.intercept:
                 scores += own[:, self.columns]
             self._add(sums[users], part, features, self._slopes(scores, part))
-        return self._averaged(sums, models, block)
+        return averaged(sums, self.ridge, models, block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:

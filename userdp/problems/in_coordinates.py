@@ -39,8 +39,7 @@ class Coordinates:
     matrix: Array
 
     def __post_init__(self) -> None:
-        p = len(self.start)
-        d = len(self.matrix)
+        p, d = len(self.start), len(self.matrix)
         if self.start.shape != (p,) or self.matrix.shape != (d, d) or d == 0 or p % d:
             raise BadInput(
                 f"coordinates of shapes {self.start.shape} and {self.matrix.shape}: must be (p,) and (p, p), or (d, d) "

@@ -1,7 +1,5 @@
 """The linear loss: the hard instance of user-level private optimisation."""
 
-from typing import Any, ClassVar, Literal
-
 import numpy as np
 
 from userdp.arrays.types import Vector
@@ -45,8 +43,5 @@ class Linear(MeanSufficient):
         return np.asarray(self.domain.radius * np.sign(mean))
 
 
-class LinearSettings(BoundedSettings):
+class LinearSettings(BoundedSettings, loss=Linear):
     """Settings of `userdp.problems.Linear`."""
-
-    kind: Literal["linear"]
-    loss: ClassVar[type[Any]] = Linear

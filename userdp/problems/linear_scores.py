@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.sparse_rows import AnyRows, dense
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -180,20 +181,13 @@ class LinearScores(Problem):
     def _penalty(self, x: Vector) -> float:
         return 0.5 * self.ridge * float(x @ x)
 
-    def _averaged(self, sums: Array, models: Array, block: Block) -> Array:
-        """Turn sums (U, p) over each user's samples into average gradients, in place; ``models`` is (p,) or (U, p)."""
-        sums /= block.sizes[:, None]
-        if self.ridge:
-            sums += self.ridge * models
-        return sums
-
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> Array:
         """See `Problem.user_gradients`; one pass over the features."""
         sums = np.zeros((block.users, self.dimension))
         for users, part, features, scores in self._pieces(x, block):
             self._add(sums[users], part, features, self._slopes(scores, part))
-        return self._averaged(sums, x, block)
+        return averaged(sums, self.ridge, x, block)
 
     @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
@@ -228,8 +222,7 @@ class OneScore(Problem):
     ridge: float
 
     @abstractmethod
-    def _scores(self, x: Vector, block: Block) -> Array:
-        """Return the (N,) scores."""
+    def _scores(self, x: Vector, block: Block) -> Array: ...
 
     def _slopes_at(self, x: Vector, block: Block) -> Array:
         return self.family.slopes(self._scores(x, block), bounds.targets_of(block))
@@ -265,6 +258,60 @@ class OneScore(Problem):
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         """See `Problem.predict`."""
         return self.family.predictions(self._scores(x, block))
+
+
+class SummedSamples(OneScore):
+    """A loss of one score on one-hot or sparse samples: gradients are weighted sums of them, and the ridge's part."""
+
+    @abstractmethod
+    def _own_scores(self, models: Array, block: Block) -> Array:
+        """Return the (N,) scores, each at its user's own model (U, p)."""
+
+    @abstractmethod
+    def _sums(self, weights: Array, block: Block) -> AnyRows:
+        """Return the (U, p) sums of each user's samples, weighted by (N,) ``weights``."""
+
+    @abstractmethod
+    def _averages(self, models: Array, slopes: Array, block: Block) -> AnyRows:
+        """Return the (U, p) average gradients; ``models`` is (p,) or (U, p)."""
+
+    @abstractmethod
+    def _clip_factors(self, scores: Array, slopes: Array, pull: Vector, block: Block, clip_norm: float) -> Array:
+        """Return the (N,) factors that clip the samples' gradients; the ridge's part ``pull`` (p,) is finite."""
+
+    @QUIET
+    def user_gradients(self, x: Vector, block: Block) -> AnyRows:
+        """See `Problem.user_gradients`; sparse if the problem is."""
+        return self._averages(x, self._slopes_at(x, block), block)
+
+    @QUIET
+    def user_gradients_at(self, models: Array, block: Block) -> AnyRows:
+        """See `Problem.user_gradients_at`; sparse if the problem is."""
+        slopes = self.family.slopes(self._own_scores(models, block), bounds.targets_of(block))
+        return self._averages(models, slopes, block)
+
+    @QUIET
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
+        """See `Problem.sample_clipped_sums`; ghost clipping computes norms without an (N, p) array."""
+        bounds.positive("clip_norm", clip_norm)
+        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
+        scores, factors = self._scores(x, block), np.zeros(block.samples)
+        slopes = self.family.slopes(scores, bounds.targets_of(block))
+        if np.isfinite(pull).all():
+            factors = self._clip_factors(scores, slopes, pull, block, clip_norm)
+        sums = self._sums(factors * np.where(factors > 0, slopes, 0.0), block)
+        if not self.ridge:
+            return sums
+        pulls = np.add.reduceat(factors, block.offsets[:-1])[:, None]
+        return np.asarray(dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
+
+
+def averaged(sums: Array, ridge: float, models: Array, block: Block) -> Array:
+    """Turn sums (U, p) over each user's samples into average gradients, in place; ``models`` is (p,) or (U, p)."""
+    sums /= block.sizes[:, None]
+    if ridge:
+        sums += ridge * models
+    return sums
 
 
 def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pull: Vector, clip_norm: float) -> Array:

@@ -4,7 +4,7 @@
 """
 
 import math
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from userdp.problems import bounds
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.landscape import AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, OneScore, finite_or_none
+from userdp.problems.linear_scores import QUIET, SummedSamples, averaged, finite_or_none
 from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, LossSettings, TargetRange
 
 
-class OneHot(OneScore):
+class OneHot(SummedSamples):
     """``f(x; level, y) = phi(x_level, y) + (ridge / 2) ||x||^2``; features are (N, 1) int32 codes 0..levels - 1.
 
     The family gives phi and the range of targets; targets outside are clipped into it. Each of p levels has one
@@ -76,29 +76,16 @@ class OneHot(OneScore):
     def _scores(self, x: Vector, block: Block) -> Array:
         return x[_codes(block)]
 
-    def _sums(self, block: Block, weights: Array) -> Array:
-        """Return the (U, p) sums of samples' weights for each user and level."""
+    def _own_scores(self, models: Array, block: Block) -> Array:
+        return models[np.repeat(np.arange(block.users), block.sizes), _codes(block)]
+
+    def _sums(self, weights: Array, block: Block) -> Array:
         cells = np.repeat(np.arange(block.users) * self.dimension, block.sizes) + _codes(block)
         sums = np.asarray(np.bincount(cells, weights, minlength=block.users * self.dimension), dtype=np.float64)
         return sums.reshape(block.users, self.dimension)
 
-    @QUIET
-    def user_gradients(self, x: Vector, block: Block) -> Array:
-        """See `Problem.user_gradients`."""
-        return self._averages(x, self._slopes_at(x, block), block)
-
-    @QUIET
-    def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """See `Problem.user_gradients_at`."""
-        scores = models[np.repeat(np.arange(block.users), block.sizes), _codes(block)]
-        return self._averages(models, self.family.slopes(scores, bounds.targets_of(block)), block)
-
     def _averages(self, models: Array, slopes: Array, block: Block) -> Array:
-        sums = self._sums(block, slopes)
-        sums /= block.sizes[:, None]
-        if self.ridge:
-            sums += self.ridge * models
-        return sums
+        return averaged(self._sums(slopes, block), self.ridge, models, block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:
@@ -109,24 +96,15 @@ class OneHot(OneScore):
         gradients[np.arange(block.samples), _codes(block)] += self._slopes_at(x, block)
         return gradients
 
-    @QUIET
-    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
-        """See `Problem.sample_clipped_sums`; ghost clipping computes norms without an (N, p) array.
+    def _clip_factors(self, scores: Array, slopes: Array, pull: Vector, block: Block, clip_norm: float) -> Array:
+        """Return the factors by the squared norm of ``phi' e_j + ridge x``.
 
-        The squared norm of ``phi' e_j + ridge x`` is ``(phi' + ridge x_j)^2 + ridge^2 (||x||^2 - x_j^2)``. A bound on
-        the rounding of the last difference is added, so no clipped gradient exceeds ``clip_norm``.
+        It is ``(phi' + ridge x_j)^2 + ridge^2 (||x||^2 - x_j^2)``. A bound on the rounding of the last difference is
+        added, so no clipped gradient exceeds ``clip_norm``.
         """
-        bounds.positive("clip_norm", clip_norm)
-        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
-        if not np.isfinite(pull).all():
-            return np.zeros((block.users, self.dimension))
-        slopes, own, whole = self._slopes_at(x, block), pull[_codes(block)], float(pull @ pull)
+        own, whole = pull[_codes(block)], float(pull @ pull)
         safety = (self.dimension + 8) * np.finfo(float).eps * whole
-        factors = clip_factors((slopes + own) ** 2 + (whole - own**2) + safety, clip_norm)
-        sums = self._sums(block, factors * np.where(factors > 0, slopes, 0.0))
-        if self.ridge:
-            sums += np.add.reduceat(factors, block.offsets[:-1])[:, None] * pull
-        return sums
+        return clip_factors((slopes + own) ** 2 + (whole - own**2) + safety, clip_norm)
 
     def constant_model(self, mean: Vector) -> Vector:
         """Return the model with the score of that mean at every level."""
@@ -173,7 +151,6 @@ class OneHotPoisson(OneHot):
 class OneHotSettings(LossSettings):
     """Settings of every loss on one column of categories."""
 
-    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge")
     family: ClassVar[str] = "one-hot"
     certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
     radius: float = Field(3.0, gt=0, description=RADIUS)
@@ -189,22 +166,13 @@ class OneHotSettings(LossSettings):
         return {**super()._arguments(shape), "levels": shape.levels or 1}
 
 
-class OneHotLogisticSettings(BinaryTarget, OneHotSettings):
+class OneHotLogisticSettings(BinaryTarget, OneHotSettings, loss=OneHotLogistic):
     """Settings of `userdp.problems.OneHotLogistic`."""
 
-    kind: Literal["one_hot_logistic"]
-    loss: ClassVar[type[Any]] = OneHotLogistic
 
-
-class OneHotSquaredSettings(TargetRange, OneHotSettings):
+class OneHotSquaredSettings(TargetRange, OneHotSettings, loss=OneHotSquared):
     """Settings of `userdp.problems.OneHotSquared`."""
 
-    kind: Literal["one_hot_squared"]
-    loss: ClassVar[type[Any]] = OneHotSquared
 
-
-class OneHotPoissonSettings(CountBound, OneHotSettings):
+class OneHotPoissonSettings(CountBound, OneHotSettings, loss=OneHotPoisson):
     """Settings of `userdp.problems.OneHotPoisson`."""
-
-    kind: Literal["one_hot_poisson"]
-    loss: ClassVar[type[Any]] = OneHotPoisson

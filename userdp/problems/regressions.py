@@ -1,6 +1,6 @@
 """The regressions on dense features: logistic, least squares, Poisson, Huber's loss, powers of the error, biweight."""
 
-from typing import Any, ClassVar, Literal, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 from pydantic import Field
@@ -136,45 +136,32 @@ class BiweightRegression(GeneralisedLinear):
         super().__init__(BiweightFamily(low, high, threshold), columns, feature_norm, radius, **options)
 
 
-class LogisticSettings(BinaryTarget, GeneralisedLinearSettings):
+class LogisticSettings(BinaryTarget, GeneralisedLinearSettings, loss=Logistic):
     """Settings of `userdp.problems.Logistic`."""
 
-    kind: Literal["logistic"]
-    loss: ClassVar[type[Any]] = Logistic
     for_codes: ClassVar[str] = "one_hot_logistic"
 
 
-class SquaredSettings(TargetRange, GeneralisedLinearSettings):
+class SquaredSettings(TargetRange, GeneralisedLinearSettings, loss=Squared):
     """Settings of `userdp.problems.Squared`."""
 
-    kind: Literal["squared"]
-    loss: ClassVar[type[Any]] = Squared
 
-
-class PoissonSettings(CountBound, GeneralisedLinearSettings):
+class PoissonSettings(CountBound, GeneralisedLinearSettings, loss=Poisson):
     """Settings of `userdp.problems.Poisson`."""
 
-    kind: Literal["poisson"]
-    loss: ClassVar[type[Any]] = Poisson
     for_codes: ClassVar[str] = "one_hot_poisson"
     radius: float = Field(1.0, gt=0, description=RADIUS)
 
 
-class HuberRegressionSettings(TargetRange, GeneralisedLinearSettings):
+class HuberRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=HuberRegression):
     """Settings of `userdp.problems.HuberRegression`."""
 
-    kind: Literal["huber_regression"]
-    loss: ClassVar[type[Any]] = HuberRegression
-    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     threshold: float = Field(1.0, gt=0, description="Residual at which the square becomes a line.")
 
 
-class LpRegressionSettings(TargetRange, GeneralisedLinearSettings):
+class LpRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=LpRegression):
     """Settings of `userdp.problems.LpRegression`."""
 
-    kind: Literal["lp_regression"]
-    loss: ClassVar[type[Any]] = LpRegression
-    passed: ClassVar[tuple[str, ...]] = ("order",)
     certificate: ClassVar[str] = (
         "convex, bounded gradient; below order 2 the gradient is Hoelder continuous, in place of a bounded and "
         "diagonally dominant Hessian"
@@ -182,12 +169,9 @@ class LpRegressionSettings(TargetRange, GeneralisedLinearSettings):
     order: float = Field(1.5, gt=1, le=2, description="Power of the absolute error in the loss.")
 
 
-class BiweightRegressionSettings(TargetRange, GeneralisedLinearSettings):
+class BiweightRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=BiweightRegression):
     """Settings of `userdp.problems.BiweightRegression`."""
 
-    kind: Literal["biweight_regression"]
-    loss: ClassVar[type[Any]] = BiweightRegression
-    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     certificate: ClassVar[str] = "bounded gradient, bounded Hessian; not convex"
     threshold: float = Field(
         4.685, gt=0, description="Residual beyond which a sample has no weight; 4.685 deviations of normal noise."

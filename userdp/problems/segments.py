@@ -53,10 +53,7 @@ def _slices(offsets: NDArray[np.int64], rows: int) -> Iterator[tuple[slice, slic
 
 
 def float64_parts(block: Block) -> Iterator[tuple[slice, Block, Array]]:
-    """Yield (users, piece, its features in float64), pieces as in `parts`.
-
-    The next piece overwrites the features: fresh arrays of this size cost more in page faults than the cast itself.
-    """
+    """Yield (users, piece, its features in float64) as `parts`; the next piece overwrites the features, for speed."""
     scratch = np.empty((min(block.samples, _rows(block, None)), block.dense_features.shape[1]))
     for users, part in parts(block):
         features = scratch[: part.samples]
@@ -84,10 +81,7 @@ def weighted_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: 
 def weighted_as_read(
     values: NDArray[Number], offsets: NDArray[np.int64], weigh: Callable[[NDArray[Number], slice], NDArray[Number]]
 ) -> NDArray[Number]:
-    """Compute `weighted_sums` by weights that follow from the samples themselves, in one reading of the samples.
-
-    ``weigh`` maps a piece's values (n, k), and their positions among all, to weights (n,).
-    """
+    """Compute `weighted_sums` in one reading; ``weigh`` maps a piece (n, k), and its positions, to weights (n,)."""
     users, size, columns = len(offsets) - 1, int(offsets[1]), values.shape[1]
     sums, rows = np.zeros((users, columns), dtype=values.dtype), max(1, AT_HAND_BYTES // (values[0].nbytes or 1))
     if size <= rows and (offsets[1:] - offsets[:-1] == size).all():

@@ -6,7 +6,7 @@ The Hessian is diagonal, so A4 holds for all data: the simplest family with prov
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -281,7 +281,6 @@ class Huber(Separable):
 class SeparableSettings(LossSettings):
     """Settings of every separable loss."""
 
-    passed: ClassVar[tuple[str, ...]] = ("radius",)
     family: ClassVar[str] = "separable"
     certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
     most_classes: ClassVar[int | None] = None
@@ -315,25 +314,17 @@ class BoundedSettings(SeparableSettings):
         return {**super()._arguments(shape), "bound": bound}
 
 
-class QuadraticSettings(BoundedSettings):
+class QuadraticSettings(BoundedSettings, loss=Quadratic):
     """Settings of `userdp.problems.Quadratic`."""
 
-    kind: Literal["quadratic"]
-    loss: ClassVar[type[Any]] = Quadratic
 
-
-class HuberSettings(BoundedSettings):
+class HuberSettings(BoundedSettings, loss=Huber):
     """Settings of `userdp.problems.Huber`."""
 
-    kind: Literal["huber"]
-    loss: ClassVar[type[Any]] = Huber
-    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     threshold: float = Field(1.0, gt=0, description="Distance at which the square becomes a line.")
 
 
-class BernoulliSettings(SeparableSettings):
+class BernoulliSettings(SeparableSettings, loss=Bernoulli):
     """Settings of `userdp.problems.Bernoulli`."""
 
-    kind: Literal["bernoulli"]
-    loss: ClassVar[type[Any]] = Bernoulli
     radius: float = Field(5.0, gt=0, description=RADIUS + " Log-odds: 5 covers rates from 0.7 % to 99.3 %.")

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -85,7 +85,6 @@ class ProblemSettings(Section):
     def _make(self, shape: Shape, seed: int) -> Problem: ...
 
     def _declared(self, field: str, value: float | None, from_data: float | None, meaning: str) -> float:
-        """Return the configured value, or else the one that the data declare."""
         chosen = from_data if value is None else value
         if chosen is None:
             raise BadInput(f"problem.{field} is missing: {meaning} does not follow from these data, so declare it")
@@ -93,23 +92,22 @@ class ProblemSettings(Section):
 
 
 class LossSettings(ProblemSettings):
-    """A loss of one class, which takes the settings and what the data declare as arguments."""
+    """The settings of one loss, a keyword of the class; the loss takes all own fields, and what the data declare."""
 
     loss: ClassVar[type[Any]]
-    passed: ClassVar[tuple[str, ...]] = ()
-    """The fields of this class that are arguments of the loss."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, loss: type[Problem] | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "loss" in cls.__dict__:
-            cls.summary = cls.loss.summary
+        if loss is not None:
+            cls.loss, cls.summary = loss, loss.summary
+            cls.__annotations__["kind"] = Literal[loss.name]
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
-        passed = [name for kind in type(self).__mro__ for name in kind.__dict__.get("passed", ())]
-        return {name: getattr(self, name) for name in passed}
+        own = type(self).model_fields.keys() - ProblemSettings.model_fields.keys()
+        return {name: getattr(self, name) for name in own}
 
     def _make(self, shape: Shape, seed: int) -> Problem:
-        return cast(Problem, self.loss(**self._arguments(shape)))
+        return self.loss(**self._arguments(shape))  # type: ignore[no-any-return]
 
 
 class BinaryTarget(LossSettings):
@@ -136,21 +134,21 @@ class TargetRange(LossSettings):
                 "problem.target_range is missing: the data declare no data.target_range, so give [low, high] of the "
                 "target"
             )
-        return {**super()._arguments(shape), "low": declared[0], "high": declared[1]}
+        arguments = {**super()._arguments(shape), "low": declared[0], "high": declared[1]}
+        del arguments["target_range"]
+        return arguments
 
 
 class CountBound(LossSettings):
     """A loss of counts up to a declared bound."""
 
     unscaled: ClassVar[str | None] = "counts"
-    passed: ClassVar[tuple[str, ...]] = ("count_bound",)
     count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
 
 
 class GeneralisedLinearSettings(LossSettings):
     """Settings of every linear model on dense features."""
 
-    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge", "intercept")
     for_codes: ClassVar[str] = "one_hot_squared"
     """The kind of problem to use if features are codes."""
     family: ClassVar[str] = "generalised linear"

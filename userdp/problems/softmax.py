@@ -1,7 +1,7 @@
 """Classes: multinomial logistic regression on dense features, with ridge, one score a class."""
 
 import math
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from userdp.errors import BadInput
 from userdp.problems.base import NEXT_TO_NOTHING
 from userdp.problems.bounds import counted, set_aside, targets_of
 from userdp.problems.landscape import ASSUMED_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces
+from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces, averaged
 from userdp.problems.segments import Number, float64_parts, user_averages, user_shares, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
@@ -64,8 +64,9 @@ class Softmax(LinearScores):
         if isinstance(classes, bool) or not isinstance(classes, (int, np.integer)) or classes < 2:
             raise BadInput(f"problem.classes = {classes}: must be a whole number, two or more")
         super().__init__(int(classes), columns, feature_norm, radius, **options)
-        slope = self._slope_bound()
-        self.certificate = self._certified(slope, math.sqrt(2) * slope, self._curvature_bound(), 1 - 1 / self.outputs)
+        slope, most = self._slope_bound(), min(0.5, self._share(-self.feature_norm * self.domain.radius))
+        curvature = 2 * most * (1 - most)
+        self.certificate = self._certified(slope, math.sqrt(2) * slope, curvature, 1 - 1 / self.outputs)
         self.landscape = self._landscape()
         self.first_slope = math.sqrt(1 - 1 / self.outputs)
         self.first_hessian = self.hessian_at(np.full(self.outputs, 1 / self.outputs))
@@ -81,8 +82,7 @@ class Softmax(LinearScores):
     def constant_model(self, mean: Vector) -> Vector:
         """Return the (p,) best constant model at classes' shares (K,), which may be noisy.
 
-        Intercepts are the logarithms of the shares, none below `LEAST_SHARE`, and add up to zero; all else is zero.
-        The zero vector without intercepts.
+        Intercepts, if any, are the logarithms of the shares, none below `LEAST_SHARE`, less their mean; all else is 0.
         """
         model = np.zeros((self.outputs, self.width))
         if self.intercept:
@@ -94,13 +94,7 @@ class Softmax(LinearScores):
         """Return L of the guarantees."""
         return 1 - self._share(self.feature_norm * self.domain.radius)
 
-    def _curvature_bound(self) -> float:
-        """Return k of the guarantees."""
-        most = min(0.5, self._share(-self.feature_norm * self.domain.radius))
-        return 2 * most * (1 - most)
-
     def _share(self, reach: float) -> float:
-        """Return ``1 / (1 + (K - 1) e^(2 reach))``."""
         return 1 / (1 + (self.outputs - 1) * math.exp(min(2 * reach, 700.0)))
 
     def _dominance(self, norm: float) -> float:
@@ -155,7 +149,9 @@ class Softmax(LinearScores):
         return lengths, np.vecdot(slopes, scores) / np.where(lengths > 0, lengths, 1.0)
 
     def _losses(self, scores: Array, part: Block) -> Array:
-        return np.asarray(_log_sums(scores) - scores[np.arange(len(scores)), _classes(part)])
+        largest = scores.max(axis=1)
+        log_sums = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1))
+        return np.asarray(log_sums - scores[np.arange(len(scores)), _classes(part)])
 
     @QUIET
     def user_gradients_at(self, models: Array, block: Block) -> Array:
@@ -170,7 +166,7 @@ class Softmax(LinearScores):
                 if self.intercept:
                     scores[:, one] += own[:, self.columns]
             self._add(sums[users], part, features, self._slopes(scores, part))
-        return self._averaged(sums, models, block)
+        return averaged(sums, self.ridge, models, block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:
@@ -218,12 +214,6 @@ def _classes(block: Block) -> NDArray[np.int64]:
     return targets_of(block).astype(np.int64)
 
 
-def _log_sums(scores: Array) -> Array:
-    """Return the (N,) logarithms of the sums of exponentials, for scores of any size."""
-    largest = scores.max(axis=1)
-    return np.asarray(largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1)))
-
-
 def _probabilities(scores: Array) -> Array:
     raised = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))
@@ -238,11 +228,9 @@ def _outer_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: ND
     return np.stack([weighted_sums(values, offsets, np.ascontiguousarray(one)) for one in weights.T], axis=1)
 
 
-class SoftmaxSettings(GeneralisedLinearSettings):
+class SoftmaxSettings(GeneralisedLinearSettings, loss=Softmax):
     """Settings of `userdp.problems.Softmax`."""
 
-    kind: Literal["softmax"]
-    loss: ClassVar[type[Any]] = Softmax
     certificate: ClassVar[str] = (
         "convex, bounded gradient, bounded Hessian; diagonally dominant Hessian if ridge is at least feature_norm^2 / 8"
     )

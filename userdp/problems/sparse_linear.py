@@ -1,7 +1,7 @@
 """Generalised linear models on sparse samples: ``f = phi(<a, x>, y) + (ridge / 2) ||x||^2``, few ``a_j`` not zero."""
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,11 @@ from userdp.problems.base import Box, Certificate
 from userdp.problems.bounds import INWARDS
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, OneScore, finite_or_none, ghost_factors
+from userdp.problems.linear_scores import QUIET, SummedSamples, finite_or_none, ghost_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, TargetRange
 
 
-class SparseLinear(OneScore):
+class SparseLinear(SummedSamples):
     """``phi(<a, x>, y) + (ridge / 2) ||x||^2``, at most s = ``sparsity`` entries of a not zero, ``||a||_2`` bounded.
 
     Samples are a `scipy.sparse.csr_array` of d columns. Without ridge gradients are sparse too, and time and memory
@@ -107,27 +107,18 @@ class SparseLinear(OneScore):
     def _scores(self, x: Vector, block: Block) -> Array:
         return np.asarray(block.sparse_features @ x, dtype=np.float64)
 
-    def _averages(self, models: Array, weights: Array, block: Block) -> AnyRows:
-        rows = sparse_rows.scaled_rows(self._sums(weights, block), 1.0 / block.sizes)
-        return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * models
-
-    def _sums(self, weights: Array, block: Block) -> Sparse:
-        """Return the (U, p) sums of each user's samples, weighted by (N,) ``weights``."""
-        return sparse_rows.summed_rows(sparse_rows.scaled_rows(block.sparse_features, weights), block.offsets)
-
-    @QUIET
-    def user_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """See `Problem.user_gradients`; sparse without ridge."""
-        return self._averages(x, self._slopes_at(x, block), block)
-
-    @QUIET
-    def user_gradients_at(self, models: Array, block: Block) -> AnyRows:
-        """See `Problem.user_gradients_at`; sparse without ridge."""
+    def _own_scores(self, models: Array, block: Block) -> Array:
         features = block.sparse_features
         owner = np.repeat(np.arange(block.users), block.sizes)
         weights = models[owner[sparse_rows.row_of_entry(features)], features.indices]
-        scores = sparse_rows.over_rows(np.add, features.data * weights, features)
-        return self._averages(models, self.family.slopes(scores, bounds.targets_of(block)), block)
+        return sparse_rows.over_rows(np.add, features.data * weights, features)
+
+    def _averages(self, models: Array, slopes: Array, block: Block) -> AnyRows:
+        rows = sparse_rows.scaled_rows(self._sums(slopes, block), 1.0 / block.sizes)
+        return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * models
+
+    def _sums(self, weights: Array, block: Block) -> Sparse:
+        return sparse_rows.summed_rows(sparse_rows.scaled_rows(block.sparse_features, weights), block.offsets)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
@@ -135,21 +126,9 @@ class SparseLinear(OneScore):
         rows = sparse_rows.scaled_rows(block.sparse_features, self._slopes_at(x, block))
         return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * x
 
-    @QUIET
-    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
-        """See `Problem.sample_clipped_sums`; by ghost clipping (see `ghost_factors`), sparse without ridge."""
-        bounds.positive("clip_norm", clip_norm)
-        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
-        scores, squares = self._scores(x, block), sparse_rows.squared_lengths(block.sparse_features)
-        slopes = self.family.slopes(scores, bounds.targets_of(block))
-        factors = np.zeros(block.samples)
-        if np.isfinite(pull).all():
-            factors = ghost_factors(slopes, scores, squares, self.ridge, pull, clip_norm)
-        sums = self._sums(factors * np.where(factors > 0, slopes, 0.0), block)
-        if self.sparse:
-            return sums
-        pulls = np.add.reduceat(factors, block.offsets[:-1])[:, None]
-        return np.asarray(sparse_rows.dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
+    def _clip_factors(self, scores: Array, slopes: Array, pull: Vector, block: Block, clip_norm: float) -> Array:
+        squares = sparse_rows.squared_lengths(block.sparse_features)
+        return ghost_factors(slopes, scores, squares, self.ridge, pull, clip_norm)
 
 
 def _largest_entries(features: Sparse, sparsity: int) -> tuple[Sparse, NDArray[np.bool_]]:
@@ -203,7 +182,6 @@ class SparseSquared(SparseLinear):
 class SparseLinearSettings(LossSettings):
     """Settings of every loss on sparse samples."""
 
-    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge")
     family: ClassVar[str] = "sparse linear"
     certificate: ClassVar[str] = (
         "convex, bounded and sparse gradient, bounded Hessian; diagonally dominant Hessian only with a ridge that "
@@ -229,16 +207,11 @@ class SparseLinearSettings(LossSettings):
         }
 
 
-class SparseLogisticSettings(BinaryTarget, SparseLinearSettings):
+class SparseLogisticSettings(BinaryTarget, SparseLinearSettings, loss=SparseLogistic):
     """Settings of `userdp.problems.SparseLogistic`."""
 
-    kind: Literal["sparse_logistic"]
-    loss: ClassVar[type[Any]] = SparseLogistic
 
-
-class SparseSquaredSettings(TargetRange, SparseLinearSettings):
+class SparseSquaredSettings(TargetRange, SparseLinearSettings, loss=SparseSquared):
     """Settings of `userdp.problems.SparseSquared`."""
 
-    kind: Literal["sparse_squared"]
-    loss: ClassVar[type[Any]] = SparseSquared
     radius: float = Field(5.0, gt=0, description=RADIUS)

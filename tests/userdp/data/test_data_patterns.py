@@ -25,7 +25,7 @@ def test_runs_are_written_out_everywhere_before_anything_else():
     assert columns.scaled_ranges["p_1_10"] == (0, 16)
     assert columns.scaled_ranges["p_2_9"] == (0, 1)
     assert columns.scaled_ranges["visit_2"] == (0.0, 366.0)
-    assert columns.missing_number("p_2_8") == 0
+    assert columns.instead_of_missing("p_2_8") == 0
 
 
 def test_names_without_a_run_stay_and_zeros_in_front_keep_the_width():

@@ -192,7 +192,7 @@ def test_a_cache_that_cannot_be_written_is_refused(monkeypatch, males, tmp_path)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():
-    with pytest.raises(BadInput, match="'insteval2'; did you mean 'insteval'"):
+    with pytest.raises(BadInput, match="name = 'insteval2' is unknown; did you mean 'insteval'"):
         load_public("insteval2")
     with pytest.raises(BadInput, match="there are insteval, chem97, males, movielens"):
         load_public("zzz")

@@ -75,7 +75,7 @@ def hessians(problem, x, block):
         among = np.einsum("ic,ce->ice", shares, np.eye(problem.outputs)) - shares[:, :, None] * shares[:, None, :]
         blocks = np.einsum("ice,ij,ik->icjek", among, rows, rows)
         return blocks.reshape(len(rows), problem.dimension, problem.dimension) + problem.ridge * eye
-    curvature = CURVATURE[problem.family.name](rows @ x)
+    curvature = CURVATURE[problem.name.removeprefix("one_hot_")](rows @ x)
     return curvature[:, None, None] * rows[:, :, None] * rows[:, None, :] + problem.ridge * eye
 
 

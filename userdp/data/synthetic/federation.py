@@ -22,7 +22,8 @@ class SyntheticFederation(Federation):
     """Users drawn from a population; user i's samples depend on the seed and i alone.
 
     Any block, in any order, on any machine, gives a user the same samples bit for bit, and a larger federation of the
-    same seed begins with the same users. Only ``sizes`` takes memory that grows with the population.
+    same seed begins with the same users. Only ``sizes`` takes memory that grows with the population. Raises `BadInput`
+    for a setting out of range.
 
     Args:
         population: the law of users and samples.
@@ -33,9 +34,6 @@ class SyntheticFederation(Federation):
             equal sizes.
         samples_max: the most samples of a user; None for 100 ``samples_per_user``.
         first_user: index of user 0 in the endless sequence of users.
-
-    Raises:
-        BadInput: a setting out of range.
 
     >>> from userdp.data.synthetic.locations import Gaussian
     >>> federation = SyntheticFederation(Gaussian(dimension=3), users=1000, samples_per_user=10, seed=1)
@@ -103,10 +101,7 @@ class SyntheticFederation(Federation):
         return np.minimum(sizes, most).astype(np.int64)
 
     def _noise(self, users: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Noise]:
-        """Draw the population's noise, each user's from its own counters of one Philox generator.
-
-        User i's numbers start at counter (0, i, 0, 0), and 2^64 blocks lie between users.
-        """
+        """Draw the population's noise; user i's numbers start at counter (0, i, 0, 0) of one Philox generator."""
         sources = self.population.sources
         noise = [
             np.empty((len(users) if source.per == "user" else int(offsets[-1]), source.width), dtype=np.float32)
@@ -120,7 +115,6 @@ class SyntheticFederation(Federation):
     def _fill(
         self, noise: list[Noise], users: NDArray[np.int64], offsets: NDArray[np.int64], part: NDArray[np.int64]
     ) -> None:
-        """Draw the noise of the users at these consecutive positions."""
         sources = self.population.sources
         bits = np.random.Philox(seed_sequence(self._seed, "data", 0))
         draws = [_draw(np.random.Generator(bits), source) for source in sources]
@@ -139,11 +133,5 @@ class SyntheticFederation(Federation):
 
 def _draw(generator: np.random.Generator, source: Source) -> Any:
     """Return the generator's method that fills ``out=`` by the source's law, in float32."""
-    if source.law == "gamma":
-        return partial(generator.standard_gamma, source.shape, dtype=np.float32)
-    methods: dict[str, Any] = {
-        "normal": generator.standard_normal,
-        "uniform": generator.random,
-        "exponential": generator.standard_exponential,
-    }
-    return partial(methods[source.law], dtype=np.float32)
+    method = generator.random if source.law == "uniform" else getattr(generator, f"standard_{source.law}")
+    return partial(method, *([source.shape] if source.law == "gamma" else []), dtype=np.float32)

@@ -144,10 +144,8 @@ class HeavyTailedRegression(WithParameter):
         ``|r|^(q-1) <= |<a, x - theta>|^(q-1) + |e|^(q-1)``, as ``q - 1 <= 1``. By Minkowski the L_p norm of
         ``<u, phi' a>`` is at most slope times the sum of two norms. As e and a are independent, one is at most
         ``(E |e|^((q-1) p))^(1/p) F(p)`` with F the `feature_moment`; by Hoelder's inequality with exponents
-        ``q / (q - 1)`` and q, the other is at most ``distance^(q-1) F(q p)^q``.
-
-        Raises:
-            BadInput: growth outside [1, 2], users that differ, or laws without the moments needed.
+        ``q / (q - 1)`` and q, the other is at most ``distance^(q-1) F(q p)^q``. Raises
+        `BadInput` for growth outside [1, 2], users that differ, or laws without the moments needed.
         """
         if not 1 <= growth <= 2:
             raise BadInput(f"growth = {growth}: must lie in [1, 2]")
@@ -182,7 +180,6 @@ class HeavyTailedLogistic(HeavyTailedRegression):
 
 
 def _law(name: str, shape: float, shape_field: str) -> Law:
-    """Make the law; an error names the field of its shape."""
     try:
         return LAWS[name](shape)
     except BadInput as error:

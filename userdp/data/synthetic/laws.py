@@ -76,9 +76,12 @@ class Law(ABC):
         """The standard deviation, or 1 where it is infinite: declared deviations are measured in it."""
         return 1.0 if self.variance is None else math.sqrt(self.variance)
 
-    @abstractmethod
     def survival(self, t: float) -> float:
         """Return ``P(Z > t)``."""
+        return self._survival(t)
+
+    @abstractmethod
+    def _survival(self, t: float) -> float: ...
 
     def moment(self, order: float) -> float:
         """Return ``E |Z|^order``; raise `BadInput` unless the order is positive and below the `tail`."""
@@ -107,8 +110,7 @@ class Normal(Law):
     def _variance(self) -> float:
         return 1.0
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         return float(ndtr(-t))
 
     def _moment(self, order: float) -> float:
@@ -132,12 +134,11 @@ class Logistic(Law):
     def _variance(self) -> float:
         return math.pi**2 / 3
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         return float(expit(-t))
 
     def _moment(self, order: float) -> float:
-        return integral(lambda t: 2 * order * t ** (order - 1) * self.survival(t), 0)
+        return integral(lambda t: 2 * order * t ** (order - 1) * self._survival(t), 0)
 
 
 class Laplace(Law):
@@ -156,8 +157,7 @@ class Laplace(Law):
     def _variance(self) -> float:
         return 2.0
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         return 0.5 * math.exp(-t) if t > 0 else 1 - 0.5 * math.exp(t)
 
     def _moment(self, order: float) -> float:
@@ -180,8 +180,7 @@ class ChiSquared(Law):
     def _variance(self) -> float:
         return 2.0 * self.shape
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         return float(gammaincc(self.shape / 2, max(0.0, self.shape + t) / 2))
 
     def _moment(self, order: float) -> float:
@@ -191,7 +190,7 @@ class ChiSquared(Law):
             return float(order * t ** (order - 1) * float(gammainc(half, half - t / 2)))
 
         def beyond(t: float) -> float:
-            return float(order * t ** (order - 1) * self.survival(t))
+            return float(order * t ** (order - 1) * self._survival(t))
 
         return integral(below, 0, self.shape) + integral(beyond, 0, self.shape) + integral(beyond, self.shape)
 
@@ -207,10 +206,7 @@ class LogGamma(Law):
         return self.shape + 1
 
     def centred(self, noise: Sequence[Noise]) -> Noise:
-        """Return ``ln G - E / shape``, centred, with G a gamma variable of a shape one larger and E an exponential.
-
-        A gamma variable of a small shape is itself often zero in float32, which has no logarithm.
-        """
+        """Return ``ln G - E / shape``, centred: gammas of a small shape are often zero in float32, G's is larger."""
         rows, exponentials = noise
         np.log(np.maximum(rows, np.finfo(np.float32).tiny), out=rows)
         rows -= exponentials / np.float32(self.shape)
@@ -224,14 +220,13 @@ class LogGamma(Law):
     def _variance(self) -> float:
         return float(polygamma(1, self.shape))
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         return float(gammaincc(self.shape, np.exp(min(t + self._mean, 700.0))))
 
     def _moment(self, order: float) -> float:
         def near(t: float) -> float:
             below = float(gammainc(self.shape, math.exp(self._mean - t)))
-            return float(order * t ** (order - 1) * (self.survival(t) + below))
+            return float(order * t ** (order - 1) * (self._survival(t) + below))
 
         return integral(near, 0, self.unit) + integral(near, self.unit)
 
@@ -254,8 +249,7 @@ class LogNormal(Law):
     def _variance(self) -> float:
         return math.expm1(self.shape**2)
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         return float(ndtr(-self.shape / 2 - math.log1p(t) / self.shape)) if t > -1 else 1.0
 
     def _moment(self, order: float) -> float:

@@ -67,10 +67,7 @@ class Location(WithMean):
 
 @dataclass(frozen=True, kw_only=True)
 class HardInstance(Location):
-    """z[k] ~ N(mean[k], m) for a user with m samples: averages of all users have deviation 1, for every m.
-
-    The lower bound of Ghazi, Kumar, Liu, Manurangsi (2025), section 4 and appendix C.
-    """
+    """z[k] ~ N(mean[k], m) for a user with m samples: the lower bound of Ghazi et al. (2025), section 4, appendix C."""
 
     name = "hard_instance"
     summary = "N(mean, m) samples for a user with m of them: the lower bound of Ghazi et al. 2025"

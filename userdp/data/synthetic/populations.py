@@ -60,10 +60,7 @@ def add_per_user(rows: Noise, values: NDArray[np.floating], sizes: NDArray[np.in
 
 
 def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:
-    """Turn normals (N, d) and gamma(shape / 2) noise (N, d) or (N, 1) into Student's t.
-
-    A float32 gamma draw can be exactly zero (a uniform of 24 bits); 1e-14 keeps the quotient finite.
-    """
+    """Turn normals (N, d) and gamma(shape / 2) noise (N, d) or (N, 1), zero at times in float32, into Student's t."""
     normals /= np.sqrt(np.maximum(gammas, np.float32(1e-14)) * np.float32(2 / shape))
     return normals
 

@@ -32,8 +32,7 @@ class StudentT(Law):
     def _variance(self) -> float:
         return self.shape / (self.shape - 2)
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         return float(stdtr(self.shape, -t))
 
     def _moment(self, order: float) -> float:
@@ -61,8 +60,7 @@ class Pareto(Law):
     def _variance(self) -> float:
         return self.shape / (self.shape - 2) / (self.shape - 1) ** 2
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         return float(min(1.0, max(t + self._mean, 1.0) ** -self.shape))
 
     @property
@@ -101,8 +99,7 @@ class LogLogistic(Law):
         angle = 2 * math.pi / self.shape
         return angle / math.sin(angle) - self._mean**2
 
-    def survival(self, t: float) -> float:
-        """See `Law.survival`."""
+    def _survival(self, t: float) -> float:
         x = t + self._mean
         return float(expit(-self.shape * math.log(x))) if x > 0 else 1.0
 
@@ -110,7 +107,7 @@ class LogLogistic(Law):
         mean = self._mean
 
         def near(t: float) -> float:
-            return float(order * t ** (order - 1) * (self.survival(t) + 1 - self.survival(-t)))
+            return float(order * t ** (order - 1) * (self._survival(t) + 1 - self._survival(-t)))
 
         return integral(near, 0, mean) + self._upper(mean, order)
 
@@ -123,7 +120,7 @@ class LogLogistic(Law):
 
         def bounded(v: float) -> float:
             log_t = math.log(start) - math.log(v) / gap
-            chance = self.survival(math.exp(log_t)) if log_t < 700 else 0.0
+            chance = self._survival(math.exp(log_t)) if log_t < 700 else 0.0
             return order / gap * math.exp(order * log_t + math.log(chance) - math.log(v)) if chance else 0.0
 
         return integral(bounded, 0, 1)
@@ -142,10 +139,8 @@ def directional_moment(law: Law, order: float, *, spherical: bool) -> float:
 
     *Proof.* Spherical: ``<u, Z>`` has the law itself, so M is exact. Independent: the terms ``u_j Z_j`` are independent
     of mean zero, so for ``order >= 2`` Rio (2009, Theorem 2.1) gives
-    ``||sum u_j Z_j||_p^2 <= (p - 1) sum ||u_j Z_j||_p^2 = (p - 1) ||Z_1||_p^2``. At order 2 this is exact too.
-
-    Raises:
-        BadInput: the order is below 2, or the law has no such moment.
+    ``||sum u_j Z_j||_p^2 <= (p - 1) sum ||u_j Z_j||_p^2 = (p - 1) ||Z_1||_p^2``. At order 2 this is exact too. Raises
+    `BadInput` if the order is below 2, or the law has no such moment.
     """
     if order < 2:
         raise BadInput(f"moment order {order:g}: the bound on every direction holds from order 2 on")

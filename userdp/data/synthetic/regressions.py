@@ -170,10 +170,7 @@ class PoissonRegression(Regression):
     summary = "dense features, counts as targets, a true parameter"
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-        """Return Poisson counts: the smallest count whose distribution function reaches the uniform.
-
-        The loop runs over counts, for all samples that have not reached theirs at once.
-        """
+        """Return Poisson counts: the smallest count whose distribution function reaches the uniform."""
         rates = np.exp(np.minimum(predictors, _LARGEST_PREDICTOR))
         uniforms: Vector = ndtr(noise.astype(np.float64))
         counts = np.zeros(len(rates), dtype=np.float32)
@@ -214,20 +211,13 @@ class Categorical(Population):
     spread: float = field(default=2.0, metadata=NOT_NEGATIVE)
     skew: float = field(default=0.0, metadata=NOT_NEGATIVE)
 
-    @property
-    def columns(self) -> int:
-        """The code, alone."""
-        return 1
+    columns = 1
+    sample_bytes = 8  # an int32 code and a float32 target
 
     @property
     def sample_shape(self) -> Shape:
         """See `Population.sample_shape`."""
         return Shape(1, has_target=True, target_range=(0.0, 1.0), levels=self.levels)
-
-    @property
-    def sample_bytes(self) -> int:
-        """The bytes of an int32 code and a float32 target."""
-        return 8
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -123,10 +123,8 @@ def greedy_packing(dimension: int, sparsity: int) -> NDArray[np.float64]:
     """Return (P, d) unit vectors with s entries ``1 / sqrt(s)``, pairwise at least ``1 / sqrt(2)`` apart in l2.
 
     The construction takes each support in turn and drops all that differ from it in at most ``s / 2`` entries (Lemma
-    A.1), so there are at least ``(d / s - 1 / 2)^(s / 2)`` vectors for ``s <= d / 2``.
-
-    Raises:
-        BadInput: s outside 1..d, or more than 200,000 supports.
+    A.1), so there are at least ``(d / s - 1 / 2)^(s / 2)`` vectors for ``s <= d / 2``. Raises
+    `BadInput` for s outside 1..d, or more than 200,000 supports.
     """
     _check_packing(dimension, sparsity)
     supports = np.array(list(combinations(range(dimension), sparsity)))

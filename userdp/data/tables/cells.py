@@ -85,10 +85,7 @@ def cell_number(cell: object) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """A column of N cells as text: (D,) distinct texts, and (N,) positions of the cells' texts among them.
-
-    Nothing may depend on the order of ``distinct``. In a column as it is read, each of them is in some cell.
-    """
+    """A column of N cells as text: (D,) distinct texts, in any order, and (N,) positions of the cells' texts."""
 
     distinct: list[str]
     positions: NDArray[np.int64]
@@ -115,10 +112,7 @@ def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
 
 
 def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
-    """Return a column as float64, NaN for a cell that is missing, no number, or infinite; refuse dates and lists.
-
-    A number becomes the nearest float64, as `cell_number` makes of its text, so the column's type changes nothing.
-    """
+    """Return a column as float64, as `cell_number` of its text; NaN for no finite number. Refuse dates and lists."""
     column = _plain(column)
     if not _holds_numbers(column.type):
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):

@@ -11,7 +11,7 @@ import numpy as np
 from userdp.data.shape import Sequence as SequenceShape
 from userdp.data.shape import Shape
 from userdp.data.tables import declared
-from userdp.data.tables.dates import DateColumns
+from userdp.data.tables.dates import PARTS, DateColumns
 from userdp.data.tables.declared import Levels, Range
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.sequences import SequenceColumns
@@ -69,7 +69,6 @@ class Columns:
         self._check_imputed()
 
     def _check_kind(self) -> None:
-        """Refuse no kind of features, or several."""
         others = [name for name in ("codes", "sequence", "images") if getattr(self, name) is not None]
         if bool(self.features or self.categorical or self.derive or self.dated.listed) + len(others) != 1:
             for column in self.dated.listed:
@@ -128,7 +127,6 @@ class Columns:
             declared.level_count(self._levels_of(column), levels)
 
     def _check_levels(self, levels: Mapping[str, Levels]) -> None:
-        """Refuse levels by column that do not match the list of codes."""
         if isinstance(self.codes, str) or self.buckets is not None:
             raise BadInput("levels = {column = ...} describes a list of codes that are not hashed: leave buckets out")
         codes = list(self.codes or ())
@@ -176,12 +174,7 @@ class Columns:
     def _check_imputed(self) -> None:
         for column in self.impute:
             self._check_imputable(column)
-        for column in self.numbers_read:
-            self.missing_number(column)
-        for column in self.dated.read:
-            self.missing_moment(column)
-        for column in [*self.categorical, *self.coded]:
-            self.missing_code(column)
+            self.instead_of_missing(column)
         if self.missing_indicators and self.codes is not None:
             raise BadInput("missing_indicators adds features, and codes takes their place; impute a level of its own")
         for place, column in enumerate(self.missing_indicators):
@@ -195,7 +188,6 @@ class Columns:
                 raise BadInput(f"{entry}, whose missing cells are a level of their own already; leave it out")
 
     def _check_imputable(self, column: str) -> None:
-        """Refuse a column whose missing cells cannot be replaced."""
         entry = f"impute names {column!r}"
         if column == self.target:
             raise BadInput(f"{entry}, the target: a sample without one teaches nothing, and it is set aside")
@@ -209,24 +201,19 @@ class Columns:
         if column not in known:
             raise BadInput(f"{entry}, but no feature is made of it{declared.did_you_mean(column, known)}")
 
-    def missing_number(self, column: str) -> float | None:
-        """Return the declared number for a missing cell, or None; refuse one outside the column's range."""
+    def instead_of_missing(self, column: str) -> float | np.datetime64 | None:
+        """Return the declared number, date or code for a missing cell, or None; refuse one that does not fit."""
         if column not in self.impute:
             return None
-        bounds = declared.checked_range(column, self.ranges[column]) if column in self.ranges else None
-        return declared.imputed_number(column, self.impute[column], bounds)
-
-    def missing_moment(self, column: str) -> np.datetime64 | None:
-        """Return the declared date for a missing cell, or None; refuse one that is not within the column's bounds."""
-        return self.dated.imputed(column, self.impute[column]) if column in self.impute else None
-
-    def missing_code(self, column: str) -> int | None:
-        """Return the declared code for a missing cell, or None; refuse one that is no level."""
-        if column not in self.impute:
-            return None
+        value = self.impute[column]
+        if column in self.dated.read:
+            return self.dated.imputed(column, value)
         if column in self.categorical:
-            return declared.imputed_code(column, self.impute[column], self.categorical[column], f"categorical.{column}")
-        return declared.imputed_code(column, self.impute[column], self.coded[column], self._levels_of(column))
+            return declared.imputed_code(column, value, self.categorical[column], f"categorical.{column}")
+        if column in self.coded:
+            return declared.imputed_code(column, value, self.coded[column], self._levels_of(column))
+        bounds = declared.checked_range(column, self.ranges[column]) if column in self.ranges else None
+        return declared.imputed_number(column, value, bounds)
 
     @property
     def dated(self) -> DateColumns:
@@ -290,7 +277,7 @@ class Columns:
     @property
     def largest_norm(self) -> float:
         """The bound on a sample's l1 norm: numbers and indicators are at most 1, one level of a column is 1."""
-        levels = len(self.categorical) + self.dated.parts_in_all
+        levels = len(self.categorical) + sum(map(len, self.date_parts.values()))
         return float(len(self.scaled_ranges) + len(self.missing_indicators) + levels)
 
     @property
@@ -311,7 +298,8 @@ class Columns:
         if self.codes is not None or self.images is not None:
             return self._listed
         hot = [name for column in self.categorical for name in self.level_names(column)]
-        hot += [name for column in self.date_parts for name in self.dated.part_names(column)]
+        for column, parts in self.date_parts.items():
+            hot += [f"{column} {part}={level}" for part in parts for level in PARTS[part]]
         gone = [f"{column} is missing" for column in self.missing_indicators]
         return [*self.features, *self.dates, *self.derive, *gone, *hot]
 

@@ -70,16 +70,14 @@ def split(
 ) -> tuple[Federation, Federation]:
     """Split a federation into (train, test), each in the federation's order; a user is wholly in one of them.
 
-    The split depends on the users' numbers, the public number of users and the seed, not on anybody's samples.
+    The split depends on the users' numbers, the public number of users and the seed, not on anybody's samples. Raises
+    `BadInput` unless exactly one of the two is given, and for a share that leaves one side empty.
 
     Args:
         federation: all users.
         test_fraction: share of users for the test, in (0, 1), rounded to at least one user; or
         test_users: their number.
         seed: of the permutation that chooses them.
-
-    Raises:
-        BadInput: both or none of the two given, or a share that leaves one side empty.
     """
     if (test_fraction is None) == (test_users is None):
         raise BadInput("give exactly one of test_fraction and test_users")

@@ -127,15 +127,6 @@ class DateColumns:
         """Return the moment from which the days of a column with bounds are counted."""
         return checked_dates(f"dates.{column}", self.bounds[column])[0]
 
-    def part_names(self, column: str) -> list[str]:
-        """Return the features of the parts of a column, in order."""
-        return [f"{column} {part}={level}" for part in self.parts[column] for level in PARTS[part]]
-
-    @property
-    def parts_in_all(self) -> int:
-        """The number of parts that are features; at most one level of each is 1."""
-        return sum(map(len, self.parts.values()))
-
     def imputed(self, column: str, value: object) -> np.datetime64:
         """Return the date that stands for a missing cell; refuse a statistic, no date, or one outside the bounds."""
         field = f"impute.{column} = {text_of_date(value)!r}"

@@ -67,19 +67,9 @@ class Derivation(DescribedSection):
         return np.where(gone, self.otherwise, made), int(np.count_nonzero(gone))
 
 
-def _count_above(cells: Sequence[Cells], threshold: float) -> Cells:
-    return np.asarray(sum(one > threshold for one in cells), dtype=np.float64)
-
-
-def _ratio(cells: Sequence[Cells], threshold: float) -> Cells:
-    return np.where(cells[1] == 0, math.nan, cells[0] / cells[1])
-
-
 def _log1p(cells: Sequence[Cells], threshold: float) -> Cells:
-    """Take logarithms one distinct cell at a time: libraries may round a vector's last ones differently.
-
-    -0.0 becomes 0.0; otherwise the sign of a zero would depend on which of the two stands first.
-    """
+    """Take logarithms one distinct cell at a time: libraries may round a vector's last ones differently."""
+    # -0.0 becomes 0.0; otherwise the sign of a zero would depend on which of the two stands first.
     distinct, where = np.unique(cells[0] + 0.0, return_inverse=True)
     logarithms = [math.log1p(cell) if cell > -1 else math.nan for cell in distinct.tolist()]
     return np.array(logarithms, dtype=np.float64)[where]
@@ -93,8 +83,8 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {
-    "count_above": Kind(None, _count_above),
-    "ratio": Kind(2, _ratio),
+    "count_above": Kind(None, lambda cells, above: np.sum([one > above for one in cells], axis=0, dtype=np.float64)),
+    "ratio": Kind(2, lambda cells, threshold: np.where(cells[1] == 0, math.nan, cells[0] / cells[1])),
     "difference": Kind(2, lambda cells, threshold: cells[0] - cells[1]),
     "product": Kind(2, lambda cells, threshold: cells[0] * cells[1]),
     "log1p": Kind(1, _log1p),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -15,10 +16,11 @@ from userdp.data.tables.cells import Texts, bytes_in, cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.dates import PARTS
 from userdp.data.tables.declared import Levels, checked_levels, checked_range, level_codes, scaled
-from userdp.data.tables.derived import Derivation
-from userdp.data.tables.moments import Moments, days_since, part_codes
+from userdp.data.tables.moments import days_since, part_codes
 from userdp.data.tables.reading import Rows
 from userdp.data.tables.unusable import MISSING, NO_LEVEL, NO_RESULT, WRONG_LENGTH, Counts, listed
+
+_EPOCH = np.datetime64(0, "us")
 
 
 def features_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> Features:
@@ -46,13 +48,14 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
     for position, (column, bounds) in enumerate(ranges.items()):
         if column in columns.derive:
             made = columns.derive[column]
-            values, otherwise = made.values([missing.cells_for(made, name) for name in made.of])
+            cells = map(missing.filled, made.of)
+            values, otherwise = made.values([days_since(one, _EPOCH) if made.of_dates else one for one in cells])
             if made.otherwise is not None:
                 counts.imputed[column] = otherwise
             if len(rows):
                 counts.note_kind(column, NO_RESULT if np.isnan(values).all() else None)
         elif column in columns.dates:
-            values = days_since(missing.dated(column), columns.dated.first(column))
+            values = days_since(missing.filled(column), columns.dated.first(column))
         else:
             values = missing.filled(column)
         counts.unusable[column] = int(np.count_nonzero(np.isnan(values)))
@@ -62,17 +65,17 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
         features[:, position] = missing.cells(column)
         position += 1
     for column, declared in columns.categorical.items():
-        levels = missing.coded(column, codes_of(table, column, declared, counts)[rows])
+        levels = missing.replaced(column, codes_of(table, column, declared, counts)[rows])
         names = columns.level_names(column)
-        counts.unknown[column] = _mark(features[:, position : position + len(names)], levels)
+        counts.unknown_levels[column] = _mark(features[:, position : position + len(names)], levels)
         position += len(names)
     for column, parts in columns.date_parts.items():
-        moments = missing.dated(column)
+        moments = missing.filled(column)
         counts.note_dates(column, bool((~np.isnat(table.moments[column])).any()))
         for part in parts:
             unknown = _mark(features[:, position : position + len(PARTS[part])], part_codes(moments, part))
             if column not in columns.dated.needed:
-                counts.unknown[column] = unknown
+                counts.unknown_levels[column] = unknown
             position += len(PARTS[part])
     return features
 
@@ -102,36 +105,25 @@ class _Missing:
             return np.isnat(self.table.moments[column][self.rows])
         return np.isnan(self.table.numbers[column][self.rows])
 
-    def _marked(self, column: str) -> NDArray[np.bool_]:
+    def filled(self, column: str) -> NDArray[Any]:
+        """Return (N,) numbers, or dates, with the declared one for missing cells."""
+        moments = self.table.moments
+        return self.replaced(column, (moments if column in moments else self.table.numbers)[column][self.rows])
+
+    def replaced(self, column: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Return (N,) numbers, dates or codes of a column, with the declared one for missing cells."""
+        if (instead := self.columns.instead_of_missing(column)) is None:
+            return values
         missing = self.cells(column)
         self.counts.imputed[column] = int(np.count_nonzero(missing))
-        return missing
-
-    def filled(self, column: str) -> NDArray[np.float64]:
-        """Return (N,) numbers, with the declared value for missing ones."""
-        values, instead = self.table.numbers[column][self.rows], self.columns.missing_number(column)
-        return values if instead is None else np.where(self._marked(column), instead, values)
-
-    def dated(self, column: str) -> Moments:
-        """Return (N,) dates, with the declared one for missing ones."""
-        moments, instead = self.table.moments[column][self.rows], self.columns.missing_moment(column)
-        return moments if instead is None else np.where(self._marked(column), instead, moments)
-
-    def coded(self, column: str, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return (N,) codes, with the declared one for missing cells."""
-        instead = self.columns.missing_code(column)
-        return codes if instead is None else np.where(self._marked(column), instead, codes)
-
-    def cells_for(self, made: Derivation, column: str) -> NDArray[np.float64]:
-        """Return (N,) numbers of a column that a derived one is made of."""
-        return days_since(self.dated(column), np.datetime64(0, "us")) if made.of_dates else self.filled(column)
+        return np.where(missing, instead, values)
 
 
 def _codes(table: Rows, columns: Columns, column: str, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
     """Return (N,) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""
     every = codes_of(table, column, columns.coded[column], counts)
     counts.note_kind(column, table.kinds.get(column, None if (every >= 0).any() else NO_LEVEL))
-    codes = _Missing(table, columns, rows, counts).coded(column, every[rows]).astype(np.int32)
+    codes = _Missing(table, columns, rows, counts).replaced(column, every[rows]).astype(np.int32)
     counts.unusable[column] = int(np.count_nonzero(codes < 0))
     return codes
 
@@ -189,13 +181,10 @@ def hashed_rows(table: Mapping[str, Texts], buckets: int) -> Sparse:
     counts = np.diff(starts, append=first.size).astype(np.float64)
     ends = np.concatenate([[0], np.cumsum(first.sum(axis=1))])
     lengths = np.sqrt(np.add.reduceat(counts**2, ends[:-1]))
-    return sparse_rows(_rounded_down(counts / np.repeat(lengths, np.diff(ends))), cells.ravel()[starts], ends, buckets)
-
-
-def _rounded_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Round to float32 towards zero, so that no row is longer than declared."""
+    values = counts / np.repeat(lengths, np.diff(ends))
     near = values.astype(np.float32)
-    return np.where(near > values, np.nextafter(near, np.float32(0)), near)
+    inside = np.where(near > values, np.nextafter(near, np.float32(0)), near)  # no row is longer than declared
+    return sparse_rows(inside, cells.ravel()[starts], ends, buckets)
 
 
 def targets_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32] | None:
@@ -209,7 +198,7 @@ def targets_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: C
         counts.note_levels(column, listed(columns.target_levels), codes >= 0)
         kind = None if (codes >= 0).any() else NO_LEVEL
         targets = np.where(codes < 0, np.nan, codes).astype(np.float32)[rows]
-        counts.unknown[column] = int(np.count_nonzero(np.isnan(targets)))
+        counts.unknown_levels[column] = int(np.count_nonzero(np.isnan(targets)))
     elif columns.positive is not None:
         targets = _binary_targets(table.texts[column], column, columns.positive, counts)[rows]
     elif columns.target_range is not None:

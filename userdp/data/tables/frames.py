@@ -21,8 +21,7 @@ def write_frame(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> None:
     are written as text, each by itself: text unchanged, other values by `cell_text`. A column's dtype counts as public,
     like the types of a Parquet file.
 
-    Raises:
-        BadInput: no rows, a column that is missing or occurs twice, or a dtype without a type in Parquet.
+    Raises `BadInput` for no rows, a column that is missing or occurs twice, or a dtype without a type in Parquet.
     """
     require_columns("the DataFrame", names, frame.columns)
     if not len(frame):
@@ -42,10 +41,7 @@ def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
 
 
 def _text(cell: object) -> bytes | None:
-    """Return a cell as text, in bytes, which need not be valid UTF-8; None if it is missing.
-
-    Text and bytes are unchanged: the reader treats "1.0" as it does in a file.
-    """
+    """Return a cell as text, in bytes, which may be no UTF-8; None if it is missing. Text and bytes are unchanged."""
     if isinstance(cell, bytes):
         return cell
     if isinstance(cell, str):

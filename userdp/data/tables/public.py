@@ -20,20 +20,15 @@ _FEATURES = frozenset({"features", "categorical", "dates", "date_parts", "codes"
 
 
 def load_public(name: str, cache: str | Path | None = None, **options: Any) -> Table:
-    """Read a public data set with its own columns; ``options`` of `read_table` replace them as in `public_columns`.
-
-    Raises:
-        BadInput: unknown name, a file that cannot be fetched; see also `read_table`.
-    """
+    """Read a public data set; ``options`` replace its own columns, see `public_columns`; raises as `read_table`."""
     return read_table(public_file(name, cache), **public_columns(name, options))
 
 
 def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of `read_table` for a public data set: ``given``, and the set's own columns.
+    """Return arguments of `read_table` for a public data set: ``given``, and the set's own; `BadInput` for no such set.
 
     Any of features, categorical, dates, date_parts, codes, sequence or images replaces the data set's features, and
-    ``target`` its target. A sequence with neither predict nor text replaces only the keys that it sets. An unknown name
-    raises `BadInput`.
+    ``target`` its target. A sequence with neither predict nor text replaces only the keys that it sets.
     """
     replaced: set[str] = set()
     if given.keys() & _FEATURES:
@@ -48,21 +43,19 @@ def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return columns
 
 
-def public_dataset(name: str) -> PublicDataset:
-    """Return the registry's entry; raise `BadInput` for an unknown name."""
+def public_dataset(name: str, field: str = "name") -> PublicDataset:
+    """Return the registry's entry; raise `BadInput` for an unknown name, the value of ``field``."""
     if name not in PUBLIC_DATASETS:
-        hint = did_you_mean(name, PUBLIC_DATASETS) or f"; there are {', '.join(PUBLIC_DATASETS)}"
-        raise BadInput(f"there is no public data set {name!r}{hint}")
+        hint = did_you_mean(name, PUBLIC_DATASETS)
+        raise BadInput(f"{field} = {name!r} is unknown{hint}; there are {', '.join(PUBLIC_DATASETS)}")
     return PUBLIC_DATASETS[name]
 
 
 def public_file(name: str, cache: str | Path | None = None) -> Path:
     """Return the checked file of a public data set, downloaded if it is not in the ``cache`` folder.
 
-    The default folder is the environment variable USERDP_DATA, or else ~/.cache/userdp.
-
-    Raises:
-        BadInput: unknown name, no file and no network, or another checksum.
+    The default folder is the environment variable USERDP_DATA, or else ~/.cache/userdp. Raises
+    `BadInput` for an unknown name, no file and no network, or another checksum.
     """
     entry = public_dataset(name)
     folder = Path(cache or os.environ.get("USERDP_DATA") or Path.home() / ".cache" / "userdp")

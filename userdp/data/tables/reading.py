@@ -52,9 +52,8 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
     cell makes reading fail. The cells of a CSV file stand between its delimiters: a cell with a delimiter or a line
     break must be quoted, and quotes within quotes doubled, as programs that write CSV do.
 
-    Raises:
-        BadInput: file missing, unreadable or larger than memory, suffix unknown, column missing or of a type that
-            cannot be used, no rows.
+    Raises `BadInput` for a file that is missing, unreadable, larger than memory or without rows, an unknown suffix, and
+    a column that is missing or of a type that cannot be used.
     """
     return _rows_of(read_cells(path, names), columns)
 
@@ -83,13 +82,11 @@ def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
 
 
 def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) -> Iterator[Rows]:
-    """Yield columns of a Parquet file without lists, at most ``count`` rows at a time; raise as `read_columns` does.
-
-    Pages are read on demand, because a row group may be larger than memory.
-    """
+    """Yield columns of a Parquet file without lists, at most ``count`` rows at a time; raise as `read_columns` does."""
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             require_columns(f"the data file {path}", names, file.schema_arrow.names)
+            # Pages are read on demand, because a row group may be larger than memory.
             for batch in file.iter_batches(count, columns=list(names), use_threads=False):
                 yield _rows_of(pa.Table.from_batches([batch]), columns)
     except (pa.ArrowException, OSError):
@@ -101,10 +98,11 @@ def _unreadable(path: Path, kind: str) -> str:
 
 
 def _rows_of(table: pa.Table, columns: Columns) -> Rows:
-    """Convert cells to text, numbers, dates or bytes, as declared in ``columns``."""
     names = table.column_names
     channels = {} if columns.sequence is None else columns.sequence.channels
-    lists = {name for name in channels if name in names and name not in columns.raw and _holds_lists(table[name].type)}
+    tests = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
+    possible = [name for name in channels if name in names and name not in columns.raw]
+    lists = {name for name in possible if any(test(table[name].type) for test in tests)}
     lengths = {name: pc.fill_null(pc.list_value_length(table[name]), 0).to_numpy().astype(np.int64) for name in lists}
     items = {name: pc.list_flatten(table[name]) if name in lists else table[name] for name in names}
     cells = {name: raw_cells(items.pop(name), name) for name in columns.raw if name in names}
@@ -117,10 +115,6 @@ def _rows_of(table: pa.Table, columns: Columns) -> Rows:
     empty += [name for name, values in moments.items() if np.isnat(values).all()]
     kinds = {name: kind_of_cells(texts_of(items[name], name).distinct) for name in empty}
     return Rows(table.num_rows, texts, numbers, lengths, cells, kinds, moments)
-
-
-def _holds_lists(kind: pa.DataType) -> bool:
-    return any(test(kind) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:

@@ -16,9 +16,8 @@ from userdp.data.source import Datasets, DataSettings
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import held_out_users, split
 from userdp.data.tables.dates import with_dates_as_text
-from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.derived import Derivation
-from userdp.data.tables.public import public_columns, public_file
+from userdp.data.tables.public import public_columns, public_dataset, public_file
 from userdp.data.tables.public_sets import PUBLIC_DATASETS, PublicDataset
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.streamed import MEMORY_MIB
@@ -141,11 +140,7 @@ class TableColumns(DataSettings):
 
     @property
     def training_users(self) -> int | None:
-        """The number of training users, by ``users`` or ``all_users``; None if neither is given.
-
-        Raises:
-            BadInput: both are given, or ``all_users`` leaves nobody to train, or a number that depends on the data.
-        """
+        """The training users, by ``users`` or ``all_users``; `BadInput` if these contradict or need the data."""
         if self.all_users is None:
             return self.users
         total = f"data.all_users = {self.all_users}"
@@ -302,10 +297,7 @@ class PublicData(TableColumns):
 
     @property
     def _entry(self) -> PublicDataset:
-        if self.name not in PUBLIC_DATASETS:
-            hint = did_you_mean(self.name, PUBLIC_DATASETS)
-            raise BadInput(f"data.name = {self.name!r} is unknown{hint}; there are {', '.join(PUBLIC_DATASETS)}")
-        return PUBLIC_DATASETS[self.name]
+        return public_dataset(self.name, "data.name")
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:

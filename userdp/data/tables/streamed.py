@@ -71,9 +71,8 @@ def stored_federation(
     The file has ``count`` rows, by `read_owners`; ``rows`` (S,) are those of the samples, user after user, cut by
     ``offsets`` (n + 1,).
 
-    Raises:
-        BadInput: a file or column that cannot be used, a file that has changed since, or too little room in the
-            temporary folder.
+    Raises `BadInput` for a file or column that cannot be used, a file that has changed since, or too little room in the
+    temporary folder.
     """
     kind = np.int32 if columns.codes is not None else np.float32
     file = SampleFile(len(rows), columns.shape.columns, kind, columns.target is not None)

@@ -22,7 +22,7 @@ from userdp.data.tables.features import features_of, targets_of
 from userdp.data.tables.reading import Rows, first_row, read_columns
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
-from userdp.data.tables.unusable import Counts, sentences
+from userdp.data.tables.unusable import CELLS, Counts, sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
@@ -200,11 +200,7 @@ def table_of(
         rows=table.count,
         users=federation.users,
         samples=federation.samples,
-        clipped=dict(counts.clipped),
-        unknown_levels=dict(counts.unknown),
-        unusable=dict(counts.unusable),
-        imputed=dict(counts.imputed),
-        steps=dict(counts.steps),
+        **{name: dict(getattr(counts, name)) for name in CELLS},
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
@@ -218,11 +214,8 @@ def table_of(
 def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping[str, int]]:
     """Read the features of every row of a file, in order, as `read_table` makes them; no user or target is needed.
 
-    Returns:
-        (N, k) array, or sparse rows for a list of codes; and column -> its cells that no loss could use.
-
-    Raises:
-        BadInput: a file or column that cannot be used, or features that are not made row by row.
+    Returns a (N, k) array, or sparse rows for a list of codes; and column -> its cells that no loss could use. Raises
+    `BadInput` for a file or column that cannot be used, or features that are not made row by row.
     """
     if columns.sequence is not None:
         raise BadInput(
@@ -235,14 +228,12 @@ def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping
 
 
 def _owners(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
-    """Return the distinct labels sorted as text, and the position of each row's label."""
-    labels = sorted(users.distinct)
-    ranks = {label: rank for rank, label in enumerate(labels)}
-    owner = users.mapped(ranks[label] for label in users.distinct)
+    labels, ranks = np.unique(np.array(users.distinct, dtype=object), return_inverse=True)
+    owner = ranks[users.positions]
     if labels[0] == "":
         missing = first_row(owner == 0)
         raise BadInput(f"the user column {column!r} has {missing} without a user; fix or remove these rows")
-    return np.array(labels, dtype=object), owner
+    return labels, owner
 
 
 def _held_out(table: Rows, columns: Columns, owner: NDArray[np.int64]) -> NDArray[np.bool_]:

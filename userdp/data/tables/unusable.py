@@ -32,6 +32,8 @@ _REMEDIES = {
     "times of day": "write each time as a number, such as hours since midnight",
     "numbers with commas": "write numbers with a decimal point and without other separators",
 }
+CELLS = ("clipped", "unknown_levels", "unusable", "imputed", "steps")
+"""The counts of cells by column, in `Counts` and in a load's report."""
 _MOST_LISTED = 5
 
 
@@ -45,7 +47,7 @@ class Counts:
     """
 
     clipped: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
+    unknown_levels: Counter[str] = field(default_factory=Counter)
     unusable: Counter[str] = field(default_factory=Counter)
     imputed: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
@@ -68,7 +70,7 @@ class Counts:
 
     def add(self, others: "Counts") -> None:
         """Add the counts of other rows of the same table."""
-        for name in ("clipped", "unknown", "unusable", "imputed", "steps"):
+        for name in CELLS:
             getattr(self, name).update(getattr(others, name))
         for sentence, met in others.met.items():
             self.note(sentence, met)
@@ -138,13 +140,10 @@ def _sentence(columns: Columns, column: str, kind: str) -> str:
         return f"every cell of the images {column!r} is {kind}: check image_shape"
     if kind == NO_RESULT:
         return f"the derived feature {column!r} is {kind} in any row: check derive.{column}"
-    if column in columns.dated.read:
-        remedy = _remedy_of_dates(kind, columns, column)
-        return (
-            f"{role} {column!r} is declared as a date, and no cell can be read as one: its cells are {kind}; {remedy}"
-        )
-    remedy = _remedy(kind, columns, column)
-    return f"{role} {column!r} is declared as numbers, and no cell holds one: its cells are {kind}; {remedy}"
+    dated = column in columns.dated.read
+    fault = "a date, and no cell can be read as one" if dated else "numbers, and no cell holds one"
+    remedy = (_remedy_of_dates if dated else _remedy)(kind, columns, column)
+    return f"{role} {column!r} is declared as {fault}: its cells are {kind}; {remedy}"
 
 
 def _remedy(kind: str, columns: Columns, column: str) -> str:

@@ -73,10 +73,7 @@ class Windows:
         self.sizes: Integers = np.maximum(1, -(-(ends - self._first_step) // form.window))
 
     def features(self, windows: Integers) -> NDArray[np.int32]:
-        """Return (n, L*C) codes of the chosen windows (n,), numbered user after user, each at most once.
-
-        Codes lie step after step, and within a step channel after channel; `PADDING` after the end.
-        """
+        """Return (n, L*C) codes of distinct windows (n,): step by step, channel by channel; `PADDING` after the end."""
         length, channels = self._form.window, list(self._channels.values())
         features = np.full((len(windows), length, len(channels)), PADDING, dtype=np.int32)
         place_of = np.full(int(self.sizes.sum()), -1, dtype=np.int64)
@@ -94,7 +91,7 @@ class Windows:
         for number, (name, count) in enumerate(zip(self._channels, self._form.code_counts, strict=True)):
             codes = features[:, :, number]
             self._counts.steps[name] = int(np.count_nonzero(codes != PADDING))
-            self._counts.unknown[name] = int(np.count_nonzero(codes == count - 1))
+            self._counts.unknown_levels[name] = int(np.count_nonzero(codes == count - 1))
         return features.reshape(len(windows), length * len(channels))
 
     def _steps(self) -> Iterator[tuple[Integers, Integers, Integers]]:
@@ -110,7 +107,6 @@ class Windows:
 
 
 def _channels(table: Rows, form: SequenceColumns, counts: Counts) -> Mapping[str, _Channel]:
-    """Return column -> its channel, the predicted one last."""
     channels = {}
     for name, levels in form.channels.items():
         if name == form.text:
@@ -166,7 +162,6 @@ def character_codes(cells: pa.LargeBinaryArray, alphabet: str) -> tuple[NDArray[
 
 
 def _blocks(cells: pa.LargeBinaryArray) -> Iterator[pa.LargeBinaryArray]:
-    """Yield consecutive cells of about `BLOCK_BYTES`, at least one."""
     ends, first = ends_of(cells), 0
     while first < len(cells):
         last = int(np.searchsorted(ends, ends[first] + BLOCK_BYTES, side="right")) - 1

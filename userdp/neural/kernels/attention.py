@@ -14,12 +14,14 @@ Shapes: N sequences, L steps, h heads of d numbers, E = h d.
 
 import math
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from userdp.neural.kernels.recurrence import applied
 
 
 def _by_head(values: Tensor, pieces: int, heads: int) -> Tensor:
@@ -52,7 +54,6 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the tensors of the backward pass."""
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*output[1:])
@@ -83,12 +84,8 @@ class _Attention(torch.autograd.Function):
             mask = masks.expand(size, sequences, *masks.shape[2:]).flatten(0, 1)
         elif len(mask) > 1:
             mask = mask.repeat(size, 1, 1, 1)
-        outputs, *kept = _applied(whole.flatten(0, 1), mask, heads)
+        outputs, *kept = applied(_Attention, whole.flatten(0, 1), mask, heads)
         return (torch.unflatten(outputs, 0, (size, sequences)), *kept), (0, None, None)
-
-
-def _applied(projected: Tensor, mask: Tensor, heads: int) -> tuple[Tensor, ...]:
-    return cast(tuple[Tensor, ...], _Attention.apply(projected, mask, heads))  # type: ignore[no-untyped-call]
 
 
 def _forward(own: Any, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Any:
@@ -102,7 +99,7 @@ def _forward(own: Any, query: Tensor, key: Tensor, value: Tensor, **named: Any) 
         mask = x.new_zeros((1, 1))
     elif mask.dtype == torch.bool:
         mask = x.new_zeros(mask.shape).masked_fill(mask, -math.inf)
-    outputs = _applied(projected, mask.to(x.dtype)[None, None], own.num_heads)[0]
+    outputs = applied(_Attention, projected, mask.to(x.dtype)[None, None], own.num_heads)[0]
     found = functional.linear(outputs, own.out_proj.weight, own.out_proj.bias)
     return (found if own.batch_first else found.transpose(0, 1)), None
 

@@ -23,18 +23,8 @@ from userdp.neural.kernels.recurrence import (
 )
 
 
-def _add_products(gates: Tensor, state: Tensor, factors: Tensor) -> Tensor:
-    """Add the products of a state (G, N, H) with each gate's factor to gates (count G, N, H)."""
-    count = len(gates) // len(state)
-    read = state.expand(count, -1, -1) if len(state) == 1 else state.repeat(count, 1, 1)
-    return gates.baddbmm_(read, factors)
-
-
 class _GatedUnit(Recurrence):
-    """nn.GRU from a state of zeros: gate inputs (G, L, N, 3 H) to outputs (G, L, N, H).
-
-    The gates r and z have no biases of their own: these are part of the inputs.
-    """
+    """nn.GRU from zeros: gate inputs (G, L, N, 3 H), which include the biases of r and z, to outputs (G, L, N, H)."""
 
     shown = 1
 
@@ -51,7 +41,7 @@ class _GatedUnit(Recurrence):
         candidates = torch.empty_like(states[1:])
         views = gates[:, :2].flatten(1, 2), *gates.unbind(1), states[:-1], states[1:], candidates
         for two, reset, update, new, state, after, candidate in steps(*views):
-            _add_products(two, state, of_two).sigmoid_()
+            two.baddbmm_(state.expand(2, -1, -1) if len(state) == 1 else state.repeat(2, 1, 1), of_two).sigmoid_()
             torch.baddbmm(offset, state, of_new, out=candidate)
             torch.lerp(tanh(new.addcmul_(reset, candidate), one, out=new), state, update, out=after)
         return states[1:].transpose(0, 1), gates, candidates, states

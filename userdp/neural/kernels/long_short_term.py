@@ -14,12 +14,6 @@ from userdp.neural.kernels.recurrence import Recurrence, applied, by_user, sent_
 _AT_HAND = 1 << 20  # Bytes of gate gradients that stay in a processor's cache beside other operands.
 
 
-def _places(codes: Tensor, rows: int) -> Tensor:
-    """Return (L, G, N) the rows that codes (G, L, N) choose from concatenated tables of so many rows."""
-    begin = torch.arange(0, rows * len(codes), rows, device=codes.device)
-    return (codes + begin[:, None, None]).transpose(0, 1).contiguous()
-
-
 def _chosen(sent: Tensor, places: Tensor | None) -> Tensor:
     """Copy gate inputs (G, L, N, K), or rows at places (L, G, N) of tables (G, V, K), to (L, G, N, K)."""
     if places is None:
@@ -52,7 +46,10 @@ class _LongShortTerm(Recurrence):
     @staticmethod
     def forward(sent: Tensor, weight: Tensor, codes: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return states (G, L, N, H), the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, states, rows."""
-        places = None if codes is None else _places(codes, sent.shape[1])
+        places = None
+        if codes is not None:  # (L, G, N), the rows that codes choose from the concatenated tables
+            begin = torch.arange(0, len(codes) * sent.shape[1], sent.shape[1], device=codes.device)
+            places = (codes + begin[:, None, None]).transpose(0, 1).contiguous()
         gates = _chosen(sent, places)
         states = gates.new_empty((len(gates) + 1, *gates.shape[1:-1], weight.shape[-1]))
         cells, sizes = torch.empty_like(states), torch.empty_like(states[1:])
@@ -64,9 +61,8 @@ class _LongShortTerm(Recurrence):
             torch.sigmoid(next_cell, out=size)
             torch.addcmul(told, told, size, value=-2, out=next_state)
             state, cell = next_state, next_cell
-        by_sequence = states.new_empty(
-            [states[1:].shape[axis] for axis in (1, 2, 0, 3)]
-        )  # the order that modules ask for
+        # The order that modules ask for.
+        by_sequence = states.new_empty([states[1:].shape[axis] for axis in (1, 2, 0, 3)])
         shown = torch.neg(states[1:].permute(1, 2, 0, 3), out=by_sequence).transpose(1, 2)
         return shown, cells[-1].clone(), gates, cells, sizes, states, places
 
@@ -78,7 +74,8 @@ class _LongShortTerm(Recurrence):
         If inputs are chosen from a table, their gradient is added to the table's rows, and not kept.
         """
         weight, gates, cells, sizes, states, places = ctx.saved_tensors
-        span = _span(gates)
+        at_hand = len(gates) if gates.is_cuda else _AT_HAND // (gates[0].numel() * gates.itemsize)
+        span = max(1, min(len(gates), at_hand))
         kept_sent = gates.new_empty((span if places is not None else len(gates), *gates.shape[1:]))
         of_sent = kept_sent.transpose(0, 1) if places is None else gates.new_zeros(ctx.sent)
         of_weight, of_cell = torch.zeros_like(weight), torch.zeros_like(states[0])
@@ -107,22 +104,12 @@ class _LongShortTerm(Recurrence):
         return of_sent, of_weight, None
 
 
-def _span(gates: Tensor) -> int:
-    """Return the number of steps of gates (L, G, N, K) per piece of the backward pass; all if nothing is gained."""
-    if gates.is_cuda:
-        return len(gates)
-    return max(1, min(len(gates), _AT_HAND // (gates[0].numel() * gates.itemsize)))
-
-
 def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Compute all steps' factors of a cell's gradient for the cell before, and of a state's for its cell, over -2.
 
-    Args:
-        shares: (L, G, N, 4, H), overwritten with the factors of a cell's gradient for the inputs of the first three
-            gates, and of a state's for that of the last.
-        gates: (L, G, N, 4 H).
-        cells: (L, G, N, H) before each step.
-        sizes: (L, G, N, H) the sigmoids of cells after each step.
+    ``shares`` (L, G, N, 4, H) are overwritten with the factors of a cell's gradient for the inputs of the first three
+    gates, and of a state's for that of the last. ``gates`` are (L, G, N, 4 H), ``cells`` (L, G, N, H) before each step,
+    ``sizes`` (L, G, N, H) the sigmoids of cells after it.
     """
     put, kept, new, shown = torch.unflatten(gates, -1, (4, -1)).unbind(-2)
     of_put, of_kept, of_new, of_shown = shares.unbind(-2)

@@ -48,11 +48,6 @@ class Looked(Tensor):
         """Return the same rows with places added."""
         return _made(self.codes, self.table, {}, self.worth, places)
 
-    @property
-    def late(self) -> bool:
-        """True if a matrix is better applied to the table, and rows chosen from the product."""
-        return self.worth and self.places is None
-
     def product(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return (V, K) the product of the table and a matrix (K, I); one for all chosen rows."""
         key = id(weight), id(bias)

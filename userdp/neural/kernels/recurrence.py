@@ -56,9 +56,9 @@ class Recurrence(torch.autograd.Function):
         return (*shown, *outputs[cls.shown :]), (0,) * cls.shown + (None,) * (len(outputs) - cls.shown)
 
 
-def applied(layer: type[Recurrence], *tensors: Tensor | None) -> tuple[Tensor, ...]:
+def applied(layer: type[torch.autograd.Function], *arguments: Tensor | int | None) -> tuple[Tensor, ...]:
     """Return all outputs of a layer's function, which torch does not type."""
-    return cast(tuple[Tensor, ...], layer.apply(*tensors))  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, ...], layer.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
 def steps(*tensors: Tensor) -> Iterator[Any]:
@@ -72,10 +72,7 @@ def steps_back(*tensors: Tensor) -> Iterator[Any]:
 
 
 def tanh(values: Tensor, one: Tensor, out: Tensor) -> Tensor:
-    """Compute tanh as 2 sigmoid(2 x) - 1: torch's sigmoid takes a sixth of the time of its tanh.
-
-    ``one`` is a tensor, because converting a Python number at every call takes longer than a step.
-    """
+    """Compute tanh as 2 sigmoid(2 x) - 1, in a sixth of the time; ``one`` is a tensor, as numbers cost a conversion."""
     torch.add(values, values, out=out).sigmoid_()
     return out.add_(out).sub_(one)
 
@@ -88,7 +85,7 @@ def by_user(rows: Tensor) -> Tensor:
 def sent_by(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return gate inputs (1, L, N, K) of x (L, N, I); or a table (1, V, K) and codes (1, L, N) of its rows."""
     if isinstance(x, Looked):
-        if x.late:
+        if x.worth and x.places is None:
             return x.product(weight, bias).unsqueeze(0), x.codes.unsqueeze(0)
         x = x.rows
     # One matrix of all steps of all sequences: else each step would have its own product, and in the backward pass its
