@@ -193,10 +193,6 @@ class DropIn(Strategy):
             both, and takes about 15 microseconds a parameter in each round.
         options: of the strategy within: rounds, clip_norm, cohort, ...
 
-    Attributes:
-        inner: the strategy within. Before the run starts it is one for a single parameter, with the final guarantee,
-            as the model's size is not known; the plan does not state its noise.
-
     Raises:
         BadInput: an option is unknown or out of range, or the clients' to choose.
     """
@@ -206,6 +202,8 @@ class DropIn(Strategy):
     """Defaults that differ from those of the strategy within."""
     by_size: ClassVar[frozenset[str]] = frozenset()
     """Numbers of the plan that depend on the number of the model's parameters."""
+    # the strategy within. Before the run starts it is one for a single parameter, with the final guarantee, as the
+    # model's size is not known; the plan does not state its noise
     inner: UserLevelStrategy
 
     def __init__(

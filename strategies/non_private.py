@@ -50,20 +50,14 @@ class Momentum(Stateful):
 
 @dataclass
 class Search(Stateful):
-    """The memory of a descent that needs no step size.
-
-    Attributes:
-        begin: makes the descent from a start.
-        descent: None before the first gradient.
-        lost: users without a finite gradient at the last accepted point.
-    """
+    """The memory of a descent that needs no step size."""
 
     remembered: ClassVar[tuple[str, ...]] = ("lost",)
     parts: ClassVar[tuple[str, ...]] = ("descent",)
     given: ClassVar[tuple[str, ...]] = ("begin",)
-    begin: Callable[[Vector], BoxDescent]
-    descent: BoxDescent | None = None
-    lost: int = 0
+    begin: Callable[[Vector], BoxDescent]  # makes the descent from a start
+    descent: BoxDescent | None = None  # None before the first gradient
+    lost: int = 0  # users without a finite gradient at the last accepted point
 
     def done(self, tolerance: float) -> bool:
         """Return whether the descent has converged."""
@@ -88,20 +82,14 @@ class Following(Stateful):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceScheme(Scheme):
-    """A `Scheme` without any privacy.
-
-    Attributes:
-        rounds: the largest number of rounds.
-        rate: step size; None where gradients determine the steps.
-        cohorts: of Adam; None where everybody takes part in every round.
-    """
+    """A `Scheme` without any privacy."""
 
     domain: Box
-    rounds: int
+    rounds: int  # the largest number of rounds
     tolerance: float
     users: int
-    rate: float | None
-    cohorts: FixedSizeBatches | None = None
+    rate: float | None  # step size; None where gradients determine the steps
+    cohorts: FixedSizeBatches | None = None  # of Adam; None where everybody takes part in every round
 
     def ask(self, index: int, memory: Momentum | Search | Following) -> Request | None:
         """See `Scheme`; asks for gradients until the descent has converged."""

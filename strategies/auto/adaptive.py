@@ -87,13 +87,9 @@ class ClipScale(Stage):
 
 @dataclass(frozen=True)
 class AdaptiveStep(Stage):
-    """A step of Adam whose second moments are corrected for the noise; see `ServerOptimiser`.
+    """A step of Adam whose second moments are corrected for the noise; see `ServerOptimiser`."""
 
-    Attributes:
-        rate: how far it moves a parameter whose gradient keeps its sign.
-    """
-
-    rate: float
+    rate: float  # how far it moves a parameter whose gradient keeps its sign
     domain: Box
 
     def computation(self, progress: Progress) -> Computation:

@@ -26,20 +26,13 @@ _NONE = 1e-9
 
 @dataclass(frozen=True)
 class Whitening(Stateful):
-    """Coordinates in which second moments are about one at most.
-
-    Attributes:
-        matrix: (d, d) W with ``W^T A W`` near the identity.
-        raised: (p,) the second moments along its columns, at least the floor; once for each block of d parameters.
-        seen: (p,) the released second moments over these: 1 unless they were raised.
-        deviation: of the noise of A.
-    """
+    """Coordinates in which second moments are about one at most."""
 
     remembered: ClassVar[tuple[str, ...]] = ("matrix", "raised", "seen", "deviation")
-    matrix: Array
-    raised: Vector
-    seen: Vector
-    deviation: float
+    matrix: Array  # (d, d) W with ``W^T A W`` near the identity
+    raised: Vector  # (p,) the second moments along its columns, at least the floor; once for each block of d parameters
+    seen: Vector  # (p,) the released second moments over these: 1 unless they were raised
+    deviation: float  # of the noise of A
 
     @property
     def floored(self) -> int:

@@ -54,35 +54,7 @@ class Known(Stateful):
 
 @dataclass
 class Progress(Stateful):
-    """The server's memory, all of it computed from releases.
-
-    Attributes:
-        initial: (p,) the model before the first round.
-        constant: (p,) the best known model of those that predict the same of everybody; else the initial model.
-        curvature: assumed bound on the second derivative of the loss by its scores, in any direction.
-        centre: the memory of `Recentred` steps.
-        learns: whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory.
-        across: (K, K) the second derivatives by the K scores, each with a block of d = p / K parameters, over their
-            largest eigenvalue, the curvature; see `strategies.auto.coordinates.split`.
-        start: (p,) where the descent begins.
-        z: (p,) the position in the coordinates: the model is ``start + T z``.
-        move: (p,) the last step.
-        damping: divisor of steps where noise hides curvature; see `heed`.
-        scales: (d,) divisors of columns.
-        size: norm of a user's second moments beyond which the user weighs less.
-        coordinates: (d, d) the action of T on each block.
-        whitened: the origin of the coordinates.
-        known: the estimate of the gradient; None before its first release.
-        level_deviation: of the noise on the constant's score (of several: at most); infinite if no mean target was
-            released.
-        highest: larger counts are lowered to this in their mean; infinite for none.
-        uneven: factor on the lengths of clips; see `strategies.auto.level.unevenness`.
-        length: that factor times users' typical gradient length as last released.
-        radius: of the next clip of adaptive steps.
-        gradient: (p,) the direction of the next `StepLength`.
-        optimiser: of `AdaptiveStep`.
-        unit: length of the gradients that the optimiser sees as one.
-    """
+    """The server's memory, all of it computed from releases."""
 
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
@@ -91,29 +63,34 @@ class Progress(Stateful):
     added: ClassVar[tuple[str, ...]] = ("highest",)
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
     given: ClassVar[tuple[str, ...]] = ("learns",)
-    initial: InitVar[Vector]
-    curvature: float
-    centre: Centre
+    initial: InitVar[Vector]  # (p,) the model before the first round
+    curvature: float  # assumed bound on the second derivative of the loss by its scores, in any direction
+    centre: Centre  # the memory of `Recentred` steps
+    # whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory
     learns: bool = True
+    # (K, K) the second derivatives by the K scores, each with a block of d = p / K parameters, over their largest
+    # eigenvalue, the curvature; see `strategies.auto.coordinates.split`
     across: Array = field(default_factory=lambda: np.eye(1))
+    # (p,) the best known model of those that predict the same of everybody; else the initial model
     constant: Vector = field(init=False)
-    start: Vector = field(init=False)
-    z: Vector = field(init=False)
-    move: Vector = field(init=False)
-    damping: float = 1.0
-    scales: Vector = field(init=False)
-    size: float = field(init=False)
-    coordinates: Array = field(init=False)
-    whitened: Whitening = field(init=False)
-    known: Known | None = None
+    start: Vector = field(init=False)  # (p,) where the descent begins
+    z: Vector = field(init=False)  # (p,) the position in the coordinates: the model is ``start + T z``
+    move: Vector = field(init=False)  # (p,) the last step
+    damping: float = 1.0  # divisor of steps where noise hides curvature; see `heed`
+    scales: Vector = field(init=False)  # (d,) divisors of columns
+    size: float = field(init=False)  # norm of a user's second moments beyond which the user weighs less
+    coordinates: Array = field(init=False)  # (d, d) the action of T on each block
+    whitened: Whitening = field(init=False)  # the origin of the coordinates
+    known: Known | None = None  # the estimate of the gradient; None before its first release
+    # of the noise on the constant's score (of several: at most); infinite if no mean target was released
     level_deviation: float = math.inf
-    highest: float = math.inf
-    uneven: float = 1.0
-    length: float = 1.0
-    radius: float = 1.0
-    gradient: Vector = field(default_factory=lambda: np.zeros(0))
-    optimiser: ServerOptimiser = field(init=False)
-    unit: float = 1.0
+    highest: float = math.inf  # larger counts are lowered to this in their mean; infinite for none
+    uneven: float = 1.0  # factor on the lengths of clips; see `strategies.auto.level.unevenness`
+    length: float = 1.0  # that factor times users' typical gradient length as last released
+    radius: float = 1.0  # of the next clip of adaptive steps
+    gradient: Vector = field(default_factory=lambda: np.zeros(0))  # (p,) the direction of the next `StepLength`
+    optimiser: ServerOptimiser = field(init=False)  # of `AdaptiveStep`
+    unit: float = 1.0  # length of the gradients that the optimiser sees as one
 
     def __post_init__(self, initial: Vector) -> None:
         self.begin(initial)

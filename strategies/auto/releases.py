@@ -12,15 +12,10 @@ from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 @dataclass(frozen=True)
 class Movement:
-    """The distance by which one user can move a sum of users' vectors (l2 norms).
+    """The distance by which one user can move a sum of users' vectors (l2 norms)."""
 
-    Attributes:
-        replaced: by being replaced.
-        added: by being added or removed, from or to a zero vector.
-    """
-
-    replaced: float
-    added: float
+    replaced: float  # by being replaced
+    added: float  # by being added or removed, from or to a zero vector
 
     @classmethod
     def of_ball(cls, radius: float) -> "Movement":

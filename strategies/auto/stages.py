@@ -120,13 +120,9 @@ class Sizes(Stage):
 
 @dataclass(frozen=True)
 class Moments(Stage):
-    """The second moments of the scaled columns.
+    """The second moments of the scaled columns."""
 
-    Attributes:
-        ridge: of the loss, whose curvature is known.
-    """
-
-    ridge: float
+    ridge: float  # of the loss, whose curvature is known
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its matrix of second moments, clipped to the size, which is its weight."""
@@ -144,15 +140,10 @@ class Moments(Stage):
 
 @dataclass(frozen=True)
 class Lengths(Stage):
-    """The lengths of users' gradients at the start.
+    """The lengths of users' gradients at the start."""
 
-    Attributes:
-        gradient: the query of gradient rounds.
-        longest: an upper guess; gradients more than e^5 times shorter count as that.
-    """
-
-    gradient: "Gradient | Recentred"
-    longest: float
+    gradient: "Gradient | Recentred"  # the query of gradient rounds
+    longest: float  # an upper guess; gradients more than e^5 times shorter count as that
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; only the length of each user's gradient will be released."""
@@ -169,18 +160,12 @@ class Lengths(Stage):
 
 @dataclass(frozen=True)
 class Gradient(Stage):
-    """A step along the gradient in the coordinates, as estimated from all releases so far.
+    """A step along the gradient in the coordinates, as estimated from all releases so far."""
 
-    Attributes:
-        left: the number of gradient rounds that follow.
-        longest_step: None for steps of any length.
-        width: radius of the clip over the users' typical length; see `clip_width`.
-    """
-
-    left: int
+    left: int  # the number of gradient rounds that follow
     domain: Box
-    longest_step: float | None = None
-    width: float = LEAST_WIDTH
+    longest_step: float | None = None  # None for steps of any length
+    width: float = LEAST_WIDTH  # radius of the clip over the users' typical length; see `clip_width`
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its clipped gradient, and the logarithm of its length."""
@@ -235,14 +220,10 @@ class Gradient(Stage):
 
 @dataclass(frozen=True)
 class Recentred(Stage):
-    """A step along the gradient, clipped about its prediction; see `RecentredClipping`.
-
-    Attributes:
-        measured: whether the step waits for its `StepLength`.
-    """
+    """A step along the gradient, clipped about its prediction; see `RecentredClipping`."""
 
     domain: Box
-    measured: bool = False
+    measured: bool = False  # whether the step waits for its `StepLength`
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its gradient, clipped about the centre, and the logarithm of its distance."""
@@ -267,14 +248,10 @@ class Recentred(Stage):
 
 @dataclass(frozen=True)
 class StepLength(Stage):
-    """The length of a step along the gradient: one over the users' curvature in its direction.
-
-    Attributes:
-        most: certified bound on any curvature.
-    """
+    """The length of a step along the gradient: one over the users' curvature in its direction."""
 
     domain: Box
-    most: float
+    most: float  # certified bound on any curvature
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends the root of its curvature along the gradient, over that of the bound."""
@@ -299,13 +276,9 @@ class StepLength(Stage):
 
 @dataclass(frozen=True)
 class Choice(Stage):
-    """The choice of the released model: the constant, if the model clearly serves fewer users.
+    """The choice of the released model: the constant, if the model clearly serves fewer users."""
 
-    Attributes:
-        doubts: standard deviations of the noise by which the model must be worse.
-    """
-
-    doubts: float = 2.0
+    doubts: float = 2.0  # standard deviations of the noise by which the model must be worse
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user answers which of the two has the smaller average loss."""

@@ -46,17 +46,12 @@ class MovingClip(Stateful):
 
 @dataclass(frozen=True)
 class ClipPath:
-    """The clip's path between its bounds, on released values.
-
-    Attributes:
-        rate: its speed, in logarithms.
-        quantile: the target share of unclipped users.
-    """
+    """The clip's path between its bounds, on released values."""
 
     low: float
     high: float
-    rate: float
-    quantile: float
+    rate: float  # its speed, in logarithms
+    quantile: float  # the target share of unclipped users
 
     def after(self, clip: float, unclipped: float) -> float:
         """Return the next clip, from the released share of unclipped users."""
@@ -66,27 +61,17 @@ class ClipPath:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveScheme(Scheme):
-    """A `Scheme` whose clip moves: mechanisms for any clip.
-
-    Attributes:
-        computation: of the users, in the first round.
-        gradient: from the released mean to the vector that is followed.
-        sum_multiplier: z_u, of a round's sum.
-        count_mechanism: of the share of unclipped users.
-        count_noise: deviation of the noise on their number.
-        path: of the clip.
-        masked: rounds whose sums nodes make noisy; None where the server adds the noise.
-    """
+    """A `Scheme` whose clip moves: mechanisms for any clip."""
 
     domain: Box
     sampler: Sampler
-    computation: Computation
-    gradient: Callable[[Vector], Vector]
-    sum_multiplier: float
-    count_mechanism: GaussianMechanism
-    count_noise: float
-    path: ClipPath
-    masked: MaskedRounds | None = None
+    computation: Computation  # of the users, in the first round
+    gradient: Callable[[Vector], Vector]  # from the released mean to the vector that is followed
+    sum_multiplier: float  # z_u, of a round's sum
+    count_mechanism: GaussianMechanism  # of the share of unclipped users
+    count_noise: float  # deviation of the noise on their number
+    path: ClipPath  # of the clip
+    masked: MaskedRounds | None = None  # rounds whose sums nodes make noisy; None where the server adds the noise
 
     def mechanism(self, clip: float) -> GaussianMechanism:
         """Return the mechanism of the mean of one cohort's vectors of norm at most ``clip``."""

@@ -20,15 +20,11 @@ _COARSER = 4
 
 @dataclass(frozen=True)
 class MaskedRounds:
-    """Rounds whose sums nodes make noisy and mask: cohorts, noise and guarantee, as one value.
-
-    Attributes:
-        multiplier: noise over sensitivity, of the nodes outside the largest coalition, for delta less the cost of
-            discrete noise.
-    """
+    """Rounds whose sums nodes make noisy and mask: cohorts, noise and guarantee, as one value."""
 
     privacy: Privacy
     sampler: DisjointBatches
+    # noise over sensitivity, of the nodes outside the largest coalition, for delta less the cost of discrete noise
     multiplier: float
 
     @classmethod

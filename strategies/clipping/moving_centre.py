@@ -24,23 +24,14 @@ _CORNER = 1e9
 
 @dataclass(frozen=True)
 class Geometry:
-    """The constants of a `Centre`: public numbers, on which no privacy rests.
+    """The constants of a `Centre`: public numbers, on which no privacy rests."""
 
-    Attributes:
-        rate: step size.
-        low: least curvature.
-        high: largest curvature.
-        factor: radius over the typical distance of users from the centre.
-        least_radius: lower bound on radii.
-        resampling: users of a cohort, where each round has fresh ones; None where all take part.
-    """
-
-    rate: float
-    low: float
-    high: float
-    factor: float
-    least_radius: float
-    resampling: int | None
+    rate: float  # step size
+    low: float  # least curvature
+    high: float  # largest curvature
+    factor: float  # radius over the typical distance of users from the centre
+    least_radius: float  # lower bound on radii
+    resampling: int | None  # users of a cohort, where each round has fresh ones; None where all take part
 
     @classmethod
     def of(cls, problem: Problem, rate: float, factor: float | None, wide: float, *, trains: bool, **more: Any) -> Self:

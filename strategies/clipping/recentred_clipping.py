@@ -44,18 +44,12 @@ def _gradient_mechanism(
 
 @dataclass(frozen=True, kw_only=True)
 class RecentredScheme(Scheme):
-    """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius.
-
-    Attributes:
-        sampler: draws the cohorts, and has the rounds' shares of the budget.
-        noise_multiplier: of all rounds together.
-        training: of the users; None where they send gradients.
-    """
+    """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius."""
 
     domain: Box
-    sampler: WeightedBatches | WeightedSlots
-    noise_multiplier: float
-    training: LocalTraining | None
+    sampler: WeightedBatches | WeightedSlots  # draws the cohorts, and has the rounds' shares of the budget
+    noise_multiplier: float  # of all rounds together
+    training: LocalTraining | None  # of the users; None where they send gradients
 
     def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""

@@ -40,15 +40,10 @@ WHOLE_RUN = {
 
 
 class ExtraRounds(ABC):
-    """Rounds beside the strategy's own, with a budget of their own; models are in the loss's own parameters.
+    """Rounds beside the strategy's own, with a budget of their own; models are in the loss's own parameters."""
 
-    Attributes:
-        kind: what the accountant's text calls these rounds.
-        trusted: assumptions that they add to the guarantee.
-    """
-
-    kind: ClassVar[str]
-    trusted: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str]  # what the accountant's text calls these rounds
+    trusted: ClassVar[tuple[str, ...]] = ()  # assumptions that they add to the guarantee
     rounds: int
     epsilon: float
     delta: float
@@ -254,15 +249,10 @@ class LastComparison(ExtraRounds):
 
 @dataclass(frozen=True)
 class Around:
-    """The extra rounds of a run.
+    """The extra rounds of a run."""
 
-    Attributes:
-        before: a `Preparation`, which finds coordinates and a clip.
-        after: a `LastComparison` of the model with the initial one.
-    """
-
-    before: ExtraRounds | None = None
-    after: ExtraRounds | None = None
+    before: ExtraRounds | None = None  # a `Preparation`, which finds coordinates and a clip
+    after: ExtraRounds | None = None  # a `LastComparison` of the model with the initial one
 
     def place(self, server_round: int, rounds: int) -> tuple[ExtraRounds | None, int]:
         """Return the part that round ``server_round`` (from 1, of so many) belongs to, and the round's index in it.

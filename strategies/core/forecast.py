@@ -39,19 +39,7 @@ _MORE = "bring more users or raise privacy.epsilon"
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected noise and excess risk of the released model.
-
-    Attributes:
-        noise: expected l2 norm of the noise in the model, all rounds together; None where it depends on the data.
-        reach: largest l2 distance that the model can go.
-        stays: whether the released model is the initial one.
-        excess: predicted excess risk, of noise and of too short steps; None where nothing is known of the loss.
-        start: largest excess risk of the initial model; None likewise.
-        undone: the part of the excess that the steps leave undone, without noise.
-        assumed: whether data have no declared bounds, and the forecast takes them to be of size one.
-        with_constant: whether the loss has a best constant. The initial model predicts the same of everybody, too, so
-            that constant's excess risk is at most ``start`` as well.
-    """
+    """The expected noise and excess risk of the released model."""
 
     meanings: ClassVar[Mapping[str, str]] = {
         "predicted_excess": "expected excess risk on a stand-in for data as declared: a scale, no promise",
@@ -59,13 +47,17 @@ class Forecast:
         "model_noise": "expected l2 norm of the noise in the released model, all rounds together",
         "reach": "largest l2 distance that the model can go",
     }
+    # expected l2 norm of the noise in the model, all rounds together; None where it depends on the data
     noise: float | None
-    reach: float
-    stays: bool = False
+    reach: float  # largest l2 distance that the model can go
+    stays: bool = False  # whether the released model is the initial one
+    # predicted excess risk, of noise and of too short steps; None where nothing is known of the loss
     excess: float | None = None
-    start: float | None = None
-    undone: float = 0.0
-    assumed: bool = False
+    start: float | None = None  # largest excess risk of the initial model; None likewise
+    undone: float = 0.0  # the part of the excess that the steps leave undone, without noise
+    assumed: bool = False  # whether data have no declared bounds, and the forecast takes them to be of size one
+    # whether the loss has a best constant. The initial model predicts the same of everybody, too, so that constant's
+    # excess risk is at most ``start`` as well
     with_constant: bool = False
 
     @classmethod

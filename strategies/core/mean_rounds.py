@@ -76,37 +76,25 @@ def nothing(mean: Vector, bounded: Vector) -> Mapping[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanRounds(Scheme):
-    """A `Scheme` of noisy means over a public divisor, each followed by a step; ``new_memory`` makes a `Descent`.
-
-    Attributes:
-        sampler: draws the cohorts.
-        query: from a round's index to the users' computation.
-        divisor: public number that the users' sum is divided by.
-        mechanism: of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes
-            add the noise.
-        clip_norm: l2 norm that each user's vector is clipped to; infinite for no clip.
-        mean: from the sum to the mean; None for a division by ``divisor``.
-        bound: bounds the mean before its noise.
-        gradient: from the released mean to the vector that is followed; costs no privacy.
-        centre: from a round's index and a release of several means to one; None where it holds one.
-        noise: expected l2 norm of the noise of a mean.
-        deviation_fact: name of the fact of a round's noise; None for no such fact.
-        noted: further facts, from the mean before and after ``bound``.
-    """
+    """A `Scheme` of noisy means over a public divisor, each followed by a step; ``new_memory`` makes a `Descent`."""
 
     domain: Box
-    sampler: Sampler
-    query: Callable[[int], Computation]
-    divisor: float
+    sampler: Sampler  # draws the cohorts
+    query: Callable[[int], Computation]  # from a round's index to the users' computation
+    divisor: float  # public number that the users' sum is divided by
+    # of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes add the noise
     mechanism: GaussianMechanism | LaplaceMechanism | None
     rate: float
-    clip_norm: float = math.inf
-    mean: Callable[[Vector], Vector] | None = None
-    bound: Callable[[Vector], Vector] = as_is
+    clip_norm: float = math.inf  # l2 norm that each user's vector is clipped to; infinite for no clip
+    mean: Callable[[Vector], Vector] | None = None  # from the sum to the mean; None for a division by ``divisor``
+    bound: Callable[[Vector], Vector] = as_is  # bounds the mean before its noise
+    # from the released mean to the vector that is followed; costs no privacy
     gradient: Callable[[Vector], Vector] = as_is
+    # from a round's index and a release of several means to one; None where it holds one
     centre: Callable[[int, Vector], Vector] | None = None
-    noise: float = 0.0
-    deviation_fact: str | None = "noise_deviation"
+    noise: float = 0.0  # expected l2 norm of the noise of a mean
+    deviation_fact: str | None = "noise_deviation"  # name of the fact of a round's noise; None for no such fact
+    # further facts, from the mean before and after ``bound``
     noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing
 
     def ask(self, index: int, memory: Descent) -> Request:
@@ -144,15 +132,10 @@ class MeanRounds(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Scheme):
-    """Several schemes one after the other, with one memory and one count of rounds, of equally many rounds each.
+    """Several schemes one after the other, with one memory and one count of rounds, of equally many rounds each."""
 
-    Attributes:
-        runs: the first one first.
-        rounds_of_each: public.
-    """
-
-    runs: tuple[Scheme, ...]
-    rounds_of_each: int
+    runs: tuple[Scheme, ...]  # the first one first
+    rounds_of_each: int  # public
 
     def run(self, index: int) -> Scheme:
         """Return the scheme of round ``index``."""

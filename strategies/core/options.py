@@ -59,25 +59,15 @@ CONTRACTION = 5.0
 
 @dataclass(frozen=True)
 class Found:
-    """A preparation's results about users' gradients, in the coordinates that the strategy works in.
+    """A preparation's results about users' gradients, in the coordinates that the strategy works in."""
 
-    Attributes:
-        length: typical l2 norm of a user's gradient at the start.
-        dimension: p.
-        rate: step size that fits the mean gradient.
-        own_rate: the same for steps of single users; a user's few samples may be p times as curved as all users'.
-        samples: fewest of a user, public.
-        learnt: whether coordinates were learnt; else they are the model's own, and steps those of certificates.
-        whole: whether a certified step leads to where the gradient vanishes, so that gradients soon shrink.
-    """
-
-    length: float
-    dimension: int
-    rate: float
-    own_rate: float
-    samples: int
-    learnt: bool
-    whole: bool = False
+    length: float  # typical l2 norm of a user's gradient at the start
+    dimension: int  # p
+    rate: float  # step size that fits the mean gradient
+    own_rate: float  # the same for steps of single users; a user's few samples may be p times as curved as all users'
+    samples: int  # fewest of a user, public
+    learnt: bool  # whether coordinates were learnt; else they are the model's own, and steps those of certificates
+    whole: bool = False  # whether a certified step leads to where the gradient vanishes, so that gradients soon shrink
 
     def clip(self, rounds: int) -> float:
         """Return one clip for so many rounds."""

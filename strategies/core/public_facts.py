@@ -61,23 +61,16 @@ class PublicFacts:
 
 @dataclass(frozen=True)
 class Given:
-    """Everything that a recipe makes its scheme from; no users' data.
-
-    Attributes:
-        adversary: who may see what and who is trusted, as the strategy declares.
-        privacy: the budget of the strategy's own rounds.
-        seed: of sampling and of simulated noise.
-        noise: opens the noise of (round, purpose) once; for what a checkpoint restores.
-    """
+    """Everything that a recipe makes its scheme from; no users' data."""
 
     strategy: str
-    adversary: str
+    adversary: str  # who may see what and who is trusted, as the strategy declares
     problem: Problem
     public: PublicFacts
-    privacy: Privacy
-    seed: int
+    privacy: Privacy  # the budget of the strategy's own rounds
+    seed: int  # of sampling and of simulated noise
     wire: Wire
-    noise: Callable[[int, int], NoiseSource]
+    noise: Callable[[int, int], NoiseSource]  # opens the noise of (round, purpose) once; for what a checkpoint restores
 
     @property
     def users(self) -> int:

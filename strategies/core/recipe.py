@@ -24,12 +24,9 @@ class Recipe(StrategyOptions):
 
     ``DPFedSGD(rounds=5)`` is a recipe, ``DPFedSGD(problem, public, privacy, rounds=5)`` the
     `strategies.UserLevelStrategy` that runs it. The docstring of a recipe states its *Formal guarantees*.
-
-    Attributes:
-        about: the strategy's declarations; base classes of a family have none.
     """
 
-    about: ClassVar[About]
+    about: ClassVar[About]  # the strategy's declarations; base classes of a family have none
 
     def __new__(cls, *given: Any, **settings: Any) -> Any:
         """Make a recipe; or, with a problem, public facts and a budget, the strategy that runs it."""

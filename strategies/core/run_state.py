@@ -41,15 +41,10 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True)
 class Resumed:
-    """The stored state of a killed run.
+    """The stored state of a killed run."""
 
-    Attributes:
-        kept: the last argument of `Keeper.keep`.
-        asked: the last argument of `Keeper.ask`; None if it was not called.
-    """
-
-    kept: Snapshot
-    asked: Snapshot | None = None
+    kept: Snapshot  # the last argument of `Keeper.keep`
+    asked: Snapshot | None = None  # the last argument of `Keeper.ask`; None if it was not called
 
 
 class RunState:

@@ -26,16 +26,12 @@ def no_memory() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """A scheme in numbers, for people. `strategies.core.plan.Plan` explains the other fields.
-
-    Attributes:
-        path: how noise reaches the model, for the forecast; None for no forecast.
-    """
+    """A scheme in numbers, for people. `strategies.core.plan.Plan` explains the other fields."""
 
     rounds: int
     cohort: int
     users_needed: int
-    path: NoisePath | None = None
+    path: NoisePath | None = None  # how noise reaches the model, for the forecast; None for no forecast
     noise: float | None = None
     signal: float | None = None
     pass_probability: float | None = None
@@ -49,27 +45,21 @@ class Scheme(ABC):
 
     A `strategies.core.recipe.Recipe` makes it. `ask` and `take` are a round; the server's memory between rounds is one
     object, made by ``new_memory``.
-
-    Attributes:
-        guarantee: the promise of all rounds together.
-        ledger: makes the ledger that the rounds are charged to; not called without a guarantee.
-        outline: the scheme in numbers.
-        new_memory: makes the server's memory as it is before the first round; none by default. Its class declares what
-            a checkpoint holds.
-        check_start: refuses initial models (`BadInput`), beyond those outside the problem's domain.
-        summands: most vectors that one release adds up, for the rounding of sums; n if not given.
-        spread: largest norm of such a vector over the sensitivity of the sum (see `userdp.noise.rounding_slack`).
-        rounding: relative growth of a release's sensitivity by rounding, where it is no such sum.
     """
 
-    guarantee: Guarantee
+    guarantee: Guarantee  # the promise of all rounds together
+    # makes the ledger that the rounds are charged to; not called without a guarantee
     ledger: Callable[[Privacy], AnyLedger]
-    outline: Outline
+    outline: Outline  # the scheme in numbers
+    # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
+    # holds
     new_memory: Callable[[], Stateful | None] = no_memory
+    # refuses initial models (`BadInput`), beyond those outside the problem's domain
     check_start: Callable[[Vector], None] | None = None
-    summands: int | None = None
+    summands: int | None = None  # most vectors that one release adds up, for the rounding of sums; n if not given
+    # largest norm of such a vector over the sensitivity of the sum (see `userdp.noise.rounding_slack`)
     spread: float = 1.0
-    rounding: float = 0.0
+    rounding: float = 0.0  # relative growth of a release's sensitivity by rounding, where it is no such sum
 
     @abstractmethod
     def ask(self, index: int, memory: Any) -> Request | None:

@@ -12,19 +12,13 @@ Noise = Callable[[int], NoiseSource]
 
 @dataclass(frozen=True)
 class Step:
-    """The result of a round.
+    """The result of a round."""
 
-    Attributes:
-        following: (p,) where the next round asks for gradients; private itself only if it is released.
-        released: (p,) the newly released model; None if the round releases nothing.
-        facts: numbers of the round; names of exact ones end in ``_private``.
-        constant: (p,) the best known model of those that predict the same of everybody, in the loss's own parameters
-            and computed from releases; None for no news.
-        goes_back: whether the next round asks at the released model, and ``following`` is dropped.
-    """
-
-    following: Vector
-    released: Vector | None
+    following: Vector  # (p,) where the next round asks for gradients; private itself only if it is released
+    released: Vector | None  # (p,) the newly released model; None if the round releases nothing
+    # numbers of the round; names of exact ones end in ``_private``
     facts: Mapping[str, float] = field(default_factory=dict)
+    # (p,) the best known model of those that predict the same of everybody, in the loss's own parameters and computed
+    # from releases; None for no news
     constant: Vector | None = None
-    goes_back: bool = False
+    goes_back: bool = False  # whether the next round asks at the released model, and ``following`` is dropped

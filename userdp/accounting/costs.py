@@ -44,19 +44,13 @@ _NOISE_RANGE = (1e-4, 1e8)
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of ONE participation of one user, under the run's own neighbouring relation.
+    """The cost of ONE participation of one user, under the run's own neighbouring relation."""
 
-    Attributes:
-        noise_multiplier: standard deviation of a Gaussian over its l2 sensitivity; infinity for no Gaussian.
-        pure_epsilon: of a pure mechanism beside it (a test, Laplace noise, a choice); 0 for none.
-        failure_delta: probability that the pure or the shared mechanism fails to protect; 0 for none.
-        shared_epsilon: of a pure mechanism that all of a user's participations share, paid once; 0 for none.
-    """
-
+    # standard deviation of a Gaussian over its l2 sensitivity; infinity for no Gaussian
     noise_multiplier: float = math.inf
-    pure_epsilon: float = 0.0
-    failure_delta: float = 0.0
-    shared_epsilon: float = 0.0
+    pure_epsilon: float = 0.0  # of a pure mechanism beside it (a test, Laplace noise, a choice); 0 for none
+    failure_delta: float = 0.0  # probability that the pure or the shared mechanism fails to protect; 0 for none
+    shared_epsilon: float = 0.0  # of a pure mechanism that all of a user's participations share, paid once; 0 for none
 
     def __post_init__(self) -> None:
         if not self.noise_multiplier > 0:

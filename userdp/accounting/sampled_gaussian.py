@@ -31,17 +31,11 @@ _TOLERANCE = 1e-6  # The relative width of the bracket around a calibrated noise
 
 @dataclass(frozen=True)
 class SampledRounds:
-    """Equal rounds: a Gaussian of sensitivity one, seen by each record with probability ``rate``.
+    """Equal rounds: a Gaussian of sensitivity one, seen by each record with probability ``rate``."""
 
-    Attributes:
-        noise_multiplier: noise over the effect of adding or removing one record; > 0.
-        rate: probability that a record takes part, in (0, 1].
-        rounds: number of rounds; >= 0.
-    """
-
-    noise_multiplier: float
-    rate: float
-    rounds: int = 1
+    noise_multiplier: float  # noise over the effect of adding or removing one record; > 0
+    rate: float  # probability that a record takes part, in (0, 1]
+    rounds: int = 1  # number of rounds; >= 0
 
     def __post_init__(self) -> None:
         if not self.noise_multiplier > 0:

@@ -27,14 +27,10 @@ class GaussianMechanism:
     rotation the two outputs are as far apart as N(0, 1) and N(mu, 1) with ``mu = 1 / noise_multiplier`` at worst, in
     any dimension; `userdp.accounting.costs` turns that into the exact epsilon and delta (Balle, Wang 2018). Assumption:
     real-valued noise, which `userdp.noise.SecureNoise` is proven to match; `SeededNoise` simulates it.
-
-    Attributes:
-        l2_sensitivity: > 0, in units of the value.
-        noise_multiplier: > 0, standard deviation over sensitivity.
     """
 
-    l2_sensitivity: float
-    noise_multiplier: float
+    l2_sensitivity: float  # > 0, in units of the value
+    noise_multiplier: float  # > 0, standard deviation over sensitivity
 
     def __post_init__(self) -> None:
         require_positive(l2_sensitivity=self.l2_sensitivity, noise_multiplier=self.noise_multiplier)
@@ -74,14 +70,10 @@ class LaplaceMechanism:
 
     *Formal guarantees.* (epsilon, 0)-DP for the unit and relation for which ``sensitivity`` bounds ``||v - v'||_1``
     (Dwork, McSherry, Nissim, Smith 2006). Assumption: real-valued noise, see `GaussianMechanism`.
-
-    Attributes:
-        sensitivity: l1 sensitivity, > 0, in units of the value.
-        epsilon: > 0.
     """
 
-    sensitivity: float
-    epsilon: float
+    sensitivity: float  # l1 sensitivity, > 0, in units of the value
+    epsilon: float  # > 0
 
     def __post_init__(self) -> None:
         require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)

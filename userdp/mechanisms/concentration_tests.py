@@ -107,21 +107,14 @@ class Session(Stateful, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ConcentrationTest(ABC):
-    """The common part of both tests; the module states and proves their guarantee.
+    """The common part of both tests; the module states and proves their guarantee."""
 
-    Attributes:
-        batch: B, users of one step.
-        kernel: of the score; its radius must not exceed that of the estimator that the test protects.
-        epsilon: of the test, > 0.
-        delta: probability with which an unaligned batch may pass, in (0, 1/2).
-        movement: bound on how far the distance of two users' rows moves in the steps after the replaced user's: twice
-            the smoothness times the bound on the models' sup-norm distance; 0 when every step is tested alone.
-    """
-
-    batch: int
-    kernel: Kernel
-    epsilon: float
-    delta: float
+    batch: int  # B, users of one step
+    kernel: Kernel  # of the score; its radius must not exceed that of the estimator that the test protects
+    epsilon: float  # of the test, > 0
+    delta: float  # probability with which an unaligned batch may pass, in (0, 1/2)
+    # bound on how far the distance of two users' rows moves in the steps after the replaced user's: twice the
+    # smoothness times the bound on the models' sup-norm distance; 0 when every step is tested alone
     movement: float = 0.0
 
     def __post_init__(self) -> None:

@@ -24,14 +24,10 @@ class ExponentialMechanism:
 
     Utility: with probability ``1 - e^-t`` the score chosen is within ``(2 sensitivity / epsilon) (ln K + t)`` of the
     best of K.
-
-    Attributes:
-        sensitivity: > 0, in units of the scores.
-        epsilon: > 0.
     """
 
-    sensitivity: float
-    epsilon: float
+    sensitivity: float  # > 0, in units of the scores
+    epsilon: float  # > 0
 
     def __post_init__(self) -> None:
         require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)

@@ -42,16 +42,12 @@ class AllocatedBatches(Sampler):
     `userdp.accounting.allocation`. They are charged in full with the first round: an earlier release is a part
     of the whole. Assumption: the rounds of each user are secret. With c of d rounds to go, a user takes part in
     the next with probability c / d, which makes every set of rounds equally likely.
-
-    Attributes:
-        participations: k, rounds of every user.
-        rounds: T, at least k.
-        seed: seed of SIMULATED allocations; None if the operating system draws them, rounds in their order.
     """
 
     users: int
-    participations: int
-    rounds: int
+    participations: int  # k, rounds of every user
+    rounds: int  # T, at least k
+    # seed of SIMULATED allocations; None if the operating system draws them, rounds in their order
     seed: int | None = 0
     drawn: _Draw = field(default_factory=_Draw, init=False, repr=False, compare=False)
 

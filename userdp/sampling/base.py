@@ -18,30 +18,19 @@ class Sampler(ABC):
     Noise multipliers are noise over ``sensitivity_factor`` times the clip, the most that one user can move a sum of
     clipped rows under the sampler's own relation. Strategies take factor, noise and ledger from here, so that relations
     are never mixed and the accounted scheme is the drawn one. Samplers raise `BadInput` for an argument out of range.
-
-    Attributes:
-        users: n; under add-or-remove a public constant that stays when a user joins or leaves.
-        rounds: number of rounds.
-        seed: seed of cohorts; None if the operating system draws them.
-        unit: the unit of the guarantee; a guarantee for users covers their samples, never the other way.
-        relation: the neighbouring relation of every epsilon.
-        accountant: the method that computes epsilons, for `Guarantee.accountant`.
-        assumption: the accounting's assumption about the cohorts, one sentence.
-        secret: whether it assumes that nobody can tell who takes part.
-        adversary: the adversary of the guarantee, if weaker than the strategy's; else None.
-        drawn: the draws of the operating system so far; a checkpoint keeps it.
     """
 
-    users: int
-    rounds: int
-    seed: int | None
+    users: int  # n; under add-or-remove a public constant that stays when a user joins or leaves
+    rounds: int  # number of rounds
+    seed: int | None  # seed of cohorts; None if the operating system draws them
+    # the unit of the guarantee; a guarantee for users covers their samples, never the other way
     unit: ClassVar[Unit] = "user"
-    relation: ClassVar[Relation]
-    accountant: ClassVar[str]
-    assumption: ClassVar[str]
-    secret: ClassVar[bool] = False
-    adversary: ClassVar[str | None] = None
-    drawn: Stateful | None = None
+    relation: ClassVar[Relation]  # the neighbouring relation of every epsilon
+    accountant: ClassVar[str]  # the method that computes epsilons, for `Guarantee.accountant`
+    assumption: ClassVar[str]  # the accounting's assumption about the cohorts, one sentence
+    secret: ClassVar[bool] = False  # whether it assumes that nobody can tell who takes part
+    adversary: ClassVar[str | None] = None  # the adversary of the guarantee, if weaker than the strategy's; else None
+    drawn: Stateful | None = None  # the draws of the operating system so far; a checkpoint keeps it
 
     @property
     def sensitivity_factor(self) -> int:

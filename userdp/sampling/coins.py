@@ -22,17 +22,11 @@ _LOW, _WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 @dataclass(frozen=True, eq=False)
 class SampleCoins:
-    """The samples that take part in a round; raises `BadInput` for a rate or a limit out of range.
+    """The samples that take part in a round; raises `BadInput` for a rate or a limit out of range."""
 
-    Attributes:
-        rate: probability of each sample, in (0, 1].
-        keys: on the server (n,), one a user of the population; on a node (U,), those of the question's users.
-        most: a user's samples beyond this number are never drawn; None for no such limit.
-    """
-
-    rate: float
-    keys: Keys
-    most: int | None = None
+    rate: float  # probability of each sample, in (0, 1]
+    keys: Keys  # on the server (n,), one a user of the population; on a node (U,), those of the question's users
+    most: int | None = None  # a user's samples beyond this number are never drawn; None for no such limit
 
     def __post_init__(self) -> None:
         check_rate(self.rate)

@@ -24,18 +24,13 @@ class CorrelatedBatches(SizedSampler):
     by at most twice the clip. So the first t rounds are one Gaussian mechanism of sensitivity
     ``2 clip factorisation.sensitivity(t)`` (see `userdp.mechanisms.prefix_sums`). Noise multipliers are the standard
     deviation of Z over the sensitivity of ALL rounds. No amplification is claimed.
-
-    Attributes:
-        batch: users a round.
-        rounds: number of rounds, over all epochs.
-        seed: seed of the partition; public.
-        kind: correlation of the noise; "best" takes the factorisation of least predicted error.
     """
 
     users: int
-    batch: int
-    rounds: int
-    seed: int = 0
+    batch: int  # users a round
+    rounds: int  # number of rounds, over all epochs
+    seed: int = 0  # seed of the partition; public
+    # correlation of the noise; "best" takes the factorisation of least predicted error
     kind: FactorisationName | Literal["best"] = "square_root"
 
     relation: ClassVar[Relation] = "replace_one"

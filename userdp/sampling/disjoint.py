@@ -25,17 +25,12 @@ class DisjointBatches(SizedSampler):
     within an epoch every user is in at most one batch, so replacing one user changes the input of one batch only
     (parallel composition); over the run a user takes part at most ``epochs`` times, and those Gaussians compose
     exactly. No amplification by sampling is claimed, so the partition may be public.
-
-    Attributes:
-        batch: users a batch, all users for full participation.
-        epochs: most participations of each user.
-        seed: seed of the partition; public.
     """
 
     users: int
-    batch: int
-    epochs: int = 1
-    seed: int = 0
+    batch: int  # users a batch, all users for full participation
+    epochs: int = 1  # most participations of each user
+    seed: int = 0  # seed of the partition; public
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, composed over participations"
@@ -130,12 +125,9 @@ class WeightedBatches(DisjointBatches):
     here at most ``sum of shares / z^2 = 1 / z^2``: the whole run costs what ONE Gaussian of multiplier z costs,
     exactly. Clip and centre of a round may depend on earlier releases; its noise multiplier is fixed here,
     before any data is seen. After t rounds every user counts as a participant of every epoch begun.
-
-    Attributes:
-        shares: (epochs,) shares of the budget, positive, summing to 1 (or less).
     """
 
-    shares: tuple[float, ...] = (1.0,)
+    shares: tuple[float, ...] = (1.0,)  # (epochs,) shares of the budget, positive, summing to 1 (or less)
 
     ledger = Sampler.ledger  # counts rounds
     accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, composed over rounds of unequal noise"

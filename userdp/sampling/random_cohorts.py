@@ -79,15 +79,12 @@ class PoissonBatches(Sampler):
     most the clip, with probability ``rate``; the divisor is the public ``rate * users``, whatever the number drawn.
     Rounds compose by their privacy loss distribution, in both directions (Zhu, Dong, Wang 2022); rounds with an
     empty cohort cost as much as any other. Assumption: the coins are secret.
-
-    Attributes:
-        rate: probability to take part, in (0, 1].
-        seed: seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order.
     """
 
     users: int
-    rate: float
+    rate: float  # probability to take part, in (0, 1]
     rounds: int
+    # seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order
     seed: int | None = 0
     drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
@@ -128,15 +125,12 @@ class FixedSizeBatches(SizedSampler):
     Renyi privacy of sampling without replacement, composed over rounds (Wang, Balle, Kasiviswanathan 2019, Theorem 27).
     Assumption: the cohorts are secret, also from other nodes: draws are not independent, and a node that knows the
     draws of its own u users faces a rate of up to ``batch / (users - u)`` for the others.
-
-    Attributes:
-        batch: users a round.
-        seed: seed of SIMULATED cohorts; None if the operating system draws them, once a round, rounds in their order.
     """
 
     users: int
-    batch: int
+    batch: int  # users a round
     rounds: int
+    # seed of SIMULATED cohorts; None if the operating system draws them, once a round, rounds in their order
     seed: int | None = 0
     drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
@@ -187,16 +181,12 @@ class MixedBatches(Sampler):
     both orders. Several vectors of one round, scaled by their own clips and noises, are one vector whose squared length
     over the noise adds up. The divisors ``rate n`` are public. Assumption: the coins are secret; that all users take
     part in a round of rate 1 says nothing about them.
-
-    Attributes:
-        rates: (rounds,) probabilities to take part, in (0, 1].
-        shares: (rounds,) shares of the budget, positive, summing to 1 (or less).
-        seed: seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order.
     """
 
     users: int
-    rates: tuple[float, ...]
-    shares: tuple[float, ...]
+    rates: tuple[float, ...]  # (rounds,) probabilities to take part, in (0, 1]
+    shares: tuple[float, ...]  # (rounds,) shares of the budget, positive, summing to 1 (or less)
+    # seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order
     seed: int | None = 0
     drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 

@@ -30,20 +30,15 @@ class PoissonSamples(Sampler):
 
     clipped before averaging: the group moves the sum by one unit for each of its samples drawn
     (`userdp.accounting.sampled_gaussian.grouped_poisson_epsilon`).
-
-    Attributes:
-        rate: probability of each sample.
-        seed: seed of the coins; secret in a deployment.
-        most: guarantee for a user: its samples beyond this number are never drawn; None: guarantee for a sample.
-        joint: whether the group moves a release no further than one sample can.
     """
 
     users: int
-    rate: float
+    rate: float  # probability of each sample
     rounds: int
-    seed: int = 0
+    seed: int = 0  # seed of the coins; secret in a deployment
+    # guarantee for a user: its samples beyond this number are never drawn; None: guarantee for a sample
     most: int | None = None
-    joint: bool = True
+    joint: bool = True  # whether the group moves a release no further than one sample can
 
     relation: ClassVar[Relation] = "add_or_remove"
     assumption: ClassVar[str] = (
