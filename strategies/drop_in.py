@@ -84,8 +84,7 @@ class NodeRoster(Roster):
     def gather(self, grid: Grid, timeout: float) -> None:
         """Wait until n nodes are registered or ``timeout`` seconds have passed.
 
-        Raises:
-            RunFailed: the share of users without a node exceeds max_missing.
+        Raises `RunFailed`: the share of users without a node exceeds max_missing.
         """
         users, deadline = len(self._owner), time.monotonic() + timeout
         nodes = sorted(grid.get_node_ids())
@@ -193,8 +192,7 @@ class DropIn(Strategy):
             both, and takes about 15 microseconds a parameter in each round.
         options: of the strategy within: rounds, clip_norm, cohort, ...
 
-    Raises:
-        BadInput: an option is unknown or out of range, or the clients' to choose.
+    Raises `BadInput`: an option is unknown or out of range, or the clients' to choose.
     """
 
     strategy: ClassVar[type[Recipe]]
@@ -256,9 +254,8 @@ class DropIn(Strategy):
     ) -> PrivateResult:
         """Run the plan for this model; the further arguments are those of `UserLevelStrategy.start`.
 
-        Raises:
-            BadInput: there is no initial model, num_rounds disagrees with the plan, or the strategy has run before.
-            RunFailed: too many users are missing.
+        Raises `BadInput`: there is no initial model, num_rounds disagrees with the plan, or the strategy has run
+        before. Raises `RunFailed`: too many users are missing.
         """
         if initial_arrays is None:
             raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")

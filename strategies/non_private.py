@@ -28,10 +28,8 @@ from userdp.state import State, Stateful
 
 log = logging.getLogger("userdp")
 
-ADAM_RATE = 0.02
-"""Default step size of Adam, before it falls."""
-SHARE, LEAST, MOST = 0.1, 100, 1000
-"""Default cohort of Adam: a share of the users, within bounds."""
+ADAM_RATE = 0.02  # Default step size of Adam, before it falls
+SHARE, LEAST, MOST = 0.1, 100, 1000  # Default cohort of Adam: a share of the users, within bounds
 
 
 @dataclass
@@ -122,7 +120,6 @@ class ReferenceScheme(Scheme):
         return step
 
     def _accelerated(self, x: Vector, gradient: Vector, memory: Momentum) -> Step:
-        """Step by accelerated descent from the extrapolated point ``x``."""
         assert self.rate is not None
         new = self.domain.project(x - self.rate * gradient)
         previous = x if memory.previous is None else memory.previous

@@ -24,11 +24,8 @@ _UNCLIPPED, _SPEED = 0.7, 0.3
 _LEAST_STEPS, _MOST_STEPS, _PATIENCE = 20, 100, 20.0
 """Steps: the third over the root of the noise of all of them together, over a user's gradient."""
 
-_GRADIENTS = 100_000
-"""Users' gradients in all rounds together, about, if users suffice."""
-
-_FAINT = 2.5
-"""Noise multiplier of a round from which on larger cohorts would save at most a twentieth of the noise."""
+_GRADIENTS = 100_000  # Users' gradients in all rounds together, about, if users suffice
+_FAINT = 2.5  # Noise multiplier of a round from which on larger cohorts would save at most a twentieth of the noise
 
 LOUD = 0.5
 """Noise of all steps together, over a user's gradient, from which on a plan warns: shared gradients are shorter."""

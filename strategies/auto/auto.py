@@ -169,7 +169,6 @@ class Auto(Recipe):
         return Pace.of(given.users, given.dimension, whole, drawn=drawn)
 
     def _stages(self, given: Given) -> tuple[Stage, ...]:
-        """Choose the stages, from public facts."""
         model = linear_model(given.problem)
         if model is None:
             return (Filled(), *self._plain_stages(given), Choice())
@@ -178,7 +177,6 @@ class Auto(Recipe):
         return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), Choice())
 
     def _plain_stages(self, given: Given) -> tuple[Stage, ...]:
-        """Choose the stages of plain coordinates."""
         domain, certificate = given.problem.domain, given.problem.certificate
         if uncertified(given.problem):
             return tuple(adaptive_stages(self._pace(given).steps, domain))

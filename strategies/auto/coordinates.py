@@ -14,14 +14,9 @@ FLOOR, LEAST_FLOOR = 0.5, 0.25
 eigenvalue itself, held between these two: where moments are little hidden by noise, so are gradients, and slow
 directions cost more than steps that `Progress.heed` may shorten."""
 
-RARE = 3.0
-"""Least share of users who have a column, in standard deviations of its noise."""
-
-FLAT = 0.25
-"""Least curvature across scores that steps assume, over the largest: rare classes would leap."""
-
-_NONE = 1e-9
-"""Curvature that counts as none: adding the same to all scores changes nothing."""
+RARE = 3.0  # Least share of users who have a column, in standard deviations of its noise
+FLAT = 0.25  # Least curvature across scores that steps assume, over the largest: rare classes would leap
+_NONE = 1e-9  # Curvature that counts as none: adding the same to all scores changes nothing
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ LEAST_PART = 1e-3
 """Least distance of rates, counts and classes' shares from an end of their range, over the range, unless their noise
 is larger."""
 
-MARGIN = 1.5
-"""Factor on the curvature at the mean target, where curvature varies with the score."""
+MARGIN = 1.5  # Factor on the curvature at the mean target, where curvature varies with the score
 
 UNDECIDED = 0.1
 """Part of the samples assumed undecided between all classes: in a group with much of a rare class, curvature grows
@@ -37,8 +36,7 @@ SKEWED = 0.3
 BALANCED = 15.0
 """Clip of a user's slope for the balance, in typical slopes: few counts are large, and one number is cheap."""
 
-LONGEST_BALANCE = 1.0
-"""Largest move of everybody's score for the balance."""
+LONGEST_BALANCE = 1.0  # Largest move of everybody's score for the balance
 
 
 def _mean_target(low: float, high: float) -> Computation:

@@ -23,8 +23,7 @@ FEWEST, MOST_NOISE = 0.1, 0.16
 """Share of usable people below which a run stops, and noise on that share above which it does not: with louder noise, a
 table that half of the people fill would stop too many runs."""
 
-_MOST_COLUMNS = 1000
-"""Most columns whose second moments are asked; problems of more use plain coordinates."""
+_MOST_COLUMNS = 1000  # Most columns whose second moments are asked; problems of more use plain coordinates
 _LARGEST_CELL, _LONGEST = 10.0, 10.0
 """Assumed bounds on cells, and on users' gradients at the start, where nothing is declared."""
 
@@ -53,11 +52,7 @@ class Filled(Stage):
         return Computation("filled", "sum", 0.5)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """See `Stage`.
-
-        Raises:
-            RunFailed: the share is below one in ten, and noise does not hide that.
-        """
+        """See `Stage`. Raises `RunFailed`: the share is below one in ten, and noise does not hide that."""
         share, deviation = release.fraction(sums, self.movement)
         if share < FEWEST and deviation <= MOST_NOISE:
             raise RunFailed(

@@ -36,8 +36,7 @@ _WEIGHTS: Mapping[type[Stage], float] = {
 }
 """Weights of the stages in the budget."""
 
-_COORDINATES, _LENGTHS_ALONE = 0.3, 0.05
-"""Shares of epsilon and delta for the preparation."""
+_COORDINATES, _LENGTHS_ALONE = 0.3, 0.05  # Shares of epsilon and delta for the preparation
 
 
 @dataclass

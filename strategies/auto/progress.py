@@ -14,11 +14,8 @@ from userdp.arrays.types import Array, Vector
 from userdp.problems.in_coordinates import turned
 from userdp.state import State, Stateful
 
-CLIP_BIAS = 0.2
-"""Assumed bias of the best constant by clips, in deviations of users' slopes."""
-
-CERTAIN = 2.0
-"""Standard deviations of noise by which measured curvature must exceed the assumed one to shorten steps."""
+CLIP_BIAS = 0.2  # Assumed bias of the best constant by clips, in deviations of users' slopes
+CERTAIN = 2.0  # Standard deviations of noise by which measured curvature must exceed the assumed one to shorten steps
 
 
 def following_optimiser(dimension: int) -> ServerOptimiser:

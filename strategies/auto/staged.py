@@ -40,8 +40,7 @@ _SHARES: Mapping[type[Stage], float] = {
 }
 """Shares of the budget; gradient rounds have the rest."""
 
-MOVING = (Gradient, Recentred, AdaptiveStep)
-"""Stages that move the model."""
+MOVING = (Gradient, Recentred, AdaptiveStep)  # Stages that move the model
 
 
 def shares_of(stages: Sequence[Stage]) -> tuple[float, ...]:
@@ -150,7 +149,6 @@ def _apart(problem: Problem, public: PublicFacts) -> float:
 
 
 def _warnings(problem: Problem, noise: float, doubt: float) -> tuple[str, ...]:
-    """Warn of the noise of all gradients together, and of the last comparison."""
     found, more = [], "bring more users or raise privacy.epsilon; the initial model may well be the better one"
     # The forecast warns for losses with a landscape.
     if noise >= (LOUD if uncertified(problem) else 1) and problem.landscape is None:

@@ -20,20 +20,14 @@ from userdp.problems.in_coordinates import turned_back
 
 _NORM = STATISTICS["log_norm"]
 
-MEASURED = 0.04
-"""Share of a gradient round's budget for the lengths of users' gradients."""
-
-SMALLEST = 1e-3
-"""Smallest size of a column, over the largest possible cell; smaller ones count as empty."""
+MEASURED = 0.04  # Share of a gradient round's budget for the lengths of users' gradients
+SMALLEST = 1e-3  # Smallest size of a column, over the largest possible cell; smaller ones count as empty
 
 COLUMN_WIDTH = 2.0
 """Width of the interval of a column's log size, where that of its presence is one: noise matters more for presence."""
 
-SIZES = (0.05, 4.0)
-"""The range of users' second-moment norms that is resolved, over d, in scaled columns."""
-
-GENEROSITY = 1.25
-"""Largest norm with full weight, over the users' typical one."""
+SIZES = (0.05, 4.0)  # The range of users' second-moment norms that is resolved, over d, in scaled columns
+GENEROSITY = 1.25  # Largest norm with full weight, over the users' typical one
 
 LEAST_WIDTH, MOST_WIDTH = 1.5, 6.0
 """Radius of the clip over the users' typical length, where noise is large and where it is small."""
@@ -46,8 +40,7 @@ CAUTION = 3.0
 """Factor on measured curvature: a mean of roots is below the root of the mean, the more so the fewer samples users
 have, and noise turns the gradient along which the step is taken."""
 
-LONGEST_COUNT_STEP = 1.0
-"""Longest step in the coordinates for counts, whose curvature grows with the score."""
+LONGEST_COUNT_STEP = 1.0  # Longest step in the coordinates for counts, whose curvature grows with the score
 
 
 def clip_width(noise: float, dimension: int, rounds: int) -> float:

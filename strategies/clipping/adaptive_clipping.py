@@ -30,8 +30,7 @@ from userdp.problems import Box
 from userdp.sampling import Sampler
 from userdp.state import Stateful
 
-_COUNT_SHARE = 20
-"""The paper's noise of the count: a twentieth of the cohort."""
+_COUNT_SHARE = 20  # The paper's noise of the count: a twentieth of the cohort
 
 
 @dataclass
@@ -239,7 +238,6 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         return made
 
     def _path(self) -> ClipPath:
-        """Return the clip's path; refuse a start outside its bounds."""
         low, high = self.clip_low or self.clip_norm / 1e3, self.clip_high or self.clip_norm * 1e3
         if not low <= self.clip_norm <= high:
             raise BadInput(

@@ -38,8 +38,7 @@ SECRET_COHORTS = (
 )
 """The effect of secure noise on samplers."""
 
-NOTES = CLIP_FACTS
-"""The facts of these rounds, beyond those of all strategies."""
+NOTES = CLIP_FACTS  # The facts of these rounds, beyond those of all strategies
 
 
 class ClippedOptions(ServerOptions):
@@ -71,9 +70,8 @@ class ClippedOptions(ServerOptions):
     def sampler(self, given: Given) -> Sampler:
         """Make the sampler of these settings.
 
-        Raises:
-            BadInput: a cohort for allocation, or participations for anything else.
-            PopulationTooSmall: fewer users than one cohort.
+        Raises `BadInput`: a cohort for allocation, or participations for anything else. Raises `PopulationTooSmall`:
+        fewer users than one cohort.
         """
         if self.sampling == "allocation":
             if self.cohort is not None:
@@ -148,10 +146,8 @@ def make_sampler(
 ) -> Sampler:
     """Make a sampler that draws cohorts of a size, with at least ``rounds`` rounds.
 
-    Cohorts that must stay secret come from the operating system instead of the seed if ``secret``.
-
-    Raises:
-        PopulationTooSmall: fewer users than one cohort.
+    Cohorts that must stay secret come from the operating system instead of the seed if ``secret``. Raises
+    `PopulationTooSmall`: fewer users than one cohort.
     """
     check_batch(cohort, users)
     if sampling == "poisson":

@@ -41,8 +41,7 @@ class LocalOptions(StrategyOptions):
     def local_training(self, usual_steps: int, default_rate: float) -> LocalTraining:
         """Return the users' training, with these defaults for their number of steps and plain step size.
 
-        Raises:
-            BadInput: steps and epochs are both given.
+        Raises `BadInput`: steps and epochs are both given.
         """
         if self.local_epochs is not None and self.local_steps is not None:
             raise BadInput(

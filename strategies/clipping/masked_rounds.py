@@ -11,8 +11,7 @@ from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudness, most_loudness
 from userdp.sampling import DisjointBatches, Sampler
 
-_DISCRETE = 2.0**-10
-"""Share of delta reserved for the difference between discrete and continuous noise."""
+_DISCRETE = 2.0**-10  # Share of delta reserved for the difference between discrete and continuous noise
 
 _COARSER = 4
 """Factor on that difference: the grid of rows of another length is at most twice as coarse, relative to the noise."""
@@ -31,9 +30,8 @@ class MaskedRounds:
     def of(cls, given: Given, sampler: Sampler, longest: float, columns: int) -> Self:
         """Calibrate sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
 
-        Raises:
-            BadInput: cohorts must be secret, which nodes of a sum are not; a cohort is one user, so one node; nodes are
-                ordinary Flower clients; or discrete noise would cost more than the reserved share of delta.
+        Raises `BadInput`: cohorts must be secret, which nodes of a sum are not; a cohort is one user, so one node;
+        nodes are ordinary Flower clients; or discrete noise would cost more than the reserved share of delta.
         """
         privacy = given.privacy
         if not isinstance(sampler, DisjointBatches):
@@ -68,8 +66,7 @@ class MaskedRounds:
             longest: largest l2 norm of a row, with its weighted number.
             weight: of that number; None where rows have none.
 
-        Raises:
-            BadInput: there is no grid for rows of that norm.
+        Raises `BadInput`: there is no grid for rows of that norm.
         """
         deviation = self.sampler.sensitivity_factor * longest * self.multiplier * (1 + SUM_SLACK)
         return MaskedSum.hiding(deviation, self.sampler.batch, longest, self.privacy.colluding, weight)

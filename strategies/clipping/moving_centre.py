@@ -12,14 +12,9 @@ from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Problem
 from userdp.state import Stateful
 
-LOG_DISTANCE = STATISTICS["log_distance"]
-"""The statistic of users' distances from the centre."""
-
-_LEAST_SPREAD = 0.15
-"""Least assumed spread of users, over their measured distance."""
-
-_CORNER = 1e9
-"""The step on a linear loss: across any domain."""
+LOG_DISTANCE = STATISTICS["log_distance"]  # The statistic of users' distances from the centre
+_LEAST_SPREAD = 0.15  # Least assumed spread of users, over their measured distance
+_CORNER = 1e9  # The step on a linear loss: across any domain
 
 
 @dataclass(frozen=True)

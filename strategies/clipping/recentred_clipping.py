@@ -25,14 +25,9 @@ from userdp.nodes.local_training import LocalTraining
 from userdp.problems import Box
 from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
 
-_MEASURED = 0.05
-"""Share of each round's budget for users' distances from the centre."""
-
-_FIRST, _SECOND = 0.1, 0.2
-"""Shares of the budget for the first two epochs, which only find the centre."""
-
-_BEARABLE = 0.1
-"""Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
+_MEASURED = 0.05  # Share of each round's budget for users' distances from the centre
+_FIRST, _SECOND = 0.1, 0.2  # Shares of the budget for the first two epochs, which only find the centre
+_BEARABLE = 0.1  # Noise over the users' distance from the centre, below which a wider radius is worth its noise
 
 
 def _gradient_mechanism(

@@ -52,8 +52,7 @@ class ServerOptimiser(Descent):
       rounds, ``v - s`` estimates the squares of the signal alone (Tang, Shpilevskiy, Lecuyer 2024, arXiv 2312.14334),
       here held above the standard deviation that noise alone gives v.
 
-    Raises:
-        BadInput: a correction for noise without adam.
+    Raises `BadInput`: a correction for noise without adam.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("_first", "_second", "_variance", "_steps")

@@ -27,8 +27,7 @@ class Fact(BaseModel):
 class About(BaseModel):
     """The declarations of a strategy: pages, listings and tests know nothing else of it.
 
-    Raises:
-        BadInput: a declaration is missing or misspelt, when the class is made.
+    Raises `BadInput`: a declaration is missing or misspelt, when the class is made.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

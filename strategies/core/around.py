@@ -24,11 +24,8 @@ from userdp.problems.in_coordinates import Coordinates, InCoordinates
 from userdp.problems.landscape import MeasuredCurvature
 from userdp.state import Stateful, put_back, state_of
 
-SHARE = 0.05
-"""Share of epsilon that a last comparison takes."""
-
-_DOUBT = 0.05
-"""Probability of a wrong choice at the margin that the plan states."""
+SHARE = 0.05  # Share of epsilon that a last comparison takes
+_DOUBT = 0.05  # Probability of a wrong choice at the margin that the plan states
 
 WHOLE_RUN = {
     "replace_one_epsilon": "epsilon",

@@ -65,8 +65,7 @@ class UserLevelStrategy(Strategy):
         noise_seed: of simulated noise; the run's seed, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
-    Raises:
-        BadInput: the plan cannot be made; before any data is seen.
+    Raises `BadInput`: the plan cannot be made; before any data is seen.
     """
 
     require_identities: bool = False
@@ -182,8 +181,7 @@ class UserLevelStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the private step and return the next iterate, which phase-wise strategies do NOT release.
 
-        Raises:
-            RunFailed: more of the cohort is missing than ``max_missing`` allows.
+        Raises `RunFailed`: more of the cohort is missing than ``max_missing`` allows.
         """
         if self._request is None:
             return None, None
@@ -218,7 +216,6 @@ class UserLevelStrategy(Strategy):
         return simulated and trusted and self.wire.asks_more
 
     def _follow(self, server_round: int, request: Request, gathered: Gathered) -> None:
-        """Charge a round, then take its step."""
         part, index = self.around.place(server_round, self.plan.rounds)
         state = self.state
         with np.errstate(over="ignore", invalid="ignore"):  # see `RunState.take`
@@ -302,11 +299,9 @@ class UserLevelStrategy(Strategy):
             The released model, the guarantee, one record a round. ``self.result`` holds the same during the run and
             after a failure.
 
-        Raises:
-            BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
-                for drop-in strategies, which cannot resume), the strategy has run before, or the stored state does not
-                fit this run.
-            RunFailed: too many users are missing.
+        Raises `BadInput`: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
+        for drop-in strategies, which cannot resume), the strategy has run before, or the stored state does not fit this
+        run. Raises `RunFailed`: too many users are missing.
         """
         arrays = self.wire.initial(self.original, initial_arrays)
         if num_rounds is not None and num_rounds != self.plan.rounds:

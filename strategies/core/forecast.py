@@ -15,8 +15,7 @@ from strategies.core.options import StrategyOptions
 from userdp.problems.base import Problem
 from userdp.problems.landscape import Landscape
 
-HOPELESS = 2.0
-"""Predicted excess risk over the initial model's largest; from here on a run needs ``anyway``."""
+HOPELESS = 2.0  # Predicted excess risk over the initial model's largest; from here on a run needs ``anyway``
 
 DOUBTFUL = 1 / 4
 """The same for the noise's part alone, from which on a plan warns: few initial models are as bad as they can be."""
@@ -33,8 +32,7 @@ _CHANGE = (
     "the step size"
 )
 _ASSUMED = ", were features and targets without declared bounds of size one"
-_MORE = "bring more users or raise privacy.epsilon"
-"""The remedy where the strategy chooses everything else itself."""
+_MORE = "bring more users or raise privacy.epsilon"  # The remedy where the strategy chooses everything else itself
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,7 @@ class MeanRounds(Scheme):
     noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing
 
     def ask(self, index: int, memory: Descent) -> Request:
-        """See `Scheme`.
-
-        Raises:
-            RunFailed: a user could move the mean by more than the noise is made for.
-        """
+        """See `Scheme`. Raises `RunFailed`: a user could move the mean by more than the noise is made for."""
         asked, promised = self.query(index), self.guarantee
         # Clips of single samples, and bounded means, have proofs of their own.
         plain = self.bound is as_is and self.mean is None and not isinstance(self.sampler, PoissonSamples)
@@ -155,10 +151,7 @@ def check_covered(
 ) -> None:
     """Compare how far a user, protected as a whole, can move the mean with the sensitivity of its mechanism.
 
-    A statistic beside the users' vectors has noise of its own.
-
-    Raises:
-        RunFailed: a user could move the mean by more.
+    A statistic beside the users' vectors has noise of its own. Raises `RunFailed`: a user could move the mean by more.
     """
     if isinstance(mechanism, LaplaceMechanism):
         moved, covered = asked.sensitivity(relation, order=1, weight=0.0), mechanism.sensitivity

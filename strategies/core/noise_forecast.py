@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-_MOST_STEPS = 10_000
-"""Most steps that are computed one by one."""
+_MOST_STEPS = 10_000  # Most steps that are computed one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,5 +138,4 @@ class ExcessShare:
     steps: NoisySteps | None = None
 
 
-NoisePath = NoisySteps | NoisyRelease | Phases | ExcessShare
-"""The path of noise to a strategy's model."""
+NoisePath = NoisySteps | NoisyRelease | Phases | ExcessShare  # The path of noise to a strategy's model

@@ -11,11 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 class StrategyOptions(BaseModel):
     """Settings that every strategy has.
 
-    A subclass that declares an option of its bases anew, with another default, range or meaning, names it:
-    ``class MyOptions(ClippedOptions, restates={"clip_norm"})``.
-
-    Raises:
-        TypeError: the class declares an option anew without naming it, or names another.
+    A subclass that declares an option of its bases anew, with another default, range or meaning, names it: ``class
+    MyOptions(ClippedOptions, restates={"clip_norm"})``. Raises `TypeError`: the class declares an option anew without
+    naming it, or names another.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -47,14 +45,9 @@ class RelationOptions(StrategyOptions):
     )
 
 
-CLIP_WIDTH = 1.5
-"""Clip over the typical length of what is clipped, where a preparation measures that."""
-
-REACH = 10.0
-"""Lengths of the first gradient that clipped gradients of all rounds together reach, where steps are whole."""
-
-CONTRACTION = 5.0
-"""Sum of all steps, in units of those over the curvature: the steps leave e^-5 of a distance."""
+CLIP_WIDTH = 1.5  # Clip over the typical length of what is clipped, where a preparation measures that
+REACH = 10.0  # Lengths of the first gradient that clipped gradients of all rounds together reach, where steps are whole
+CONTRACTION = 5.0  # Sum of all steps, in units of those over the curvature: the steps leave e^-5 of a distance
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,7 @@ class Plan:
     def check_spent(self, epsilon: float | None) -> None:
         """Compare the epsilon that a whole run has spent, None without accounting, with the plan's promise.
 
-        Raises:
-            RunFailed: it has spent more: its model must not be used under this guarantee.
+        Raises `RunFailed`: it has spent more: its model must not be used under this guarantee.
         """
         if epsilon is not None and not epsilon <= self.guarantee.epsilon * (1 + 1e-9):
             raise RunFailed(
@@ -159,10 +158,8 @@ def divided(
 ) -> tuple[Privacy, Around]:
     """Divide a budget into (the rest for the strategy's own rounds, the extra rounds).
 
-    ``objection`` says why a last comparison makes no sense for the strategy; None where it does.
-
-    Raises:
-        BadInput: the strategy, or its nodes, do not support the extra rounds.
+    ``objection`` says why a last comparison makes no sense for the strategy; None where it does. Raises `BadInput`: the
+    strategy, or its nodes, do not support the extra rounds.
     """
     before = after = None
     wanted = compare or preparation is not None

@@ -40,11 +40,7 @@ class PublicFacts:
             raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
 
     def declared(self, fact: str, strategy: str) -> int:
-        """Return a fact that a strategy needs.
-
-        Raises:
-            BadInput: it is not declared.
-        """
+        """Return a fact that a strategy needs. Raises `BadInput`: it is not declared."""
         value = getattr(self, fact)
         if value is None:
             raise BadInput(f"data.{fact} must be declared: {strategy} needs this public number in its guarantee")
@@ -53,8 +49,7 @@ class PublicFacts:
     def records(self, unit: Unit, strategy: str) -> int:
         """Return the number of protected records: users, or samples.
 
-        Raises:
-            BadInput: samples are protected, and their number is not declared.
+        Raises `BadInput`: samples are protected, and their number is not declared.
         """
         return self.users if unit == "user" else self.declared("samples", strategy)
 
@@ -113,8 +108,7 @@ class Given:
     def mean_mechanism(self, sampler: Sampler, clip_norm: float) -> GaussianMechanism:
         """Return the mechanism of the mean of a cohort's vectors of l2 norm at most ``clip_norm``.
 
-        Raises:
-            BadInput: the sampler cannot keep to the budget.
+        Raises `BadInput`: the sampler cannot keep to the budget.
         """
         return mean_mechanism(sampler, clip_norm, sampler.calibrate(self.privacy.epsilon, self.privacy.delta))
 

@@ -41,16 +41,14 @@ class Recipe(StrategyOptions):
     def scheme(self, given: Given) -> Scheme:
         """Make the scheme, from public facts alone.
 
-        Raises:
-            BadInput: a setting does not suit the others, the loss or the budget.
+        Raises `BadInput`: a setting does not suit the others, the loss or the budget.
         """
 
     @classmethod
     def __pydantic_init_subclass__(cls, **more: Any) -> None:
         """Refuse a strategy that leaves out or misspells a declaration.
 
-        Raises:
-            BadInput: names the class, the fault and the remedy.
+        Raises `BadInput`: names the class, the fault and the remedy.
         """
         super().__pydantic_init_subclass__(**more)
         if "about" in vars(cls) and (fault := next(_faults(cls), None)) is not None:
@@ -58,11 +56,7 @@ class Recipe(StrategyOptions):
 
     @classmethod
     def parsed(cls, settings: Mapping[str, Any]) -> Self:
-        """Make the recipe of these settings.
-
-        Raises:
-            BadInput: names the setting, the value and what is allowed.
-        """
+        """Make the recipe of these settings. Raises `BadInput`: names the setting, the value and what is allowed."""
         try:
             return cls(**settings)
         except ValidationError as error:
@@ -74,7 +68,6 @@ class Recipe(StrategyOptions):
 
 
 def _faults(recipe: type[Recipe]) -> Iterator[str]:
-    """Yield the faults of a strategy's class, each with its remedy."""
     about = recipe.about
     if not isinstance(about, About):
         yield f"declares about = {about!r}: make it an About(name=..., ...)"
@@ -118,8 +111,7 @@ def documentation(recipe: type[Recipe]) -> str:
 def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
     """Refuse a budget of a kind that the strategy does not support.
 
-    Raises:
-        BadInput: names the kinds that it supports.
+    Raises `BadInput`: names the kinds that it supports.
     """
     about = recipe.about
     privacy.check_population(users)

@@ -16,8 +16,7 @@ from userdp.problems import Box
 from userdp.sampling import DisjointBatches
 from userdp.state import State, Stateful
 
-AnyTest = AboveThreshold | MinimumScore
-"""`MinimumScore` tests each round by itself, one `AboveThreshold` all rounds."""
+AnyTest = AboveThreshold | MinimumScore  # `MinimumScore` tests each round by itself, one `AboveThreshold` all rounds
 
 
 @dataclass

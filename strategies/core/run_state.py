@@ -138,8 +138,7 @@ class RunState:
     def check_declared(self) -> None:
         """Refuse a memory whose class does not declare what it remembers.
 
-        Raises:
-            BadInput: names class and attribute.
+        Raises `BadInput`: names class and attribute.
         """
         for memory in (self.memory, self._drawn):
             state_of(memory)
@@ -172,10 +171,8 @@ class RunState:
     def resume(self, resumed: Resumed, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
         """Take over the stored state of a killed run, and return the number of rounds that are done.
 
-        ``rounds`` is the plan's; ``new_scheme`` makes the scheme from the results of a preparation.
-
-        Raises:
-            BadInput: it belongs to another run, or to another version.
+        ``rounds`` is the plan's; ``new_scheme`` makes the scheme from the results of a preparation. Raises `BadInput`:
+        it belongs to another run, or to another version.
         """
         try:
             return self._taken_over(resumed.kept, resumed.asked, rounds, new_scheme)

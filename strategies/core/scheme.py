@@ -16,8 +16,7 @@ from userdp.errors import BadInput
 from userdp.problems.base import Problem
 from userdp.state import Stateful
 
-Number = float | int | str
-"""A value that a plan prints."""
+Number = float | int | str  # A value that a plan prints
 
 
 def no_memory() -> None:
@@ -78,11 +77,7 @@ class Scheme(ABC):
         """
 
     def checked_start(self, problem: Problem, x: Vector) -> Vector:
-        """Return the (p,) initial model.
-
-        Raises:
-            BadInput: it lies outside the domain, or the scheme refuses it.
-        """
+        """Return the (p,) initial model. Raises `BadInput`: it lies outside the domain, or the scheme refuses it."""
         if x.shape != (problem.dimension,) or not np.array_equal(problem.domain.project(x), x):
             raise BadInput(
                 f"initial_arrays must hold {problem.dimension} finite numbers within the problem's domain, on "
@@ -103,9 +98,5 @@ def law_of(scheme: Scheme) -> Law | None:
 
 
 def no_ledger(privacy: Privacy) -> AnyLedger:
-    """Refuse to make a ledger for a scheme without a guarantee.
-
-    Raises:
-        BadInput: always.
-    """
+    """Refuse to make a ledger for a scheme without a guarantee. Raises `BadInput`: always."""
     raise BadInput("no privacy guarantee: there is no budget to charge rounds to")

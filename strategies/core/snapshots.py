@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from userdp.errors import BadInput
 from userdp.state import OTHER_VERSION
 
-_GIVEN: Any = object()
-"""An attribute that format 1 names and does not hold."""
+_GIVEN: Any = object()  # An attribute that format 1 names and does not hold
 
 
 @dataclass
@@ -23,19 +22,11 @@ class Snapshot:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def add(self, name: str, value: Any) -> None:
-        """Write a part.
-
-        Raises:
-            TypeError: it is not plain data.
-        """
+        """Write a part. Raises `TypeError`: it is not plain data."""
         self.values[name] = self._written(value)
 
     def get(self, name: str) -> Any:
-        """Read a part.
-
-        Raises:
-            BadInput: it is missing, or this version cannot read it.
-        """
+        """Read a part. Raises `BadInput`: it is missing, or this version cannot read it."""
         try:
             return self._made(self.values[name])
         except (LookupError, TypeError, ValueError, AttributeError):

@@ -10,8 +10,7 @@ from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise
 from userdp.randomness import stream
 
-_ORDER = 8
-"""Label that separates the order of users' samples from the choice of cohorts."""
+_ORDER = 8  # Label that separates the order of users' samples from the choice of cohorts
 
 
 def _seeded(seed: int, index: int, purpose: int) -> NoiseSource:
@@ -42,10 +41,7 @@ class Streams:
     def open(self, seed: int, index: int, purpose: int, slack: float) -> NoiseSource:
         """Open the source of a round's purpose; ``slack`` is that of secure noise, see `userdp.noise.SecureNoise`.
 
-        An audit repeats a run with other seeds: each seed is a run.
-
-        Raises:
-            RunFailed: it was opened before.
+        An audit repeats a run with other seeds: each seed is a run. Raises `RunFailed`: it was opened before.
         """
         if (seed, index, purpose) in self._opened:
             raise RunFailed(

@@ -34,8 +34,7 @@ from userdp.mechanisms import GaussianMechanism
 from userdp.mechanisms.concentration_tests import smallest_passing
 from userdp.problems.base import Certificate
 
-SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
-"""The shares of epsilon that the search tries for the test."""
+SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)  # The shares of epsilon that the search tries for the test
 
 COMPARISONS = 5e9
 """The most coordinate comparisons for the scores of a whole run: a few seconds.

@@ -76,8 +76,7 @@ class SampleLevelOptions(StrategyOptions):
     def known_smoothness(self, given: Given, sets: str) -> float:
         """L, for numbers that cannot be set without it; ``sets`` says which.
 
-        Raises:
-            BadInput: it is neither declared nor certified.
+        Raises `BadInput`: it is neither declared nor certified.
         """
         smoothness = self.smoothness or given.problem.certificate.smoothness
         if not smoothness:
@@ -167,19 +166,14 @@ def rounds_by_theory(rounds: int | None, wanted: Callable[[], float], most: int)
 
 
 def samples_of(given: Given) -> int:
-    """N, samples of all users together.
-
-    Raises:
-        BadInput: it is not declared.
-    """
+    """N, samples of all users together. Raises `BadInput`: it is not declared."""
     return given.public.declared("samples", given.strategy)
 
 
 def most_of(given: Given) -> int | None:
     """Samples of a user that count, where users are protected; None where samples are, which needs no limit.
 
-    Raises:
-        BadInput: users are protected, and no limit is declared.
+    Raises `BadInput`: users are protected, and no limit is declared.
     """
     return given.public.declared("max_samples", given.strategy) if given.privacy.unit == "user" else None
 

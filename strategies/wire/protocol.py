@@ -32,8 +32,7 @@ from userdp.nodes.node import Answer, Node
 _SPARSE = ("data", "indices", "indptr")
 _MOST_SAMPLES = 2**53 - 1  # Beyond, sums of clipped samples in files would not be exact.
 _STRANGE_REPLY = "a reply does not follow the protocol"
-NODE_FAILED = 1
-"""The code of the error reply of a node that failed."""
+NODE_FAILED = 1  # The code of the error reply of a node that failed
 # The kind of the error at the start of an error reply, alone or (as Flower writes it) followed by its text.
 _KIND = re.compile(r"(?:<class ')?([A-Za-z_][A-Za-z0-9_.]{0,79})(?:'>.*)?", re.DOTALL)
 
@@ -180,8 +179,7 @@ def answer_message(node: Node, message: Message, *, share: bool = False, reader:
             machine, or with people who have names, reveals no more about single users than the requested sum or rows.
         reader: of this round's messages, if they share records.
 
-    Raises:
-        BadInput: the node cannot give what the message requests.
+    Raises `BadInput`: the node cannot give what the message requests.
     """
     with untrusted("a question does not follow the protocol"):
         counts = counts_wanted(message)

@@ -132,7 +132,6 @@ class Reader:
 
 
 def _read_common(content: Mapping[str, Any]) -> Computation:
-    """Return the computation in `common_records`."""
     config, fields = content["computation"], dict[str, Any]()
     own = {name.removeprefix(_NOISE_OF): value for name, value in config.items() if name.startswith(_NOISE_OF)}
     if "deviation" in own:

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-Numbers = NDArray[np.floating[Any]]
-"""float64, or long doubles."""
+Numbers = NDArray[np.floating[Any]]  # float64, or long doubles
 
 _CELLS = 1 << 17  # Cells of a sum of likelihood ratios; any number is valid.
 _TAIL = 1e-4  # The share of delta with which sums or losses may lie beyond their grid.

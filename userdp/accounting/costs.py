@@ -199,7 +199,6 @@ def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=256)
 def _test_losses(pure_epsilon: float, participations: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the privacy losses of composed randomised responses, and their probabilities."""
     if pure_epsilon == 0:
         return np.zeros(1), np.ones(1)
     heads = np.arange(participations + 1, dtype=np.float64)

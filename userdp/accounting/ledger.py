@@ -242,5 +242,4 @@ class RoundLedger:
         self._charged = state["charged"]
 
 
-AnyLedger = Ledger | RoundLedger
-"""The ledgers of a strategy."""
+AnyLedger = Ledger | RoundLedger  # The ledgers of a strategy

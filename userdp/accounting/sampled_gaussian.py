@@ -22,8 +22,7 @@ from userdp.errors import BadInput
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-MOST_ORDER = 1024
-"""The highest order tried; the lowest is 2."""
+MOST_ORDER = 1024  # The highest order tried; the lowest is 2
 
 _CELLS = 3000  # Cells of the privacy loss of one round of a group.
 _TOLERANCE = 1e-6  # The relative width of the bracket around a calibrated noise multiplier; the safe end is returned.

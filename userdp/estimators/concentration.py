@@ -40,8 +40,7 @@ from userdp.errors import BadInput
 from userdp.estimators.distances import SLACK, TILE, Distances, all_pairs, sup_distances
 from userdp.estimators.robust import coordinate_median
 
-STEPS = 1 << 30
-"""The steps of phi in 1: phi is a whole number of steps, so sums of it are exact."""
+STEPS = 1 << 30  # The steps of phi in 1: phi is a whole number of steps, so sums of it are exact
 
 # Dividing by rho up to this, or down to its inverse, is safe; distances that overflow are far beyond.
 _LARGEST_RADIUS = 2.0**960

@@ -21,11 +21,8 @@ from numpy.typing import NDArray
 from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows
 
-TILE = 1024
-"""The rows and columns of a tile of distances: 8 MiB of float64."""
-
-SLACK = 1 + 2.0**-50
-"""More than rounding can change a deviation from the centre, relative to its size."""
+TILE = 1024  # The rows and columns of a tile of distances: 8 MiB of float64
+SLACK = 1 + 2.0**-50  # More than rounding can change a deviation from the centre, relative to its size
 
 _SEARCHED_FROM = 256  # Coordinates; with fewer, comparing all of them is faster.
 # Farthest coordinates of a row over the root of all; independent, equal ones decide 99 % of pairs.

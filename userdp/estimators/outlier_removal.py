@@ -19,8 +19,7 @@ _TILE = 1024
 # Radii within which users are neighbours: any two within one radius of a third are, however rounded.
 _REACHES = 2 * (1 + 2.0**-20)
 
-SMALLEST_BATCH = 12
-"""The smallest batch: below it a weight would fall from one to zero within half a user."""
+SMALLEST_BATCH = 12  # The smallest batch: below it a weight would fall from one to zero within half a user
 
 
 def neighbour_counts(rows: NDArray[np.float64], radius: float) -> NDArray[np.int64]:

@@ -45,8 +45,7 @@ from userdp.threads import side_by_side
 
 Statistic = Literal["median", "trimmed_mean"]
 
-MINIMUM_BATCH = 7
-"""The fewest rows for which the trim that the proofs need leaves at least one row to average."""
+MINIMUM_BATCH = 7  # The fewest rows for which the trim that the proofs need leaves at least one row to average
 
 REACH = 2.0**20
 """The radii from zero at which an estimator clips each coordinate of each row; without it, rounding has no bound."""
@@ -129,9 +128,8 @@ class Estimator(ABC):
     def check(self, batch: int) -> None:
         """Refuse a batch for which the proof does not hold.
 
-        Raises:
-            PopulationTooSmall: fewer rows than `minimum_batch`.
-            BadInput: the trim is below a third of the batch.
+        Raises `PopulationTooSmall`: fewer rows than `minimum_batch`. Raises `BadInput`: the trim is below a third of
+        the batch.
         """
         if batch < self.minimum_batch:
             raise PopulationTooSmall(

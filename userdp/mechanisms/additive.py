@@ -39,8 +39,7 @@ class GaussianMechanism:
     def calibrated(cls, l2_sensitivity: float, epsilon: float, delta: float) -> Self:
         """Return the mechanism with the least noise, rounded up, that makes one release (epsilon, delta)-DP.
 
-        Raises:
-            BadInput: a sensitivity or budget out of range.
+        Raises `BadInput`: a sensitivity or budget out of range.
         """
         return cls(l2_sensitivity, calibrate_noise(epsilon, delta, 1))
 
@@ -57,8 +56,7 @@ class GaussianMechanism:
     def release(self, value: NDArray[np.floating], noise: NoiseSource) -> NDArray[np.float64]:
         """Return the value with noise, float64, of the same shape.
 
-        Raises:
-            BadInput: the value holds a NaN or an infinity.
+        Raises `BadInput`: the value holds a NaN or an infinity.
         """
         noise.charge(self.cost)
         return noise.gaussian(value, self.standard_deviation)

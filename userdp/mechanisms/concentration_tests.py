@@ -158,8 +158,7 @@ class ConcentrationTest(ABC):
             scores: one score, or (T,) of them, fixed in advance.
             steps: how often the score, or the list of them, occurs.
 
-        Raises:
-            BadInput: no scores, a NaN among them, or no steps.
+        Raises `BadInput`: no scores, a NaN among them, or no steps.
         """
         values = np.atleast_1d(np.asarray(scores, dtype=np.float64))
         if values.size == 0 or np.isnan(values).any() or steps < 1:
@@ -317,8 +316,7 @@ def minimum_batch(
         at_least: smallest B to consider.
         at_most: largest B to consider.
 
-    Raises:
-        BadInput: a setting out of range, or no B up to ``at_most`` passes.
+    Raises `BadInput`: a setting out of range, or no B up to ``at_most`` passes.
     """
     if not 0 < failure < 1:
         raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1, such as 0.01")

@@ -49,8 +49,7 @@ class ExponentialMechanism:
     def choose(self, scores: NDArray[np.float64], noise: NoiseSource) -> int:
         """Return the index chosen of (K,) scores.
 
-        Raises:
-            BadInput: the scores hold a NaN or an infinity, or overflow in units of the sensitivity.
+        Raises `BadInput`: the scores hold a NaN or an infinity, or overflow in units of the sensitivity.
         """
         noise.charge(self.cost)
         with np.errstate(over="ignore"):  # the noise source refuses overflows
@@ -76,8 +75,7 @@ def private_quantile(
         grid: (G,) candidates in rising order, chosen without looking at the data.
         noise: the source of the Gumbel noise.
 
-    Raises:
-        BadInput: empty or non-finite values or grid, a grid that does not rise, a parameter out of range.
+    Raises `BadInput`: empty or non-finite values or grid, a grid that does not rise, a parameter out of range.
     """
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         raise BadInput("the values of a private quantile must be one finite number a user, from at least one user")

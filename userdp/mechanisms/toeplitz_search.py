@@ -66,7 +66,6 @@ def _log_error(column: Vector, inverse_column: Vector, separation: int) -> float
 
 
 def _slopes(column: Vector, inverse_column: Vector, separation: int) -> tuple[Vector, Vector]:
-    """Return the slopes of `_log_error` by each of the two columns."""
     moved, row = column_sum(column, separation), np.cumsum(inverse_column)
     by_inverse = np.cumsum((2 * row / (row @ row))[::-1])[::-1]
     return _spread_back(2 * moved / (moved @ moved), separation), by_inverse

@@ -13,8 +13,7 @@ from userdp.errors import BadInput
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler, SizedSampler, check_shares
 
-_MARGIN = 1e-12
-"""A relative margin, so that rounding never takes calibrated noise over the budget."""
+_MARGIN = 1e-12  # A relative margin, so that rounding never takes calibrated noise over the budget
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,6 @@ class DisjointBatches(SizedSampler):
         return Ledger(self.users, self._cost(noise_multiplier), self.epochs, privacy)
 
     def _cost(self, noise_multiplier: float) -> Cost:
-        """Return the cost of one participation."""
         return Cost(noise_multiplier=noise_multiplier)
 
 
