@@ -63,13 +63,11 @@ class Progress(Stateful):
     initial: InitVar[Vector]  # (p,) the model before the first round
     curvature: float  # assumed bound on the second derivative of the loss by its scores, in any direction
     centre: Centre  # the memory of `Recentred` steps
-    # whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory
-    learns: bool = True
+    learns: bool = True  # coordinates are learnt; else there are no matrices: a module's would not fit into memory
     # (K, K) the second derivatives by the K scores, each with a block of d = p / K parameters, over their largest
     # eigenvalue, the curvature; see `strategies.auto.coordinates.split`
     across: Array = field(default_factory=lambda: np.eye(1))
-    # (p,) the best known model of those that predict the same of everybody; else the initial model
-    constant: Vector = field(init=False)
+    constant: Vector = field(init=False)  # (p,) the best known model that predicts the same of everybody, or `initial`
     start: Vector = field(init=False)  # (p,) where the descent begins
     z: Vector = field(init=False)  # (p,) the position in the coordinates: the model is ``start + T z``
     move: Vector = field(init=False)  # (p,) the last step

@@ -39,15 +39,12 @@ class About(BaseModel):
     cost: str  # of one round, where a node has N samples of dimension d, U users take part and K nodes answer
     needs: str = "any loss"  # requirements on the loss and the data
     units: tuple[Literal["user", "sample"], ...] = ("user",)  # the supported units of privacy; the first is the default
-    # who is protected from whom, for tables; the class's docstring has the claim. "none" for no promise
-    promise: str = "user level, against other nodes too"
-    # whether every iterate is private, or only the model released at the end of each phase
-    release: Literal["round", "phase"] = "round"
+    promise: str = "user level, against other nodes too"  # who is protected from whom, for tables; "none" for nobody
+    release: Literal["round", "phase"] = "round"  # private are all iterates, or only the model released after a phase
     # who may see what, and who is trusted
     adversary: str = "against other nodes and whoever sees every iterate; the server is trusted"
     compares_users: bool = False  # whether a round compares each user with each other in every column
-    # why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for
-    without_secure_noise: str | None = None
+    without_secure_noise: str | None = None  # why ``noise = "secure"`` is refused; None where rounding is accounted for
     with_secure_noise: str = ""  # what secure noise changes about the strategy's randomness
     without_comparison: str | None = None  # why ``compare_with_initial`` is refused; None where it is supported
     pure: bool = False  # whether ``privacy.delta = 0`` is supported

@@ -49,8 +49,7 @@ class Forecast:
     noise: float | None
     reach: float  # largest l2 distance that the model can go
     stays: bool = False  # whether the released model is the initial one
-    # predicted excess risk, of noise and of too short steps; None where nothing is known of the loss
-    excess: float | None = None
+    excess: float | None = None  # predicted excess risk, of noise and too short steps; None for an unknown loss
     start: float | None = None  # largest excess risk of the initial model; None likewise
     undone: float = 0.0  # the part of the excess that the steps leave undone, without noise
     assumed: bool = False  # whether data have no declared bounds, and the forecast takes them to be of size one

@@ -88,14 +88,12 @@ class MeanRounds(Scheme):
     clip_norm: float = math.inf  # l2 norm that each user's vector is clipped to; infinite for no clip
     mean: Callable[[Vector], Vector] | None = None  # from the sum to the mean; None for a division by ``divisor``
     bound: Callable[[Vector], Vector] = as_is  # bounds the mean before its noise
-    # from the released mean to the vector that is followed; costs no privacy
-    gradient: Callable[[Vector], Vector] = as_is
+    gradient: Callable[[Vector], Vector] = as_is  # from the released mean to the vector that is followed; costs nothing
     # from a round's index and a release of several means to one; None where it holds one
     centre: Callable[[int, Vector], Vector] | None = None
     noise: float = 0.0  # expected l2 norm of the noise of a mean
     deviation_fact: str | None = "noise_deviation"  # name of the fact of a round's noise; None for no such fact
-    # further facts, from the mean before and after ``bound``
-    noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing
+    noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing  # facts, of the mean before and after ``bound``
 
     def ask(self, index: int, memory: Descent) -> Request:
         """See `Scheme`. Raises `RunFailed`: a user could move the mean by more than the noise is made for."""

@@ -134,8 +134,7 @@ class ExcessShare:
     """A model whose clips are found during the run: the share of the initial model's excess risk that noise leaves."""
 
     share: float
-    # the steps without noise, where they may be too short; None where coordinates are learnt
-    steps: NoisySteps | None = None
+    steps: NoisySteps | None = None  # the steps without noise, if they may be too short; None if coordinates are learnt
 
 
 NoisePath = NoisySteps | NoisyRelease | Phases | ExcessShare  # The path of noise to a strategy's model

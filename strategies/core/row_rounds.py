@@ -26,8 +26,7 @@ class TestUnderWay(Stateful):
     parts: ClassVar[tuple[str, ...]] = ("session",)
     given: ClassVar[tuple[str, ...]] = ("new_session",)
     new_session: Callable[[], Session]  # starts the test
-    # of one test of all rounds, from the first round on; None where each round has its own
-    session: Session | None = None
+    session: Session | None = None  # of one test of all rounds, once begun; None where each round has its own
 
     def new_part(self, attribute: str, state: State) -> Session:
         """Start a session, whose state is then restored."""
@@ -78,8 +77,7 @@ class RowRounds(Scheme):
     estimator: Callable[[Rows, Noise], Vector]
     mechanism: GaussianMechanism
     rate: float
-    # from the released mean to the vector that is followed; costs no privacy
-    gradient: Callable[[Vector], Vector] = as_is
+    gradient: Callable[[Vector], Vector] = as_is  # from the released mean to the vector that is followed; costs nothing
     agreement: Agreement | None = None  # the test, with noise of purpose 1; None where every round releases its mean
 
     @property

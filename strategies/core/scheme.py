@@ -47,17 +47,14 @@ class Scheme(ABC):
     """
 
     guarantee: Guarantee  # the promise of all rounds together
-    # makes the ledger that the rounds are charged to; not called without a guarantee
-    ledger: Callable[[Privacy], AnyLedger]
+    ledger: Callable[[Privacy], AnyLedger]  # makes the ledger of the rounds; not called without a guarantee
     outline: Outline  # the scheme in numbers
     # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
     # holds
     new_memory: Callable[[], Stateful | None] = no_memory
-    # refuses initial models (`BadInput`), beyond those outside the problem's domain
-    check_start: Callable[[Vector], None] | None = None
+    check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
     summands: int | None = None  # most vectors that one release adds up, for the rounding of sums; n if not given
-    # largest norm of such a vector over the sensitivity of the sum (see `userdp.noise.rounding_slack`)
-    spread: float = 1.0
+    spread: float = 1.0  # largest norm of such a vector over the sum's sensitivity (see `userdp.noise.rounding_slack`)
     rounding: float = 0.0  # relative growth of a release's sensitivity by rounding, where it is no such sum
 
     @abstractmethod

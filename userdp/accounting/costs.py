@@ -46,8 +46,7 @@ _NOISE_RANGE = (1e-4, 1e8)
 class Cost:
     """The cost of ONE participation of one user, under the run's own neighbouring relation."""
 
-    # standard deviation of a Gaussian over its l2 sensitivity; infinity for no Gaussian
-    noise_multiplier: float = math.inf
+    noise_multiplier: float = math.inf  # of a Gaussian, deviation over l2 sensitivity; infinity for none
     pure_epsilon: float = 0.0  # of a pure mechanism beside it (a test, Laplace noise, a choice); 0 for none
     failure_delta: float = 0.0  # probability that the pure or the shared mechanism fails to protect; 0 for none
     shared_epsilon: float = 0.0  # of a pure mechanism that all of a user's participations share, paid once; 0 for none

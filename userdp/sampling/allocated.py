@@ -47,8 +47,7 @@ class AllocatedBatches(Sampler):
     users: int
     participations: int  # k, rounds of every user
     rounds: int  # T, at least k
-    # seed of SIMULATED allocations; None if the operating system draws them, rounds in their order
-    seed: int | None = 0
+    seed: int | None = 0  # of SIMULATED allocations; None if the operating system draws them, rounds in their order
     drawn: _Draw = field(default_factory=_Draw, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"

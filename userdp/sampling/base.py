@@ -23,8 +23,7 @@ class Sampler(ABC):
     users: int  # n; under add-or-remove a public constant that stays when a user joins or leaves
     rounds: int  # number of rounds
     seed: int | None  # seed of cohorts; None if the operating system draws them
-    # the unit of the guarantee; a guarantee for users covers their samples, never the other way
-    unit: ClassVar[Unit] = "user"
+    unit: ClassVar[Unit] = "user"  # of the guarantee; one for users covers their samples, never the other way
     relation: ClassVar[Relation]  # the neighbouring relation of every epsilon
     accountant: ClassVar[str]  # the method that computes epsilons, for `Guarantee.accountant`
     assumption: ClassVar[str]  # the accounting's assumption about the cohorts, one sentence

@@ -30,8 +30,7 @@ class CorrelatedBatches(SizedSampler):
     batch: int  # users a round
     rounds: int  # number of rounds, over all epochs
     seed: int = 0  # seed of the partition; public
-    # correlation of the noise; "best" takes the factorisation of least predicted error
-    kind: FactorisationName | Literal["best"] = "square_root"
+    kind: FactorisationName | Literal["best"] = "square_root"  # "best" takes that of least predicted error
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, one for all rounds (correlated noise)"

@@ -84,8 +84,7 @@ class PoissonBatches(Sampler):
     users: int
     rate: float  # probability to take part, in (0, 1]
     rounds: int
-    # seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order
-    seed: int | None = 0
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
     drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"
@@ -130,8 +129,7 @@ class FixedSizeBatches(SizedSampler):
     users: int
     batch: int  # users a round
     rounds: int
-    # seed of SIMULATED cohorts; None if the operating system draws them, once a round, rounds in their order
-    seed: int | None = 0
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
     drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "replace_one"
@@ -186,8 +184,7 @@ class MixedBatches(Sampler):
     users: int
     rates: tuple[float, ...]  # (rounds,) probabilities to take part, in (0, 1]
     shares: tuple[float, ...]  # (rounds,) shares of the budget, positive, summing to 1 (or less)
-    # seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order
-    seed: int | None = 0
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
     drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"

@@ -36,8 +36,7 @@ class PoissonSamples(Sampler):
     rate: float  # probability of each sample
     rounds: int
     seed: int = 0  # seed of the coins; secret in a deployment
-    # guarantee for a user: its samples beyond this number are never drawn; None: guarantee for a sample
-    most: int | None = None
+    most: int | None = None  # protects a user: its samples beyond are never drawn; None: protects a sample
     joint: bool = True  # whether the group moves a release no further than one sample can
 
     relation: ClassVar[Relation] = "add_or_remove"
