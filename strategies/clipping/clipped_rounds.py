@@ -4,18 +4,16 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from strategies.clipping.masked_rounds import MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.mean_rounds import MeanRounds, as_is, sampler_numbers
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.scheme import Number, Outline
-from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -37,8 +35,6 @@ SECRET_COHORTS = (
     "round; ledgers refuse seeded ones, and an interrupted run cannot resume with an allocation that is gone"
 )
 """The effect of secure noise on samplers."""
-
-NOTES = CLIP_FACTS  # The facts of these rounds, beyond those of all strategies
 
 
 class ClippedOptions(ServerOptions):
@@ -85,33 +81,38 @@ class ClippedOptions(ServerOptions):
                 f"strategy.participations = {self.participations} with sampling = {self.sampling!r}: it is for "
                 "sampling = 'allocation'; set strategy.cohort instead"
             )
-        cohort = self.cohort or given.users
-        return make_sampler(self.sampling, given.users, cohort, self.rounds, given.seed, secret=given.secure)
+        users, cohort, rounds = given.users, self.cohort or given.users, self.rounds
+        check_batch(cohort, users)
+        if self.sampling == "poisson":
+            return PoissonBatches(users, cohort / users, rounds, given.secret_seed)
+        if self.sampling == "fixed_size":
+            return FixedSizeBatches(users, cohort, rounds, given.secret_seed)
+        kind = CyclicBatches if self.sampling == "cyclic" else DisjointBatches
+        return kind(users, cohort, -(-rounds // (users // cohort)), given.seed)
 
-    def outline(
+    def parts(
         self,
+        given: Given,
         sampler: Sampler,
-        guarantee: Guarantee,
         mechanism: GaussianMechanism | LaplaceMechanism,
-        computation: Computation,
-        dimension: int,
-        *,
-        rate: float,
         multiplier: float,
+        computation: Computation,
+        rate: float,
+        *,
         noise: float,
-        deviation: float,
         numbers: Mapping[str, Number],
-    ) -> Outline:
-        """Return the scheme in numbers; ``numbers`` are those beyond the ones that all such strategies have.
+        accounted: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the fields of a scheme that do not depend on how rounds release and follow their means.
 
-        ``multiplier`` is noise over sensitivity; ``noise`` the expected l2 norm of the noise that is followed, and
-        ``deviation`` its standard deviation in each coordinate.
+        ``multiplier`` is noise over sensitivity, ``noise`` the expected l2 norm of the noise that is followed, and
+        ``numbers`` are those of the plan beyond the ones that all such strategies have.
         """
         local, cohort = computation.parameters, max(1, round(sampler.expected_batch))
         steps = NoisySteps(
             steps=self.rounds,
             rate=rate,
-            deviation=deviation,
+            deviation=noise / math.sqrt(given.dimension),
             longest=self.clip_norm,
             local_steps=int(local.get("steps", 1) or local.get("epochs", 1)),
             local_rate=local.get("step_size"),
@@ -120,11 +121,11 @@ class ClippedOptions(ServerOptions):
             sensitivity: dict[str, Number] = {"l1_sensitivity": mechanism.sensitivity}
         else:
             sensitivity = {"l2_sensitivity": mechanism.l2_sensitivity}
-        return Outline(
+        outline = Outline(
             rounds=self.rounds,
             cohort=cohort,
             users_needed=1 if self.sampling == "allocation" else cohort,
-            path=self.followed(steps, dimension),
+            path=self.followed(steps, given.dimension),
             noise=noise,
             signal=self.clip_norm,
             numbers={
@@ -135,27 +136,11 @@ class ClippedOptions(ServerOptions):
                 "noise_multiplier": multiplier,
                 "noise_deviation": mechanism.standard_deviation,
                 **sensitivity,
-                **sampler_numbers(sampler, guarantee),
+                **sampler_numbers(sampler, accounted["guarantee"]),
                 **numbers,
             },
         )
-
-
-def make_sampler(
-    sampling: Sampling, users: int, cohort: int, rounds: int, seed: int, *, secret: bool = False
-) -> Sampler:
-    """Make a sampler that draws cohorts of a size, with at least ``rounds`` rounds.
-
-    Cohorts that must stay secret come from the operating system instead of the seed if ``secret``. Raises
-    `PopulationTooSmall`: fewer users than one cohort.
-    """
-    check_batch(cohort, users)
-    if sampling == "poisson":
-        return PoissonBatches(users, cohort / users, rounds, None if secret else seed)
-    if sampling == "fixed_size":
-        return FixedSizeBatches(users, cohort, rounds, None if secret else seed)
-    kind = CyclicBatches if sampling == "cyclic" else DisjointBatches
-    return kind(users, cohort, -(-rounds // (users // cohort)), seed)
+        return {**accounted, "outline": outline, "domain": given.problem.domain, "sampler": sampler}
 
 
 def clipped_rounds(
@@ -176,22 +161,17 @@ def clipped_rounds(
         gradient: from the released mean to the vector that the server's optimiser follows.
         numbers: of the plan, beyond those that all such strategies have.
     """
-    sampler, clip = options.sampler(given), options.clip_norm
+    sampler, clip, numbers = options.sampler(given), options.clip_norm, numbers or {}
     if given.privacy.trust == "server":
         mechanism = given.mean_mechanism(sampler, clip)
-        multiplier = mechanism.noise_multiplier
-        return rounds_of(
-            given, options, sampler, mechanism, multiplier, computation, rate, gradient=gradient, numbers=numbers
-        )
+        parts = (sampler, mechanism, mechanism.noise_multiplier, computation, rate)
+        return rounds_of(given, options, *parts, gradient=gradient, numbers=numbers)
     masked = MaskedRounds.of(given, sampler, clip, given.dimension)
-    multiplier = masked.multiplier * masked.louder
-    louder = mean_mechanism(sampler, clip, multiplier)
-    computation = replace(computation, masked=masked.sum(clip))
-    numbers = {**(numbers or {}), **masked.numbers}
-    plain = rounds_of(
-        given, options, sampler, louder, multiplier, computation, rate, gradient=gradient, numbers=numbers
-    )
-    return replace(plain, mechanism=None, **masked.accounted)  # nodes add the noise
+    multiplier, computation = masked.multiplier * masked.louder, replace(computation, masked=masked.sum(clip))
+    parts = (sampler, mean_mechanism(sampler, clip, multiplier), multiplier, computation, rate)
+    numbers = {**numbers, **masked.numbers}
+    plain = rounds_of(given, options, *parts, gradient=gradient, numbers=numbers, accounted=masked.accounted)
+    return replace(plain, mechanism=None)  # nodes add the noise
 
 
 def rounds_of(
@@ -205,7 +185,8 @@ def rounds_of(
     *,
     gradient: Callable[[Vector], Vector] = as_is,
     noise: float | None = None,
-    numbers: Mapping[str, Number] | None = None,
+    numbers: Mapping[str, Number],
+    accounted: Mapping[str, Any] | None = None,
 ) -> MeanRounds:
     """Return the scheme of these parts, as `clipped_rounds` for a mechanism of a round's mean.
 
@@ -214,25 +195,11 @@ def rounds_of(
     """
     p, rate = given.dimension, options.rate(rate)
     noise = mechanism.standard_deviation * math.sqrt(p) if noise is None else noise
-    accounted = given.accounted(sampler, multiplier)
-    computation = replace(computation, lengths=computation.masked is None)
+    accounted = accounted or given.accounted(sampler, multiplier)
+    computation, parts = replace(computation, lengths=computation.masked is None), (sampler, mechanism, multiplier)
     return MeanRounds(
-        **accounted,
-        outline=options.outline(
-            sampler,
-            accounted["guarantee"],
-            mechanism,
-            computation,
-            p,
-            rate=rate,
-            multiplier=multiplier,
-            noise=noise,
-            deviation=noise / math.sqrt(p),
-            numbers=numbers or {},
-        ),
+        **options.parts(given, *parts, computation, rate, noise=noise, numbers=numbers, accounted=accounted),
         new_memory=partial(ServerOptimiser, options, rate, p),
-        domain=given.problem.domain,
-        sampler=sampler,
         query=lambda _: computation,
         divisor=sampler.expected_batch,
         mechanism=mechanism,

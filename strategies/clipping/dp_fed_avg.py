@@ -5,9 +5,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
+from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, clipped_rounds
 from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.core.about import About
+from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
@@ -40,7 +41,7 @@ class DPFedAvg(
         paper="McMahan, Ramage, Talwar, Zhang 2018",
         with_secure_noise=SECRET_COHORTS,
         example={"rounds": 3},
-        notes=NOTES,
+        notes=CLIP_FACTS,
     )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")

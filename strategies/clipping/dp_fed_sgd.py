@@ -4,8 +4,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
+from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, clipped_rounds
 from strategies.core.about import About
+from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
@@ -44,7 +45,7 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
         paper="McMahan, Ramage, Talwar, Zhang 2018",
         with_secure_noise=SECRET_COHORTS,
         example={"rounds": 3},
-        notes=NOTES,
+        notes=CLIP_FACTS,
     )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")

@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
-from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
+from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, rounds_of
 from strategies.core.about import About
+from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.mean_rounds import MeanRounds, as_is
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -59,7 +60,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
             "sparsity": "most non-zeros of a sample's gradient",
             "noise_before": "expected l2 norm of the noise before the projection",
         },
-        notes=NOTES,
+        notes=CLIP_FACTS,
     )
 
     clip_norm: float = Field(
