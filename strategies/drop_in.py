@@ -7,13 +7,13 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -82,10 +82,7 @@ class NodeRoster(Roster):
         self._max_missing = max_missing
 
     def gather(self, grid: Grid, timeout: float) -> None:
-        """Wait until n nodes are registered or ``timeout`` seconds have passed.
-
-        Raises `RunFailed`: the share of users without a node exceeds max_missing.
-        """
+        """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one."""
         users, deadline = len(self._owner), time.monotonic() + timeout
         nodes = sorted(grid.get_node_ids())
         if len(nodes) < users:
@@ -163,6 +160,10 @@ class ClientWire(Wire):
         pipeline = RowPipeline(computation, users, dimension)
         rows, non_finite = pipeline.finite(row[None])
         return Answer(users, pipeline.clipped(rows), non_finite)
+
+
+def _of_inner(method: str) -> Any:
+    return lambda self, *arguments, **named: getattr(self.inner, method)(*arguments, **named)
 
 
 class DropIn(Strategy):
@@ -274,33 +275,12 @@ class DropIn(Strategy):
         if on_round is not None:
             on_round(record)
 
-    # Flower's five methods are those of the strategy within --------------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """See `UserLevelStrategy.configure_train`."""
-        return self.inner.configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """See `UserLevelStrategy.aggregate_train`."""
-        return self.inner.aggregate_train(server_round, replies)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """See `UserLevelStrategy.configure_evaluate`."""
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """See `UserLevelStrategy.aggregate_evaluate`."""
-        return self.inner.aggregate_evaluate(server_round, replies)
-
-    def summary(self) -> None:
-        """Log the plan and the guarantee."""
-        self.inner.summary()
+    # Flower's methods are those of the strategy within.
+    configure_train = _of_inner("configure_train")
+    aggregate_train = _of_inner("aggregate_train")
+    configure_evaluate = _of_inner("configure_evaluate")
+    aggregate_evaluate = _of_inner("aggregate_evaluate")
+    summary = _of_inner("summary")
 
 
 class DropInFedAvg(DropIn):

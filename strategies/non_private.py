@@ -133,10 +133,7 @@ class ReferenceScheme(Scheme):
         return Step(self.domain.project(pushed), new)
 
     def _searched(self, gathered: Gathered, x: Vector, gradient: Vector, memory: Search) -> Step:
-        """Step by `BoxDescent`, whose best point so far is released.
-
-        A user whose gradient overflows at ``x`` counts as zero, which is no sign of a minimum.
-        """
+        """Step by `BoxDescent` and release its best point; a zero for an overflow is no sign of a minimum."""
         lost = gathered.non_finite + gathered.broken_sums
         if memory.descent is None:
             memory.descent, memory.lost = memory.begin(x), lost

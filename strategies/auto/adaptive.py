@@ -18,17 +18,11 @@ _RATE = 0.02
 """Length of the first step for each parameter; later ones are shorter, down to none. Initial parameters of modules are
 about 0.1 to 1, whatever inputs, targets and losses are measured in."""
 
-_UNCLIPPED, _SPEED = 0.7, 0.3
-"""Target share of unclipped users, and the speed at which the clip follows it (Andrew et al. 2021)."""
-
-_LEAST_STEPS, _MOST_STEPS, _PATIENCE = 20, 100, 20.0
-"""Steps: the third over the root of the noise of all of them together, over a user's gradient."""
-
+_UNCLIPPED, _SPEED = 0.7, 0.3  # Target share of unclipped users, and the clip's speed (Andrew et al. 2021)
+_LEAST_STEPS, _MOST_STEPS, _PATIENCE = 20, 100, 20.0  # The third over the root of all noise, in gradients
 _GRADIENTS = 100_000  # Users' gradients in all rounds together, about, if users suffice
 _FAINT = 2.5  # Noise multiplier of a round from which on larger cohorts would save at most a twentieth of the noise
-
-LOUD = 0.5
-"""Noise of all steps together, over a user's gradient, from which on a plan warns: shared gradients are shorter."""
+LOUD = 0.5  # Noise of all steps, in users' gradients, from which on a plan warns: shared ones are shorter
 
 
 def uncertified(problem: Problem) -> bool:

@@ -30,8 +30,7 @@ from userdp.accounting import calibrate_noise
 from userdp.problems import Poisson
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
-_ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6
-"""Rounds that move the model: in learnt coordinates, in plain ones, and in plain ones with measured steps."""
+_ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6  # That move the model, the last with measured steps
 
 
 class Auto(Recipe):

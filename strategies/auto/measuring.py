@@ -24,8 +24,7 @@ FEWEST, MOST_NOISE = 0.1, 0.16
 table that half of the people fill would stop too many runs."""
 
 _MOST_COLUMNS = 1000  # Most columns whose second moments are asked; problems of more use plain coordinates
-_LARGEST_CELL, _LONGEST = 10.0, 10.0
-"""Assumed bounds on cells, and on users' gradients at the start, where nothing is declared."""
+_LARGEST_CELL, _LONGEST = 10.0, 10.0  # Bounds on cells and first gradients where nothing is declared
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from strategies.auto.coordinates import Whitening, step_of_scores
 from strategies.clipping.moving_centre import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.read_only import frozen
+from strategies.core.run_state import frozen
 from userdp.arrays.types import Array, Vector
 from userdp.problems.in_coordinates import turned
 from userdp.state import State, Stateful
@@ -122,19 +122,19 @@ class Progress(Stateful):
         error = math.sqrt(float((deviation**2 + self.known.variance) @ move**2)) / length
         self.damping = max(self.damping, felt - CERTAIN * error)
 
-    def damped(self, step: Vector) -> Vector:
-        """Return the (p,) step, shortened where noise hides curvature."""
-        return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
-
     def spread(self, move: Vector) -> Vector:
         """Return the (p,) change of the gradient by a move, over the curvature, where second moments are one."""
         return np.asarray((self.across @ move.reshape(len(self.across), -1)).ravel())
 
     def towards(self, known: Known) -> Vector:
-        """Return the (p,) step to where the gradient vanishes; for several scores shrunk as noise demands."""
-        if len(self.across) == 1:
-            return np.asarray(-known.gradient / self.curvature)
-        return step_of_scores(self.across, -known.gradient / self.curvature, known.variance / self.curvature**2, self.z)
+        """Return the (p,) step to where the gradient vanishes, shortened where noise hides curvature.
+
+        For several scores it is shrunk as noise demands.
+        """
+        step = np.asarray(-known.gradient / self.curvature)
+        if len(self.across) > 1:
+            step = step_of_scores(self.across, step, known.variance / self.curvature**2, self.z)
+        return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
 
     @property
     def along(self) -> Vector:

@@ -22,15 +22,10 @@ _NORM = STATISTICS["log_norm"]
 
 MEASURED = 0.04  # Share of a gradient round's budget for the lengths of users' gradients
 SMALLEST = 1e-3  # Smallest size of a column, over the largest possible cell; smaller ones count as empty
-
-COLUMN_WIDTH = 2.0
-"""Width of the interval of a column's log size, where that of its presence is one: noise matters more for presence."""
-
+COLUMN_WIDTH = 2.0  # Of a column's log size, over that of its presence, for which noise matters more
 SIZES = (0.05, 4.0)  # The range of users' second-moment norms that is resolved, over d, in scaled columns
 GENEROSITY = 1.25  # Largest norm with full weight, over the users' typical one
-
-LEAST_WIDTH, MOST_WIDTH = 1.5, 6.0
-"""Radius of the clip over the users' typical length, where noise is large and where it is small."""
+LEAST_WIDTH, MOST_WIDTH = 1.5, 6.0  # Radius of the clip over the typical length, for loud and faint noise
 
 BEARABLE, BEARABLE_OF_ALL = 0.005, 0.05
 """Squared noise of the remaining rounds that a wider clip may cost: over a user's squared typical length, and over the
@@ -189,7 +184,7 @@ class Gradient(Stage):
             doubt = curvature**2 * progress.whitened.doubt(spread)
             progress.heed(released, deviation)
             progress.known = progress.known.corrected(released, deviation, change, doubt)
-        step = self._held(progress.damped(progress.towards(progress.known)))
+        step = self._held(progress.towards(progress.known))
         following = self._inside(progress, progress.z + step)
         progress.move, progress.z = following - progress.z, following
         progress.length = progress.uneven * typical

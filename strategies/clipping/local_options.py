@@ -7,8 +7,7 @@ from strategies.core.scheme import Number
 from userdp.errors import BadInput
 from userdp.nodes.local_training import LocalTraining, Optimiser, Schedule
 
-_ADAM_RATE = 0.01
-"""Default step size of Adam, which moves every parameter by about so much, whatever the gradients' size."""
+_ADAM_RATE = 0.01  # Default step size of Adam, by about which every parameter moves
 
 
 class LocalOptions(StrategyOptions):
@@ -39,10 +38,7 @@ class LocalOptions(StrategyOptions):
     )
 
     def local_training(self, usual_steps: int, default_rate: float) -> LocalTraining:
-        """Return the users' training, with these defaults for their number of steps and plain step size.
-
-        Raises `BadInput`: steps and epochs are both given.
-        """
+        """Return the users' training, with these defaults; refuse steps beside epochs with `BadInput`."""
         if self.local_epochs is not None and self.local_steps is not None:
             raise BadInput(
                 f"strategy.local_epochs = {self.local_epochs} and strategy.local_steps = {self.local_steps} are both "

@@ -12,9 +12,7 @@ from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudnes
 from userdp.sampling import DisjointBatches, Sampler
 
 _DISCRETE = 2.0**-10  # Share of delta reserved for the difference between discrete and continuous noise
-
-_COARSER = 4
-"""Factor on that difference: the grid of rows of another length is at most twice as coarse, relative to the noise."""
+_COARSER = 4  # On that difference: grids of other lengths are up to twice as coarse, relative to the noise
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,7 @@ class Fact(BaseModel):
 
 
 class About(BaseModel):
-    """The declarations of a strategy: pages, listings and tests know nothing else of it.
-
-    Raises `BadInput`: a declaration is missing or misspelt, when the class is made.
-    """
+    """The declarations of a strategy, and all that others know of it; `BadInput` if one is missing or misspelt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

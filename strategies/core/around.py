@@ -132,10 +132,7 @@ class Preparation(ExtraRounds):
 
     @abstractmethod
     def found(self) -> tuple[Coordinates | None, Found]:
-        """Return the coordinates, None for the model's own, and what is known in them.
-
-        Before the last round both are a stand-in, for the plan.
-        """
+        """Return the coordinates (None: the model's own) and what is known in them; a stand-in before the end."""
 
     def settle(self, options: PreparedOptions) -> tuple[Problem, Coordinates | None, dict[str, float]]:
         """Return the problem as the strategy sees it, the coordinates, and the settings that follow."""
@@ -252,10 +249,7 @@ class Around:
     after: ExtraRounds | None = None  # a `LastComparison` of the model with the initial one
 
     def place(self, server_round: int, rounds: int) -> tuple[ExtraRounds | None, int]:
-        """Return the part that round ``server_round`` (from 1, of so many) belongs to, and the round's index in it.
-
-        The part is None for a round of the strategy's own.
-        """
+        """Return the part (None: the strategy's own) of a round of so many, from 1, and its index in it."""
         first = 0 if self.before is None else self.before.rounds
         if server_round <= first:
             return self.before, server_round - 1

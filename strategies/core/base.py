@@ -179,10 +179,7 @@ class UserLevelStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take the private step and return the next iterate, which phase-wise strategies do NOT release.
-
-        Raises `RunFailed`: more of the cohort is missing than ``max_missing`` allows.
-        """
+        """Return the next iterate, released or not; `RunFailed` if more than ``max_missing`` are missing."""
         if self._request is None:
             return None, None
         read = partial(self.wire.read, sent=self.state.x)

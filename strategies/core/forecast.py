@@ -16,16 +16,13 @@ from userdp.problems.base import Problem
 from userdp.problems.landscape import Landscape
 
 HOPELESS = 2.0  # Predicted excess risk over the initial model's largest; from here on a run needs ``anyway``
-
-DOUBTFUL = 1 / 4
-"""The same for the noise's part alone, from which on a plan warns: few initial models are as bad as they can be."""
+DOUBTFUL = 1 / 4  # For the noise's part, from which on a plan warns: few initial models are at their worst
 
 IDLE = 0.75
 """The same for the part that steps leave undone, from which on a plan warns that they are too few or too short; and for
 the whole, from which on it warns that the initial model may be as good."""
 
-STANDSTILL = 1e-6
-"""Share of the domain's radius; a model that all rounds together cannot move further counts as unmoved."""
+STANDSTILL = 1e-6  # Of the domain's radius; a model that cannot move further counts as unmoved
 
 _CHANGE = (
     "leave out [strategy], which chooses all of this by itself, or bring more users, raise privacy.epsilon, or lower "
@@ -117,9 +114,10 @@ class Forecast:
         if noisy or self.hopeless:
             noise = "" if self.noise is None else f" (noise of norm {self.noise:.3g} in the model, all rounds together)"
             change = _MORE if self.noise is None else _CHANGE
+            idle_model = "the initial model" + (", and so of the best constant," if self.with_constant else "")
             verdict = "is better than this run" if self.hopeless else "may be as good"
             return (
-                f"predicted excess risk {self.excess:.3g}{noise}, where that of {self._idle} is at most "
+                f"predicted excess risk {self.excess:.3g}{noise}, where that of {idle_model} is at most "
                 f"{self.start:.3g}{_ASSUMED if self.assumed else ''}. Doing nothing {verdict}: {change}",
             )
         if not idle:
@@ -129,10 +127,6 @@ class Forecast:
             "model's excess risk, were there no noise at all. Take more strategy.rounds or longer steps, or leave out "
             "[strategy], which chooses all of this by itself",
         )
-
-    @property
-    def _idle(self) -> str:
-        return "the initial model, and so of the best constant," if self.with_constant else "the initial model"
 
     def _louder_than_steps(self) -> tuple[str, ...]:
         if self.noise is None or self.noise < self.reach:

@@ -76,10 +76,7 @@ class Found:
 
 
 class PreparedOptions(StrategyOptions):
-    """Settings of strategies that may work in the coordinates, and with the clips, of a `Preparation`.
-
-    Their guarantees rest on no certificate.
-    """
+    """Settings of strategies that may use a `Preparation`; their guarantees rest on no certificate."""
 
     found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate")
     """The settings that a preparation finds; giving one of them excludes a preparation."""

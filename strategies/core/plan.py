@@ -80,10 +80,7 @@ class Plan:
         return "no limit" if value == math.inf else value
 
     def check_spent(self, epsilon: float | None) -> None:
-        """Compare the epsilon that a whole run has spent, None without accounting, with the plan's promise.
-
-        Raises `RunFailed`: it has spent more: its model must not be used under this guarantee.
-        """
+        """Refuse a model (`RunFailed`) whose run has spent more than the plan promises; None: not accounted."""
         if epsilon is not None and not epsilon <= self.guarantee.epsilon * (1 + 1e-9):
             raise RunFailed(
                 f"{self.strategy} has spent epsilon = {epsilon:.9g}, and its plan promises "

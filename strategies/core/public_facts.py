@@ -47,10 +47,7 @@ class PublicFacts:
         return int(value)
 
     def records(self, unit: Unit, strategy: str) -> int:
-        """Return the number of protected records: users, or samples.
-
-        Raises `BadInput`: samples are protected, and their number is not declared.
-        """
+        """Return the number of protected users, or of samples, which must be declared (`BadInput`)."""
         return self.users if unit == "user" else self.declared("samples", strategy)
 
 

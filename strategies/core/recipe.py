@@ -39,17 +39,11 @@ class Recipe(StrategyOptions):
 
     @abstractmethod
     def scheme(self, given: Given) -> Scheme:
-        """Make the scheme, from public facts alone.
-
-        Raises `BadInput`: a setting does not suit the others, the loss or the budget.
-        """
+        """Make the scheme, from public facts alone; `BadInput` for a setting that does not suit them."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **more: Any) -> None:
-        """Refuse a strategy that leaves out or misspells a declaration.
-
-        Raises `BadInput`: names the class, the fault and the remedy.
-        """
+        """Refuse a missing or misspelt declaration; the `BadInput` names class, fault and remedy."""
         super().__pydantic_init_subclass__(**more)
         if "about" in vars(cls) and (fault := next(_faults(cls), None)) is not None:
             raise BadInput(f"{cls.__module__}.{cls.__qualname__} {fault}")
@@ -109,10 +103,7 @@ def documentation(recipe: type[Recipe]) -> str:
 
 
 def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
-    """Refuse a budget of a kind that the strategy does not support.
-
-    Raises `BadInput`: names the kinds that it supports.
-    """
+    """Refuse a budget of a kind that the strategy does not support; the `BadInput` names those that it does."""
     about = recipe.about
     privacy.check_population(users)
     if privacy.unit not in about.units:

@@ -13,8 +13,7 @@ from userdp.arrays.types import Vector
 
 _COUNTS = ("missing_users_private", "non_finite_users_private")
 
-Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
-"""A function from (round, arrays of a model) to its metrics."""
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]  # From (round, model) to its metrics
 
 
 @dataclass(frozen=True)

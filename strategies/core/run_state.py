@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from strategies.core.around import Around
-from strategies.core.read_only import ReadOnly, frozen
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.core.scheme import Scheme
 from strategies.core.snapshots import Snapshot
@@ -45,6 +44,29 @@ class Resumed:
 
     kept: Snapshot  # the last argument of `Keeper.keep`
     asked: Snapshot | None = None  # the last argument of `Keeper.ask`; None if it was not called
+
+
+def frozen(x: Vector) -> Vector:
+    """Return a copy that refuses to be written to."""
+    kept = x.copy(order="K")
+    kept.flags.writeable = False
+    return kept
+
+
+class ReadOnly:
+    """An attribute of a class: a vector that is assigned is copied, and the copy refuses to be written to."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, host: Any, owner: type | None = None) -> Vector:
+        try:
+            return vars(host)[self._name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"{type(host).__name__} has no {self._name} yet") from None
+
+    def __set__(self, host: Any, value: Vector) -> None:
+        vars(host)[self._name] = frozen(value)
 
 
 class RunState:
@@ -136,10 +158,7 @@ class RunState:
         return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
 
     def check_declared(self) -> None:
-        """Refuse a memory whose class does not declare what it remembers.
-
-        Raises `BadInput`: names class and attribute.
-        """
+        """Refuse a memory that does not declare what it remembers; the `BadInput` names the attribute."""
         for memory in (self.memory, self._drawn):
             state_of(memory)
         for part in self.around.parts:

@@ -19,10 +19,6 @@ from userdp.state import Stateful
 Number = float | int | str  # A value that a plan prints
 
 
-def no_memory() -> None:
-    """Return None: the memory of a server that needs nothing but the model."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Outline:
     """A scheme in numbers, for people. `strategies.core.plan.Plan` explains the other fields."""
@@ -51,7 +47,7 @@ class Scheme(ABC):
     outline: Outline  # the scheme in numbers
     # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
     # holds
-    new_memory: Callable[[], Stateful | None] = no_memory
+    new_memory: Callable[[], Stateful | None] = lambda: None
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
     summands: int | None = None  # most vectors that one release adds up, for the rounding of sums; n if not given
     spread: float = 1.0  # largest norm of such a vector over the sum's sensitivity (see `userdp.noise.rounding_slack`)
@@ -85,8 +81,7 @@ class Scheme(ABC):
         return x
 
 
-Law = Callable[[Sequence[Rows]], Vector]
-"""A function from the rows, or sums, of all rounds so far to (K,) probabilities of the last round's outcomes."""
+Law = Callable[[Sequence[Rows]], Vector]  # From all rounds' rows or sums to (K,) chances of the last's outcomes
 
 
 def law_of(scheme: Scheme) -> Law | None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from userdp.arrays.types import Vector
 from userdp.noise import NoiseSource
 
-Noise = Callable[[int], NoiseSource]
-"""Opens the noise of a round for one purpose; each release of a round has a purpose of its own."""
+Noise = Callable[[int], NoiseSource]  # Opens the noise of a round for one purpose, one for each release
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,6 @@ from userdp.randomness import stream
 _ORDER = 8  # Label that separates the order of users' samples from the choice of cohorts
 
 
-def _seeded(seed: int, index: int, purpose: int) -> NoiseSource:
-    return SeededNoise(stream(seed, "noise", index, purpose))
-
-
 class Streams:
     """Opens the noise sources of a run, by (seed, round, purpose).
 
@@ -34,7 +30,8 @@ class Streams:
     """
 
     def __init__(self, *, secure: bool, source: Callable[[int, int, int], NoiseSource] | None = None) -> None:
-        self.secure, self._source = secure, source or _seeded
+        self.secure = secure
+        self._source = source or (lambda *place: SeededNoise(stream(place[0], "noise", *place[1:])))
         self._opened: set[tuple[int, int, int]] = set()
         self._of_round: list[NoiseSource] = []
 

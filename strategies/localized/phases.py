@@ -77,10 +77,7 @@ def check_contractive(
 
 
 def gradient_rounding(problem: Problem) -> float:
-    """Return how far computed gradients are from those that steps are contractive for, where noise is secure.
-
-    Raises `BadInput` if gradients or models have no bound.
-    """
+    """Return how far computed gradients are from contractive ones; `BadInput` if they or models have no bound."""
     if problem.gradient_rounding is None or math.isinf(problem.domain.radius):
         raise BadInput(
             f"privacy.noise = 'secure': problem.kind = {problem.name!r} has no bound on how gradients or models inside "

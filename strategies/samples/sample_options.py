@@ -74,10 +74,7 @@ class SampleLevelOptions(StrategyOptions):
     )
 
     def known_smoothness(self, given: Given, sets: str) -> float:
-        """L, for numbers that cannot be set without it; ``sets`` says which.
-
-        Raises `BadInput`: it is neither declared nor certified.
-        """
+        """Return L, which sets ``sets``; `BadInput` if it is neither declared nor certified."""
         smoothness = self.smoothness or given.problem.certificate.smoothness
         if not smoothness:
             raise BadInput(
@@ -171,10 +168,7 @@ def samples_of(given: Given) -> int:
 
 
 def most_of(given: Given) -> int | None:
-    """Samples of a user that count, where users are protected; None where samples are, which needs no limit.
-
-    Raises `BadInput`: users are protected, and no limit is declared.
-    """
+    """Samples of a user that count, which must be declared (`BadInput`); None where samples are protected."""
     return given.public.declared("max_samples", given.strategy) if given.privacy.unit == "user" else None
 
 

@@ -76,10 +76,7 @@ def allocation_epsilon(noise_multiplier: float, rounds: int, participations: int
 
 @lru_cache(maxsize=1024)
 def calibrate_allocation(rounds: int, participations: int, epsilon: float, delta: float) -> float:
-    """Compute the smallest noise multiplier (rounded up) that makes all rounds together (epsilon, delta)-DP.
-
-    Raises `BadInput` for an argument out of range.
-    """
+    """Compute the smallest noise multiplier (rounded up) of (epsilon, delta)-DP; `BadInput` out of range."""
     check_participations(participations, rounds)
     return calibrate_amplified(
         lambda noise: allocation_epsilon(noise, rounds, participations, delta), epsilon, delta, participations

@@ -135,10 +135,7 @@ def calibrate_noise(
     failure_delta: float = 0.0,
     shared_epsilon: float = 0.0,
 ) -> float:
-    """Compute the smallest noise multiplier (rounded up) that keeps all participations (epsilon, delta)-DP.
-
-    Raises `BadInput` for a budget that the tests alone exceed.
-    """
+    """Compute the smallest noise multiplier (rounded up) of (epsilon, delta)-DP; `BadInput` if tests exceed it."""
     check_least("participations", participations)
     check_delta(delta)
     check_epsilon(epsilon)

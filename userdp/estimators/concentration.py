@@ -48,10 +48,7 @@ _LARGEST_RADIUS = 2.0**960
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """A kernel phi of the score, with the bounds that the module proves.
-
-    Raises `BadInput` for a radius so small or large that floats of its size cannot be divided or added up.
-    """
+    """A kernel phi of the score; `BadInput` for a radius that floats of its size cannot be divided by."""
 
     radius: float  # rho > 0, in units of the rows
 
@@ -77,10 +74,7 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class ExpKernel(Kernel):
-    """``phi(u) = exp(-u / radius)`` (Ghazi et al. 2025, Algorithm 3).
-
-    A batch scores 0.95 B when its mean distance is 0.05 rho.
-    """
+    """``phi(u) = exp(-u / radius)`` (Ghazi et al. 2025, Algorithm 3): 0.95 B at a mean distance of 0.05 rho."""
 
     def values(self, distance: Distances) -> Distances:
         """See `Kernel.values`; written into ``distance``."""
@@ -100,10 +94,7 @@ class ExpKernel(Kernel):
 
 @dataclass(frozen=True)
 class RampKernel(Kernel):
-    """``phi(u) = 1`` up to ``radius / 2``, falling linearly to 0 at ``radius``.
-
-    Users that agree within rho / 2 score the full B, so rho need be only twice the largest pairwise distance.
-    """
+    """``phi(u) = 1`` up to ``radius / 2``, then linearly to 0 at ``radius``: users within rho / 2 score B."""
 
     def values(self, distance: Distances) -> Distances:
         """See `Kernel.values`; written into ``distance``."""
@@ -127,10 +118,7 @@ def replacement_bound(batch: int) -> float:
 
 
 def concentration_score(rows: Rows, kernel: Kernel) -> float:
-    """Return the score of (B, d) rows, in [1, B]: the exact sum of the pairs' phi, divided and rounded once.
-
-    Raises `BadInput` if rows are not a non-empty matrix of finite numbers.
-    """
+    """Return the score, in [1, B], of (B, d) rows, rounded once; `BadInput` unless they are finite and some."""
     centre = coordinate_median(rows)
     whole = len(rows) * STEPS
     # A difference of huge rows may overflow to an infinite distance, whose phi is 0.

@@ -46,9 +46,7 @@ from userdp.threads import side_by_side
 Statistic = Literal["median", "trimmed_mean"]
 
 MINIMUM_BATCH = 7  # The fewest rows for which the trim that the proofs need leaves at least one row to average
-
-REACH = 2.0**20
-"""The radii from zero at which an estimator clips each coordinate of each row; without it, rounding has no bound."""
+REACH = 2.0**20  # Radii from zero at which coordinates are clipped; without it, rounding has no bound
 
 # Entries (32 MiB) up to which rows are one part; beyond, a part copies that many, or one column.
 _PART_ENTRIES = 1 << 22
@@ -71,10 +69,7 @@ def finite_mean(values: NDArray[np.float64], axis: int) -> Vector:
 
 
 def coordinate_median(rows: Rows) -> Vector:
-    """Return the (d,) median of each coordinate of (B, d) rows, the midpoint of the middle two for even B.
-
-    Raises `BadInput` if rows are not a non-empty matrix of finite numbers.
-    """
+    """Return the (d,) median (midpoint for even B) of (B, d) rows; `BadInput` unless they are finite and some."""
     return trimmed_mean(rows, (len(rows) - 1) // 2)
 
 
@@ -90,10 +85,7 @@ def trimmed_mean(rows: Rows, trim: int) -> Vector:
 
 
 class Estimator(ABC):
-    """A mean of rows held, coordinate by coordinate, to within ``width`` of a trimmed mean; the subclass says how.
-
-    Raises `BadInput` for a setting out of range.
-    """
+    """A mean of rows held, by coordinate, to within ``width`` of a trimmed mean; `BadInput` out of range."""
 
     default_width: ClassVar[float]  # in radii
     radius: float  # rho > 0, radius of the balls that aligned batches share; in units of the rows
@@ -126,11 +118,7 @@ class Estimator(ABC):
         return MINIMUM_BATCH if self.trim is None else max(MINIMUM_BATCH, 2 * self.trim + 1)
 
     def check(self, batch: int) -> None:
-        """Refuse a batch for which the proof does not hold.
-
-        Raises `PopulationTooSmall`: fewer rows than `minimum_batch`. Raises `BadInput`: the trim is below a third of
-        the batch.
-        """
+        """Refuse too few rows (`PopulationTooSmall`), or a trim below a third of them (`BadInput`)."""
         if batch < self.minimum_batch:
             raise PopulationTooSmall(
                 f"a batch of {batch} users is too small: the estimator's proof needs at least {self.minimum_batch}"
@@ -178,10 +166,7 @@ class Estimator(ABC):
         return 2 * self.error(batch) / self.sup_sensitivity(batch)
 
     def __call__(self, rows: Rows) -> Vector:
-        """Return the (d,) estimate from (B, d) rows.
-
-        Raises `BadInput` if rows are not a matrix of finite numbers, or as `check` does.
-        """
+        """Return the (d,) estimate from (B, d) rows; `BadInput` unless they are finite, or as `check`."""
         check_rows(rows)
         self.check(len(rows))
         trim, farthest = self._trim(len(rows)), REACH * self.radius

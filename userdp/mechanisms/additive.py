@@ -37,10 +37,7 @@ class GaussianMechanism:
 
     @classmethod
     def calibrated(cls, l2_sensitivity: float, epsilon: float, delta: float) -> Self:
-        """Return the mechanism with the least noise, rounded up, that makes one release (epsilon, delta)-DP.
-
-        Raises `BadInput`: a sensitivity or budget out of range.
-        """
+        """Return the mechanism of least noise, rounded up, for one (epsilon, delta)-DP release, or `BadInput`."""
         return cls(l2_sensitivity, calibrate_noise(epsilon, delta, 1))
 
     @property
@@ -54,10 +51,7 @@ class GaussianMechanism:
         return Cost(noise_multiplier=self.noise_multiplier)
 
     def release(self, value: NDArray[np.floating], noise: NoiseSource) -> NDArray[np.float64]:
-        """Return the value with noise, float64, of the same shape.
-
-        Raises `BadInput`: the value holds a NaN or an infinity.
-        """
+        """Return the value with noise, float64, of the same shape; `BadInput` if it is not finite."""
         noise.charge(self.cost)
         return noise.gaussian(value, self.standard_deviation)
 

@@ -86,10 +86,7 @@ class Session(Stateful, ABC):
         self._halted = False
 
     def observe(self, score: float) -> bool:
-        """Take a step's score; return False if the test has failed and no further score is needed.
-
-        A score that is not finite counts as not concentrated.
-        """
+        """Take a step's score (not finite: a failure); return False if the test has failed for good."""
         self._observed += 1
         self._halted = self._halted or not math.isfinite(score) or not self._accepts(score)
         return not self._halted
@@ -209,10 +206,7 @@ class AboveThreshold(ConcentrationTest):
         return _AboveThresholdSession(self, noise)
 
     def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
-        """Average the product of the steps' Laplace tails over the threshold's noise, by Gauss-Legendre.
-
-        The integrand is smooth between the kinks at 0 and at the gaps.
-        """
+        """Average the product of Laplace tails over the threshold's noise, by Gauss-Legendre between kinks."""
         scale = self.threshold_scale
         reach = _REACH * scale
         even = np.linspace(-reach, reach, 2 * _REACH + 1)

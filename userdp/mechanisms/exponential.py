@@ -47,10 +47,7 @@ class ExponentialMechanism:
         return float(2 * self.sensitivity / self.epsilon * np.log(choices / failure))
 
     def choose(self, scores: NDArray[np.float64], noise: NoiseSource) -> int:
-        """Return the index chosen of (K,) scores.
-
-        Raises `BadInput`: the scores hold a NaN or an infinity, or overflow in units of the sensitivity.
-        """
+        """Return the index chosen of (K,) scores; `BadInput` if they are not finite, or overflow."""
         noise.charge(self.cost)
         with np.errstate(over="ignore"):  # the noise source refuses overflows
             return int(noise.choose(scores[None] / self.sensitivity, self.epsilon)[0])

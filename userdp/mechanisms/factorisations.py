@@ -34,9 +34,6 @@ def last_error(name: FactorisationName, rounds: int, separation: int) -> float:
 
 
 def best_factorisation(rounds: int, separation: int) -> FactorisationName:
-    """Return the name with the least `last_error`, a public number; of equals the one that keeps the fewest vectors.
-
-    Raises `BadInput` for a number below one.
-    """
+    """Return the name of least `last_error`, of equals that of least memory; `BadInput` below one round."""
     errors = {name: last_error(name, rounds, separation) for name in _BY_MEMORY}
     return next(name for name in _BY_MEMORY if errors[name] <= _EQUAL * min(errors.values()))

@@ -54,10 +54,7 @@ class Sampler(ABC):
         return noise_multiplier
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """Return the smallest noise multiplier (rounded up) for which all rounds are (epsilon, delta)-DP.
-
-        This default is right to 1e-4 relative. Raises `BadInput` for a budget out of range.
-        """
+        """Return the least noise multiplier (to 1e-4, rounded up) for the budget; `BadInput` out of range."""
         return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
@@ -129,12 +126,6 @@ def check_whole(**numbers: int | None) -> None:
     if any(number is not None and number < 1 for number in numbers.values()):
         named = ", ".join(f"{name} = {number}" for name, number in numbers.items())
         raise BadInput(f"{named}: each must be at least 1")
-
-
-def check_rate(rate: float, name: str = "rate") -> None:
-    """Raise `BadInput` unless a probability to take part in a round lies in (0, 1]."""
-    if not 0 < rate <= 1:
-        raise BadInput(f"{name} = {rate}: the probability to take part in a round must lie in (0, 1]")
 
 
 def check_shares(shares: tuple[float, ...], count: int) -> None:

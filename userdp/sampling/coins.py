@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.accounting.checks import check_rate
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import check_rate, check_whole
+from userdp.sampling.base import check_whole
 
 Keys = NDArray[np.uint64]
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))

@@ -8,7 +8,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from userdp.accounting import Relation
 from userdp.accounting.amplified import calibrate_amplified, fixed_size_epsilon, poisson_epsilon
+from userdp.accounting.checks import check_rate
 from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler, SizedSampler, check_rate, check_shares, check_whole
+from userdp.sampling.base import Sampler, SizedSampler, check_shares, check_whole
 from userdp.state import Stateful
 
 Cohort = NDArray[np.int64]
@@ -59,20 +60,29 @@ class Remembered(Stateful):
         return self._cohort
 
 
-def tossed(users: int, rate: float) -> Cohort:
-    """Draw by the operating system the rising indices of users who take part."""
-    # The share of winning coins among 2^53 equally likely ones is the rate, rounded down: never more.
-    coins = np.frombuffer(secrets.token_bytes(8 * users), dtype=np.uint64) >> np.uint64(11)
-    return np.flatnonzero(coins < np.uint64(rate * 2**53))
+@dataclass(frozen=True)
+class _RandomCohorts(Sampler):
+    """A sampler of cohorts that must stay secret."""
 
+    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
-def simulated(users: int, rate: float, seed: int, index: int) -> Cohort:
-    """Draw the rising indices of users who take part in round ``index``, by coins of the seed."""
-    return np.flatnonzero(stream(seed, "sampling", index).random(users) < rate)
+    secret: ClassVar[bool] = True
+
+    def _tossed(self, index: int, rate: float) -> Cohort:
+        """Draw the rising indices of users who take part in round ``index``, each with a coin of its own."""
+        if self.seed is not None:
+            return np.flatnonzero(stream(self.seed, "sampling", index).random(self.users) < rate)
+
+        def draw() -> Cohort:
+            # The share of winning coins among 2^53 equally likely ones is the rate, rounded down: never more.
+            coins = np.frombuffer(secrets.token_bytes(8 * self.users), dtype=np.uint64) >> np.uint64(11)
+            return np.flatnonzero(coins < np.uint64(rate * 2**53))
+
+        return self.drawn.cohort(index, draw)
 
 
 @dataclass(frozen=True)
-class PoissonBatches(Sampler):
+class PoissonBatches(_RandomCohorts):
     """Every user takes part in every round by its own coin; an empty cohort releases noise alone.
 
     *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sum of clipped vectors by at
@@ -85,14 +95,12 @@ class PoissonBatches(Sampler):
     rate: float  # probability to take part, in (0, 1]
     rounds: int
     seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
-    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
         "privacy loss distribution of the Poisson-sampled Gaussian mechanism, composed over rounds"
     )
     assumption: ClassVar[str] = f"the number that divides is a public constant, and {SECRET}"
-    secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(users=self.users, rounds=self.rounds)
@@ -105,10 +113,7 @@ class PoissonBatches(Sampler):
 
     def cohort(self, index: int) -> Cohort:
         """See `Sampler.cohort`."""
-        self._checked(index)
-        if self.seed is None:
-            return self.drawn.cohort(index, partial(tossed, self.users, self.rate))
-        return simulated(self.users, self.rate, self.seed, index)
+        return self._tossed(self._checked(index), self.rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return epsilon amplified by sampling, for adding or removing a user."""
@@ -116,7 +121,7 @@ class PoissonBatches(Sampler):
 
 
 @dataclass(frozen=True)
-class FixedSizeBatches(SizedSampler):
+class FixedSizeBatches(_RandomCohorts, SizedSampler):
     """A uniformly random cohort of a fixed size each round, no user twice in it.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. Replacing a user moves the sum of clipped
@@ -130,7 +135,6 @@ class FixedSizeBatches(SizedSampler):
     batch: int  # users a round
     rounds: int
     seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
-    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = (
@@ -140,7 +144,6 @@ class FixedSizeBatches(SizedSampler):
         "n is public, and who takes part in which round stays secret, from other nodes too (what a large node knows of "
         "its own users' draws raises the others' rate)"
     )
-    secret: ClassVar[bool] = True
     adversary: ClassVar[str | None] = DRAWN_TOGETHER
 
     def __post_init__(self) -> None:
@@ -163,7 +166,7 @@ class FixedSizeBatches(SizedSampler):
 
 
 @dataclass(frozen=True)
-class MixedBatches(Sampler):
+class MixedBatches(_RandomCohorts):
     """Each round has its own probability that a user takes part, 1 for all users, and its own share of the budget.
 
     A round's noise multiplier is ``noise_multiplier rate / sqrt(share)``, so that the mean over its ``rate n`` expected
@@ -185,14 +188,12 @@ class MixedBatches(Sampler):
     rates: tuple[float, ...]  # (rounds,) probabilities to take part, in (0, 1]
     shares: tuple[float, ...]  # (rounds,) shares of the budget, positive, summing to 1 (or less)
     seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
-    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
         "privacy loss distributions of Gaussian mechanisms with all users and with Poisson cohorts, composed"
     )
     assumption: ClassVar[str] = f"the numbers that divide are public constants, and {SECRET}"
-    secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(users=self.users, rounds=self.rounds)
@@ -221,11 +222,7 @@ class MixedBatches(Sampler):
     def cohort(self, index: int) -> Cohort:
         """See `Sampler.cohort`; all users in a round of rate 1."""
         rate = self.rates[self._checked(index)]
-        if rate == 1:
-            return np.arange(self.users)
-        if self.seed is None:
-            return self.drawn.cohort(index, lambda: tossed(self.users, rate))
-        return simulated(self.users, rate, self.seed, index)
+        return np.arange(self.users) if rate == 1 else self._tossed(index, rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return the epsilon of the rounds so far, for adding or removing a user."""

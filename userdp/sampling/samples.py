@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from userdp.accounting import Relation, Unit
 from userdp.accounting.amplified import calibrate_amplified, poisson_epsilon
+from userdp.accounting.checks import check_rate
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.accounting.sampled_gaussian import group_rate, grouped_poisson_epsilon
-from userdp.sampling.base import Sampler, check_rate, check_whole
+from userdp.sampling.base import Sampler, check_whole
 from userdp.sampling.coins import SampleCoins, round_keys
 
 
