@@ -64,8 +64,7 @@ class Auto(Recipe):
     A loss without a certificate, as that of a torch module, has four parts: round 1; users' lengths at the start, of
     any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
     first and none in the end, with clips that leave seven users in ten unchanged; and the choice. Each step asks a
-    random cohort, so large that its noise is near that of all users, but with no more than about 100,000 gradients in
-    all steps.
+    random cohort, so large that its noise is near that of all users, but with at most 100,000 gradients in all.
 
     Other losses have rounds 1, 6, 7 and 9 alone, in which gradients are clipped about their prediction, as in
     `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each

@@ -113,10 +113,9 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
 
     - Distance ``D = r e^l``. Users at distance D > r are shrunk by about r/D, so y and its noise N are multiplied by
       ``max(1, D/r)``: a radius that was too small costs a round's accuracy, and the next one is right.
-    - Filter. ``c <- c + K y``, ``K = e^2 / (e^2 + N^2)``, then ``e <- e N / sqrt(e^2 + N^2)``: precisions add up, as
-      in the precision-weighted mean of all releases (Kalman 1960). At first e is unknown and ``||y||^2 - N^2`` stands
-      for its square (James, Stein 1961); later that takes over when it is larger than predicted by two standard
-      deviations.
+    - Filter. ``c <- c + K y``, ``K = e^2 / (e^2 + N^2)``, then ``e <- e N / sqrt(e^2 + N^2)``: precisions add up, as in
+      the precision-weighted mean of all releases (Kalman 1960). At first e is unknown and ``||y||^2 - N^2`` stands for
+      its square (James, Stein 1961); later that takes over when it exceeds the prediction by two deviations.
     - Move. A step from x to x' changes the gradient by ``H (x' - x)`` with H's eigenvalues in [a, b]: strong
       convexity, and smoothness or 1 / step if that is less. The least change is predicted,
       ``c <- c + a (x' - x)``: what is left to learn lies where curvature is low, and a centre that runs ahead there

@@ -293,8 +293,7 @@ class UserLevelStrategy(Strategy):
             resumed: the stored state of a killed run with the same settings.
 
         Returns:
-            The released model, the guarantee, one record a round. ``self.result`` holds the same during the run and
-            after a failure.
+            The released model, the guarantee, one record a round. ``self.result`` holds it at all times.
 
         Raises `BadInput`: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
         for drop-in strategies, which cannot resume), the strategy has run before, or the stored state does not fit this

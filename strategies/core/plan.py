@@ -31,8 +31,7 @@ class Plan:
     Attributes:
         cohort: users a round (the largest, where it varies).
         guarantee: the promise of the run once all rounds are done.
-        noise: expected l2 norm of the noise in the final release (or in one round's gradient); None where the strategy
-            does not state it.
+        noise: expected l2 norm of the noise in the final release (or in one round's gradient); None if not stated.
         signal: largest l2 norm of what the noise is added to; infinite without a limit, None where the strategy does
             not state it. Louder noise drowns the signal.
         pass_probability: lower bound on passing every test if the declared deviation is true; None without a test.

@@ -80,12 +80,11 @@ class RunState:
        releases the same numbers. Two copies of one release tell no more than one.
     2. *Secure noise.* Noise drawn again would be a second release of the same data. So a round's number and cohort are
        on disk before any user is asked (`Keeper.ask`), and its state is on disk before its record is handed out
-       (`Keeper.keep`). A round that was asked and not kept is LOST: it is charged, nobody is asked again, and it
-       counts as a round in which nobody answered. Count the release that the killed process may have made as made. Then
-       each user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in an unbroken
-       run; the lost round's second release is a function of no user's data, given what was released before. The other
-       rounds' mechanisms and noise are the planned ones, chosen adaptively, and their composition is what the ledger
-       accounts.
+       (`Keeper.keep`). A round that was asked and not kept is LOST: it is charged, nobody is asked again, and it counts
+       as a round in which nobody answered. Count the release that the killed process may have made as made. Then each
+       user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in an unbroken run; the
+       lost round's second release is a function of no user's data, given what was released before. The other rounds'
+       mechanisms and noise are the planned ones, chosen adaptively, and the ledger accounts their composition.
     3. *Correlated noise.* Rows of C G get fresh noise each, and later rows lack the lost round's row of G. All entries
        of C are non-negative, so leaving out a participation lowers the bound of `userdp.mechanisms.prefix_sums` row by
        row, also where rows up to the lost round had it.
@@ -126,9 +125,8 @@ class RunState:
     def take(self, step: Step, coordinates: Coordinates | None, original: Problem) -> None:
         """Take over the next iterate and release the model, unless the step overflows.
 
-        A model is released here alone, within its domain. After an overflow both stay unchanged: a step that releases
-        a model follows from released values, and so does this. Inside a phase, where nothing is released, the iterate
-        is not looked at.
+        A model is released here alone, within its domain. After an overflow both stay unchanged: a step that releases a
+        model follows from released values, and so does this. Inside a phase the iterate is not looked at.
         """
         if step.constant is not None:
             self.result.constant = frozen(step.constant)

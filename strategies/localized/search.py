@@ -39,8 +39,7 @@ SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)  # The shares of epsilon that the search tr
 COMPARISONS = 5e9
 """The most coordinate comparisons for the scores of a whole run: a few seconds.
 
-Large batches of users that barely agree would take hours; they get a radius at which the ramp score is certified in
-linear time instead.
+Large batches of users that barely agree would take hours; they get a radius with a ramp score in linear time.
 """
 
 _MOST_USERS = 10**9

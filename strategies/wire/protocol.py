@@ -1,8 +1,7 @@
 """The replies of the protocol, as a node writes and the server reads them; `message_fields` lists all fields.
 
 Sums may be masked: then a query asks for nodes' public keys, a round's message holds the keys of all its nodes in one
-order, and answers hold masked whole numbers. A node that lost its key, as after a restart, does not find it there and
-cannot answer.
+order, and answers hold masked whole numbers. A node that lost its key does not find it there and cannot answer.
 
 Within one machine, a simulation may ask for users' lengths before the clip. Sparse values are the three arrays of a
 `scipy.sparse.csr_array`. Facts are exact counts: where only noised values may leave a node they are left out (see

@@ -170,8 +170,7 @@ def _read(config: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any
 def counts_wanted(message: Message) -> bool:
     """Return whether the reply to a message has exact counts.
 
-    It has none where users are protected against the server: a query says so; in training the nodes add noise
-    themselves.
+    It has none where users are protected against the server: a query says so; in training nodes add noise.
     """
     if message.metadata.message_type == MessageType.QUERY:
         return message.content["question"]["counts"] is True

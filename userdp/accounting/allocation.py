@@ -10,8 +10,7 @@ e^epsilon`` the two hockey-stick divergences are ``E_Q (R - c)_+`` and ``E_Q (1 
 
 1. Given the past, W_i is log-normal with mean one, and grows in convex order with |v_i| (a geometric Brownian motion is
    a martingale). Replacing W_m by an independent W of ``|v| = s`` therefore raises both divergences, and leaves
-   functions convex in W_{m-1}, and so on: independent W's are the worst case (Feldman, Shenfeld 2025, arXiv
-   2502.08202).
+   functions convex in W_{m-1}: independent W's are the worst case (Feldman, Shenfeld 2025, arXiv 2502.08202).
 2. Each W is spread onto multiples of a step h: each cell's mass moves to the cell's two ends and keeps its mean. The
    result is larger in convex order, hence so are both divergences. The sum is now an exact convolution of numbers.
 3. Sums beyond the grid are not followed. Under P, where one W is weighted by its size, their mass counts in full. Under
@@ -61,8 +60,7 @@ def allocation_epsilon(noise_multiplier: float, rounds: int, participations: int
     """Compute epsilon of ``rounds`` Gaussian sums, for adding or removing a user with secret random participations.
 
     ``noise_multiplier`` is noise over the clip. All rounds are released; the user takes part in ``participations`` of
-    them. The result never exceeds that of plain composition, since sampling costs no privacy. Raises `BadInput` for an
-    argument out of range.
+    them. The result never exceeds plain composition. Raises `BadInput` for an argument out of range.
     """
     check_participations(participations, rounds)
     if delta == 0:

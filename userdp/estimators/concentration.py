@@ -21,8 +21,7 @@ radius rho for their 1/tau. The ramp kernel is ours.
 - **Movement.** If every pairwise distance changes by at most h, each of the B (B - 1) ordered pairs changes by at most
   the kernel's modulus of continuity at h: ``(B - 1) (1 - exp(-h/rho))`` for `ExpKernel` (for u <= v <= u + h,
   ``exp(-u/rho) - exp(-v/rho) <= exp(-u/rho) (1 - exp(-h/rho))``), ``(B - 1) min(1, 2h/rho)`` for `RampKernel`; and by
-  2^-29 a pair more where h > 0: half of it for the grid, and far less than the other half for the rounding of distances
-  and of phi.
+  2^-29 a pair more where h > 0: half of it for the grid, and far less for the rounding of distances and phi.
 - **Unaligned bound.** If no ball of radius rho holds two thirds of the rows, fewer than 2B/3 rows lie within rho of any
   q_i and each of the others scores at most phi(rho), as computed: the score is at most ``B (2/3 + phi(rho)/3)``, where
   phi(rho) is 1/e, to within 2^-30, or 0.

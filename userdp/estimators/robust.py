@@ -4,8 +4,7 @@ Source of the debiased estimate: Ghazi, Kumar, Liu, Manurangsi, "Linear-Time Use
 (2025), Algorithm 2. The winsorised estimate is ours.
 
 A batch of B rows is ALIGNED (radius rho) if some sup-norm ball of radius rho holds at least ``a = ceil(2B/3)`` of them.
-Neighbours replace one row. All proofs work coordinate by coordinate, where the ball is an interval I of length
-``2 rho``.
+Neighbours replace one row. All proofs go by coordinate, where the ball is an interval I of length ``2 rho``.
 
 **Lemma (trimmed mean).** Drop the k smallest and k largest of B numbers and average the ``K = B - 2k`` left. If ONE of
 two neighbours is aligned and ``k >= floor(B/3) + 1``, the two trimmed means lie in I and differ by at most
@@ -17,8 +16,7 @@ ranks of ``1 .. B-1`` include k and B - k, and ``a - 1 >= B - k`` since ``B - a 
 ``c_{B-k}`` lie in I, ``c_{B-k} - c_k <= 2 rho``, and every kept number lies in I.
 
 The median is the trimmed mean with ``k = floor((B-1)/2)``: K = 1 for odd B, K = 2 for even B (the midpoint of the
-middle two). The trim that the lemma needs leaves something to average for every B >= 7 (and for B = 5, but not for B =
-6), hence `MINIMUM_BATCH`.
+middle two). The trim that the lemma needs leaves something for every B >= 7 (and B = 5, not 6), hence `MINIMUM_BATCH`.
 
 **Lemma (clipping).** ``|clip(c, a-r, a+r) - clip(d, b-r, b+r)| <= max(|a-b|, |c-d|)``, for a clip is the median of
 three numbers that move by at most that (Ghazi et al. 2025, Lemma 3.3). So every estimator here is 1-Lipschitz in the

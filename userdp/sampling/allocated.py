@@ -33,8 +33,7 @@ class _Draw(Stateful):
 class AllocatedBatches(Sampler):
     """Every user takes part in exactly ``participations`` rounds, uniformly chosen, by its own coins.
 
-    Poisson sampling without users that are drawn too often or too rarely; it needs less noise than Poisson sampling and
-    disjoint batches.
+    Poisson sampling without users drawn too often or too rarely; it needs less noise than that and disjoint batches.
 
     *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sums of clipped vectors of its
     own rounds by at most the clip, and no other user's rounds; the divisor is the public
