@@ -84,9 +84,8 @@ def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: 
     """Return the scheme of these stages in numbers."""
     sampler, p = shares.sampler, given.dimension
     gradient = [number for number, stage in enumerate(stages) if isinstance(stage, MOVING)]
-    filled, chosen = (
-        shares.mechanism(index, Movement.of_box(1.0)).standard_deviation for index in (0, len(stages) - 1)
-    )
+    ends = (shares.mechanism(index, Movement.of_box(1.0)) for index in (0, len(stages) - 1))
+    filled, chosen = (mechanism.standard_deviation for mechanism in ends)
     last = sampler.multiplier(gradient[-1], shares.noise_multiplier)
     numbers: dict[str, Number] = {
         "filled_noise": filled,

@@ -93,9 +93,8 @@ class Sizes(Stage):
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends the logarithm of the norm."""
         low, high = (part * len(progress.scales) for part in SIZES)
-        return Computation(
-            "moment_size", "sum", 0.5, parameters={"low": low, "high": high}, arrays={"scales": progress.scales}
-        )
+        arrays = {"scales": progress.scales}
+        return Computation("moment_size", "sum", 0.5, parameters={"low": low, "high": high}, arrays=arrays)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; users beyond a norm weigh less from now on."""
@@ -245,9 +244,8 @@ class StepLength(Stage):
         """See `Stage`; each user sends the root of its curvature along the gradient, over that of the bound."""
         length = float(np.linalg.norm(progress.gradient))
         direction = progress.gradient / length if length > 0 else np.zeros_like(progress.gradient)
-        return Computation(
-            "curvature_along", "sum", 0.5, parameters={"most": self.most}, arrays={"direction": direction}
-        )
+        arrays = {"direction": direction}
+        return Computation("curvature_along", "sum", 0.5, parameters={"most": self.most}, arrays=arrays)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; centre and radius follow the step, which noise shortens rather than lengthens."""

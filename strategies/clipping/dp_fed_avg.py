@@ -48,9 +48,7 @@ class DPFedAvg(
     local_steps: int | None = Field(
         None, ge=1, description=f"Steps of each user on its own data; {_STEPS} if neither they nor epochs are given."
     )
-    learning_rate: float | None = Field(
-        None, gt=0, description="What the server multiplies the mean update by; default 1; 0.1 for adam."
-    )
+    learning_rate: float | None = Field(None, gt=0, description="Factor on the mean update; default 1; 0.1 for adam.")
     found_by_preparation: ClassVar[tuple[str, ...]] = (
         "clip_norm",
         "local_rate",

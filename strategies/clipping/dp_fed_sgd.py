@@ -49,9 +49,7 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
     )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
-    learning_rate: float | None = Field(
-        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
-    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5; adam 0.1.")
 
     def found(self, found: Found) -> dict[str, float]:
         """See `PreparedOptions`."""

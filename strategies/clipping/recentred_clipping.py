@@ -152,9 +152,7 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
         "too small, later radii follow the users.",
     )
     rounds: int = Field(5, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(
-        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
-    )
+    cohort: int | None = Field(None, ge=1, description="Users a round, disjoint within an epoch; default all of them.")
     learning_rate: float | None = Field(
         None,
         gt=0,

@@ -186,9 +186,8 @@ def build(
     rates = [learning_rate / setting.phase_base**phase for phase in range(phases)]
     # Everything scales with rho: sensitivities and movements are computed at rho = 1.
     unit = setting.shape.estimator(batch, 1.0).sup_sensitivity(batch)
-    movements = [
-        2 * setting.smoothness * rate * unit if count > 1 else 0.0 for rate, count in zip(rates, steps, strict=True)
-    ]
+    beta = setting.smoothness
+    movements = [2 * beta * rate * unit if count > 1 else 0.0 for rate, count in zip(rates, steps, strict=True)]
     scores = [
         needed_score(setting.test, setting.kernel, batch, movement, epsilon, delta, count, setting.failure / 2 / phases)
         for movement, count in zip(movements, steps, strict=True)

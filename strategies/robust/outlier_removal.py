@@ -61,9 +61,8 @@ class OutlierRemoval(Recipe, TestedOptions):
         It leaves the least noise. The threshold grows by two thirds of a user with each user.
         """
         # For normal gradients about 2% of pairs of honest users are further apart.
-        radius = self.radius or (
-            math.sqrt(2) * self.declared_deviation(given, _UNDECLARED) * (math.sqrt(given.dimension) + 2)
-        )
+        root = math.sqrt(given.dimension)
+        radius = self.radius or math.sqrt(2) * self.declared_deviation(given, _UNDECLARED) * (root + 2)
         kernel, estimator = IndicatorKernel(radius), NeighbourMean(radius)
         for share in SHARES if batch >= SMALLEST_BATCH else ():
             test = self.round_test(given, batch, share, kernel)

@@ -239,7 +239,5 @@ class MixedBatches(_RandomCohorts):
 @lru_cache(maxsize=1024)
 def _epsilon(rates: tuple[float, ...], shares: tuple[float, ...], noise_multiplier: float, delta: float) -> float:
     alike = Counter(zip(rates, shares, strict=True))
-    steps = [
-        SampledRounds(noise_multiplier * rate / math.sqrt(share), rate, count) for (rate, share), count in alike.items()
-    ]
-    return unequal_rounds_epsilon(steps, delta)
+    alone = ((noise_multiplier * rate / math.sqrt(share), rate, count) for (rate, share), count in alike.items())
+    return unequal_rounds_epsilon([SampledRounds(*each) for each in alone], delta)
