@@ -90,7 +90,7 @@ class Centre(Stateful):
 
     def computation(self) -> Computation:
         """Return the query of gradients clipped about the centre, and of their distance from it."""
-        return Computation("user_gradient", "sum", self.radius, centre=self.point, statistic="log_distance")
+        return Computation("user_gradient", "sum", clip_norm=self.radius, centre=self.point, statistic="log_distance")
 
     def follow(
         self, released: Vector, deviation: float, measured: float, x: Vector, domain: Box

@@ -31,7 +31,7 @@ class Streams:
 
     def __init__(self, *, secure: bool, source: Callable[[int, int, int], NoiseSource] | None = None) -> None:
         self.secure = secure
-        self._source = source or (lambda *place: SeededNoise(stream(place[0], "noise", *place[1:])))
+        self._source = source or (lambda seed, index, purpose: SeededNoise(stream(seed, "noise", index, purpose)))
         self._opened: set[tuple[int, int, int]] = set()
         self._of_round: list[NoiseSource] = []
 
