@@ -163,7 +163,11 @@ class ClientWire(Wire):
 
 
 def _of_inner(method: str) -> Any:
-    return lambda self, *arguments, **named: getattr(self.inner, method)(*arguments, **named)
+    def called(self: "DropIn", *arguments: Any, **named: Any) -> Any:
+        return getattr(self.inner, method)(*arguments, **named)
+
+    called.__doc__ = f"See `UserLevelStrategy.{method}`."
+    return called
 
 
 class DropIn(Strategy):

@@ -6,11 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.auto.adaptive import AdaptiveStep, Pace, adaptive_stages, uncertified
 from strategies.auto.level import balance
-from strategies.auto.measuring import Filled, linear_model, longest_gradient, measuring_stages, new_progress
+from strategies.auto.preparation import Filled, linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.releases import Movement, Shares
-from strategies.auto.staged import AutoScheme, outline, shares_of
+from strategies.auto.staged import AdaptiveStep, AutoScheme, Pace, adaptive_stages, outline, shares_of, uncertified
 from strategies.auto.stages import (
     LONGEST_COUNT_STEP,
     MEASURED,

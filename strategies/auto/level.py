@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.auto.coordinates import split
-from strategies.auto.progress import Progress
+from strategies.auto.progress import Progress, split
 from strategies.auto.releases import Movement, Release
 from strategies.auto.stages import Stage
 from userdp.arrays.types import Vector

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from strategies.auto.coordinates import column_scales, whitening
-from strategies.auto.progress import Known, Progress
+from strategies.auto.progress import Known, Progress, column_scales, whitening
 from strategies.auto.releases import Movement, Release
-from strategies.clipping.moving_centre import LOG_DISTANCE
+from strategies.clipping.recentred_clipping import LOG_DISTANCE
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric

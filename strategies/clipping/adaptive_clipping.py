@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions
+from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, MaskedRounds
 from strategies.clipping.local_options import UpdateOptions
-from strategies.clipping.masked_rounds import MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About
 from strategies.core.clip_facts import CLIP_FACTS, clip_facts

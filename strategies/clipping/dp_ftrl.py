@@ -17,8 +17,8 @@ from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
-from userdp.mechanisms.factorisations import FactorisationName
 from userdp.mechanisms.prefix_sums import Factorisation
+from userdp.mechanisms.toeplitz import FactorisationName
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
 from userdp.sampling import CorrelatedBatches

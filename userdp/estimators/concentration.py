@@ -29,15 +29,103 @@ radius rho for their 1/tau. The ramp kernel is ours.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows
 from userdp.errors import BadInput
-from userdp.estimators.distances import SLACK, TILE, Distances, all_pairs, sup_distances
 from userdp.estimators.robust import coordinate_median
+
+TILE = 1024  # The rows and columns of a tile of distances: 8 MiB of float64
+SLACK = 1 + 2.0**-50  # More than rounding can change a deviation from the centre, relative to its size
+
+_SEARCHED_FROM = 256  # Coordinates; with fewer, comparing all of them is faster.
+# Farthest coordinates of a row over the root of all; independent, equal ones decide 99 % of pairs.
+_SEARCHED_ROOTS = 1.5
+_UNDECIDED = 1 / 16  # Share of undecided pairs beyond which a tile is computed anew, in all coordinates.
+_COMPARED_ENTRIES = 1 << 16  # Entries of the pairs compared at a time (512 KiB, which stay in a processor's cache).
+
+Distances = NDArray[np.float64]
+
+
+def all_pairs(rows: Rows, centre: NDArray[np.float64]) -> Iterator[Distances]:
+    """Yield the distances of all pairs of (B, d) finite rows by tiles, in no order; ``centre`` (d,) is that of most."""
+    searched = rows.shape[1] >= _SEARCHED_FROM and can_compile()
+    tiles = [_Tile(rows[first : first + TILE], centre, searched) for first in range(0, len(rows), TILE)]
+    for place, tile in enumerate(tiles):
+        yield tile.within()
+        for other in tiles[place + 1 :]:
+            yield tile.to(other)
+
+
+class _Tile:
+    """Rows, the coordinates in which each is farthest from the centre, and a bound on its deviation in the others."""
+
+    def __init__(self, rows: Rows, centre: NDArray[np.float64], searched: bool) -> None:
+        self.rows = np.ascontiguousarray(rows, dtype=np.float64)
+        self._searched = searched
+        if not searched:
+            return
+        columns = rows.shape[1]
+        others = columns - math.ceil(_SEARCHED_ROOTS * math.sqrt(columns))
+        deviations = np.abs(self.rows - centre)
+        order = np.argpartition(deviations, others - 1, axis=1)
+        self._farthest = order[:, others:]
+        self._bounds = np.take_along_axis(deviations, order[:, others - 1 : others], axis=1)[:, 0] * SLACK
+
+    def within(self) -> Distances:
+        """Return the (L (L - 1) / 2,) distances of all pairs of the tile."""
+        import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
+        if self._searched:
+            found = self._found(self)
+            distances, pairs = np.maximum(found, found.T), np.triu(np.ones(found.shape, dtype=np.bool_), 1)
+            if self._complete(distances, other=self, pairs=pairs):
+                return np.asarray(distances[pairs])
+        return np.asarray(torch.pdist(torch.from_numpy(self.rows), p=torch.inf).numpy())
+
+    def to(self, other: "_Tile") -> Distances:
+        """Return the (L, R) distances of the tile's rows and another's."""
+        if self._searched:
+            distances = np.maximum(self._found(other), other._found(self).T)
+            if self._complete(distances, other, pairs=np.ones(distances.shape, dtype=np.bool_)):
+                return np.asarray(distances)
+        return sup_distances(self.rows, other.rows)
+
+    def _found(self, other: "_Tile") -> Distances:
+        """Return (L, R): the largest difference of a row and another's, in the farthest coordinates of the former."""
+        from userdp.estimators.loops import largest_differences  # noqa: PLC0415 -- compiled: only who needs it waits
+
+        found = np.zeros((len(self.rows), len(other.rows)))
+        values = np.take_along_axis(self.rows, self._farthest, axis=1)
+        largest_differences(values, self._farthest, np.ascontiguousarray(other.rows.T), found)
+        return found
+
+    def _complete(self, distances: Distances, other: "_Tile", pairs: NDArray[np.bool_]) -> bool:
+        """Write the distances of undecided pairs and return True, if they are few."""
+        undecided = distances < self._bounds[:, None] + other._bounds
+        undecided &= pairs
+        first, second = np.nonzero(undecided)
+        if len(first) > _UNDECIDED * pairs.sum():
+            return False
+        step = max(1, _COMPARED_ENTRIES // self.rows.shape[1])
+        for begin in range(0, len(first), step):
+            left, right = first[begin : begin + step], second[begin : begin + step]
+            distances[left, right] = np.abs(self.rows[left] - other.rows[right]).max(axis=1)
+        return True
+
+
+def sup_distances(left: Rows, right: Rows) -> Distances:
+    """Return the (L, R) distances, from all coordinates."""
+    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
+    one, other = (torch.from_numpy(np.ascontiguousarray(each, dtype=np.float64)) for each in (left, right))
+    return np.asarray(torch.cdist(one, other, p=torch.inf).numpy())
+
 
 STEPS = 1 << 30  # The steps of phi in 1: phi is a whole number of steps, so sums of it are exact
 

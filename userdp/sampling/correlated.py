@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from userdp.accounting import Cost, Relation, calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
-from userdp.mechanisms.factorisations import FACTORISATIONS, FactorisationName, best_factorisation
 from userdp.mechanisms.prefix_sums import Factorisation
+from userdp.mechanisms.toeplitz import FACTORISATIONS, FactorisationName, best_factorisation
 from userdp.sampling.base import SizedSampler
 from userdp.sampling.disjoint import CyclicBatches
 

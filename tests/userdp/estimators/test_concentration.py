@@ -12,9 +12,9 @@ from userdp.estimators import (
     RampKernel,
     concentration,
     concentration_score,
-    distances,
     replacement_bound,
 )
+from userdp.estimators import concentration as distances
 
 KERNELS = [ExpKernel(1.0), RampKernel(1.0)]
 each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=["exp", "ramp"])
