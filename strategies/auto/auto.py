@@ -22,7 +22,7 @@ from strategies.auto.stages import (
     clip_width,
 )
 from strategies.core.about import About, Fact
-from strategies.core.clip_facts import CLIP_FACTS
+from strategies.core.mean_rounds import CLIP_FACTS
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from userdp.accounting import calibrate_noise

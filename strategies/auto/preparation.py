@@ -1,4 +1,4 @@
-"""The preparation from the stages of `Auto`: coordinates and a clip, found privately before a strategy begins."""
+"""The stages of `Auto` before its first step, and the preparation made of them: coordinates and a clip."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The memory of `Auto`'s server between rounds, all of it computed from releases."""
+"""The memory of `Auto`'s server, and its coordinates and steps, from releases alone: no privacy rests on them."""
 
 import math
 from dataclasses import InitVar, dataclass, field, replace

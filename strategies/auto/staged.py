@@ -1,4 +1,4 @@
-"""The scheme of `Auto`, one stage a round with its share of the budget, and its plan in numbers."""
+"""The scheme of `Auto`, one stage a round; adaptive steps for losses without a certificate; its plan in numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,7 @@ from strategies.auto.stages import (
     StepLength,
 )
 from strategies.clipping.recentred_clipping import epoch_shares
-from strategies.core.clip_facts import clip_facts
-from strategies.core.mean_rounds import sampler_numbers
+from strategies.core.mean_rounds import clip_facts, sampler_numbers
 from strategies.core.noise_forecast import ExcessShare, NoisySteps
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.scheme import Number, Outline, Scheme

@@ -12,8 +12,7 @@ from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, M
 from strategies.clipping.local_options import UpdateOptions
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About
-from strategies.core.clip_facts import CLIP_FACTS, clip_facts
-from strategies.core.mean_rounds import as_is, check_covered
+from strategies.core.mean_rounds import CLIP_FACTS, as_is, check_covered, clip_facts
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.recipe import Recipe

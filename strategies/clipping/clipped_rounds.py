@@ -1,4 +1,4 @@
-"""Rounds that release a noisy sum of clipped user vectors, with one clip for all of them."""
+"""Rounds that release a noisy sum of clipped user vectors; with ``privacy.trust = "sum"`` nodes add the noise."""
 
 import math
 from collections.abc import Callable, Mapping

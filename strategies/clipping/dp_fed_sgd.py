@@ -6,8 +6,7 @@ from pydantic import Field
 
 from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, clipped_rounds
 from strategies.core.about import About
-from strategies.core.clip_facts import CLIP_FACTS
-from strategies.core.mean_rounds import MeanRounds
+from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe

@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.about import About, Fact
-from strategies.core.clip_facts import CLIP_FACTS
-from strategies.core.mean_rounds import CorrelatedDescent, Descent, MeanRounds
+from strategies.core.mean_rounds import CLIP_FACTS, CorrelatedDescent, Descent, MeanRounds
 from strategies.core.noise_forecast import NoisyRelease
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given

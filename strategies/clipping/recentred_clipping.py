@@ -1,4 +1,4 @@
-"""Recentred clipping: users are clipped about the gradient as released so far, which needs less noise."""
+"""Recentred clipping: users are clipped about a public centre, the gradient as released so far."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,8 +10,7 @@ from pydantic import Field
 
 from strategies.clipping.local_options import UpdateOptions, local_numbers
 from strategies.core.about import About
-from strategies.core.clip_facts import CLIP_FACTS, clip_facts
-from strategies.core.mean_rounds import check_covered, sampler_numbers
+from strategies.core.mean_rounds import CLIP_FACTS, check_covered, clip_facts, sampler_numbers
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions
 from strategies.core.public_facts import Given

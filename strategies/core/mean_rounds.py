@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from strategies.core.clip_facts import clip_facts
+import numpy as np
+
+from strategies.core.about import Fact
 from strategies.core.scheme import Number, Scheme
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
@@ -19,6 +21,42 @@ from userdp.noise import NoiseSource
 from userdp.problems import Box
 from userdp.sampling import AllocatedBatches, DisjointBatches, PoissonSamples, Sampler
 from userdp.state import Stateful
+
+CLIP_FACTS: Mapping[str, Fact] = {
+    "clipped_share_private": Fact("private", "share of the round's users that the clip shortened; simulations only"),
+    "median_length_private": Fact(
+        "private",
+        "median l2 norm of the round's users before the clip, about a centre if the strategy has one; simulations only",
+    ),
+    "noise_over_signal_private": Fact(
+        "private",
+        "length that the round's noise is expected to have, over that of the clipped mean before it; simulations only",
+    ),
+}
+"""The facts of `clip_facts`, by name."""
+
+
+def clip_facts(gathered: Gathered, clip: float, mean: Vector, noise: float) -> dict[str, float]:
+    """Return figures to tune a clip by; none where nodes sent no lengths.
+
+    They are exact figures of users' data, which no guarantee covers, so they are private facts of simulations alone:
+    `strategies.core.base.UserLevelStrategy` removes ``Computation.lengths`` from requests elsewhere.
+
+    Args:
+        gathered: the answers.
+        clip: l2 norm in force.
+        mean: of the clipped vectors, before noise.
+        noise: expected l2 norm of the noise on the mean.
+    """
+    if gathered.lengths is None:
+        return {}
+    known = gathered.lengths[~np.isnan(gathered.lengths)]
+    signal = float(np.linalg.norm(mean))
+    return {
+        "clipped_share_private": float(np.mean(known > clip)) if len(known) else math.nan,
+        "median_length_private": float(np.median(known)) if len(known) else math.nan,
+        "noise_over_signal_private": noise / signal if signal > 0 else math.inf,
+    }
 
 
 class Descent(Stateful, ABC):

@@ -53,7 +53,19 @@ Distances = NDArray[np.float64]
 
 
 def all_pairs(rows: Rows, centre: NDArray[np.float64]) -> Iterator[Distances]:
-    """Yield the distances of all pairs of (B, d) finite rows by tiles, in no order; ``centre`` (d,) is that of most."""
+    """Yield the distances of all pairs of (B, d) finite rows by tiles, in no order; ``centre`` (d,) is that of most.
+
+    A pair's distance is the largest of its d differences, and where a difference is large, one of the two rows lies far
+    from the centre. So each row i is compared with all others in its own farthest coordinates alone, those in which it
+    lies more than ``t_i`` from the centre. In any other coordinate, two rows differ by at most ``t_i + t_j``: a largest
+    difference of at least that is the distance over all coordinates. The remaining pairs are compared in all of them.
+
+    *Floating point.* Computed deviations and differences are the exact ones, each rounded once (not at all where
+    subnormal; to infinity where it overflows), with u = 2^-53. A difference outside the farthest coordinates is at most
+    ``(t_i + t_j) (1 + 2u)`` and, rounded, at most ``(t_i + t_j) (1 + 4u)``; ``(t_i + t_j) (1 + 8u)``, as computed, is
+    at least ``(t_i + t_j) (1 + 5u)``. Subnormal sums are exact, and nothing is larger than infinity. So both ways give
+    the same bits: the largest of rounded differences.
+    """
     searched = rows.shape[1] >= _SEARCHED_FROM and can_compile()
     tiles = [_Tile(rows[first : first + TILE], centre, searched) for first in range(0, len(rows), TILE)]
     for place, tile in enumerate(tiles):

@@ -9,8 +9,7 @@ from pydantic import Field
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
 from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, rounds_of
 from strategies.core.about import About
-from strategies.core.clip_facts import CLIP_FACTS
-from strategies.core.mean_rounds import MeanRounds, as_is
+from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds, as_is
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number
