@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class StrategyOptions(BaseModel):
     """Settings that every strategy has.
 
-    A subclass that declares an option of its bases anew, with another default, range or meaning, names it: ``class
-    MyOptions(ClippedOptions, restates={"clip_norm"})``. Raises `TypeError`: the class declares an option anew without
-    naming it, or names another.
+    A subclass that declares an option of its bases anew, with another default, range or meaning, names it in
+    ``restates={"clip_norm"}``, beside its bases; a `TypeError` refuses one that does not, or names another.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
