@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from strategies.constructor import Constructor
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
-    from strategies.core.mean_rounds import Descent, MeanRounds, Runs, as_is
+    from strategies.core.mean_rounds import CLIP_FACTS, Descent, MeanRounds, Runs, as_is
     from strategies.core.noise_forecast import NoisyPhase, NoisyRelease, NoisySteps, Phases
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     WinsorizedRotation: Constructor
 
 __all__ = [
+    "CLIP_FACTS",
     "DPFTRL",
     "STRATEGIES",
     "About",

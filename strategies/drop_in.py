@@ -7,13 +7,13 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -82,11 +82,7 @@ class NodeRoster(Roster):
         self._max_missing = max_missing
 
     def gather(self, grid: Grid, timeout: float) -> None:
-        """Wait until n nodes are registered or ``timeout`` seconds have passed.
-
-        Raises:
-            RunFailed: the share of users without a node exceeds max_missing.
-        """
+        """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one."""
         users, deadline = len(self._owner), time.monotonic() + timeout
         nodes = sorted(grid.get_node_ids())
         if len(nodes) < users:
@@ -166,6 +162,14 @@ class ClientWire(Wire):
         return Answer(users, pipeline.clipped(rows), non_finite)
 
 
+def _of_inner(method: str) -> Any:
+    def called(self: "DropIn", *arguments: Any, **named: Any) -> Any:
+        return getattr(self.inner, method)(*arguments, **named)
+
+    called.__doc__ = f"See `UserLevelStrategy.{method}`."
+    return called
+
+
 class DropIn(Strategy):
     """A userdp strategy for ordinary Flower clients.
 
@@ -193,12 +197,7 @@ class DropIn(Strategy):
             both, and takes about 15 microseconds a parameter in each round.
         options: of the strategy within: rounds, clip_norm, cohort, ...
 
-    Attributes:
-        inner: the strategy within. Before the run starts it is one for a single parameter, with the final guarantee,
-            as the model's size is not known; the plan does not state its noise.
-
-    Raises:
-        BadInput: an option is unknown or out of range, or the clients' to choose.
+    Raises `BadInput`: an option is unknown or out of range, or the clients' to choose.
     """
 
     strategy: ClassVar[type[Recipe]]
@@ -206,6 +205,8 @@ class DropIn(Strategy):
     """Defaults that differ from those of the strategy within."""
     by_size: ClassVar[frozenset[str]] = frozenset()
     """Numbers of the plan that depend on the number of the model's parameters."""
+    # the strategy within. Before the run starts it is one for a single parameter, with the final guarantee, as the
+    # model's size is not known; the plan does not state its noise
     inner: UserLevelStrategy
 
     def __init__(
@@ -258,9 +259,8 @@ class DropIn(Strategy):
     ) -> PrivateResult:
         """Run the plan for this model; the further arguments are those of `UserLevelStrategy.start`.
 
-        Raises:
-            BadInput: there is no initial model, num_rounds disagrees with the plan, or the strategy has run before.
-            RunFailed: too many users are missing.
+        Raises `BadInput`: there is no initial model, num_rounds disagrees with the plan, or the strategy has run
+        before. Raises `RunFailed`: too many users are missing.
         """
         if initial_arrays is None:
             raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")
@@ -279,33 +279,12 @@ class DropIn(Strategy):
         if on_round is not None:
             on_round(record)
 
-    # Flower's five methods are those of the strategy within --------------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """See `UserLevelStrategy.configure_train`."""
-        return self.inner.configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """See `UserLevelStrategy.aggregate_train`."""
-        return self.inner.aggregate_train(server_round, replies)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """See `UserLevelStrategy.configure_evaluate`."""
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """See `UserLevelStrategy.aggregate_evaluate`."""
-        return self.inner.aggregate_evaluate(server_round, replies)
-
-    def summary(self) -> None:
-        """Log the plan and the guarantee."""
-        self.inner.summary()
+    # Flower's methods are those of the strategy within.
+    configure_train = _of_inner("configure_train")
+    aggregate_train = _of_inner("aggregate_train")
+    configure_evaluate = _of_inner("configure_evaluate")
+    aggregate_evaluate = _of_inner("aggregate_evaluate")
+    summary = _of_inner("summary")
 
 
 class DropInFedAvg(DropIn):

@@ -28,10 +28,8 @@ from userdp.state import State, Stateful
 
 log = logging.getLogger("userdp")
 
-ADAM_RATE = 0.02
-"""Default step size of Adam, before it falls."""
-SHARE, LEAST, MOST = 0.1, 100, 1000
-"""Default cohort of Adam: a share of the users, within bounds."""
+ADAM_RATE = 0.02  # Default step size of Adam, before it falls
+SHARE, LEAST, MOST = 0.1, 100, 1000  # Default cohort of Adam: a share of the users, within bounds
 
 
 @dataclass
@@ -50,20 +48,14 @@ class Momentum(Stateful):
 
 @dataclass
 class Search(Stateful):
-    """The memory of a descent that needs no step size.
-
-    Attributes:
-        begin: makes the descent from a start.
-        descent: None before the first gradient.
-        lost: users without a finite gradient at the last accepted point.
-    """
+    """The memory of a descent that needs no step size."""
 
     remembered: ClassVar[tuple[str, ...]] = ("lost",)
     parts: ClassVar[tuple[str, ...]] = ("descent",)
     given: ClassVar[tuple[str, ...]] = ("begin",)
-    begin: Callable[[Vector], BoxDescent]
-    descent: BoxDescent | None = None
-    lost: int = 0
+    begin: Callable[[Vector], BoxDescent]  # makes the descent from a start
+    descent: BoxDescent | None = None  # None before the first gradient
+    lost: int = 0  # users without a finite gradient at the last accepted point
 
     def done(self, tolerance: float) -> bool:
         """Return whether the descent has converged."""
@@ -88,20 +80,14 @@ class Following(Stateful):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceScheme(Scheme):
-    """A `Scheme` without any privacy.
-
-    Attributes:
-        rounds: the largest number of rounds.
-        rate: step size; None where gradients determine the steps.
-        cohorts: of Adam; None where everybody takes part in every round.
-    """
+    """A `Scheme` without any privacy."""
 
     domain: Box
-    rounds: int
+    rounds: int  # the largest number of rounds
     tolerance: float
     users: int
-    rate: float | None
-    cohorts: FixedSizeBatches | None = None
+    rate: float | None  # step size; None where gradients determine the steps
+    cohorts: FixedSizeBatches | None = None  # of Adam; None where everybody takes part in every round
 
     def ask(self, index: int, memory: Momentum | Search | Following) -> Request | None:
         """See `Scheme`; asks for gradients until the descent has converged."""
@@ -134,7 +120,6 @@ class ReferenceScheme(Scheme):
         return step
 
     def _accelerated(self, x: Vector, gradient: Vector, memory: Momentum) -> Step:
-        """Step by accelerated descent from the extrapolated point ``x``."""
         assert self.rate is not None
         new = self.domain.project(x - self.rate * gradient)
         previous = x if memory.previous is None else memory.previous
@@ -148,10 +133,7 @@ class ReferenceScheme(Scheme):
         return Step(self.domain.project(pushed), new)
 
     def _searched(self, gathered: Gathered, x: Vector, gradient: Vector, memory: Search) -> Step:
-        """Step by `BoxDescent`, whose best point so far is released.
-
-        A user whose gradient overflows at ``x`` counts as zero, which is no sign of a minimum.
-        """
+        """Step by `BoxDescent` and release its best point; a zero for an overflow is no sign of a minimum."""
         lost = gathered.non_finite + gathered.broken_sums
         if memory.descent is None:
             memory.descent, memory.lost = memory.begin(x), lost

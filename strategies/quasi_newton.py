@@ -18,16 +18,11 @@ from userdp.state import Stateful
 PAIRS, NUMBERS = 100, 20_000_000
 """Steps that are remembered at most, each with how it changed the gradient, and numbers in all of them (but for five
 steps): badly scaled columns take many."""
-UPHILL = 0.5
-"""A step is too long where the slope at its end is up, by more than this share of the slope down at its start."""
-SHORTEST, LONGEST = 0.1, 0.9
-"""The largest and the least shortening of a step that was too long, within its bracket."""
-GROWTH = 10.0
-"""No step is longer than the last one by more than this factor: far from where it was learnt, curvature misleads."""
-FLAT = 1e4
-"""Growth of the step size where the gradient does not change."""
-FIRST = 0.1
-"""The bound on the first step: no coordinate moves further than this, or than this part of the radius."""
+UPHILL = 0.5  # Of the slope down at a step's start: it is too long where its end rises by more
+SHORTEST, LONGEST = 0.1, 0.9  # The largest and the least shortening of a step that was too long, within its bracket
+GROWTH = 10.0  # Most growth from step to step: far from where it was learnt, curvature misleads
+FLAT = 1e4  # Growth of the step size where the gradient does not change
+FIRST = 0.1  # The bound on the first step: no coordinate moves further than this, or than this part of the radius
 
 
 class BoxDescent(Stateful):
@@ -76,7 +71,6 @@ class BoxDescent(Stateful):
             self._accept(gradient)
 
     def _begin(self, gradient: Vector) -> None:
-        """The gradient at the start."""
         self._gradient = gradient
         steepest = float(np.abs(gradient).max())
         if steepest > 0:
@@ -87,7 +81,6 @@ class BoxDescent(Stateful):
         self._aim()
 
     def _accept(self, gradient: Vector) -> None:
-        """Take the step, and remember what it told of the curvature."""
         assert self._gradient is not None
         moved, change = self.point - self.best, gradient - self._gradient
         curvature = float(moved @ change)
@@ -121,7 +114,6 @@ class BoxDescent(Stateful):
             self.point = self.best
 
     def _aim(self) -> None:
-        """Choose where to go from `best`."""
         assert self._gradient is not None
         gradient = self._gradient
         left = self._left(gradient)

@@ -27,8 +27,8 @@ from userdp.accounting import Privacy
 from userdp.arrays.sparse_rows import AnyRows
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.errors import RunFailed
-from userdp.mechanisms.factorisations import FACTORISATIONS
 from userdp.mechanisms.prefix_sums import Factorisation
+from userdp.mechanisms.toeplitz import FACTORISATIONS
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
 from userdp.nodes.pipeline import RowPipeline

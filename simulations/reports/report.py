@@ -20,8 +20,8 @@ from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
 from simulations.reports.units import columns_of, in_target_units, ordered, unit_meanings
-from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.descriptions import explained
+from strategies.core.mean_rounds import CLIP_FACTS
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up

@@ -6,11 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.auto.adaptive import AdaptiveStep, Pace, adaptive_stages, uncertified
 from strategies.auto.level import balance
-from strategies.auto.measuring import Filled, linear_model, longest_gradient, measuring_stages, new_progress
+from strategies.auto.preparation import Filled, linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.releases import Movement, Shares
-from strategies.auto.staged import AutoScheme, outline, shares_of
+from strategies.auto.staged import AdaptiveStep, AutoScheme, Pace, adaptive_stages, outline, shares_of, uncertified
 from strategies.auto.stages import (
     LONGEST_COUNT_STEP,
     MEASURED,
@@ -23,15 +22,14 @@ from strategies.auto.stages import (
     clip_width,
 )
 from strategies.core.about import About, Fact
-from strategies.core.clip_facts import CLIP_FACTS
+from strategies.core.mean_rounds import CLIP_FACTS
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from userdp.accounting import calibrate_noise
 from userdp.problems import Poisson
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
-_ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6
-"""Rounds that move the model: in learnt coordinates, in plain ones, and in plain ones with measured steps."""
+_ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6  # That move the model, the last with measured steps
 
 
 class Auto(Recipe):
@@ -65,8 +63,7 @@ class Auto(Recipe):
     A loss without a certificate, as that of a torch module, has four parts: round 1; users' lengths at the start, of
     any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
     first and none in the end, with clips that leave seven users in ten unchanged; and the choice. Each step asks a
-    random cohort, so large that its noise is near that of all users, but with no more than about 100,000 gradients in
-    all steps.
+    random cohort, so large that its noise is near that of all users, but with at most 100,000 gradients in all.
 
     Other losses have rounds 1, 6, 7 and 9 alone, in which gradients are clipped about their prediction, as in
     `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
@@ -169,7 +166,6 @@ class Auto(Recipe):
         return Pace.of(given.users, given.dimension, whole, drawn=drawn)
 
     def _stages(self, given: Given) -> tuple[Stage, ...]:
-        """Choose the stages, from public facts."""
         model = linear_model(given.problem)
         if model is None:
             return (Filled(), *self._plain_stages(given), Choice())
@@ -178,7 +174,6 @@ class Auto(Recipe):
         return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), Choice())
 
     def _plain_stages(self, given: Given) -> tuple[Stage, ...]:
-        """Choose the stages of plain coordinates."""
         domain, certificate = given.problem.domain, given.problem.certificate
         if uncertified(given.problem):
             return tuple(adaptive_stages(self._pace(given).steps, domain))

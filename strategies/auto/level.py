@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.auto.coordinates import split
-from strategies.auto.progress import Progress
+from strategies.auto.progress import Progress, split
 from strategies.auto.releases import Movement, Release
 from strategies.auto.stages import Stage
 from userdp.arrays.types import Vector
@@ -17,28 +16,17 @@ from userdp.nodes.computations import Computation
 from userdp.problems import GeneralisedLinear, Poisson, Softmax
 from userdp.problems.linear_scores import LinearScores
 
-LEAST_PART = 1e-3
-"""Least distance of rates, counts and classes' shares from an end of their range, over the range, unless their noise
-is larger."""
-
-MARGIN = 1.5
-"""Factor on the curvature at the mean target, where curvature varies with the score."""
+LEAST_PART = 1e-3  # Least distance of rates, counts and shares from their ends, unless noise is larger
+MARGIN = 1.5  # Factor on the curvature at the mean target, where curvature varies with the score
 
 UNDECIDED = 0.1
 """Part of the samples assumed undecided between all classes: in a group with much of a rare class, curvature grows
 while the class is learnt there."""
 
-COUNTED = 8.0
-"""Largest count of a user in the second mean, over the first mean plus two standard deviations of its noise."""
-
-SKEWED = 0.3
-"""Assumed bias of the mean of counts by clips, in typical slopes: large slopes are cut and small ones are not."""
-
-BALANCED = 15.0
-"""Clip of a user's slope for the balance, in typical slopes: few counts are large, and one number is cheap."""
-
-LONGEST_BALANCE = 1.0
-"""Largest move of everybody's score for the balance."""
+COUNTED = 8.0  # A user's largest count in the second mean, over the first plus two deviations of its noise
+SKEWED = 0.3  # Assumed bias of counts' mean by clips, in typical slopes: large slopes are cut, small ones not
+BALANCED = 15.0  # Clip of a slope for the balance, in typical slopes: large counts are few, a number is cheap
+LONGEST_BALANCE = 1.0  # Largest move of everybody's score for the balance
 
 
 def _mean_target(low: float, high: float) -> Computation:
@@ -48,10 +36,7 @@ def _mean_target(low: float, high: float) -> Computation:
 
 @dataclass(frozen=True)
 class Counts(Stage):
-    """The rough size of counts: the next mean is asked up to a few times that.
-
-    A declared bound far above the counts would otherwise cost noise.
-    """
+    """The rough size of counts, up to a few times of which the next mean is asked: a bound far above costs noise."""
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
     problem: Poisson

@@ -1,24 +1,117 @@
-"""The memory of `Auto`'s server between rounds, all of it computed from releases."""
+"""The memory of `Auto`'s server, and its coordinates and steps, from releases alone: no privacy rests on them."""
 
 import math
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
-from strategies.auto.coordinates import Whitening, step_of_scores
-from strategies.clipping.moving_centre import Centre
+from strategies.clipping.recentred_clipping import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.read_only import frozen
+from strategies.core.run_state import frozen
 from userdp.arrays.types import Array, Vector
 from userdp.problems.in_coordinates import turned
 from userdp.state import State, Stateful
 
-CLIP_BIAS = 0.2
-"""Assumed bias of the best constant by clips, in deviations of users' slopes."""
+FLOOR, LEAST_FLOOR = 0.5, 0.25
+"""Eigenvalues are raised to a share of the largest eigenvalue that noise alone is expected to have. The share is that
+eigenvalue itself, held between these two: where moments are little hidden by noise, so are gradients, and slow
+directions cost more than steps that `Progress.heed` may shorten."""
 
-CERTAIN = 2.0
-"""Standard deviations of noise by which measured curvature must exceed the assumed one to shorten steps."""
+RARE = 3.0  # Least share of users who have a column, in standard deviations of its noise
+FLAT = 0.25  # Least curvature across scores that steps assume, over the largest: rare classes would leap
+_NONE = 1e-9  # Curvature that counts as none: adding the same to all scores changes nothing
+
+
+@dataclass(frozen=True)
+class Whitening(Stateful):
+    """Coordinates in which second moments are about one at most."""
+
+    remembered: ClassVar[tuple[str, ...]] = ("matrix", "raised", "seen", "deviation")
+    matrix: Array  # (d, d) W with ``W^T A W`` near the identity
+    raised: Vector  # (p,) the second moments along its columns, at least the floor; once for each block of d parameters
+    seen: Vector  # (p,) the released second moments over these: 1 unless they were raised
+    deviation: float  # of the noise of A
+
+    @property
+    def floored(self) -> int:
+        """The number of directions whose second moment was raised to the floor."""
+        return int((self.seen < 1).sum())
+
+    def doubt(self, move: Vector) -> Vector:
+        """Return the (p,) variance of a gradient's change by a move, per curvature^2, from the noise of A."""
+        d = len(self.matrix)
+        lengths = (move**2 / self.raised).reshape(-1, d).sum(axis=1)
+        return np.asarray(0.5 * self.deviation**2 * np.repeat(lengths, d) / self.raised)
+
+    def repeated(self, blocks: int) -> "Whitening":
+        """Return the same for so many blocks of parameters, each of all columns."""
+        return replace(self, raised=np.tile(self.raised, blocks), seen=np.tile(self.seen, blocks))
+
+
+def whitening(moments: Array, deviation: float) -> Whitening:
+    """Whiten noisy second moments (p, p), whose entries' noise has that deviation (off the diagonal over sqrt(2))."""
+    edge = deviation * math.sqrt(2 * len(moments))
+    values, vectors = np.linalg.eigh(moments)
+    part = min(max(edge, LEAST_FLOOR), FLOOR)
+    raised = np.maximum(values, max(part * edge, 1e-6))
+    return Whitening(vectors / np.sqrt(raised), raised, np.clip(values / raised, 0.0, 1.0), deviation)
+
+
+def column_scales(released: Vector, deviation: float, low: float, high: float, width: float) -> Vector:
+    """Estimate the (p,) sizes of columns from noisy means of `userdp.nodes.moments.column_scales`.
+
+    A share C of users has the column, and their logarithms average l: its root mean square is near ``sqrt(C) e^l``.
+    Where C is hardly more than noise, nothing is known of l: it is drawn towards the columns that are known, by how
+    far these differ (an empirical Bayes estimate).
+    """
+    present, logs = np.split(released, 2)
+    span = math.log(high / low)
+    share = np.clip(present + 0.5, min(1.0, RARE * deviation), 1.0)
+    # Users without the column count as if theirs were of the largest size.
+    size = math.log(high) + span * np.clip((logs / width - 0.5) / share, -1.0, 0.0)
+    variance = (span * deviation / width / share) ** 2
+    weight = 1 / (variance + 0.25)
+    centre = float((weight * size).sum() / weight.sum())
+    spread = max(0.0, float((weight * ((size - centre) ** 2 - variance)).sum() / weight.sum()))
+    known = spread / (spread + variance) if spread > 0 else np.zeros_like(variance)
+    return np.asarray(np.sqrt(share) * np.exp(centre + known * (size - centre)))
+
+
+def split(hessian: Array) -> tuple[float, Array]:
+    """Split second derivatives by the scores (K, K) into (largest curvature in any direction, the rest over that)."""
+    largest = float(np.linalg.eigvalsh(hessian)[-1])
+    return largest, hessian / largest
+
+
+def step_of_scores(across: Array, descent: Vector, variance: Vector, z: Vector) -> Vector:
+    """Return the (p,) step from z to the minimum of a quadratic loss, shrunk towards zero as far as noise hides it.
+
+    In the eigenvectors of ``across`` every direction has a block of d coordinates. The descent at zero, ``D`` there, is
+    the descent at z plus the curvature's part of z. Of noise of total variance V, the share ``1 - V / ||D||^2``, if
+    positive, is worth following (James and Stein 1961): otherwise the many parameters of many classes would follow
+    noise further than they gain.
+
+    Args:
+        across: (K, K) the second derivatives by the scores, over the largest eigenvalue.
+        descent: (p,) minus the gradient at z, over the curvature, in coordinates whose second moments are one.
+        variance: (p,) of the error of the descent.
+        z: (p,) K blocks of d coordinates.
+    """
+    blocks = len(across)
+    values, vectors = np.linalg.eigh(across)
+    left = vectors.T @ descent.reshape(blocks, -1)
+    whole = left + values[:, None] * (vectors.T @ z.reshape(blocks, -1))
+    noise = ((vectors**2).T @ variance.reshape(blocks, -1)).sum(axis=1)
+    signal = (whole**2).sum(axis=1)
+    hidden = np.minimum(noise / np.where(signal > 0, signal, 1.0), 1.0)
+    moves = (left - hidden[:, None] * whole) / np.maximum(values, FLAT)[:, None]
+    moves[values < _NONE] = 0.0
+    return np.asarray((vectors @ moves).ravel())
+
+
+CLIP_BIAS = 0.2  # Assumed bias of the best constant by clips, in deviations of users' slopes
+CERTAIN = 2.0  # Standard deviations of noise by which measured curvature must exceed the assumed one to shorten steps
 
 
 def following_optimiser(dimension: int) -> ServerOptimiser:
@@ -54,35 +147,7 @@ class Known(Stateful):
 
 @dataclass
 class Progress(Stateful):
-    """The server's memory, all of it computed from releases.
-
-    Attributes:
-        initial: (p,) the model before the first round.
-        constant: (p,) the best known model of those that predict the same of everybody; else the initial model.
-        curvature: assumed bound on the second derivative of the loss by its scores, in any direction.
-        centre: the memory of `Recentred` steps.
-        learns: whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory.
-        across: (K, K) the second derivatives by the K scores, each with a block of d = p / K parameters, over their
-            largest eigenvalue, the curvature; see `strategies.auto.coordinates.split`.
-        start: (p,) where the descent begins.
-        z: (p,) the position in the coordinates: the model is ``start + T z``.
-        move: (p,) the last step.
-        damping: divisor of steps where noise hides curvature; see `heed`.
-        scales: (d,) divisors of columns.
-        size: norm of a user's second moments beyond which the user weighs less.
-        coordinates: (d, d) the action of T on each block.
-        whitened: the origin of the coordinates.
-        known: the estimate of the gradient; None before its first release.
-        level_deviation: of the noise on the constant's score (of several: at most); infinite if no mean target was
-            released.
-        highest: larger counts are lowered to this in their mean; infinite for none.
-        uneven: factor on the lengths of clips; see `strategies.auto.level.unevenness`.
-        length: that factor times users' typical gradient length as last released.
-        radius: of the next clip of adaptive steps.
-        gradient: (p,) the direction of the next `StepLength`.
-        optimiser: of `AdaptiveStep`.
-        unit: length of the gradients that the optimiser sees as one.
-    """
+    """The server's memory, all of it computed from releases."""
 
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
@@ -91,29 +156,32 @@ class Progress(Stateful):
     added: ClassVar[tuple[str, ...]] = ("highest",)
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
     given: ClassVar[tuple[str, ...]] = ("learns",)
-    initial: InitVar[Vector]
-    curvature: float
-    centre: Centre
-    learns: bool = True
+    initial: InitVar[Vector]  # (p,) the model before the first round
+    curvature: float  # assumed bound on the second derivative of the loss by its scores, in any direction
+    centre: Centre  # the memory of `Recentred` steps
+    learns: bool = True  # coordinates are learnt; else there are no matrices: a module's would not fit into memory
+    # (K, K) the second derivatives by the K scores, each with a block of d = p / K parameters, over their largest
+    # eigenvalue, the curvature; see `strategies.auto.progress.split`
     across: Array = field(default_factory=lambda: np.eye(1))
-    constant: Vector = field(init=False)
-    start: Vector = field(init=False)
-    z: Vector = field(init=False)
-    move: Vector = field(init=False)
-    damping: float = 1.0
-    scales: Vector = field(init=False)
-    size: float = field(init=False)
-    coordinates: Array = field(init=False)
-    whitened: Whitening = field(init=False)
-    known: Known | None = None
+    constant: Vector = field(init=False)  # (p,) the best known model that predicts the same of everybody, or `initial`
+    start: Vector = field(init=False)  # (p,) where the descent begins
+    z: Vector = field(init=False)  # (p,) the position in the coordinates: the model is ``start + T z``
+    move: Vector = field(init=False)  # (p,) the last step
+    damping: float = 1.0  # divisor of steps where noise hides curvature; see `heed`
+    scales: Vector = field(init=False)  # (d,) divisors of columns
+    size: float = field(init=False)  # norm of a user's second moments beyond which the user weighs less
+    coordinates: Array = field(init=False)  # (d, d) the action of T on each block
+    whitened: Whitening = field(init=False)  # the origin of the coordinates
+    known: Known | None = None  # the estimate of the gradient; None before its first release
+    # of the noise on the constant's score (of several: at most); infinite if no mean target was released
     level_deviation: float = math.inf
-    highest: float = math.inf
-    uneven: float = 1.0
-    length: float = 1.0
-    radius: float = 1.0
-    gradient: Vector = field(default_factory=lambda: np.zeros(0))
-    optimiser: ServerOptimiser = field(init=False)
-    unit: float = 1.0
+    highest: float = math.inf  # larger counts are lowered to this in their mean; infinite for none
+    uneven: float = 1.0  # factor on the lengths of clips; see `strategies.auto.level.unevenness`
+    length: float = 1.0  # that factor times users' typical gradient length as last released
+    radius: float = 1.0  # of the next clip of adaptive steps
+    gradient: Vector = field(default_factory=lambda: np.zeros(0))  # (p,) the direction of the next `StepLength`
+    optimiser: ServerOptimiser = field(init=False)  # of `AdaptiveStep`
+    unit: float = 1.0  # length of the gradients that the optimiser sees as one
 
     def __post_init__(self, initial: Vector) -> None:
         self.begin(initial)
@@ -150,19 +218,19 @@ class Progress(Stateful):
         error = math.sqrt(float((deviation**2 + self.known.variance) @ move**2)) / length
         self.damping = max(self.damping, felt - CERTAIN * error)
 
-    def damped(self, step: Vector) -> Vector:
-        """Return the (p,) step, shortened where noise hides curvature."""
-        return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
-
     def spread(self, move: Vector) -> Vector:
         """Return the (p,) change of the gradient by a move, over the curvature, where second moments are one."""
         return np.asarray((self.across @ move.reshape(len(self.across), -1)).ravel())
 
     def towards(self, known: Known) -> Vector:
-        """Return the (p,) step to where the gradient vanishes; for several scores shrunk as noise demands."""
-        if len(self.across) == 1:
-            return np.asarray(-known.gradient / self.curvature)
-        return step_of_scores(self.across, -known.gradient / self.curvature, known.variance / self.curvature**2, self.z)
+        """Return the (p,) step to where the gradient vanishes, shortened where noise hides curvature.
+
+        For several scores it is shrunk as noise demands.
+        """
+        step = np.asarray(-known.gradient / self.curvature)
+        if len(self.across) > 1:
+            step = step_of_scores(self.across, step, known.variance / self.curvature**2, self.z)
+        return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
 
     @property
     def along(self) -> Vector:

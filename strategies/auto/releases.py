@@ -14,17 +14,11 @@ from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 @dataclass(frozen=True)
 class Movement:
-    """The distance by which one user can move a sum of users' vectors (l2 norms).
+    """The distance by which one user can move a sum of users' vectors (l2 norms)."""
 
-    Attributes:
-        replaced: by being replaced.
-        added: by being added or removed, from or to a zero vector.
-        number: whether the sum is that of the statistic beside the vectors.
-    """
-
-    replaced: float
-    added: float
-    number: bool = False
+    replaced: float  # by being replaced
+    added: float  # by being added or removed, from or to a zero vector
+    number: bool = False  # whether the sum is that of the statistic beside the vectors
 
     @classmethod
     def of_ball(cls, radius: float) -> "Movement":

@@ -1,4 +1,4 @@
-"""The scheme of `Auto`, one stage a round with its share of the budget, and its plan in numbers."""
+"""The scheme of `Auto`, one stage a round; adaptive steps for losses without a certificate; its plan in numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,15 +6,25 @@ from dataclasses import dataclass, replace
 
 from scipy.special import gammaincc
 
-from strategies.auto.adaptive import LOUD, AdaptiveStep, ClipScale, uncertified
 from strategies.auto.level import Balance, ClassShares, Counts, Level
-from strategies.auto.measuring import Filled, doubts, linear_model
-from strategies.auto.progress import Progress
+from strategies.auto.preparation import Filled, doubts, linear_model
+from strategies.auto.progress import Progress, following_optimiser
 from strategies.auto.releases import Movement, Release, Shares
-from strategies.auto.stages import Choice, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage, StepLength
+from strategies.auto.stages import (
+    LEAST_WIDTH,
+    MEASURED,
+    Choice,
+    Columns,
+    Gradient,
+    Lengths,
+    Moments,
+    Recentred,
+    Sizes,
+    Stage,
+    StepLength,
+)
 from strategies.clipping.recentred_clipping import epoch_shares
-from strategies.core.clip_facts import clip_facts
-from strategies.core.mean_rounds import sampler_numbers
+from strategies.core.mean_rounds import clip_facts, sampler_numbers
 from strategies.core.noise_forecast import ExcessShare, NoisySteps
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.scheme import Number, Outline, Scheme
@@ -22,7 +32,95 @@ from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
+from userdp.nodes.computations import Computation
+from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Problem
+
+_SIZE = STATISTICS["log_size"]
+
+_RATE = 0.02
+"""Length of the first step for each parameter; later ones are shorter, down to none. Initial parameters of modules are
+about 0.1 to 1, whatever inputs, targets and losses are measured in."""
+
+_UNCLIPPED, _SPEED = 0.7, 0.3  # Target share of unclipped users, and the clip's speed (Andrew et al. 2021)
+_LEAST_STEPS, _MOST_STEPS, _PATIENCE = 20, 100, 20.0  # The third over the root of all noise, in gradients
+_GRADIENTS = 100_000  # Users' gradients in all rounds together, about, if users suffice
+_FAINT = 2.5  # Noise multiplier of a round from which on larger cohorts would save at most a twentieth of the noise
+LOUD = 0.5  # Noise of all steps, in users' gradients, from which on a plan warns: shared ones are shorter
+
+
+def uncertified(problem: Problem) -> bool:
+    """Return whether the loss has no certificate by which steps could be chosen."""
+    certificate = problem.certificate
+    return not certificate.convex and certificate.smoothness is None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The number of steps, and each user's probability to take part in one; from public facts."""
+
+    steps: int
+    chance: float
+
+    @classmethod
+    def of(cls, users: int, dimension: int, noise_multiplier: float, *, drawn: bool) -> "Pace":
+        """Choose the pace of ``users`` whose budget is worth one Gaussian of ``noise_multiplier``, noise over a clip.
+
+        Under loud noise more steps gain nothing and move further at random. Cohorts are so large that their noise is
+        near that of all users, but not so large that they would all compute for hours.
+        """
+        noise = noise_multiplier * math.sqrt(dimension) / users
+        steps = min(max(round(_PATIENCE / math.sqrt(noise)), _LEAST_STEPS), _MOST_STEPS)
+        if not drawn:
+            return cls(min(steps, max(_LEAST_STEPS, _GRADIENTS // users)), 1.0)
+        # Many rounds of probability q cost about T q^2 (e^(1 / z^2) - 1), in units of 1 / noise_multiplier^2.
+        faint = 1 / (noise_multiplier * math.sqrt(steps * math.expm1(_FAINT**-2)))
+        return cls(steps, min(1.0, faint, _GRADIENTS / (users * steps)))
+
+
+def adaptive_stages(steps: int, domain: Box) -> tuple[Stage, ...]:
+    """Return the stages of the clip and the steps."""
+    return (ClipScale(), *(AdaptiveStep(_RATE * (1 - number / steps), domain) for number in range(steps)))
+
+
+@dataclass(frozen=True)
+class ClipScale(Stage):
+    """The length of users' gradients at the start, between e^-10 and e^10."""
+
+    def computation(self, progress: Progress) -> Computation:
+        """See `Stage`; only the length of each user's gradient will be released."""
+        return Computation("user_gradient", "sum", 1.0, statistic="log_size")
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """See `Stage`; sets the first clip, and the unit in which gradients are followed."""
+        logarithm, deviation = release.logarithm(sums[-1:], _SIZE)
+        typical = math.exp(logarithm)
+        progress.radius = LEAST_WIDTH * typical
+        progress.follow_with(following_optimiser(len(progress.start)), typical)
+        return {"length": typical, "noise_deviation": deviation}
+
+
+@dataclass(frozen=True)
+class AdaptiveStep(Stage):
+    """A step of Adam whose second moments are corrected for the noise; see `ServerOptimiser`."""
+
+    rate: float  # how far it moves a parameter whose gradient keeps its sign
+    domain: Box
+
+    def computation(self, progress: Progress) -> Computation:
+        """See `Stage`; each user sends its clipped gradient, and whether the clip left it unchanged."""
+        return Computation("user_gradient", "sum", progress.radius, statistic="unclipped")
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """See `Stage`; the clip follows."""
+        radius = progress.radius
+        gradient, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
+        unclipped, _ = release.fraction(sums[-1:], Movement.of_interval(-0.5, 0.5), MEASURED)
+        direction = progress.directed(gradient, deviation)
+        progress.start = self.domain.project(progress.start + self.rate * direction)
+        progress.radius = radius * math.exp(_SPEED * (_UNCLIPPED - unclipped))
+        return {"radius": radius, "unclipped_share": unclipped, "noise_deviation": deviation}
+
 
 _SHARES: Mapping[type[Stage], float] = {
     Filled: 0.01,
@@ -40,8 +138,7 @@ _SHARES: Mapping[type[Stage], float] = {
 }
 """Shares of the budget; gradient rounds have the rest."""
 
-MOVING = (Gradient, Recentred, AdaptiveStep)
-"""Stages that move the model."""
+MOVING = (Gradient, Recentred, AdaptiveStep)  # Stages that move the model
 
 
 def shares_of(stages: Sequence[Stage]) -> tuple[float, ...]:
@@ -85,9 +182,8 @@ def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: 
     """Return the scheme of these stages in numbers."""
     sampler, p = shares.sampler, given.dimension
     gradient = [number for number, stage in enumerate(stages) if isinstance(stage, MOVING)]
-    filled, chosen = (
-        shares.mechanism(index, Movement.of_box(1.0)).standard_deviation for index in (0, len(stages) - 1)
-    )
+    ends = (shares.mechanism(index, Movement.of_box(1.0)) for index in (0, len(stages) - 1))
+    filled, chosen = (mechanism.standard_deviation for mechanism in ends)
     last = sampler.multiplier(gradient[-1], shares.noise_multiplier)
     numbers: dict[str, Number] = {
         "filled_noise": filled,
@@ -150,7 +246,6 @@ def _apart(problem: Problem, public: PublicFacts) -> float:
 
 
 def _warnings(problem: Problem, noise: float, doubt: float) -> tuple[str, ...]:
-    """Warn of the noise of all gradients together, and of the last comparison."""
     found, more = [], "bring more users or raise privacy.epsilon; the initial model may well be the better one"
     # The forecast warns for losses with a landscape.
     if noise >= (LOUD if uncertified(problem) else 1) and problem.landscape is None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from strategies.auto.coordinates import column_scales, whitening
-from strategies.auto.progress import Known, Progress
+from strategies.auto.progress import Known, Progress, column_scales, whitening
 from strategies.auto.releases import Movement, Release
-from strategies.clipping.moving_centre import LOG_DISTANCE
+from strategies.clipping.recentred_clipping import LOG_DISTANCE
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
@@ -20,23 +19,12 @@ from userdp.problems.in_coordinates import turned_back
 
 _NORM = STATISTICS["log_norm"]
 
-MEASURED = 0.04
-"""Share of a gradient round's budget for the lengths of users' gradients."""
-
-SMALLEST = 1e-3
-"""Smallest size of a column, over the largest possible cell; smaller ones count as empty."""
-
-COLUMN_WIDTH = 2.0
-"""Width of the interval of a column's log size, where that of its presence is one: noise matters more for presence."""
-
-SIZES = (0.05, 4.0)
-"""The range of users' second-moment norms that is resolved, over d, in scaled columns."""
-
-GENEROSITY = 1.25
-"""Largest norm with full weight, over the users' typical one."""
-
-LEAST_WIDTH, MOST_WIDTH = 1.5, 6.0
-"""Radius of the clip over the users' typical length, where noise is large and where it is small."""
+MEASURED = 0.04  # Share of a gradient round's budget for the lengths of users' gradients
+SMALLEST = 1e-3  # Smallest size of a column, over the largest possible cell; smaller ones count as empty
+COLUMN_WIDTH = 2.0  # Of a column's log size, over that of its presence, for which noise matters more
+SIZES = (0.05, 4.0)  # The range of users' second-moment norms that is resolved, over d, in scaled columns
+GENEROSITY = 1.25  # Largest norm with full weight, over the users' typical one
+LEAST_WIDTH, MOST_WIDTH = 1.5, 6.0  # Radius of the clip over the typical length, for loud and faint noise
 
 BEARABLE, BEARABLE_OF_ALL = 0.005, 0.05
 """Squared noise of the remaining rounds that a wider clip may cost: over a user's squared typical length, and over the
@@ -46,8 +34,7 @@ CAUTION = 3.0
 """Factor on measured curvature: a mean of roots is below the root of the mean, the more so the fewer samples users
 have, and noise turns the gradient along which the step is taken."""
 
-LONGEST_COUNT_STEP = 1.0
-"""Longest step in the coordinates for counts, whose curvature grows with the score."""
+LONGEST_COUNT_STEP = 1.0  # Longest step in the coordinates for counts, whose curvature grows with the score
 
 
 def clip_width(noise: float, dimension: int, rounds: int) -> float:
@@ -105,9 +92,8 @@ class Sizes(Stage):
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends the logarithm of the norm."""
         low, high = (part * len(progress.scales) for part in SIZES)
-        return Computation(
-            "moment_size", "sum", 0.5, parameters={"low": low, "high": high}, arrays={"scales": progress.scales}
-        )
+        arrays = {"scales": progress.scales}
+        return Computation("moment_size", "sum", 0.5, parameters={"low": low, "high": high}, arrays=arrays)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; users beyond a norm weigh less from now on."""
@@ -120,13 +106,9 @@ class Sizes(Stage):
 
 @dataclass(frozen=True)
 class Moments(Stage):
-    """The second moments of the scaled columns.
+    """The second moments of the scaled columns."""
 
-    Attributes:
-        ridge: of the loss, whose curvature is known.
-    """
-
-    ridge: float
+    ridge: float  # of the loss, whose curvature is known
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its matrix of second moments, clipped to the size, which is its weight."""
@@ -144,15 +126,10 @@ class Moments(Stage):
 
 @dataclass(frozen=True)
 class Lengths(Stage):
-    """The lengths of users' gradients at the start.
+    """The lengths of users' gradients at the start."""
 
-    Attributes:
-        gradient: the query of gradient rounds.
-        longest: an upper guess; gradients more than e^5 times shorter count as that.
-    """
-
-    gradient: "Gradient | Recentred"
-    longest: float
+    gradient: "Gradient | Recentred"  # the query of gradient rounds
+    longest: float  # an upper guess; gradients more than e^5 times shorter count as that
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; only the length of each user's gradient will be released."""
@@ -169,18 +146,12 @@ class Lengths(Stage):
 
 @dataclass(frozen=True)
 class Gradient(Stage):
-    """A step along the gradient in the coordinates, as estimated from all releases so far.
+    """A step along the gradient in the coordinates, as estimated from all releases so far."""
 
-    Attributes:
-        left: the number of gradient rounds that follow.
-        longest_step: None for steps of any length.
-        width: radius of the clip over the users' typical length; see `clip_width`.
-    """
-
-    left: int
+    left: int  # the number of gradient rounds that follow
     domain: Box
-    longest_step: float | None = None
-    width: float = LEAST_WIDTH
+    longest_step: float | None = None  # None for steps of any length
+    width: float = LEAST_WIDTH  # radius of the clip over the users' typical length; see `clip_width`
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its clipped gradient, and the logarithm of its length."""
@@ -211,7 +182,7 @@ class Gradient(Stage):
             doubt = curvature**2 * progress.whitened.doubt(spread)
             progress.heed(released, deviation)
             progress.known = progress.known.corrected(released, deviation, change, doubt)
-        step = self._held(progress.damped(progress.towards(progress.known)))
+        step = self._held(progress.towards(progress.known))
         following = self._inside(progress, progress.z + step)
         progress.move, progress.z = following - progress.z, following
         progress.length = progress.uneven * typical
@@ -235,14 +206,10 @@ class Gradient(Stage):
 
 @dataclass(frozen=True)
 class Recentred(Stage):
-    """A step along the gradient, clipped about its prediction; see `RecentredClipping`.
-
-    Attributes:
-        measured: whether the step waits for its `StepLength`.
-    """
+    """A step along the gradient, clipped about its prediction; see `RecentredClipping`."""
 
     domain: Box
-    measured: bool = False
+    measured: bool = False  # whether the step waits for its `StepLength`
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its gradient, clipped about the centre, and the logarithm of its distance."""
@@ -267,22 +234,17 @@ class Recentred(Stage):
 
 @dataclass(frozen=True)
 class StepLength(Stage):
-    """The length of a step along the gradient: one over the users' curvature in its direction.
-
-    Attributes:
-        most: certified bound on any curvature.
-    """
+    """The length of a step along the gradient: one over the users' curvature in its direction."""
 
     domain: Box
-    most: float
+    most: float  # certified bound on any curvature
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends the root of its curvature along the gradient, over that of the bound."""
         length = float(np.linalg.norm(progress.gradient))
         direction = progress.gradient / length if length > 0 else np.zeros_like(progress.gradient)
-        return Computation(
-            "curvature_along", "sum", 0.5, parameters={"most": self.most}, arrays={"direction": direction}
-        )
+        arrays = {"direction": direction}
+        return Computation("curvature_along", "sum", 0.5, parameters={"most": self.most}, arrays=arrays)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; centre and radius follow the step, which noise shortens rather than lengthens."""
@@ -299,13 +261,9 @@ class StepLength(Stage):
 
 @dataclass(frozen=True)
 class Choice(Stage):
-    """The choice of the released model: the constant, if the model clearly serves fewer users.
+    """The choice of the released model: the constant, if the model clearly serves fewer users."""
 
-    Attributes:
-        doubts: standard deviations of the noise by which the model must be worse.
-    """
-
-    doubts: float = 2.0
+    doubts: float = 2.0  # standard deviations of the noise by which the model must be worse
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user answers which of the two has the smaller average loss."""

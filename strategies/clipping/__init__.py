@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
-    from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
+    from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, rounds_of
 
 __all__ = ["NOTES", "SECRET_COHORTS", "ClippedOptions", "rounds_of"]
 

@@ -8,13 +8,11 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions
+from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, MaskedRounds
 from strategies.clipping.local_options import UpdateOptions
-from strategies.clipping.masked_rounds import MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About
-from strategies.core.clip_facts import clip_facts
-from strategies.core.mean_rounds import as_is, check_covered
+from strategies.core.mean_rounds import CLIP_FACTS, as_is, check_covered, clip_facts
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.recipe import Recipe
@@ -30,8 +28,7 @@ from userdp.problems import Box
 from userdp.sampling import Sampler
 from userdp.state import Stateful
 
-_COUNT_SHARE = 20
-"""The paper's noise of the count: a twentieth of the cohort."""
+_COUNT_SHARE = 20  # The paper's noise of the count: a twentieth of the cohort
 
 
 @dataclass
@@ -44,49 +41,20 @@ class MovingClip(Stateful):
     optimiser: ServerOptimiser
 
 
-@dataclass(frozen=True)
-class ClipPath:
-    """The clip's path between its bounds, on released values.
-
-    Attributes:
-        rate: its speed, in logarithms.
-        quantile: the target share of unclipped users.
-    """
-
-    low: float
-    high: float
-    rate: float
-    quantile: float
-
-    def after(self, clip: float, unclipped: float) -> float:
-        """Return the next clip, from the released share of unclipped users."""
-        moved = math.log(clip) - self.rate * (unclipped - self.quantile)
-        return math.exp(min(max(moved, math.log(self.low)), math.log(self.high)))
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveScheme(Scheme):
-    """A `Scheme` whose clip moves: mechanisms for any clip.
-
-    Attributes:
-        computation: of the users, in the first round.
-        gradient: from the released mean to the vector that is followed.
-        sum_multiplier: z_u, of a round's sum.
-        count_mechanism: of the share of unclipped users.
-        count_noise: deviation of the noise on their number.
-        path: of the clip.
-        masked: rounds whose sums nodes make noisy; None where the server adds the noise.
-    """
+    """A `Scheme` whose clip moves: mechanisms for any clip."""
 
     domain: Box
     sampler: Sampler
-    computation: Computation
-    gradient: Callable[[Vector], Vector]
-    sum_multiplier: float
-    count_mechanism: GaussianMechanism
-    count_noise: float
-    path: ClipPath
-    masked: MaskedRounds | None = None
+    computation: Computation  # of the users, in the first round
+    gradient: Callable[[Vector], Vector]  # from the released mean to the vector that is followed
+    sum_multiplier: float  # z_u, of a round's sum
+    count_mechanism: GaussianMechanism  # of the share of unclipped users
+    count_noise: float  # deviation of the noise on their number
+    bounds: tuple[float, float]  # of the clip
+    options: "AdaptiveClipping"
+    masked: MaskedRounds | None = None  # rounds whose sums nodes make noisy; None where the server adds the noise
 
     def mechanism(self, clip: float) -> GaussianMechanism:
         """Return the mechanism of the mean of one cohort's vectors of norm at most ``clip``."""
@@ -122,7 +90,9 @@ class AdaptiveScheme(Scheme):
         share = 0.5 + float(half[0])
         facts = {"noise_deviation": deviation, "clip_norm": clip, "unclipped_share": share}
         following = self.domain.project(memory.optimiser.step(x, self.gradient(released), deviation))
-        memory.clip = self.path.after(clip, share)
+        moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
+        low, high = self.bounds
+        memory.clip = math.exp(min(max(moved, math.log(low)), math.log(high)))
         return Step(following, following, facts | clip_facts(gathered, clip, means[:-1], deviation * math.sqrt(len(x))))
 
 
@@ -168,7 +138,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             "count_noise": "standard deviation of the noise on the number of unclipped users",
             "sum_multiplier": "noise over sensitivity of the sum of what users send",
         },
-        notes=NOTES,
+        notes=CLIP_FACTS,
     )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")
@@ -204,64 +174,49 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         sampler, privacy, p = self.sampler(given), given.privacy, given.dimension
         if not self.trains:
             self.check_untrained()
-        path, masked = self._path(), None
-        if privacy.trust == "sum":
-            masked = MaskedRounds.of(given, sampler, self.clip_norm, p + 1)
-        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta) if masked is None else masked.multiplier
-        louder = 1.0 if masked is None else masked.louder
-        count_noise, count_multiplier = self._count_noise(sampler, multiplier)
-        sum_multiplier = float((multiplier**-2 - count_multiplier**-2) ** -0.5) * louder
-        rate = self.rate(1.0 if self.trains else self.local_rate or given.default_step)
-        accounted = given.accounted(sampler, multiplier) if masked is None else masked.accounted
-        computation, mechanism = self._computation(given), mean_mechanism(sampler, self.clip_norm, sum_multiplier)
-        numbers: dict[str, Number] = {
-            "clip_low": path.low,
-            "clip_high": path.high,
-            "quantile": self.quantile,
-            "count_noise": count_noise * louder,
-            "sum_multiplier": sum_multiplier,
-            **({} if masked is None else masked.numbers),
-        }
-        made = AdaptiveScheme(
-            **accounted,
-            outline=self.outline(
-                sampler,
-                accounted["guarantee"],
-                mechanism,
-                computation,
-                p,
-                rate=rate,
-                multiplier=multiplier * louder,
-                noise=mechanism.standard_deviation * math.sqrt(p),
-                deviation=mechanism.standard_deviation,
-                numbers=numbers,
-            ),
-            new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, p)),
-            domain=given.problem.domain,
-            sampler=sampler,
-            computation=computation,
-            gradient=np.negative if self.trains else as_is,
-            sum_multiplier=sum_multiplier,
-            count_mechanism=GaussianMechanism(
-                sampler.sensitivity_factor / 2 / sampler.expected_batch, count_multiplier
-            ),
-            count_noise=count_noise * louder,
-            path=path,
-            masked=masked,
-        )
-        for clip in (path.low, path.high):  # the clip may not move to where there is no grid
-            made.masked_sum(clip)
-        return made
-
-    def _path(self) -> ClipPath:
-        """Return the clip's path; refuse a start outside its bounds."""
         low, high = self.clip_low or self.clip_norm / 1e3, self.clip_high or self.clip_norm * 1e3
         if not low <= self.clip_norm <= high:
             raise BadInput(
                 f"strategy.clip_norm = {self.clip_norm:g} lies outside strategy.clip_low = {low:g} to "
                 f"strategy.clip_high = {high:g}: change one of them"
             )
-        return ClipPath(low, high, self.clip_rate, self.quantile)
+        masked = MaskedRounds.of(given, sampler, self.clip_norm, p + 1) if privacy.trust == "sum" else None
+        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta) if masked is None else masked.multiplier
+        louder = 1.0 if masked is None else masked.louder
+        count_noise, count_multiplier = self._count_noise(sampler, multiplier)
+        sum_multiplier = float((multiplier**-2 - count_multiplier**-2) ** -0.5) * louder
+        rate = self.rate(1.0 if self.trains else self.local_rate or given.default_step)
+        accounted = given.accounted(sampler, multiplier) if masked is None else masked.accounted
+        training = self.local_training(1, given.default_step).parameters() if self.trains else {}
+        name = "local_update" if self.trains else "user_gradient"
+        asked = Computation(name, "sum", self.clip_norm, parameters=training, statistic="unclipped", lengths=True)
+        mechanism = mean_mechanism(sampler, self.clip_norm, sum_multiplier)
+        numbers: dict[str, Number] = {
+            "clip_low": low,
+            "clip_high": high,
+            "quantile": self.quantile,
+            "count_noise": count_noise * louder,
+            "sum_multiplier": sum_multiplier,
+            **({} if masked is None else masked.numbers),
+        }
+        noise, parts = mechanism.standard_deviation * math.sqrt(p), (sampler, mechanism, multiplier * louder, asked)
+        made = AdaptiveScheme(
+            **self.parts(given, *parts, rate, noise=noise, numbers=numbers, accounted=accounted),
+            new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, p)),
+            computation=asked,
+            gradient=np.negative if self.trains else as_is,
+            sum_multiplier=sum_multiplier,
+            count_mechanism=GaussianMechanism(
+                sampler.sensitivity_factor / 2 / sampler.expected_batch, count_multiplier
+            ),
+            count_noise=count_noise * louder,
+            bounds=(low, high),
+            options=self,
+            masked=masked,
+        )
+        for clip in (low, high):  # the clip may not move to where there is no grid
+            made.masked_sum(clip)
+        return made
 
     def _count_noise(self, sampler: Sampler, multiplier: float) -> tuple[float, float]:
         """Return (deviation of the noise on the number of unclipped users, that over its sensitivity)."""
@@ -274,9 +229,3 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
                 f"{factor * multiplier / 2:.4g}; leave it out, or raise it"
             )
         return noise, 2 * noise / factor
-
-    def _computation(self, given: Given) -> Computation:
-        """Ask for gradients, or updates, and whether the clip leaves them unchanged."""
-        training = self.local_training(1, given.default_step).parameters() if self.trains else {}
-        name = "local_update" if self.trains else "user_gradient"
-        return Computation(name, "sum", self.clip_norm, parameters=training, statistic="unclipped", lengths=True)

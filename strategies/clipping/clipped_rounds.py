@@ -1,23 +1,22 @@
-"""Rounds that release a noisy sum of clipped user vectors, with one clip for all of them."""
+"""Rounds that release a noisy sum of clipped user vectors; with ``privacy.trust = "sum"`` nodes add the noise."""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from strategies.clipping.masked_rounds import MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.mean_rounds import MeanRounds, as_is, sampler_numbers
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.scheme import Number, Outline
-from userdp.accounting import Guarantee
+from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudness, most_loudness
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
 from userdp.sampling import (
@@ -30,6 +29,121 @@ from userdp.sampling import (
     check_batch,
 )
 
+_DISCRETE = 2.0**-10  # Share of delta reserved for the difference between discrete and continuous noise
+_COARSER = 4  # On that difference: grids of other lengths are up to twice as coarse, relative to the noise
+
+
+@dataclass(frozen=True)
+class MaskedRounds:
+    """Rounds whose sums nodes make noisy and mask: cohorts, noise and guarantee, as one value."""
+
+    privacy: Privacy
+    sampler: DisjointBatches
+    # noise over sensitivity, of the nodes outside the largest coalition, for delta less the cost of discrete noise
+    multiplier: float
+
+    @classmethod
+    def of(cls, given: Given, sampler: Sampler, longest: float, columns: int) -> Self:
+        """Calibrate sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
+
+        Raises `BadInput`: cohorts must be secret, which nodes of a sum are not; a cohort is one user, so one node;
+        nodes are ordinary Flower clients; or discrete noise would cost more than the reserved share of delta.
+        """
+        privacy = given.privacy
+        if not isinstance(sampler, DisjointBatches):
+            raise BadInput(
+                "privacy.trust = 'sum': the nodes of a sum know each other, so cohorts cannot stay secret; set "
+                "strategy.sampling = 'disjoint' or 'cyclic'"
+            )
+        if not given.wire.asks_more:
+            raise BadInput(
+                "privacy.trust = 'sum': clients of an ordinary Flower app mask nothing; use client_app nodes, or trust "
+                "= 'server'"
+            )
+        if sampler.batch < LEAST_NODES:
+            raise BadInput(
+                f"strategy.cohort = {sampler.batch} with privacy.trust = 'sum': at least two nodes must hold users of "
+                "a round, or nobody hides the total of the only one; raise strategy.cohort"
+            )
+        budget = _budget(privacy)
+        made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta))
+        excess = made.sum(longest).excess(columns, privacy.epsilon) * _COARSER * sampler.rounds
+        if excess > privacy.delta * _DISCRETE:
+            raise BadInput(
+                f"privacy.trust = 'sum': discrete noise would add {excess:.1g} to delta, more than the thousandth of "
+                "privacy.delta that is set aside; lower privacy.epsilon or strategy.cohort, or raise privacy.delta"
+            )
+        return made
+
+    def sum(self, longest: float, weight: float | None = None) -> MaskedSum:
+        """Return the sum of a round, before its nodes are known.
+
+        Args:
+            longest: largest l2 norm of a row, with its weighted number.
+            weight: of that number; None where rows have none.
+
+        Raises `BadInput`: there is no grid for rows of that norm.
+        """
+        deviation = self.sampler.sensitivity_factor * longest * self.multiplier * (1 + SUM_SLACK)
+        return MaskedSum.hiding(deviation, self.sampler.batch, longest, self.privacy.colluding, weight)
+
+    @property
+    def louder(self) -> float:
+        """The largest released noise, of all nodes, over the accounted noise."""
+        return (1 + SUM_SLACK) * most_loudness(self.privacy.colluding)
+
+    @cached_property
+    def server_epsilon(self) -> float:
+        """The largest epsilon against an observer who knows no node's share of the noise."""
+        louder = least_loudness(self.sampler.batch, self.privacy.colluding)
+        return self.sampler.epsilon(self.multiplier * louder, _budget(self.privacy).delta)
+
+    @property
+    def numbers(self) -> dict[str, Number]:
+        """The plan's numbers of masked sums."""
+        return {"server_epsilon": self.server_epsilon, "node_noise": self.louder}
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of all rounds together."""
+        ideal = self.sampler.guarantee(self.multiplier, _budget(self.privacy).delta, "", ())
+        share = self.privacy.colluding
+        several = f" or at most {share:.4g} of the nodes of a sum together" if share else ""
+        them = "they are" if share else "that node is"
+        adversary = (
+            f"against any one other node{several}, whoever sees every iterate, and the server, which sees the noisy "
+            f"sum over all nodes of a round and is curious, not active, also where {them} on its side; against a "
+            f"server on its own epsilon is at most {self.server_epsilon:.4g}"
+        )
+        return replace(
+            ideal,
+            delta=self.privacy.delta,
+            adversary=adversary,
+            assumptions=(
+                *ideal.assumptions,
+                "nodes clip each user as requested, and add their share of the noise and their masks",
+                f"users trust the node that holds their data, and no more than one node of a sum{several} tell others "
+                "what they keep secret",
+                "the server passes nodes' public keys on as they are, and asks what the plan says",
+                "X25519, HKDF-SHA256 and ChaCha20 are as strong as they are taken for",
+            ),
+        )
+
+    def ledger(self, privacy: Privacy) -> AnyLedger:
+        """Make the ledger that the rounds are charged to."""
+        return self.sampler.ledger(self.multiplier, _budget(privacy))
+
+    @property
+    def accounted(self) -> dict[str, Any]:
+        """The fields of a `Scheme` that differ from those of noise by the server."""
+        return {"guarantee": self.guarantee, "ledger": self.ledger, "summands": 1}  # whole numbers need no rounding
+
+
+def _budget(privacy: Privacy) -> Privacy:
+    """Return the budget of continuous noise: delta less the share reserved for discrete noise."""
+    return replace(privacy, delta=privacy.delta * (1 - _DISCRETE))
+
+
 Sampling = Literal["disjoint", "cyclic", "poisson", "fixed_size", "allocation"]
 
 SECRET_COHORTS = (
@@ -37,9 +151,6 @@ SECRET_COHORTS = (
     "round; ledgers refuse seeded ones, and an interrupted run cannot resume with an allocation that is gone"
 )
 """The effect of secure noise on samplers."""
-
-NOTES = CLIP_FACTS
-"""The facts of these rounds, beyond those of all strategies."""
 
 
 class ClippedOptions(ServerOptions):
@@ -71,9 +182,8 @@ class ClippedOptions(ServerOptions):
     def sampler(self, given: Given) -> Sampler:
         """Make the sampler of these settings.
 
-        Raises:
-            BadInput: a cohort for allocation, or participations for anything else.
-            PopulationTooSmall: fewer users than one cohort.
+        Raises `BadInput`: a cohort for allocation, or participations for anything else. Raises `PopulationTooSmall`:
+        fewer users than one cohort.
         """
         if self.sampling == "allocation":
             if self.cohort is not None:
@@ -87,33 +197,38 @@ class ClippedOptions(ServerOptions):
                 f"strategy.participations = {self.participations} with sampling = {self.sampling!r}: it is for "
                 "sampling = 'allocation'; set strategy.cohort instead"
             )
-        cohort = self.cohort or given.users
-        return make_sampler(self.sampling, given.users, cohort, self.rounds, given.seed, secret=given.secure)
+        users, cohort, rounds = given.users, self.cohort or given.users, self.rounds
+        check_batch(cohort, users)
+        if self.sampling == "poisson":
+            return PoissonBatches(users, cohort / users, rounds, given.secret_seed)
+        if self.sampling == "fixed_size":
+            return FixedSizeBatches(users, cohort, rounds, given.secret_seed)
+        kind = CyclicBatches if self.sampling == "cyclic" else DisjointBatches
+        return kind(users, cohort, -(-rounds // (users // cohort)), given.seed)
 
-    def outline(
+    def parts(
         self,
+        given: Given,
         sampler: Sampler,
-        guarantee: Guarantee,
         mechanism: GaussianMechanism | LaplaceMechanism,
-        computation: Computation,
-        dimension: int,
-        *,
-        rate: float,
         multiplier: float,
+        computation: Computation,
+        rate: float,
+        *,
         noise: float,
-        deviation: float,
         numbers: Mapping[str, Number],
-    ) -> Outline:
-        """Return the scheme in numbers; ``numbers`` are those beyond the ones that all such strategies have.
+        accounted: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the fields of a scheme that do not depend on how rounds release and follow their means.
 
-        ``multiplier`` is noise over sensitivity; ``noise`` the expected l2 norm of the noise that is followed, and
-        ``deviation`` its standard deviation in each coordinate.
+        ``multiplier`` is noise over sensitivity, ``noise`` the expected l2 norm of the noise that is followed, and
+        ``numbers`` are those of the plan beyond the ones that all such strategies have.
         """
         local, cohort = computation.parameters, max(1, round(sampler.expected_batch))
         steps = NoisySteps(
             steps=self.rounds,
             rate=rate,
-            deviation=deviation,
+            deviation=noise / math.sqrt(given.dimension),
             longest=self.clip_norm,
             local_steps=int(local.get("steps", 1) or local.get("epochs", 1)),
             local_rate=local.get("step_size"),
@@ -122,11 +237,11 @@ class ClippedOptions(ServerOptions):
             sensitivity: dict[str, Number] = {"l1_sensitivity": mechanism.sensitivity}
         else:
             sensitivity = {"l2_sensitivity": mechanism.l2_sensitivity}
-        return Outline(
+        outline = Outline(
             rounds=self.rounds,
             cohort=cohort,
             users_needed=1 if self.sampling == "allocation" else cohort,
-            path=self.followed(steps, dimension),
+            path=self.followed(steps, given.dimension),
             noise=noise,
             signal=self.clip_norm,
             numbers={
@@ -137,29 +252,11 @@ class ClippedOptions(ServerOptions):
                 "noise_multiplier": multiplier,
                 "noise_deviation": mechanism.standard_deviation,
                 **sensitivity,
-                **sampler_numbers(sampler, guarantee),
+                **sampler_numbers(sampler, accounted["guarantee"]),
                 **numbers,
             },
         )
-
-
-def make_sampler(
-    sampling: Sampling, users: int, cohort: int, rounds: int, seed: int, *, secret: bool = False
-) -> Sampler:
-    """Make a sampler that draws cohorts of a size, with at least ``rounds`` rounds.
-
-    Cohorts that must stay secret come from the operating system instead of the seed if ``secret``.
-
-    Raises:
-        PopulationTooSmall: fewer users than one cohort.
-    """
-    check_batch(cohort, users)
-    if sampling == "poisson":
-        return PoissonBatches(users, cohort / users, rounds, None if secret else seed)
-    if sampling == "fixed_size":
-        return FixedSizeBatches(users, cohort, rounds, None if secret else seed)
-    kind = CyclicBatches if sampling == "cyclic" else DisjointBatches
-    return kind(users, cohort, -(-rounds // (users // cohort)), seed)
+        return {**accounted, "outline": outline, "domain": given.problem.domain, "sampler": sampler}
 
 
 def clipped_rounds(
@@ -180,22 +277,17 @@ def clipped_rounds(
         gradient: from the released mean to the vector that the server's optimiser follows.
         numbers: of the plan, beyond those that all such strategies have.
     """
-    sampler, clip = options.sampler(given), options.clip_norm
+    sampler, clip, numbers = options.sampler(given), options.clip_norm, numbers or {}
     if given.privacy.trust == "server":
         mechanism = given.mean_mechanism(sampler, clip)
-        multiplier = mechanism.noise_multiplier
-        return rounds_of(
-            given, options, sampler, mechanism, multiplier, computation, rate, gradient=gradient, numbers=numbers
-        )
+        parts = (sampler, mechanism, mechanism.noise_multiplier, computation, rate)
+        return rounds_of(given, options, *parts, gradient=gradient, numbers=numbers)
     masked = MaskedRounds.of(given, sampler, clip, given.dimension)
-    multiplier = masked.multiplier * masked.louder
-    louder = mean_mechanism(sampler, clip, multiplier)
-    computation = replace(computation, masked=masked.sum(clip))
-    numbers = {**(numbers or {}), **masked.numbers}
-    plain = rounds_of(
-        given, options, sampler, louder, multiplier, computation, rate, gradient=gradient, numbers=numbers
-    )
-    return replace(plain, mechanism=None, **masked.accounted)  # nodes add the noise
+    multiplier, computation = masked.multiplier * masked.louder, replace(computation, masked=masked.sum(clip))
+    parts = (sampler, mean_mechanism(sampler, clip, multiplier), multiplier, computation, rate)
+    numbers = {**numbers, **masked.numbers}
+    plain = rounds_of(given, options, *parts, gradient=gradient, numbers=numbers, accounted=masked.accounted)
+    return replace(plain, mechanism=None)  # nodes add the noise
 
 
 def rounds_of(
@@ -209,7 +301,8 @@ def rounds_of(
     *,
     gradient: Callable[[Vector], Vector] = as_is,
     noise: float | None = None,
-    numbers: Mapping[str, Number] | None = None,
+    numbers: Mapping[str, Number],
+    accounted: Mapping[str, Any] | None = None,
 ) -> MeanRounds:
     """Return the scheme of these parts, as `clipped_rounds` for a mechanism of a round's mean.
 
@@ -218,25 +311,11 @@ def rounds_of(
     """
     p, rate = given.dimension, options.rate(rate)
     noise = mechanism.standard_deviation * math.sqrt(p) if noise is None else noise
-    accounted = given.accounted(sampler, multiplier)
-    computation = replace(computation, lengths=computation.masked is None)
+    accounted = accounted or given.accounted(sampler, multiplier)
+    computation, parts = replace(computation, lengths=computation.masked is None), (sampler, mechanism, multiplier)
     return MeanRounds(
-        **accounted,
-        outline=options.outline(
-            sampler,
-            accounted["guarantee"],
-            mechanism,
-            computation,
-            p,
-            rate=rate,
-            multiplier=multiplier,
-            noise=noise,
-            deviation=noise / math.sqrt(p),
-            numbers=numbers or {},
-        ),
+        **options.parts(given, *parts, computation, rate, noise=noise, numbers=numbers, accounted=accounted),
         new_memory=partial(ServerOptimiser, options, rate, p),
-        domain=given.problem.domain,
-        sampler=sampler,
         query=lambda _: computation,
         divisor=sampler.expected_batch,
         mechanism=mechanism,

@@ -5,10 +5,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
+from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, clipped_rounds
 from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds
+from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -40,16 +40,14 @@ class DPFedAvg(
         paper="McMahan, Ramage, Talwar, Zhang 2018",
         with_secure_noise=SECRET_COHORTS,
         example={"rounds": 3},
-        notes=NOTES,
+        notes=CLIP_FACTS,
     )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")
     local_steps: int | None = Field(
         None, ge=1, description=f"Steps of each user on its own data; {_STEPS} if neither they nor epochs are given."
     )
-    learning_rate: float | None = Field(
-        None, gt=0, description="What the server multiplies the mean update by; default 1; 0.1 for adam."
-    )
+    learning_rate: float | None = Field(None, gt=0, description="Factor on the mean update; default 1; 0.1 for adam.")
     found_by_preparation: ClassVar[tuple[str, ...]] = (
         "clip_norm",
         "local_rate",

@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
+from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, clipped_rounds
 from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds
+from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -44,13 +44,11 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
         paper="McMahan, Ramage, Talwar, Zhang 2018",
         with_secure_noise=SECRET_COHORTS,
         example={"rounds": 3},
-        notes=NOTES,
+        notes=CLIP_FACTS,
     )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
-    learning_rate: float | None = Field(
-        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
-    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5; adam 0.1.")
 
     def found(self, found: Found) -> dict[str, float]:
         """See `PreparedOptions`."""

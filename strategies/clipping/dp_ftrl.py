@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.about import About, Fact
-from strategies.core.clip_facts import CLIP_FACTS
-from strategies.core.mean_rounds import CorrelatedDescent, Descent, MeanRounds
+from strategies.core.mean_rounds import CLIP_FACTS, CorrelatedDescent, Descent, MeanRounds
 from strategies.core.noise_forecast import NoisyRelease
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
@@ -17,8 +16,8 @@ from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
-from userdp.mechanisms.factorisations import FactorisationName
 from userdp.mechanisms.prefix_sums import Factorisation
+from userdp.mechanisms.toeplitz import FactorisationName
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
 from userdp.sampling import CorrelatedBatches

@@ -50,9 +50,7 @@ class LocalDP(Recipe):
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
     rounds: int = Field(1, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(
-        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
-    )
+    cohort: int | None = Field(None, ge=1, description="Users a round, disjoint within an epoch; default all of them.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
     def scheme(self, given: Given) -> MeanRounds:

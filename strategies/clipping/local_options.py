@@ -7,8 +7,7 @@ from strategies.core.scheme import Number
 from userdp.errors import BadInput
 from userdp.nodes.local_training import LocalTraining, Optimiser, Schedule
 
-_ADAM_RATE = 0.01
-"""Default step size of Adam, which moves every parameter by about so much, whatever the gradients' size."""
+_ADAM_RATE = 0.01  # Default step size of Adam, by about which every parameter moves
 
 
 class LocalOptions(StrategyOptions):
@@ -21,9 +20,7 @@ class LocalOptions(StrategyOptions):
     local_epochs: int | None = Field(
         None, ge=1, description="Times that each user goes through its samples, instead of strategy.local_steps."
     )
-    local_batch: int | None = Field(
-        None, ge=1, description="Samples of each of a user's steps; all of them if not given."
-    )
+    local_batch: int | None = Field(None, ge=1, description="Samples of each of a user's steps; default all of them.")
     local_optimiser: Optimiser = Field("sgd", description="How a user follows its gradients.")
     local_momentum: float = Field(
         0.9, ge=0, lt=1, description="Memory of past gradients, for momentum and (first moment) adam."
@@ -34,16 +31,10 @@ class LocalOptions(StrategyOptions):
     local_weight_decay: float = Field(
         0.0, ge=0, description="The step size times this is taken off each parameter at every step."
     )
-    proximal: float = Field(
-        0.0, ge=0, description="Strength of the pull back to the model that a user started from (FedProx)."
-    )
+    proximal: float = Field(0.0, ge=0, description="Strength of the pull back to the model that a user got (FedProx).")
 
     def local_training(self, usual_steps: int, default_rate: float) -> LocalTraining:
-        """Return the users' training, with these defaults for their number of steps and plain step size.
-
-        Raises:
-            BadInput: steps and epochs are both given.
-        """
+        """Return the users' training, with these defaults; refuse steps beside epochs with `BadInput`."""
         if self.local_epochs is not None and self.local_steps is not None:
             raise BadInput(
                 f"strategy.local_epochs = {self.local_epochs} and strategy.local_steps = {self.local_steps} are both "

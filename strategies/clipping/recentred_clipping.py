@@ -1,17 +1,16 @@
-"""Recentred clipping: users are clipped about the gradient as released so far, which needs less noise."""
+"""Recentred clipping: users are clipped about a public centre, the gradient as released so far."""
 
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
+import numpy as np
 from pydantic import Field
 
 from strategies.clipping.local_options import UpdateOptions, local_numbers
-from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Geometry
 from strategies.core.about import About
-from strategies.core.clip_facts import CLIP_FACTS, clip_facts
-from strategies.core.mean_rounds import check_covered, sampler_numbers
+from strategies.core.mean_rounds import CLIP_FACTS, check_covered, clip_facts, sampler_numbers
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions
 from strategies.core.public_facts import Given
@@ -21,18 +20,107 @@ from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
+from userdp.nodes.computations import Computation
 from userdp.nodes.local_training import LocalTraining
-from userdp.problems import Box
+from userdp.nodes.statistics import STATISTICS
+from userdp.problems import Box, Problem
 from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
+from userdp.state import Stateful
 
-_MEASURED = 0.05
-"""Share of each round's budget for users' distances from the centre."""
+LOG_DISTANCE = STATISTICS["log_distance"]  # The statistic of users' distances from the centre
+_LEAST_SPREAD = 0.15  # Least assumed spread of users, over their measured distance
+_CORNER = 1e9  # The step on a linear loss: across any domain
 
-_FIRST, _SECOND = 0.1, 0.2
-"""Shares of the budget for the first two epochs, which only find the centre."""
 
-_BEARABLE = 0.1
-"""Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
+@dataclass(frozen=True)
+class Geometry:
+    """The constants of a `Centre`: public numbers, on which no privacy rests."""
+
+    rate: float  # step size
+    low: float  # least curvature
+    high: float  # largest curvature
+    factor: float  # radius over the typical distance of users from the centre
+    least_radius: float  # lower bound on radii
+    resampling: int | None  # users of a cohort, where each round has fresh ones; None where all take part
+
+    @classmethod
+    def of(cls, problem: Problem, rate: float, factor: float | None, wide: float, *, trains: bool, **more: Any) -> Self:
+        """Choose the constants for steps of size ``rate``.
+
+        On a loss that is linear in a bounded domain every step goes to a corner. Where users train and send updates, no
+        certificate bounds the curvature. ``factor`` is by default 1 on quadratic and linear losses, and ``wide`` on
+        others; ``more`` holds the other attributes.
+        """
+        low, most = (0.0, None) if trains else (problem.certificate.strong_convexity, problem.curvature)
+        if most == 0 and math.isfinite(problem.domain.radius):
+            rate = _CORNER
+        # A larger step than 1 / smoothness says that the curvature along the path is lower than certified.
+        high = max(low, min(math.inf if most is None else most, 1 / rate))
+        return cls(rate=rate, low=low, high=high, factor=factor or (1.0 if low == high else wide), **more)
+
+
+class Centre(Stateful):
+    """The server's memory, computed from releases: centre, radius of the next round, and the centre's error."""
+
+    remembered: ClassVar[tuple[str, ...]] = ("point", "radius", "_error", "_spread")
+    given: ClassVar[tuple[str, ...]] = ("geometry",)
+
+    def __init__(self, geometry: Geometry, dimension: int, radius: float) -> None:
+        self.geometry = geometry
+        self.point: Vector = np.zeros(dimension)
+        self.radius = radius
+        self._error: float | None = None
+        self._spread = 0.0
+
+    def distance(self, measured: float) -> float:
+        """Return the users' typical distance from the centre, from their released mean log distance."""
+        return self.radius * math.exp(min(max(measured, LOG_DISTANCE.low), LOG_DISTANCE.high))
+
+    def gradient(self, released: Vector, deviation: float, distance: float) -> tuple[Vector, float]:
+        """Return (the estimate of the gradient after a release with noise of that deviation, the filter's gain)."""
+        shrunk = max(1.0, distance / self.radius)
+        innovation, noise = shrunk * released, shrunk * deviation * math.sqrt(len(released))
+        if self.geometry.resampling is not None:  # fresh users bring their own sampling error
+            noise = math.hypot(noise, distance / math.sqrt(self.geometry.resampling))
+        error = self._error_before(float(np.linalg.norm(innovation)), noise)
+        gain = error**2 / (error**2 + noise**2)
+        self._spread = max(_LEAST_SPREAD * distance, math.sqrt(max(0.0, distance**2 - error**2)))
+        self._error = math.sqrt(gain) * noise
+        return self.point + gain * innovation, gain
+
+    def _error_before(self, length: float, noise: float) -> float:
+        """Return the centre's error: as predicted, unless the innovation's length contradicts it."""
+        doubt = math.sqrt(2 / len(self.point))  # relative standard deviation of the noise's squared norm
+        if self._error is None:
+            return math.sqrt(max(length**2 - noise**2, doubt * noise**2))
+        return math.sqrt(max(self._error**2, length**2 - (1 + 2 * doubt) * noise**2))
+
+    def predict(self, gradient: Vector, move: Vector) -> None:
+        """Set centre and radius of the next round, after a move of the model."""
+        geometry = self.geometry
+        self.point = gradient + geometry.low * move
+        self._error = math.hypot(self._error or 0.0, (geometry.high - geometry.low) / 2 * float(np.linalg.norm(move)))
+        # The floor only keeps a population without any spread from underflow.
+        self.radius = max(geometry.factor * math.hypot(self._error, self._spread), geometry.least_radius)
+
+    def computation(self) -> Computation:
+        """Return the query of gradients clipped about the centre, and of their distance from it."""
+        return Computation("user_gradient", "sum", clip_norm=self.radius, centre=self.point, statistic="log_distance")
+
+    def follow(
+        self, released: Vector, deviation: float, measured: float, x: Vector, domain: Box
+    ) -> tuple[Vector, dict[str, float]]:
+        """Step along the released gradient, update centre and radius, and return (the model, the facts)."""
+        radius, distance = self.radius, self.distance(measured)
+        gradient, gain = self.gradient(released, deviation, distance)
+        following = domain.project(x - self.geometry.rate * gradient)
+        self.predict(gradient, following - x)
+        return following, {"radius": radius, "noise_deviation": deviation, "distance": distance, "gain": gain}
+
+
+_MEASURED = 0.05  # Share of each round's budget for users' distances from the centre
+_FIRST, _SECOND = 0.1, 0.2  # Shares of the budget for the first two epochs, which only find the centre
+_BEARABLE = 0.1  # Noise over the users' distance from the centre, below which a wider radius is worth its noise
 
 
 def _gradient_mechanism(
@@ -44,18 +132,12 @@ def _gradient_mechanism(
 
 @dataclass(frozen=True, kw_only=True)
 class RecentredScheme(Scheme):
-    """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius.
-
-    Attributes:
-        sampler: draws the cohorts, and has the rounds' shares of the budget.
-        noise_multiplier: of all rounds together.
-        training: of the users; None where they send gradients.
-    """
+    """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius."""
 
     domain: Box
-    sampler: WeightedBatches | WeightedSlots
-    noise_multiplier: float
-    training: LocalTraining | None
+    sampler: WeightedBatches | WeightedSlots  # draws the cohorts, and has the rounds' shares of the budget
+    noise_multiplier: float  # of all rounds together
+    training: LocalTraining | None  # of the users; None where they send gradients
 
     def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
@@ -124,10 +206,9 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
 
     - Distance ``D = r e^l``. Users at distance D > r are shrunk by about r/D, so y and its noise N are multiplied by
       ``max(1, D/r)``: a radius that was too small costs a round's accuracy, and the next one is right.
-    - Filter. ``c <- c + K y``, ``K = e^2 / (e^2 + N^2)``, then ``e <- e N / sqrt(e^2 + N^2)``: precisions add up, as
-      in the precision-weighted mean of all releases (Kalman 1960). At first e is unknown and ``||y||^2 - N^2`` stands
-      for its square (James, Stein 1961); later that takes over when it is larger than predicted by two standard
-      deviations.
+    - Filter. ``c <- c + K y``, ``K = e^2 / (e^2 + N^2)``, then ``e <- e N / sqrt(e^2 + N^2)``: precisions add up, as in
+      the precision-weighted mean of all releases (Kalman 1960). At first e is unknown and ``||y||^2 - N^2`` stands for
+      its square (James, Stein 1961); later that takes over when it exceeds the prediction by two deviations.
     - Move. A step from x to x' changes the gradient by ``H (x' - x)`` with H's eigenvalues in [a, b]: strong
       convexity, and smoothness or 1 / step if that is less. The least change is predicted,
       ``c <- c + a (x' - x)``: what is left to learn lies where curvature is low, and a centre that runs ahead there
@@ -164,9 +245,7 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
         "too small, later radii follow the users.",
     )
     rounds: int = Field(5, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(
-        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
-    )
+    cohort: int | None = Field(None, ge=1, description="Users a round, disjoint within an epoch; default all of them.")
     learning_rate: float | None = Field(
         None,
         gt=0,

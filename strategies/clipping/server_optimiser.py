@@ -20,9 +20,7 @@ class ServerOptions(StrategyOptions):
     server_optimiser: Literal["sgd", "momentum", "adam"] = Field(
         "sgd", description="How the server follows released gradients; costs no privacy."
     )
-    momentum: float = Field(
-        0.9, ge=0, lt=1, description="Memory of past gradients, for momentum and (first moment) adam."
-    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="Memory of gradients, for momentum and (first moment) adam.")
     second_moment: float = Field(0.99, ge=0, lt=1, description="Memory of past squared gradients, for adam.")
     adaptivity: float = Field(1e-3, gt=0, description="Added to adam's root of squared gradients; smaller adapts more.")
     noise_corrected: bool = Field(
@@ -52,8 +50,7 @@ class ServerOptimiser(Descent):
       rounds, ``v - s`` estimates the squares of the signal alone (Tang, Shpilevskiy, Lecuyer 2024, arXiv 2312.14334),
       here held above the standard deviation that noise alone gives v.
 
-    Raises:
-        BadInput: a correction for noise without adam.
+    Raises `BadInput`: a correction for noise without adam.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("_first", "_second", "_variance", "_steps")

@@ -11,78 +11,47 @@ from userdp.errors import BadInput
 
 
 class Fact(BaseModel):
-    """A number among a round's facts.
-
-    Attributes:
-        kind: public: no user's data enter; noised: a function of what was released under the guarantee; private: of
-            users' data, for their holder alone, under a name that ends in `_private`.
-        meaning: in words.
-    """
+    """A number among a round's facts."""
 
     model_config = ConfigDict(frozen=True)
 
+    # public: no user's data enter; noised: a function of what was released under the guarantee; private: of users'
+    # data, for their holder alone, under a name that ends in `_private`
     kind: Literal["public", "noised", "private"]
-    meaning: str
+    meaning: str  # in words
 
     def __init__(self, kind: str, meaning: str) -> None:
         super().__init__(kind=kind, meaning=meaning)
 
 
 class About(BaseModel):
-    """The declarations of a strategy: pages, listings and tests know nothing else of it.
-
-    Attributes:
-        name: the name in configurations.
-        summary_line: one line.
-        family: the group of similar strategies.
-        paper: its source.
-        cost: of one round, where a node has N samples of dimension d, U users take part and K nodes answer.
-        needs: requirements on the loss and the data.
-        units: the supported units of privacy; the first is the default.
-        promise: who is protected from whom, for tables; the class's docstring has the claim. "none" for no promise.
-        release: whether every iterate is private, or only the model released at the end of each phase.
-        adversary: who may see what, and who is trusted.
-        compares_users: whether a round compares each user with each other in every column.
-        without_secure_noise: why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for.
-        with_secure_noise: what secure noise changes about the strategy's randomness.
-        without_comparison: why ``compare_with_initial`` is refused; None where it is supported.
-        pure: whether ``privacy.delta = 0`` is supported.
-        masked: whether ``privacy.trust = "sum"`` is supported.
-        server_trusted: whether nodes send the server exact counts of their users' data.
-        hears_silence: whether a step learns how many users did not answer: no release may follow from that.
-        example: settings with which it makes a short run for a few hundred users of two features.
-        example_problem: a [problem] section that it can be run with.
-        meanings: the meanings of its plan's ``numbers``, by name, beyond `MEANINGS`.
-        notes: the facts of its rounds, by name, beyond `NOTES`.
-
-    Raises:
-        BadInput: a declaration is missing or misspelt, when the class is made.
-    """
+    """The declarations of a strategy, and all that others know of it; `BadInput` if one is missing or misspelt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    summary_line: str
-    family: str
-    paper: str
-    cost: str
-    needs: str = "any loss"
-    units: tuple[Literal["user", "sample"], ...] = ("user",)
-    promise: str = "user level, against other nodes too"
-    release: Literal["round", "phase"] = "round"
+    name: str  # the name in configurations
+    summary_line: str  # one line
+    family: str  # the group of similar strategies
+    paper: str  # its source
+    cost: str  # of one round, where a node has N samples of dimension d, U users take part and K nodes answer
+    needs: str = "any loss"  # requirements on the loss and the data
+    units: tuple[Literal["user", "sample"], ...] = ("user",)  # the supported units of privacy; the first is the default
+    promise: str = "user level, against other nodes too"  # who is protected from whom, for tables; "none" for nobody
+    release: Literal["round", "phase"] = "round"  # private are all iterates, or only the model released after a phase
+    # who may see what, and who is trusted
     adversary: str = "against other nodes and whoever sees every iterate; the server is trusted"
-    compares_users: bool = False
-    without_secure_noise: str | None = None
-    with_secure_noise: str = ""
-    without_comparison: str | None = None
-    pure: bool = False
-    masked: bool = False
-    server_trusted: bool = True
-    hears_silence: bool = False
-    example: Mapping[str, Any] = {}
-    example_problem: Mapping[str, Any] = {"kind": "quadratic"}
-    meanings: Mapping[str, str] = {}
-    notes: Mapping[str, Fact] = {}
+    compares_users: bool = False  # whether a round compares each user with each other in every column
+    without_secure_noise: str | None = None  # why ``noise = "secure"`` is refused; None where rounding is accounted for
+    with_secure_noise: str = ""  # what secure noise changes about the strategy's randomness
+    without_comparison: str | None = None  # why ``compare_with_initial`` is refused; None where it is supported
+    pure: bool = False  # whether ``privacy.delta = 0`` is supported
+    masked: bool = False  # whether ``privacy.trust = "sum"`` is supported
+    server_trusted: bool = True  # whether nodes send the server exact counts of their users' data
+    hears_silence: bool = False  # whether a step learns how many users did not answer: no release may follow from that
+    example: Mapping[str, Any] = {}  # settings with which it makes a short run for a few hundred users of two features
+    example_problem: Mapping[str, Any] = {"kind": "quadratic"}  # a [problem] section that it can be run with
+    meanings: Mapping[str, str] = {}  # the meanings of its plan's ``numbers``, by name, beyond `MEANINGS`
+    notes: Mapping[str, Fact] = {}  # the facts of its rounds, by name, beyond `NOTES`
 
     def __init__(self, **declared: Any) -> None:
         try:

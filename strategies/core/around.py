@@ -24,11 +24,8 @@ from userdp.problems.in_coordinates import Coordinates, InCoordinates
 from userdp.problems.landscape import MeasuredCurvature
 from userdp.state import Stateful, put_back, state_of
 
-SHARE = 0.05
-"""Share of epsilon that a last comparison takes."""
-
-_DOUBT = 0.05
-"""Probability of a wrong choice at the margin that the plan states."""
+SHARE = 0.05  # Share of epsilon that a last comparison takes
+_DOUBT = 0.05  # Probability of a wrong choice at the margin that the plan states
 
 WHOLE_RUN = {
     "replace_one_epsilon": "epsilon",
@@ -40,15 +37,10 @@ WHOLE_RUN = {
 
 
 class ExtraRounds(ABC):
-    """Rounds beside the strategy's own, with a budget of their own; models are in the loss's own parameters.
+    """Rounds beside the strategy's own, with a budget of their own; models are in the loss's own parameters."""
 
-    Attributes:
-        kind: what the accountant's text calls these rounds.
-        trusted: assumptions that they add to the guarantee.
-    """
-
-    kind: ClassVar[str]
-    trusted: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str]  # what the accountant's text calls these rounds
+    trusted: ClassVar[tuple[str, ...]] = ()  # assumptions that they add to the guarantee
     rounds: int
     epsilon: float
     delta: float
@@ -140,10 +132,7 @@ class Preparation(ExtraRounds):
 
     @abstractmethod
     def found(self) -> tuple[Coordinates | None, Found]:
-        """Return the coordinates, None for the model's own, and what is known in them.
-
-        Before the last round both are a stand-in, for the plan.
-        """
+        """Return the coordinates (None: the model's own) and what is known in them; a stand-in before the end."""
 
     def settle(self, options: PreparedOptions) -> tuple[Problem, Coordinates | None, dict[str, float]]:
         """Return the problem as the strategy sees it, the coordinates, and the settings that follow."""
@@ -254,21 +243,13 @@ class LastComparison(ExtraRounds):
 
 @dataclass(frozen=True)
 class Around:
-    """The extra rounds of a run.
+    """The extra rounds of a run."""
 
-    Attributes:
-        before: a `Preparation`, which finds coordinates and a clip.
-        after: a `LastComparison` of the model with the initial one.
-    """
-
-    before: ExtraRounds | None = None
-    after: ExtraRounds | None = None
+    before: ExtraRounds | None = None  # a `Preparation`, which finds coordinates and a clip
+    after: ExtraRounds | None = None  # a `LastComparison` of the model with the initial one
 
     def place(self, server_round: int, rounds: int) -> tuple[ExtraRounds | None, int]:
-        """Return the part that round ``server_round`` (from 1, of so many) belongs to, and the round's index in it.
-
-        The part is None for a round of the strategy's own.
-        """
+        """Return the part (None: the strategy's own) of a round of so many, from 1, and its index in it."""
         first = 0 if self.before is None else self.before.rounds
         if server_round <= first:
             return self.before, server_round - 1

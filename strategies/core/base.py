@@ -65,8 +65,7 @@ class UserLevelStrategy(Strategy):
         noise_seed: of simulated noise; the run's seed, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
-    Raises:
-        BadInput: the plan cannot be made; before any data is seen.
+    Raises `BadInput`: the plan cannot be made; before any data is seen.
     """
 
     require_identities: bool = False
@@ -186,11 +185,7 @@ class UserLevelStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take the private step and return the next iterate, which phase-wise strategies do NOT release.
-
-        Raises:
-            RunFailed: more of the cohort is missing than ``max_missing`` allows.
-        """
+        """Return the next iterate, released or not; `RunFailed` if more than ``max_missing`` are missing."""
         if self._request is None:
             return None, None
         read = partial(self.wire.read, sent=self.state.x)
@@ -224,7 +219,6 @@ class UserLevelStrategy(Strategy):
         return simulated and trusted and self.wire.asks_more
 
     def _follow(self, server_round: int, request: Request, gathered: Gathered) -> None:
-        """Charge a round, then take its step."""
         part, index = self.around.place(server_round, self.plan.rounds)
         state = self.state
         with np.errstate(over="ignore", invalid="ignore"):  # see `RunState.take`
@@ -305,14 +299,11 @@ class UserLevelStrategy(Strategy):
             resumed: the stored state of a killed run with the same settings.
 
         Returns:
-            The released model, the guarantee, one record a round. ``self.result`` holds the same during the run and
-            after a failure.
+            The released model, the guarantee, one record a round. ``self.result`` holds it at all times.
 
-        Raises:
-            BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
-                for drop-in strategies, which cannot resume), the strategy has run before, or the stored state does not
-                fit this run.
-            RunFailed: too many users are missing.
+        Raises `BadInput`: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
+        for drop-in strategies, which cannot resume), the strategy has run before, or the stored state does not fit this
+        run. Raises `RunFailed`: too many users are missing.
         """
         arrays = self.wire.initial(self.original, initial_arrays)
         if num_rounds is not None and num_rounds != self.plan.rounds:

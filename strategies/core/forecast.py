@@ -15,43 +15,26 @@ from strategies.core.options import StrategyOptions
 from userdp.problems.base import Problem
 from userdp.problems.landscape import Landscape
 
-HOPELESS = 2.0
-"""Predicted excess risk over the initial model's largest; from here on a run needs ``anyway``."""
-
-DOUBTFUL = 1 / 4
-"""The same for the noise's part alone, from which on a plan warns: few initial models are as bad as they can be."""
+HOPELESS = 2.0  # Predicted excess risk over the initial model's largest; from here on a run needs ``anyway``
+DOUBTFUL = 1 / 4  # For the noise's part, from which on a plan warns: few initial models are at their worst
 
 IDLE = 0.75
 """The same for the part that steps leave undone, from which on a plan warns that they are too few or too short; and for
 the whole, from which on it warns that the initial model may be as good."""
 
-STANDSTILL = 1e-6
-"""Share of the domain's radius; a model that all rounds together cannot move further counts as unmoved."""
+STANDSTILL = 1e-6  # Of the domain's radius; a model that cannot move further counts as unmoved
 
 _CHANGE = (
     "leave out [strategy], which chooses all of this by itself, or bring more users, raise privacy.epsilon, or lower "
     "the step size"
 )
 _ASSUMED = ", were features and targets without declared bounds of size one"
-_MORE = "bring more users or raise privacy.epsilon"
-"""The remedy where the strategy chooses everything else itself."""
+_MORE = "bring more users or raise privacy.epsilon"  # The remedy where the strategy chooses everything else itself
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected noise and excess risk of the released model.
-
-    Attributes:
-        noise: expected l2 norm of the noise in the model, all rounds together; None where it depends on the data.
-        reach: largest l2 distance that the model can go.
-        stays: whether the released model is the initial one.
-        excess: predicted excess risk, of noise and of too short steps; None where nothing is known of the loss.
-        start: largest excess risk of the initial model; None likewise.
-        undone: the part of the excess that the steps leave undone, without noise.
-        assumed: whether data have no declared bounds, and the forecast takes them to be of size one.
-        with_constant: whether the loss has a best constant. The initial model predicts the same of everybody, too, so
-            that constant's excess risk is at most ``start`` as well.
-    """
+    """The expected noise and excess risk of the released model."""
 
     meanings: ClassVar[Mapping[str, str]] = {
         "predicted_excess": "expected excess risk on a stand-in for data as declared: a scale, no promise",
@@ -59,13 +42,16 @@ class Forecast:
         "model_noise": "expected l2 norm of the noise in the released model, all rounds together",
         "reach": "largest l2 distance that the model can go",
     }
+    # expected l2 norm of the noise in the model, all rounds together; None where it depends on the data
     noise: float | None
-    reach: float
-    stays: bool = False
-    excess: float | None = None
-    start: float | None = None
-    undone: float = 0.0
-    assumed: bool = False
+    reach: float  # largest l2 distance that the model can go
+    stays: bool = False  # whether the released model is the initial one
+    excess: float | None = None  # predicted excess risk, of noise and too short steps; None for an unknown loss
+    start: float | None = None  # largest excess risk of the initial model; None likewise
+    undone: float = 0.0  # the part of the excess that the steps leave undone, without noise
+    assumed: bool = False  # whether data have no declared bounds, and the forecast takes them to be of size one
+    # whether the loss has a best constant. The initial model predicts the same of everybody, too, so that constant's
+    # excess risk is at most ``start`` as well
     with_constant: bool = False
 
     @classmethod
@@ -128,9 +114,10 @@ class Forecast:
         if noisy or self.hopeless:
             noise = "" if self.noise is None else f" (noise of norm {self.noise:.3g} in the model, all rounds together)"
             change = _MORE if self.noise is None else _CHANGE
+            idle_model = "the initial model" + (", and so of the best constant," if self.with_constant else "")
             verdict = "is better than this run" if self.hopeless else "may be as good"
             return (
-                f"predicted excess risk {self.excess:.3g}{noise}, where that of {self._idle} is at most "
+                f"predicted excess risk {self.excess:.3g}{noise}, where that of {idle_model} is at most "
                 f"{self.start:.3g}{_ASSUMED if self.assumed else ''}. Doing nothing {verdict}: {change}",
             )
         if not idle:
@@ -140,10 +127,6 @@ class Forecast:
             "model's excess risk, were there no noise at all. Take more strategy.rounds or longer steps, or leave out "
             "[strategy], which chooses all of this by itself",
         )
-
-    @property
-    def _idle(self) -> str:
-        return "the initial model, and so of the best constant," if self.with_constant else "the initial model"
 
     def _louder_than_steps(self) -> tuple[str, ...]:
         if self.noise is None or self.noise < self.reach:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from strategies.core.clip_facts import clip_facts
+import numpy as np
+
+from strategies.core.about import Fact
 from strategies.core.scheme import Number, Scheme
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
@@ -20,6 +22,42 @@ from userdp.noise import NoiseSource
 from userdp.problems import Box
 from userdp.sampling import AllocatedBatches, DisjointBatches, PoissonSamples, Sampler
 from userdp.state import Stateful
+
+CLIP_FACTS: Mapping[str, Fact] = {
+    "clipped_share_private": Fact("private", "share of the round's users that the clip shortened; simulations only"),
+    "median_length_private": Fact(
+        "private",
+        "median l2 norm of the round's users before the clip, about a centre if the strategy has one; simulations only",
+    ),
+    "noise_over_signal_private": Fact(
+        "private",
+        "length that the round's noise is expected to have, over that of the clipped mean before it; simulations only",
+    ),
+}
+"""The facts of `clip_facts`, by name."""
+
+
+def clip_facts(gathered: Gathered, clip: float, mean: Vector, noise: float) -> dict[str, float]:
+    """Return figures to tune a clip by; none where nodes sent no lengths.
+
+    They are exact figures of users' data, which no guarantee covers, so they are private facts of simulations alone:
+    `strategies.core.base.UserLevelStrategy` removes ``Computation.lengths`` from requests elsewhere.
+
+    Args:
+        gathered: the answers.
+        clip: l2 norm in force.
+        mean: of the clipped vectors, before noise.
+        noise: expected l2 norm of the noise on the mean.
+    """
+    if gathered.lengths is None:
+        return {}
+    known = gathered.lengths[~np.isnan(gathered.lengths)]
+    signal = float(np.linalg.norm(mean))
+    return {
+        "clipped_share_private": float(np.mean(known > clip)) if len(known) else math.nan,
+        "median_length_private": float(np.median(known)) if len(known) else math.nan,
+        "noise_over_signal_private": noise / signal if signal > 0 else math.inf,
+    }
 
 
 class Descent(Stateful, ABC):
@@ -77,45 +115,27 @@ def nothing(mean: Vector, bounded: Vector) -> Mapping[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanRounds(Scheme):
-    """A `Scheme` of noisy means over a public divisor, each followed by a step; ``new_memory`` makes a `Descent`.
-
-    Attributes:
-        sampler: draws the cohorts.
-        query: from a round's index to the users' computation.
-        divisor: public number that the users' sum is divided by.
-        mechanism: of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes
-            add the noise.
-        clip_norm: l2 norm that each user's vector is clipped to; infinite for no clip.
-        mean: from the sum to the mean; None for a division by ``divisor``.
-        bound: bounds the mean before its noise.
-        gradient: from the released mean to the vector that is followed; costs no privacy.
-        centre: from a round's index and a release of several means to one; None where it holds one.
-        noise: expected l2 norm of the noise of a mean.
-        deviation_fact: name of the fact of a round's noise; None for no such fact.
-        noted: further facts, from the mean before and after ``bound``.
-    """
+    """A `Scheme` of noisy means over a public divisor, each followed by a step; ``new_memory`` makes a `Descent`."""
 
     domain: Box
-    sampler: Sampler
-    query: Callable[[int], Computation]
-    divisor: float
+    sampler: Sampler  # draws the cohorts
+    query: Callable[[int], Computation]  # from a round's index to the users' computation
+    divisor: float  # public number that the users' sum is divided by
+    # of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes add the noise
     mechanism: GaussianMechanism | LaplaceMechanism | None
     rate: float
-    clip_norm: float = math.inf
-    mean: Callable[[Vector], Vector] | None = None
-    bound: Callable[[Vector], Vector] = as_is
-    gradient: Callable[[Vector], Vector] = as_is
+    clip_norm: float = math.inf  # l2 norm that each user's vector is clipped to; infinite for no clip
+    mean: Callable[[Vector], Vector] | None = None  # from the sum to the mean; None for a division by ``divisor``
+    bound: Callable[[Vector], Vector] = as_is  # bounds the mean before its noise
+    gradient: Callable[[Vector], Vector] = as_is  # from the released mean to the vector that is followed; costs nothing
+    # from a round's index and a release of several means to one; None where it holds one
     centre: Callable[[int, Vector], Vector] | None = None
-    noise: float = 0.0
-    deviation_fact: str | None = "noise_deviation"
-    noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing
+    noise: float = 0.0  # expected l2 norm of the noise of a mean
+    deviation_fact: str | None = "noise_deviation"  # name of the fact of a round's noise; None for no such fact
+    noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing  # facts, of the mean before and after ``bound``
 
     def ask(self, index: int, memory: Descent) -> Request:
-        """See `Scheme`.
-
-        Raises:
-            RunFailed: a user could move the mean by more than the noise is made for.
-        """
+        """See `Scheme`. Raises `RunFailed`: a user could move the mean by more than the noise is made for."""
         asked, promised = self.query(index), self.guarantee
         # Clips of single samples, and bounded means, have proofs of their own.
         plain = self.bound is as_is and self.mean is None and not isinstance(self.sampler, PoissonSamples)
@@ -145,15 +165,10 @@ class MeanRounds(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(Scheme):
-    """Several schemes one after the other, with one memory and one count of rounds, of equally many rounds each.
+    """Several schemes one after the other, with one memory and one count of rounds, of equally many rounds each."""
 
-    Attributes:
-        runs: the first one first.
-        rounds_of_each: public.
-    """
-
-    runs: tuple[Scheme, ...]
-    rounds_of_each: int
+    runs: tuple[Scheme, ...]  # the first one first
+    rounds_of_each: int  # public
 
     def run(self, index: int) -> Scheme:
         """Return the scheme of round ``index``."""
@@ -178,10 +193,8 @@ def check_covered(
 ) -> None:
     """Compare how far a user, protected as a whole, can move the mean with the sensitivity of its mechanism.
 
-    A statistic beside the users' vectors has noise of its own; ``number`` says that the mean is the statistic's.
-
-    Raises:
-        RunFailed: a user could move the mean by more.
+    A statistic beside the users' vectors has noise of its own; ``number`` says that the mean is the statistic's. Raises
+    `RunFailed`: a user could move the mean by more.
     """
     if isinstance(mechanism, LaplaceMechanism):
         moved, covered = asked.sensitivity(relation, order=1, weight=0.0), mechanism.sensitivity

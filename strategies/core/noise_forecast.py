@@ -6,32 +6,22 @@ from typing import ClassVar
 
 import numpy as np
 
-_MOST_STEPS = 10_000
-"""Most steps that are computed one by one."""
+_MOST_STEPS = 10_000  # Most steps that are computed one by one
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySteps:
-    """Noisy steps against gradients.
-
-    Attributes:
-        rate: length of a step over that of the gradient.
-        deviation: standard deviation of the noise on each coordinate of a gradient.
-        longest: largest l2 norm of a gradient, or of what is released in its place.
-        averaged: whether the mean of the models at which gradients were taken is released, instead of the last model.
-        local_steps: gradient steps of each user for one of the server's.
-        local_rate: the step size of these.
-        shared_noise: whether all steps share one noise vector, rather than drawing new ones.
-    """
+    """Noisy steps against gradients."""
 
     steps: int
-    rate: float
-    deviation: float
-    longest: float = math.inf
+    rate: float  # length of a step over that of the gradient
+    deviation: float  # standard deviation of the noise on each coordinate of a gradient
+    longest: float = math.inf  # largest l2 norm of a gradient, or of what is released in its place
+    # whether the mean of the models at which gradients were taken is released, instead of the last model
     averaged: bool = False
-    local_steps: int = 1
-    local_rate: float | None = None
-    shared_noise: bool = False
+    local_steps: int = 1  # gradient steps of each user for one of the server's
+    local_rate: float | None = None  # the step size of these
+    shared_noise: bool = False  # whether all steps share one noise vector, rather than drawing new ones
 
     def contraction(self, curvature: float) -> float:
         """Return the share of the distance to the best model that a step removes, along such a direction."""
@@ -80,16 +70,11 @@ class NoisySteps:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyRelease:
-    """A model that is released once, with its own noise; what remains of earlier noise is not counted.
-
-    Attributes:
-        deviation: standard deviation of the noise on each coordinate of the model.
-        reach: largest l2 distance that the model can go.
-    """
+    """A model that is released once, with its own noise; what remains of earlier noise is not counted."""
 
     stays: ClassVar[bool] = False
-    deviation: float
-    reach: float = math.inf
+    deviation: float  # standard deviation of the noise on each coordinate of the model
+    reach: float = math.inf  # largest l2 distance that the model can go
 
     def noise(self, curvature: float) -> float:
         """See `NoisySteps`."""
@@ -102,18 +87,12 @@ class NoisyRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyPhase:
-    """Steps without noise; their average is released with noise.
-
-    Attributes:
-        rate: length of a step over that of the gradient.
-        deviation: standard deviation of the noise on each coordinate of the average.
-        longest: largest size of a coordinate of a gradient.
-    """
+    """Steps without noise; their average is released with noise."""
 
     steps: int
-    rate: float
-    deviation: float
-    longest: float = math.inf
+    rate: float  # length of a step over that of the gradient
+    deviation: float  # standard deviation of the noise on each coordinate of the average
+    longest: float = math.inf  # largest size of a coordinate of a gradient
 
     def left(self, distance: float, curvature: float) -> float:
         """Return what remains of a distance to the best model in the average, along such a direction."""
@@ -152,15 +131,10 @@ class Phases:
 
 @dataclass(frozen=True, kw_only=True)
 class ExcessShare:
-    """A model whose clips are found during the run: the share of the initial model's excess risk that noise leaves.
-
-    Attributes:
-        steps: the steps without noise, where they may be too short; None where coordinates are learnt.
-    """
+    """A model whose clips are found during the run: the share of the initial model's excess risk that noise leaves."""
 
     share: float
-    steps: NoisySteps | None = None
+    steps: NoisySteps | None = None  # the steps without noise, if they may be too short; None if coordinates are learnt
 
 
-NoisePath = NoisySteps | NoisyRelease | Phases | ExcessShare
-"""The path of noise to a strategy's model."""
+NoisePath = NoisySteps | NoisyRelease | Phases | ExcessShare  # The path of noise to a strategy's model

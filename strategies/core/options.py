@@ -11,11 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class StrategyOptions(BaseModel):
     """Settings that every strategy has.
 
-    A subclass that declares an option of its bases anew, with another default, range or meaning, names it:
-    ``class MyOptions(ClippedOptions, restates={"clip_norm"})``.
-
-    Raises:
-        TypeError: the class declares an option anew without naming it, or names another.
+    A subclass that declares an option of its bases anew, with another default, range or meaning, names it in
+    ``restates={"clip_norm"}``, beside its bases; a `TypeError` refuses one that does not, or names another.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -47,37 +44,22 @@ class RelationOptions(StrategyOptions):
     )
 
 
-CLIP_WIDTH = 1.5
-"""Clip over the typical length of what is clipped, where a preparation measures that."""
-
-REACH = 10.0
-"""Lengths of the first gradient that clipped gradients of all rounds together reach, where steps are whole."""
-
-CONTRACTION = 5.0
-"""Sum of all steps, in units of those over the curvature: the steps leave e^-5 of a distance."""
+CLIP_WIDTH = 1.5  # Clip over the typical length of what is clipped, where a preparation measures that
+REACH = 10.0  # Lengths of the first gradient that clipped gradients of all rounds together reach, where steps are whole
+CONTRACTION = 5.0  # Sum of all steps, in units of those over the curvature: the steps leave e^-5 of a distance
 
 
 @dataclass(frozen=True)
 class Found:
-    """A preparation's results about users' gradients, in the coordinates that the strategy works in.
+    """A preparation's results about users' gradients, in the coordinates that the strategy works in."""
 
-    Attributes:
-        length: typical l2 norm of a user's gradient at the start.
-        dimension: p.
-        rate: step size that fits the mean gradient.
-        own_rate: the same for steps of single users; a user's few samples may be p times as curved as all users'.
-        samples: fewest of a user, public.
-        learnt: whether coordinates were learnt; else they are the model's own, and steps those of certificates.
-        whole: whether a certified step leads to where the gradient vanishes, so that gradients soon shrink.
-    """
-
-    length: float
-    dimension: int
-    rate: float
-    own_rate: float
-    samples: int
-    learnt: bool
-    whole: bool = False
+    length: float  # typical l2 norm of a user's gradient at the start
+    dimension: int  # p
+    rate: float  # step size that fits the mean gradient
+    own_rate: float  # the same for steps of single users; a user's few samples may be p times as curved as all users'
+    samples: int  # fewest of a user, public
+    learnt: bool  # whether coordinates were learnt; else they are the model's own, and steps those of certificates
+    whole: bool = False  # whether a certified step leads to where the gradient vanishes, so that gradients soon shrink
 
     def clip(self, rounds: int) -> float:
         """Return one clip for so many rounds."""
@@ -93,10 +75,7 @@ class Found:
 
 
 class PreparedOptions(StrategyOptions):
-    """Settings of strategies that may work in the coordinates, and with the clips, of a `Preparation`.
-
-    Their guarantees rest on no certificate.
-    """
+    """Settings of strategies that may use a `Preparation`; their guarantees rest on no certificate."""
 
     found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate")
     """The settings that a preparation finds; giving one of them excludes a preparation."""

@@ -31,8 +31,7 @@ class Plan:
     Attributes:
         cohort: users a round (the largest, where it varies).
         guarantee: the promise of the run once all rounds are done.
-        noise: expected l2 norm of the noise in the final release (or in one round's gradient); None where the strategy
-            does not state it.
+        noise: expected l2 norm of the noise in the final release (or in one round's gradient); None if not stated.
         signal: largest l2 norm of what the noise is added to; infinite without a limit, None where the strategy does
             not state it. Louder noise drowns the signal.
         pass_probability: lower bound on passing every test if the declared deviation is true; None without a test.
@@ -80,11 +79,7 @@ class Plan:
         return "no limit" if value == math.inf else value
 
     def check_spent(self, epsilon: float | None) -> None:
-        """Compare the epsilon that a whole run has spent, None without accounting, with the plan's promise.
-
-        Raises:
-            RunFailed: it has spent more: its model must not be used under this guarantee.
-        """
+        """Refuse a model (`RunFailed`) whose run has spent more than the plan promises; None: not accounted."""
         if epsilon is not None and not epsilon <= self.guarantee.epsilon * (1 + 1e-9):
             raise RunFailed(
                 f"{self.strategy} has spent epsilon = {epsilon:.9g}, and its plan promises "
@@ -159,10 +154,8 @@ def divided(
 ) -> tuple[Privacy, Around]:
     """Divide a budget into (the rest for the strategy's own rounds, the extra rounds).
 
-    ``objection`` says why a last comparison makes no sense for the strategy; None where it does.
-
-    Raises:
-        BadInput: the strategy, or its nodes, do not support the extra rounds.
+    ``objection`` says why a last comparison makes no sense for the strategy; None where it does. Raises `BadInput`: the
+    strategy, or its nodes, do not support the extra rounds.
     """
     before = after = None
     wanted = compare or preparation is not None

@@ -40,44 +40,29 @@ class PublicFacts:
             raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
 
     def declared(self, fact: str, strategy: str) -> int:
-        """Return a fact that a strategy needs.
-
-        Raises:
-            BadInput: it is not declared.
-        """
+        """Return a fact that a strategy needs. Raises `BadInput`: it is not declared."""
         value = getattr(self, fact)
         if value is None:
             raise BadInput(f"data.{fact} must be declared: {strategy} needs this public number in its guarantee")
         return int(value)
 
     def records(self, unit: Unit, strategy: str) -> int:
-        """Return the number of protected records: users, or samples.
-
-        Raises:
-            BadInput: samples are protected, and their number is not declared.
-        """
+        """Return the number of protected users, or of samples, which must be declared (`BadInput`)."""
         return self.users if unit == "user" else self.declared("samples", strategy)
 
 
 @dataclass(frozen=True)
 class Given:
-    """Everything that a recipe makes its scheme from; no users' data.
-
-    Attributes:
-        adversary: who may see what and who is trusted, as the strategy declares.
-        privacy: the budget of the strategy's own rounds.
-        seed: of sampling and of simulated noise.
-        noise: opens the noise of (round, purpose) once; for what a checkpoint restores.
-    """
+    """Everything that a recipe makes its scheme from; no users' data."""
 
     strategy: str
-    adversary: str
+    adversary: str  # who may see what and who is trusted, as the strategy declares
     problem: Problem
     public: PublicFacts
-    privacy: Privacy
-    seed: int
+    privacy: Privacy  # the budget of the strategy's own rounds
+    seed: int  # of sampling and of simulated noise
     wire: Wire
-    noise: Callable[[int, int], NoiseSource]
+    noise: Callable[[int, int], NoiseSource]  # opens the noise of (round, purpose) once; for what a checkpoint restores
 
     @property
     def users(self) -> int:
@@ -120,8 +105,7 @@ class Given:
     def mean_mechanism(self, sampler: Sampler, clip_norm: float) -> GaussianMechanism:
         """Return the mechanism of the mean of a cohort's vectors of l2 norm at most ``clip_norm``.
 
-        Raises:
-            BadInput: the sampler cannot keep to the budget.
+        Raises `BadInput`: the sampler cannot keep to the budget.
         """
         return mean_mechanism(sampler, clip_norm, sampler.calibrate(self.privacy.epsilon, self.privacy.delta))
 

@@ -24,12 +24,9 @@ class Recipe(StrategyOptions):
 
     ``DPFedSGD(rounds=5)`` is a recipe, ``DPFedSGD(problem, public, privacy, rounds=5)`` the
     `strategies.UserLevelStrategy` that runs it. The docstring of a recipe states its *Formal guarantees*.
-
-    Attributes:
-        about: the strategy's declarations; base classes of a family have none.
     """
 
-    about: ClassVar[About]
+    about: ClassVar[About]  # the strategy's declarations; base classes of a family have none
 
     def __new__(cls, *given: Any, **settings: Any) -> Any:
         """Make a recipe; or, with a problem, public facts and a budget, the strategy that runs it."""
@@ -42,30 +39,18 @@ class Recipe(StrategyOptions):
 
     @abstractmethod
     def scheme(self, given: Given) -> Scheme:
-        """Make the scheme, from public facts alone.
-
-        Raises:
-            BadInput: a setting does not suit the others, the loss or the budget.
-        """
+        """Make the scheme, from public facts alone; `BadInput` for a setting that does not suit them."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **more: Any) -> None:
-        """Refuse a strategy that leaves out or misspells a declaration.
-
-        Raises:
-            BadInput: names the class, the fault and the remedy.
-        """
+        """Refuse a missing or misspelt declaration; the `BadInput` names class, fault and remedy."""
         super().__pydantic_init_subclass__(**more)
         if "about" in vars(cls) and (fault := next(_faults(cls), None)) is not None:
             raise BadInput(f"{cls.__module__}.{cls.__qualname__} {fault}")
 
     @classmethod
     def parsed(cls, settings: Mapping[str, Any]) -> Self:
-        """Make the recipe of these settings.
-
-        Raises:
-            BadInput: names the setting, the value and what is allowed.
-        """
+        """Make the recipe of these settings. Raises `BadInput`: names the setting, the value and what is allowed."""
         try:
             return cls(**settings)
         except ValidationError as error:
@@ -77,7 +62,6 @@ class Recipe(StrategyOptions):
 
 
 def _faults(recipe: type[Recipe]) -> Iterator[str]:
-    """Yield the faults of a strategy's class, each with its remedy."""
     about = recipe.about
     if not isinstance(about, About):
         yield f"declares about = {about!r}: make it an About(name=..., ...)"
@@ -119,11 +103,7 @@ def documentation(recipe: type[Recipe]) -> str:
 
 
 def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
-    """Refuse a budget of a kind that the strategy does not support.
-
-    Raises:
-        BadInput: names the kinds that it supports.
-    """
+    """Refuse a budget of a kind that the strategy does not support; the `BadInput` names those that it does."""
     about = recipe.about
     privacy.check_population(users)
     if privacy.unit not in about.units:

@@ -13,8 +13,7 @@ from userdp.arrays.types import Vector
 
 _COUNTS = ("missing_users_private", "non_finite_users_private")
 
-Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
-"""A function from (round, arrays of a model) to its metrics."""
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]  # From (round, model) to its metrics
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,8 @@ class PrivateResult(Result):
         self.arrays = arrays
         counts: dict[str, Any] = dict(metrics or {})
         missing, non_finite = (int(counts.get(name, 0)) for name in _COUNTS)
-        record = RoundRecord(
-            server_round, seconds, missing, non_finite, spent, facts, self.evaluate(evaluate, server_round)
-        )
+        measured = self.evaluate(evaluate, server_round)
+        record = RoundRecord(server_round, seconds, missing, non_finite, spent, facts, measured)
         self.rounds.append(record)
         if metrics is not None:
             self.train_metrics_clientapp[server_round] = metrics
@@ -113,9 +111,7 @@ class PrivateResult(Result):
             for number, metrics in measured.items()
             if metrics
         }
-        self.train_metrics_clientapp = {
-            record.round: counts(record.missing_users, record.non_finite_users) for record in rounds
-        }
+        self.train_metrics_clientapp = {one.round: counts(one.missing_users, one.non_finite_users) for one in rounds}
 
     def evaluate(self, evaluate: Evaluate | None, server_round: int) -> dict[str, float]:
         """Evaluate the released model, and store the metrics where Flower's own result has them, too."""

@@ -18,23 +18,17 @@ from userdp.problems import Box
 from userdp.sampling import DisjointBatches
 from userdp.state import State, Stateful
 
-AnyTest = AboveThreshold | MinimumScore
-"""`MinimumScore` tests each round by itself, one `AboveThreshold` all rounds."""
+AnyTest = AboveThreshold | MinimumScore  # `MinimumScore` tests each round by itself, one `AboveThreshold` all rounds
 
 
 @dataclass
 class TestUnderWay(Stateful):
-    """The memory of a server that tests rounds.
-
-    Attributes:
-        new_session: starts the test.
-        session: of one test of all rounds, from the first round on; None where each round has its own.
-    """
+    """The memory of a server that tests rounds."""
 
     parts: ClassVar[tuple[str, ...]] = ("session",)
     given: ClassVar[tuple[str, ...]] = ("new_session",)
-    new_session: Callable[[], Session]
-    session: Session | None = None
+    new_session: Callable[[], Session]  # starts the test
+    session: Session | None = None  # of one test of all rounds, once begun; None where each round has its own
 
     def new_part(self, attribute: str, state: State) -> Session:
         """Start a session, whose state is then restored."""
@@ -43,21 +37,13 @@ class TestUnderWay(Stateful):
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """A test whether the users of a cohort agree, and the estimator of their mean if they do.
+    """A test whether the users of a cohort agree, and the estimator of their mean if they do."""
 
-    Attributes:
-        test: of a cohort's score; an `AboveThreshold` is one test of all rounds.
-        score: how well (B, p) rows agree, by the kernel of the test.
-        estimator: from (B, p) rows to their robust mean.
-        l2_sensitivity: of the estimator, where users agree.
-        rounding: relative growth of that by computing in float64.
-    """
-
-    test: AnyTest
-    score: Callable[[Rows], float]
-    estimator: Estimator | NeighbourMean
-    l2_sensitivity: float
-    rounding: float
+    test: AnyTest  # of a cohort's score; an `AboveThreshold` is one test of all rounds
+    score: Callable[[Rows], float]  # how well (B, p) rows agree, by the kernel of the test
+    estimator: Estimator | NeighbourMean  # from (B, p) rows to their robust mean
+    l2_sensitivity: float  # of the estimator, where users agree
+    rounding: float  # relative growth of that by computing in float64
 
     def __post_init__(self) -> None:
         if self.test.kernel.radius > self.estimator.radius:
@@ -91,21 +77,17 @@ class RowRounds(Scheme):
     """A `Scheme` of robust means of a cohort's rows, each followed by a plain step if the round's users agree.
 
     ``new_memory`` makes a `TestUnderWay` where users are tested, and nothing where they are not.
-
-    Attributes:
-        estimator: from (B, p) rows to their robust mean; opens noise of purpose 1 for private choices.
-        gradient: from the released mean to the vector that is followed; costs no privacy.
-        agreement: the test, with noise of purpose 1; None where every round releases its mean.
     """
 
     domain: Box
     sampler: DisjointBatches
     query: Computation
+    # from (B, p) rows to their robust mean; opens noise of purpose 1 for private choices
     estimator: Callable[[Rows, Noise], Vector]
     mechanism: GaussianMechanism
     rate: float
-    gradient: Callable[[Vector], Vector] = as_is
-    agreement: Agreement | None = None
+    gradient: Callable[[Vector], Vector] = as_is  # from the released mean to the vector that is followed; costs nothing
+    agreement: Agreement | None = None  # the test, with noise of purpose 1; None where every round releases its mean
 
     @property
     def law(self) -> Law | None:

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from strategies.core.around import Around
-from strategies.core.read_only import ReadOnly, frozen
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.core.scheme import Scheme
 from strategies.core.snapshots import Snapshot
@@ -41,15 +40,33 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True)
 class Resumed:
-    """The stored state of a killed run.
+    """The stored state of a killed run."""
 
-    Attributes:
-        kept: the last argument of `Keeper.keep`.
-        asked: the last argument of `Keeper.ask`; None if it was not called.
-    """
+    kept: Snapshot  # the last argument of `Keeper.keep`
+    asked: Snapshot | None = None  # the last argument of `Keeper.ask`; None if it was not called
 
-    kept: Snapshot
-    asked: Snapshot | None = None
+
+def frozen(x: Vector) -> Vector:
+    """Return a copy that refuses to be written to."""
+    kept = x.copy(order="K")
+    kept.flags.writeable = False
+    return kept
+
+
+class ReadOnly:
+    """An attribute of a class: a vector that is assigned is copied, and the copy refuses to be written to."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, host: Any, owner: type | None = None) -> Vector:
+        try:
+            return vars(host)[self._name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"{type(host).__name__} has no {self._name} yet") from None
+
+    def __set__(self, host: Any, value: Vector) -> None:
+        vars(host)[self._name] = frozen(value)
 
 
 class RunState:
@@ -68,8 +85,8 @@ class RunState:
        the checkpoint is an older one, and the run ends. Count the release that the killed process may have made as
        made. Then each user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in an
        unbroken run; the lost round's second release is a function of no user's data, given what was released before.
-       The other rounds' mechanisms and noise are the planned ones, chosen adaptively, and their composition is what the
-       ledger accounts.
+       The other rounds' mechanisms and noise are the planned ones, chosen adaptively, and the ledger accounts
+       their composition.
     3. *Correlated noise.* Rows of C G get fresh noise each, and later rows lack the lost round's row of G. All entries
        of C are non-negative, so leaving out a participation lowers the bound of `userdp.mechanisms.prefix_sums` row by
        row, also where rows up to the lost round had it.
@@ -110,9 +127,8 @@ class RunState:
     def take(self, step: Step, coordinates: Coordinates | None, original: Problem) -> None:
         """Take over the next iterate and release the model, unless the step overflows.
 
-        A model is released here alone, within its domain. After an overflow both stay unchanged: a step that releases
-        a model follows from released values, and so does this. Inside a phase, where nothing is released, the iterate
-        is not looked at.
+        A model is released here alone, within its domain. After an overflow both stay unchanged: a step that releases a
+        model follows from released values, and so does this. Inside a phase the iterate is not looked at.
         """
         if step.constant is not None:
             self.result.constant = frozen(step.constant)
@@ -142,11 +158,7 @@ class RunState:
         return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
 
     def check_declared(self) -> None:
-        """Refuse a memory whose class does not declare what it remembers.
-
-        Raises:
-            BadInput: names class and attribute.
-        """
+        """Refuse a memory that does not declare what it remembers; the `BadInput` names the attribute."""
         for memory in (self.memory, self._drawn):
             state_of(memory)
         for part in self.around.parts:
@@ -178,10 +190,8 @@ class RunState:
     def resume(self, resumed: Resumed, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
         """Take over the stored state of a killed run, and return the number of rounds that are done.
 
-        ``rounds`` is the plan's; ``new_scheme`` makes the scheme from the results of a preparation.
-
-        Raises:
-            BadInput: it belongs to another run, or to another version.
+        ``rounds`` is the plan's; ``new_scheme`` makes the scheme from the results of a preparation. Raises `BadInput`:
+        it belongs to another run, or to another version.
         """
         try:
             return self._taken_over(resumed.kept, resumed.asked, rounds, new_scheme)

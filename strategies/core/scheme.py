@@ -16,26 +16,17 @@ from userdp.errors import BadInput
 from userdp.problems.base import Problem
 from userdp.state import Stateful
 
-Number = float | int | str
-"""A value that a plan prints."""
-
-
-def no_memory() -> None:
-    """Return None: the memory of a server that needs nothing but the model."""
+Number = float | int | str  # A value that a plan prints
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """A scheme in numbers, for people. `strategies.core.plan.Plan` explains the other fields.
-
-    Attributes:
-        path: how noise reaches the model, for the forecast; None for no forecast.
-    """
+    """A scheme in numbers, for people. `strategies.core.plan.Plan` explains the other fields."""
 
     rounds: int
     cohort: int
     users_needed: int
-    path: NoisePath | None = None
+    path: NoisePath | None = None  # how noise reaches the model, for the forecast; None for no forecast
     noise: float | None = None
     signal: float | None = None
     pass_probability: float | None = None
@@ -49,27 +40,18 @@ class Scheme(ABC):
 
     A `strategies.core.recipe.Recipe` makes it. `ask` and `take` are a round; the server's memory between rounds is one
     object, made by ``new_memory``.
-
-    Attributes:
-        guarantee: the promise of all rounds together.
-        ledger: makes the ledger that the rounds are charged to; not called without a guarantee.
-        outline: the scheme in numbers.
-        new_memory: makes the server's memory as it is before the first round; none by default. Its class declares what
-            a checkpoint holds.
-        check_start: refuses initial models (`BadInput`), beyond those outside the problem's domain.
-        summands: most vectors that one release adds up, for the rounding of sums; n if not given.
-        spread: largest norm of such a vector over the sensitivity of the sum (see `userdp.noise.rounding_slack`).
-        rounding: relative growth of a release's sensitivity by rounding, where it is no such sum.
     """
 
-    guarantee: Guarantee
-    ledger: Callable[[Privacy], AnyLedger]
-    outline: Outline
-    new_memory: Callable[[], Stateful | None] = no_memory
-    check_start: Callable[[Vector], None] | None = None
-    summands: int | None = None
-    spread: float = 1.0
-    rounding: float = 0.0
+    guarantee: Guarantee  # the promise of all rounds together
+    ledger: Callable[[Privacy], AnyLedger]  # makes the ledger of the rounds; not called without a guarantee
+    outline: Outline  # the scheme in numbers
+    # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
+    # holds
+    new_memory: Callable[[], Stateful | None] = lambda: None
+    check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
+    summands: int | None = None  # most vectors that one release adds up, for the rounding of sums; n if not given
+    spread: float = 1.0  # largest norm of such a vector over the sum's sensitivity (see `userdp.noise.rounding_slack`)
+    rounding: float = 0.0  # relative growth of a release's sensitivity by rounding, where it is no such sum
 
     @abstractmethod
     def ask(self, index: int, memory: Any) -> Request | None:
@@ -88,11 +70,7 @@ class Scheme(ABC):
         """
 
     def checked_start(self, problem: Problem, x: Vector) -> Vector:
-        """Return the (p,) initial model.
-
-        Raises:
-            BadInput: it lies outside the domain, or the scheme refuses it.
-        """
+        """Return the (p,) initial model. Raises `BadInput`: it lies outside the domain, or the scheme refuses it."""
         if x.shape != (problem.dimension,) or not np.array_equal(problem.domain.project(x), x):
             raise BadInput(
                 f"initial_arrays must hold {problem.dimension} finite numbers within the problem's domain, on "
@@ -103,8 +81,7 @@ class Scheme(ABC):
         return x
 
 
-Law = Callable[[Sequence[Rows]], Vector]
-"""A function from the rows, or sums, of all rounds so far to (K,) probabilities of the last round's outcomes."""
+Law = Callable[[Sequence[Rows]], Vector]  # From all rounds' rows or sums to (K,) chances of the last's outcomes
 
 
 def law_of(scheme: Scheme) -> Law | None:
@@ -113,9 +90,5 @@ def law_of(scheme: Scheme) -> Law | None:
 
 
 def no_ledger(privacy: Privacy) -> AnyLedger:
-    """Refuse to make a ledger for a scheme without a guarantee.
-
-    Raises:
-        BadInput: always.
-    """
+    """Refuse to make a ledger for a scheme without a guarantee. Raises `BadInput`: always."""
     raise BadInput("no privacy guarantee: there is no budget to charge rounds to")

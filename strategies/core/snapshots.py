@@ -1,7 +1,7 @@
 """Plain data written as JSON and arrays, and read again: nothing that is read is ever executed."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from userdp.errors import BadInput
 from userdp.state import OTHER_VERSION
 
-_GIVEN: Any = object()
-"""An attribute that format 1 names and does not hold."""
+_GIVEN: Any = object()  # An attribute that format 1 names and does not hold
 
 
 @dataclass
@@ -23,19 +22,11 @@ class Snapshot:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def add(self, name: str, value: Any) -> None:
-        """Write a part.
-
-        Raises:
-            TypeError: it is not plain data.
-        """
+        """Write a part. Raises `TypeError`: it is not plain data."""
         self.values[name] = self._written(value)
 
     def get(self, name: str) -> Any:
-        """Read a part.
-
-        Raises:
-            BadInput: it is missing, or this version cannot read it.
-        """
+        """Read a part. Raises `BadInput`: it is missing, or this version cannot read it."""
         try:
             return self._made(self.values[name])
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -52,9 +43,9 @@ class Snapshot:
         if isinstance(value, np.generic):
             return {"scalar": self._write_array(np.asarray(value))}
         if isinstance(value, list):
-            return {"list": self._write_list(value)}
+            return {"list": [self._written(one) for one in value]}
         if isinstance(value, dict):
-            return {"dict": [self._write_list(pair) for pair in value.items()]}
+            return {"dict": [[self._written(one) for one in pair] for pair in value.items()]}
         raise TypeError(f"a {type(value).__name__} cannot be written down: keep plain data")
 
     def _write_array(self, value: NDArray[Any]) -> str:
@@ -64,43 +55,30 @@ class Snapshot:
         self.arrays[name] = value.copy(order="K")  # in their order in memory, on which sums depend
         return name
 
-    def _write_list(self, value: Iterable[Any]) -> list[Any]:
-        return [self._written(one) for one in value]
-
     def _made(self, written: Any) -> Any:
         if not isinstance(written, dict):
             return written
         ((kind, held),) = written.items()
-        return getattr(self, f"_made_{kind}")(held)
-
-    def _made_float(self, held: str) -> float:
-        return float(held)
-
-    def _made_array(self, held: str) -> NDArray[Any]:
-        return self.arrays[held].copy(order="K")
-
-    def _made_scalar(self, held: str) -> Any:
-        return self.arrays[held][()]
+        return _MADE[kind](self, held)
 
     def _made_list(self, held: list[Any]) -> list[Any]:
         return [self._made(one) for one in held]
-
-    def _made_dict(self, held: list[Any]) -> dict[Any, Any]:
-        return dict(map(self._made_list, held))
-
-    # Types that only format 1 has. It wrote whole objects; only their memory is read.
 
     def _made_object(self, held: list[Any]) -> dict[str, Any]:
         made = {attribute: self._made(written) for attribute, written in held[1].items()}
         return {attribute: value for attribute, value in made.items() if value is not _GIVEN}
 
-    def _made_given(self, _: None) -> Any:
-        return _GIVEN
 
-    _made_tuple = _made_list
-
-    def _made_deque(self, held: list[Any]) -> list[Any]:
-        return self._made_list(held[1])
-
-    def _made_generator(self, held: dict[str, Any]) -> dict[str, Any]:
-        return held
+_MADE: Mapping[str, Callable[[Snapshot, Any], Any]] = {
+    "float": lambda taken, held: float(held),
+    "array": lambda taken, held: taken.arrays[held].copy(order="K"),
+    "scalar": lambda taken, held: taken.arrays[held][()],
+    "list": Snapshot._made_list,
+    "dict": lambda taken, held: dict(map(taken._made_list, held)),
+    # Types that only format 1 has. It wrote whole objects; only their memory is read.
+    "tuple": Snapshot._made_list,
+    "deque": lambda taken, held: taken._made_list(held[1]),
+    "generator": lambda taken, held: held,
+    "given": lambda taken, held: _GIVEN,
+    "object": Snapshot._made_object,
+}

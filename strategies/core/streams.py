@@ -10,12 +10,7 @@ from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise
 from userdp.randomness import stream
 
-_ORDER = 8
-"""Label that separates the order of users' samples from the choice of cohorts."""
-
-
-def _seeded(seed: int, index: int, purpose: int) -> NoiseSource:
-    return SeededNoise(stream(seed, "noise", index, purpose))
+_ORDER = 8  # Label that separates the order of users' samples from the choice of cohorts
 
 
 class Streams:
@@ -35,17 +30,15 @@ class Streams:
     """
 
     def __init__(self, *, secure: bool, source: Callable[[int, int, int], NoiseSource] | None = None) -> None:
-        self.secure, self._source = secure, source or _seeded
+        self.secure = secure
+        self._source = source or (lambda seed, index, purpose: SeededNoise(stream(seed, "noise", index, purpose)))
         self._opened: set[tuple[int, int, int]] = set()
         self._of_round: list[NoiseSource] = []
 
     def open(self, seed: int, index: int, purpose: int, slack: float) -> NoiseSource:
         """Open the source of a round's purpose; ``slack`` is that of secure noise, see `userdp.noise.SecureNoise`.
 
-        An audit repeats a run with other seeds: each seed is a run.
-
-        Raises:
-            RunFailed: it was opened before.
+        An audit repeats a run with other seeds: each seed is a run. Raises `RunFailed`: it was opened before.
         """
         if (seed, index, purpose) in self._opened:
             raise RunFailed(

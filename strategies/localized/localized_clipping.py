@@ -149,10 +149,8 @@ class LocalizedClipping(Recipe, DeviationOptions):
         phases: list[Phase] = []
         while True:
             mechanism = GaussianMechanism(math.sqrt(p) * rate * 2 * width / batch, multiplier)
-            gradient = partial(clipped_mean, width=width)
-            phases.append(
-                Phase(steps=self.steps, learning_rate=rate, gradient=gradient, mechanism=mechanism, width=width)
-            )
+            moved = partial(clipped_mean, width=width)
+            phases.append(Phase(steps=self.steps, learning_rate=rate, gradient=moved, mechanism=mechanism, width=width))
             if len(phases) == self.phases:
                 return tuple(phases)
             error = math.hypot(mechanism.standard_deviation, rate * spread / math.sqrt(batch))

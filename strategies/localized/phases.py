@@ -78,10 +78,7 @@ def check_contractive(
 
 
 def gradient_rounding(problem: Problem) -> float:
-    """Return how far computed gradients are from those that steps are contractive for, where noise is secure.
-
-    Raises `BadInput` if gradients or models have no bound.
-    """
+    """Return how far computed gradients are from contractive ones; `BadInput` if they or models have no bound."""
     if problem.gradient_rounding is None or math.isinf(problem.domain.radius):
         raise BadInput(
             f"privacy.noise = 'secure': problem.kind = {problem.name!r} has no bound on how gradients or models inside "
@@ -99,13 +96,12 @@ def phase_rounding(
     *Formal guarantees.* Let T = ``steps`` steps of size eta = ``rate`` be ``x <- P(x - eta g(x))``, where the true g
     moves by at most s = ``sensitivity`` (sup norm) if a user of its batch is replaced, and x - eta g(x) is 1-Lipschitz
     in x; P is the projection, or the identity. The computed g is within ``error`` of g for the computed rows, each
-    within `gradient_rounding` of a true one; g is 1-Lipschitz in them. So a step's g errs by
-    ``error + gradient_rounding``. It is at most ``longest`` in each coordinate, so iterates are at most
-    ``X = X_0 + T eta longest``, with X_0 for the domain. With u = 2^-53, the product errs by ``u eta longest``, the
-    difference by u X, P not at all. So two neighbours' iterates, equal up to the user's step, are at most
-    ``eta (s + 2 T E)`` apart, with ``E = error + gradient_rounding + u longest + u X / eta``. Their average, computed
-    in any order, errs by another T u X for each. All that up to a factor of 1 + 2^-18. Raises `BadInput`, see
-    `gradient_rounding`.
+    within `gradient_rounding` of a true one; g is 1-Lipschitz in them. So a step's g errs by ``error +
+    gradient_rounding``. It is at most ``longest`` in each coordinate, so iterates are at most ``X = X_0 + T eta
+    longest``, with X_0 for the domain. With u = 2^-53, the product errs by ``u eta longest``, the difference by u X, P
+    not at all. So two neighbours' iterates, equal up to the user's step, are at most ``eta (s + 2 T E)`` apart, with
+    ``E = error + gradient_rounding + u longest + u X / eta``. Their average, in any order, errs by another T u X each.
+    All that up to a factor of 1 + 2^-18. Raises `BadInput`, see `gradient_rounding`.
     """
     unit = 2.0**-53
     farthest = float(np.abs(problem.domain.centre).max()) + problem.domain.radius

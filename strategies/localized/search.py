@@ -34,14 +34,12 @@ from userdp.mechanisms import GaussianMechanism
 from userdp.mechanisms.concentration_tests import smallest_passing
 from userdp.problems.base import Certificate
 
-SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
-"""The shares of epsilon that the search tries for the test."""
+SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)  # The shares of epsilon that the search tries for the test
 
 COMPARISONS = 5e9
 """The most coordinate comparisons for the scores of a whole run: a few seconds.
 
-Large batches of users that barely agree would take hours; they get a radius at which the ramp score is certified in
-linear time instead.
+Large batches of users that barely agree would take hours; they get a radius with a ramp score in linear time.
 """
 
 _MOST_USERS = 10**9
@@ -188,9 +186,8 @@ def build(
     rates = [learning_rate / setting.phase_base**phase for phase in range(phases)]
     # Everything scales with rho: sensitivities and movements are computed at rho = 1.
     unit = setting.shape.estimator(batch, 1.0).sup_sensitivity(batch)
-    movements = [
-        2 * setting.smoothness * rate * unit if count > 1 else 0.0 for rate, count in zip(rates, steps, strict=True)
-    ]
+    beta = setting.smoothness
+    movements = [2 * beta * rate * unit if count > 1 else 0.0 for rate, count in zip(rates, steps, strict=True)]
     scores = [
         needed_score(setting.test, setting.kernel, batch, movement, epsilon, delta, count, setting.failure / 2 / phases)
         for movement, count in zip(movements, steps, strict=True)

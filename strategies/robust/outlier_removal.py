@@ -60,7 +60,9 @@ class OutlierRemoval(Recipe, TestedOptions):
 
         It leaves the least noise. The threshold grows by two thirds of a user with each user.
         """
-        radius = self.radius or self._typical_distance(given)
+        # For normal gradients about 2% of pairs of honest users are further apart.
+        root = math.sqrt(given.dimension)
+        radius = self.radius or math.sqrt(2) * self.declared_deviation(given, _UNDECLARED) * (root + 2)
         kernel, estimator = IndicatorKernel(radius), NeighbourMean(radius)
         for share in SHARES if batch >= SMALLEST_BATCH else ():
             test = self.round_test(given, batch, share, kernel)
@@ -73,7 +75,3 @@ class OutlierRemoval(Recipe, TestedOptions):
                     rounding=estimator.rounding(batch, given.dimension),
                 )
         return None
-
-    def _typical_distance(self, given: Given) -> float:
-        """Return the distance that about 2% of pairs of honest users exceed, for normal gradients."""
-        return math.sqrt(2) * self.declared_deviation(given, _UNDECLARED) * (math.sqrt(given.dimension) + 2)

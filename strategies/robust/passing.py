@@ -173,7 +173,6 @@ def needed_score(
 
 
 def _smallest(passes: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
-    """Return the smallest number that passes, from above, if ``high`` does."""
     for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (low, middle) if passes(middle) else (middle, high)

@@ -79,10 +79,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
 
     @property
     def _kinds(self) -> tuple[type[AnyTest], ...]:
-        """The tests to choose from.
-
-        With one epoch a user pays epsilon once for any test, and then the test with one Laplace noise demands less.
-        """
+        """The tests to choose from: with one epoch any epsilon is paid once, and one noise demands less."""
         if self.test is not None:
             return (TESTS[self.test],)
         return (MinimumScore,) if self.epochs == 1 else (MinimumScore, AboveThreshold)

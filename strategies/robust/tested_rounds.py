@@ -21,8 +21,7 @@ from userdp.mechanisms.concentration_tests import smallest_passing
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches
 
-SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
-"""The shares of epsilon that are tried for the tests."""
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)  # The shares of epsilon that are tried for the tests
 
 ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
 

@@ -62,10 +62,7 @@ class ClampedMean:
 
 
 def selection_share(rho: float, cells: int, size: int, batch: int, failure: float) -> float:
-    """Return the share of a round's rho for choosing one of the cells for each of ``size`` coordinates (*Split*).
-
-    It is zero for one cell, whose choice reveals nothing.
-    """
+    """Return the share of a round's rho for choosing ``size`` cells (*Split*); zero for one cell: no choice."""
     if cells == 1:
         return 0.0
     needed = 8 * math.log(cells * size / failure) / batch

@@ -69,16 +69,10 @@ class SampleLevelOptions(StrategyOptions):
         "is the start; or the last iterate, with which one round of rate 1 on a quadratic loss is private mean "
         "estimation.",
     )
-    smoothness: float | None = Field(
-        None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
-    )
+    smoothness: float | None = Field(None, gt=0, description="L, of the expected loss; default the certified bound.")
 
     def known_smoothness(self, given: Given, sets: str) -> float:
-        """L, for numbers that cannot be set without it; ``sets`` says which.
-
-        Raises:
-            BadInput: it is neither declared nor certified.
-        """
+        """Return L, which sets ``sets``; `BadInput` if it is neither declared nor certified."""
         smoothness = self.smoothness or given.problem.certificate.smoothness
         if not smoothness:
             raise BadInput(
@@ -167,20 +161,12 @@ def rounds_by_theory(rounds: int | None, wanted: Callable[[], float], most: int)
 
 
 def samples_of(given: Given) -> int:
-    """N, samples of all users together.
-
-    Raises:
-        BadInput: it is not declared.
-    """
+    """N, samples of all users together. Raises `BadInput`: it is not declared."""
     return given.public.declared("samples", given.strategy)
 
 
 def most_of(given: Given) -> int | None:
-    """Samples of a user that count, where users are protected; None where samples are, which needs no limit.
-
-    Raises:
-        BadInput: users are protected, and no limit is declared.
-    """
+    """Samples of a user that count, which must be declared (`BadInput`); None where samples are protected."""
     return given.public.declared("max_samples", given.strategy) if given.privacy.unit == "user" else None
 
 

@@ -1,8 +1,7 @@
 """The replies of the protocol, as a node writes and the server reads them; `message_fields` lists all fields.
 
 Sums may be masked: then a query asks for nodes' public keys, a round's message holds the keys of all its nodes in one
-order, and answers hold masked whole numbers. A node that lost its key, as after a restart, does not find it there and
-cannot answer.
+order, and answers hold masked whole numbers. A node that lost its key does not find it there and cannot answer.
 
 Within one machine, a simulation may ask for users' lengths before the clip. Sparse values are the three arrays of a
 `scipy.sparse.csr_array`. Facts are exact counts: where only noised values may leave a node they are left out (see
@@ -32,8 +31,7 @@ from userdp.nodes.node import Answer, Node
 _SPARSE = ("data", "indices", "indptr")
 _MOST_SAMPLES = 2**53 - 1  # Beyond, sums of clipped samples in files would not be exact.
 _STRANGE_REPLY = "a reply does not follow the protocol"
-NODE_FAILED = 1
-"""The code of the error reply of a node that failed."""
+NODE_FAILED = 1  # The code of the error reply of a node that failed
 # The kind of the error at the start of an error reply, alone or (as Flower writes it) followed by its text.
 _KIND = re.compile(r"(?:<class ')?([A-Za-z_][A-Za-z0-9_.]{0,79})(?:'>.*)?", re.DOTALL)
 
@@ -180,8 +178,7 @@ def answer_message(node: Node, message: Message, *, share: bool = False, reader:
             machine, or with people who have names, reveals no more about single users than the requested sum or rows.
         reader: of this round's messages, if they share records.
 
-    Raises:
-        BadInput: the node cannot give what the message requests.
+    Raises `BadInput`: the node cannot give what the message requests.
     """
     with untrusted("a question does not follow the protocol"):
         counts = counts_wanted(message)

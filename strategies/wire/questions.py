@@ -132,7 +132,6 @@ class Reader:
 
 
 def _read_common(content: Mapping[str, Any]) -> Computation:
-    """Return the computation in `common_records`."""
     config, fields = content["computation"], dict[str, Any]()
     own = {name.removeprefix(_NOISE_OF): value for name, value in config.items() if name.startswith(_NOISE_OF)}
     if "deviation" in own:
@@ -171,8 +170,7 @@ def _read(config: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any
 def counts_wanted(message: Message) -> bool:
     """Return whether the reply to a message has exact counts.
 
-    It has none where users are protected against the server: a query says so; in training the nodes add noise
-    themselves.
+    It has none where users are protected against the server: a query says so; in training nodes add noise.
     """
     if message.metadata.message_type == MessageType.QUERY:
         return message.content["question"]["counts"] is True

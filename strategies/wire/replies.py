@@ -122,10 +122,7 @@ def gather(
 def _gather_masked(
     request: Request, roster: Roster, replies: Iterable[Message], dimension: int, max_missing: float, read: Read
 ) -> Gathered:
-    """Return the sum under the masks, which needs the answers of all nodes that were asked.
-
-    A silent node is left out of later rounds: its return would make those lost as well.
-    """
+    """Return the sum under the masks; a silent node is left out later, as its return would lose those rounds too."""
     masked = request.computation.masked
     assert masked is not None
     # Without keys nobody was asked, so nobody fell silent.

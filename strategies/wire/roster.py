@@ -49,9 +49,8 @@ class Roster:
     def gather(self, grid: Grid, timeout: float) -> None:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
-        A node that fails or breaks the protocol holds nobody: its users count as missing. Raises `RunFailed` if two
-        nodes claim one user or hold one person, or a node claims a user outside 0..n-1 or sends no digests though
-        others do.
+        A failing node holds nobody: its users count as missing. Raises `RunFailed` if two nodes claim one user or hold
+        one person, or a node claims a user outside 0..n-1 or sends no digests though others do.
         """
         deadline = time.monotonic() + timeout
         asked: set[int] = set()

@@ -37,15 +37,11 @@ class AtMost:
         return f"at most {self.length}"
 
 
-Shape: TypeAlias = tuple[int | AtMost | None, ...]
-"""The demanded shape of an array; None stands for any length, of arrays that are checked and not copied."""
+Shape: TypeAlias = tuple[int | AtMost | None, ...]  # Of an array; None is any length, if it is not copied
 
 
 class SharedArray(Array):
-    """A Flower array that keeps its numpy array: no copy inside one machine.
-
-    Only for grids that never serialise (local, Ray); Flower's own grid gets plain arrays.
-    """
+    """A Flower array that keeps its numpy array, for grids that never serialise (local, Ray)."""
 
     def __init__(self, array: NDArray[np.generic]) -> None:
         self.__dict__.update(array=array, dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray")

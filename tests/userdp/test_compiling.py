@@ -51,7 +51,7 @@ def without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     for name in ("userdp.problems.one_pass", "userdp.estimators.loops"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    for module in ("userdp.problems.rough", "userdp.estimators.columns", "userdp.estimators.distances"):
+    for module in ("userdp.problems.rough", "userdp.estimators.columns", "userdp.estimators.concentration"):
         monkeypatch.setattr(f"{module}.can_compile", lambda: False)
 
 

@@ -10,8 +10,7 @@ e^epsilon`` the two hockey-stick divergences are ``E_Q (R - c)_+`` and ``E_Q (1 
 
 1. Given the past, W_i is log-normal with mean one, and grows in convex order with |v_i| (a geometric Brownian motion is
    a martingale). Replacing W_m by an independent W of ``|v| = s`` therefore raises both divergences, and leaves
-   functions convex in W_{m-1}, and so on: independent W's are the worst case (Feldman, Shenfeld 2025, arXiv
-   2502.08202).
+   functions convex in W_{m-1}: independent W's are the worst case (Feldman, Shenfeld 2025, arXiv 2502.08202).
 2. Each W is spread onto multiples of a step h: each cell's mass moves to the cell's two ends and keeps its mean. The
    result is larger in convex order, hence so are both divergences. The sum is now an exact convolution of numbers.
 3. Sums beyond the grid are not followed. Under P, where one W is weighted by its size, their mass counts in full. Under
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-Numbers = NDArray[np.floating[Any]]
-"""float64, or long doubles."""
+Numbers = NDArray[np.floating[Any]]  # float64, or long doubles
 
 _CELLS = 1 << 17  # Cells of a sum of likelihood ratios; any number is valid.
 _TAIL = 1e-4  # The share of delta with which sums or losses may lie beyond their grid.
@@ -62,8 +60,7 @@ def allocation_epsilon(noise_multiplier: float, rounds: int, participations: int
     """Compute epsilon of ``rounds`` Gaussian sums, for adding or removing a user with secret random participations.
 
     ``noise_multiplier`` is noise over the clip. All rounds are released; the user takes part in ``participations`` of
-    them. The result never exceeds that of plain composition, since sampling costs no privacy. Raises `BadInput` for an
-    argument out of range.
+    them. The result never exceeds plain composition. Raises `BadInput` for an argument out of range.
     """
     check_participations(participations, rounds)
     if delta == 0:
@@ -77,10 +74,7 @@ def allocation_epsilon(noise_multiplier: float, rounds: int, participations: int
 
 @lru_cache(maxsize=1024)
 def calibrate_allocation(rounds: int, participations: int, epsilon: float, delta: float) -> float:
-    """Compute the smallest noise multiplier (rounded up) that makes all rounds together (epsilon, delta)-DP.
-
-    Raises `BadInput` for an argument out of range.
-    """
+    """Compute the smallest noise multiplier (rounded up) of (epsilon, delta)-DP; `BadInput` out of range."""
     check_participations(participations, rounds)
     return calibrate_amplified(
         lambda noise: allocation_epsilon(noise, rounds, participations, delta), epsilon, delta, participations

@@ -32,7 +32,7 @@ def check_least(name: str, value: int, least: int = 1) -> None:
         raise BadInput(f"{name} = {value}: must be at least {least}")
 
 
-def check_rate(rate: float) -> None:
+def check_rate(rate: float, name: str = "rate") -> None:
     """Refuse (`BadInput`) a sampling probability outside (0, 1]."""
     if not 0 < rate <= 1:
-        raise BadInput(f"rate = {rate}: the probability of taking part in a round must lie in (0, 1]")
+        raise BadInput(f"{name} = {rate}: the probability of taking part in a round must lie in (0, 1]")

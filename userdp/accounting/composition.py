@@ -101,8 +101,7 @@ def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tig
     """Compute the rho for which rho-zCDP implies (epsilon, delta)-DP by ``epsilon = rho + 2 sqrt(rho ln(1/delta))``.
 
     "tight" inverts that formula exactly, ``(sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``; "paper" is the
-    simpler and smaller ``epsilon^2 / (1 + 2 sqrt(ln(1/delta)))^2`` of the heavy-tailed DP-SCO literature, for epsilon
-    at most 1.
+    simpler and smaller ``epsilon^2 / (1 + 2 sqrt(ln(1/delta)))^2`` of heavy-tailed DP-SCO, for epsilon at most 1.
     """
     check_epsilon(epsilon)
     check_delta(delta)

@@ -44,19 +44,12 @@ _NOISE_RANGE = (1e-4, 1e8)
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of ONE participation of one user, under the run's own neighbouring relation.
+    """The cost of ONE participation of one user, under the run's own neighbouring relation."""
 
-    Attributes:
-        noise_multiplier: standard deviation of a Gaussian over its l2 sensitivity; infinity for no Gaussian.
-        pure_epsilon: of a pure mechanism beside it (a test, Laplace noise, a choice); 0 for none.
-        failure_delta: probability that the pure or the shared mechanism fails to protect; 0 for none.
-        shared_epsilon: of a pure mechanism that all of a user's participations share, paid once; 0 for none.
-    """
-
-    noise_multiplier: float = math.inf
-    pure_epsilon: float = 0.0
-    failure_delta: float = 0.0
-    shared_epsilon: float = 0.0
+    noise_multiplier: float = math.inf  # of a Gaussian, deviation over l2 sensitivity; infinity for none
+    pure_epsilon: float = 0.0  # of a pure mechanism beside it (a test, Laplace noise, a choice); 0 for none
+    failure_delta: float = 0.0  # probability that the pure or the shared mechanism fails to protect; 0 for none
+    shared_epsilon: float = 0.0  # of a pure mechanism that all of a user's participations share, paid once; 0 for none
 
     def __post_init__(self) -> None:
         if not self.noise_multiplier > 0:
@@ -142,10 +135,7 @@ def calibrate_noise(
     failure_delta: float = 0.0,
     shared_epsilon: float = 0.0,
 ) -> float:
-    """Compute the smallest noise multiplier (rounded up) that keeps all participations (epsilon, delta)-DP.
-
-    Raises `BadInput` for a budget that the tests alone exceed.
-    """
+    """Compute the smallest noise multiplier (rounded up) of (epsilon, delta)-DP; `BadInput` if tests exceed it."""
     check_least("participations", participations)
     check_delta(delta)
     check_epsilon(epsilon)
@@ -205,7 +195,6 @@ def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=256)
 def _test_losses(pure_epsilon: float, participations: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the privacy losses of composed randomised responses, and their probabilities."""
     if pure_epsilon == 0:
         return np.zeros(1), np.ones(1)
     heads = np.arange(participations + 1, dtype=np.float64)

@@ -50,8 +50,7 @@ class Ledger:
 
     *Formal guarantees.* Unit: a user, under the relation of ``cost``. A user's data enter only the mechanisms that the
     user took part in, each costing ``cost``; those compose sequentially, while disjoint users compose in parallel. So
-    the spend is the epsilon of the LARGEST number of participations of any user. Counts must follow from public
-    randomness, not from data.
+    the spend is the epsilon of the LARGEST number of participations of any user. Counts must not follow from data.
 
     Args:
         users: n, public, at least 1.
@@ -242,5 +241,4 @@ class RoundLedger:
         self._charged = state["charged"]
 
 
-AnyLedger = Ledger | RoundLedger
-"""The ledgers of a strategy."""
+AnyLedger = Ledger | RoundLedger  # The ledgers of a strategy

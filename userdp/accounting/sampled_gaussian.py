@@ -22,8 +22,7 @@ from userdp.errors import BadInput
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-MOST_ORDER = 1024
-"""The highest order tried; the lowest is 2."""
+MOST_ORDER = 1024  # The highest order tried; the lowest is 2
 
 _CELLS = 3000  # Cells of the privacy loss of one round of a group.
 _TOLERANCE = 1e-6  # The relative width of the bracket around a calibrated noise multiplier; the safe end is returned.
@@ -31,17 +30,11 @@ _TOLERANCE = 1e-6  # The relative width of the bracket around a calibrated noise
 
 @dataclass(frozen=True)
 class SampledRounds:
-    """Equal rounds: a Gaussian of sensitivity one, seen by each record with probability ``rate``.
+    """Equal rounds: a Gaussian of sensitivity one, seen by each record with probability ``rate``."""
 
-    Attributes:
-        noise_multiplier: noise over the effect of adding or removing one record; > 0.
-        rate: probability that a record takes part, in (0, 1].
-        rounds: number of rounds; >= 0.
-    """
-
-    noise_multiplier: float
-    rate: float
-    rounds: int = 1
+    noise_multiplier: float  # noise over the effect of adding or removing one record; > 0
+    rate: float  # probability that a record takes part, in (0, 1]
+    rounds: int = 1  # number of rounds; >= 0
 
     def __post_init__(self) -> None:
         if not self.noise_multiplier > 0:

@@ -21,8 +21,7 @@ radius rho for their 1/tau. The ramp kernel is ours.
 - **Movement.** If every pairwise distance changes by at most h, each of the B (B - 1) ordered pairs changes by at most
   the kernel's modulus of continuity at h: ``(B - 1) (1 - exp(-h/rho))`` for `ExpKernel` (for u <= v <= u + h,
   ``exp(-u/rho) - exp(-v/rho) <= exp(-u/rho) (1 - exp(-h/rho))``), ``(B - 1) min(1, 2h/rho)`` for `RampKernel`; and by
-  2^-29 a pair more where h > 0: half of it for the grid, and far less than the other half for the rounding of distances
-  and of phi.
+  2^-29 a pair more where h > 0: half of it for the grid, and far less for the rounding of distances and phi.
 - **Unaligned bound.** If no ball of radius rho holds two thirds of the rows, fewer than 2B/3 rows lie within rho of any
   q_i and each of the others scores at most phi(rho), as computed: the score is at most ``B (2/3 + phi(rho)/3)``, where
   phi(rho) is 1/e, to within 2^-30, or 0.
@@ -30,18 +29,117 @@ radius rho for their 1/tau. The ramp kernel is ours.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows
 from userdp.errors import BadInput
-from userdp.estimators.distances import SLACK, TILE, Distances, all_pairs, sup_distances
 from userdp.estimators.robust import coordinate_median
 
-STEPS = 1 << 30
-"""The steps of phi in 1: phi is a whole number of steps, so sums of it are exact."""
+TILE = 1024  # The rows and columns of a tile of distances: 8 MiB of float64
+SLACK = 1 + 2.0**-50  # More than rounding can change a deviation from the centre, relative to its size
+
+_SEARCHED_FROM = 256  # Coordinates; with fewer, comparing all of them is faster.
+# Farthest coordinates of a row over the root of all; independent, equal ones decide 99 % of pairs.
+_SEARCHED_ROOTS = 1.5
+_UNDECIDED = 1 / 16  # Share of undecided pairs beyond which a tile is computed anew, in all coordinates.
+_COMPARED_ENTRIES = 1 << 16  # Entries of the pairs compared at a time (512 KiB, which stay in a processor's cache).
+
+Distances = NDArray[np.float64]
+
+
+def all_pairs(rows: Rows, centre: NDArray[np.float64]) -> Iterator[Distances]:
+    """Yield the distances of all pairs of (B, d) finite rows by tiles, in no order; ``centre`` (d,) is that of most.
+
+    A pair's distance is the largest of its d differences, and where a difference is large, one of the two rows lies far
+    from the centre. So each row i is compared with all others in its own farthest coordinates alone, those in which it
+    lies more than ``t_i`` from the centre. In any other coordinate, two rows differ by at most ``t_i + t_j``: a largest
+    difference of at least that is the distance over all coordinates. The remaining pairs are compared in all of them.
+
+    *Floating point.* Computed deviations and differences are the exact ones, each rounded once (not at all where
+    subnormal; to infinity where it overflows), with u = 2^-53. A difference outside the farthest coordinates is at most
+    ``(t_i + t_j) (1 + 2u)`` and, rounded, at most ``(t_i + t_j) (1 + 4u)``; ``(t_i + t_j) (1 + 8u)``, as computed, is
+    at least ``(t_i + t_j) (1 + 5u)``. Subnormal sums are exact, and nothing is larger than infinity. So both ways give
+    the same bits: the largest of rounded differences.
+    """
+    searched = rows.shape[1] >= _SEARCHED_FROM and can_compile()
+    tiles = [_Tile(rows[first : first + TILE], centre, searched) for first in range(0, len(rows), TILE)]
+    for place, tile in enumerate(tiles):
+        yield tile.within()
+        for other in tiles[place + 1 :]:
+            yield tile.to(other)
+
+
+class _Tile:
+    """Rows, the coordinates in which each is farthest from the centre, and a bound on its deviation in the others."""
+
+    def __init__(self, rows: Rows, centre: NDArray[np.float64], searched: bool) -> None:
+        self.rows = np.ascontiguousarray(rows, dtype=np.float64)
+        self._searched = searched
+        if not searched:
+            return
+        columns = rows.shape[1]
+        others = columns - math.ceil(_SEARCHED_ROOTS * math.sqrt(columns))
+        deviations = np.abs(self.rows - centre)
+        order = np.argpartition(deviations, others - 1, axis=1)
+        self._farthest = order[:, others:]
+        self._bounds = np.take_along_axis(deviations, order[:, others - 1 : others], axis=1)[:, 0] * SLACK
+
+    def within(self) -> Distances:
+        """Return the (L (L - 1) / 2,) distances of all pairs of the tile."""
+        import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
+        if self._searched:
+            found = self._found(self)
+            distances, pairs = np.maximum(found, found.T), np.triu(np.ones(found.shape, dtype=np.bool_), 1)
+            if self._complete(distances, other=self, pairs=pairs):
+                return np.asarray(distances[pairs])
+        return np.asarray(torch.pdist(torch.from_numpy(self.rows), p=torch.inf).numpy())
+
+    def to(self, other: "_Tile") -> Distances:
+        """Return the (L, R) distances of the tile's rows and another's."""
+        if self._searched:
+            distances = np.maximum(self._found(other), other._found(self).T)
+            if self._complete(distances, other, pairs=np.ones(distances.shape, dtype=np.bool_)):
+                return np.asarray(distances)
+        return sup_distances(self.rows, other.rows)
+
+    def _found(self, other: "_Tile") -> Distances:
+        """Return (L, R): the largest difference of a row and another's, in the farthest coordinates of the former."""
+        from userdp.estimators.loops import largest_differences  # noqa: PLC0415 -- compiled: only who needs it waits
+
+        found = np.zeros((len(self.rows), len(other.rows)))
+        values = np.take_along_axis(self.rows, self._farthest, axis=1)
+        largest_differences(values, self._farthest, np.ascontiguousarray(other.rows.T), found)
+        return found
+
+    def _complete(self, distances: Distances, other: "_Tile", pairs: NDArray[np.bool_]) -> bool:
+        """Write the distances of undecided pairs and return True, if they are few."""
+        undecided = distances < self._bounds[:, None] + other._bounds
+        undecided &= pairs
+        first, second = np.nonzero(undecided)
+        if len(first) > _UNDECIDED * pairs.sum():
+            return False
+        step = max(1, _COMPARED_ENTRIES // self.rows.shape[1])
+        for begin in range(0, len(first), step):
+            left, right = first[begin : begin + step], second[begin : begin + step]
+            distances[left, right] = np.abs(self.rows[left] - other.rows[right]).max(axis=1)
+        return True
+
+
+def sup_distances(left: Rows, right: Rows) -> Distances:
+    """Return the (L, R) distances, from all coordinates."""
+    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
+    one, other = (torch.from_numpy(np.ascontiguousarray(each, dtype=np.float64)) for each in (left, right))
+    return np.asarray(torch.cdist(one, other, p=torch.inf).numpy())
+
+
+STEPS = 1 << 30  # The steps of phi in 1: phi is a whole number of steps, so sums of it are exact
 
 # Dividing by rho up to this, or down to its inverse, is safe; distances that overflow are far beyond.
 _LARGEST_RADIUS = 2.0**960
@@ -49,10 +147,7 @@ _LARGEST_RADIUS = 2.0**960
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """A kernel phi of the score, with the bounds that the module proves.
-
-    Raises `BadInput` for a radius so small or large that floats of its size cannot be divided or added up.
-    """
+    """A kernel phi of the score; `BadInput` for a radius that floats of its size cannot be divided by."""
 
     radius: float  # rho > 0, in units of the rows
 
@@ -78,10 +173,7 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class ExpKernel(Kernel):
-    """``phi(u) = exp(-u / radius)`` (Ghazi et al. 2025, Algorithm 3).
-
-    A batch scores 0.95 B when its mean distance is 0.05 rho.
-    """
+    """``phi(u) = exp(-u / radius)`` (Ghazi et al. 2025, Algorithm 3): 0.95 B at a mean distance of 0.05 rho."""
 
     def values(self, distance: Distances) -> Distances:
         """See `Kernel.values`; written into ``distance``."""
@@ -101,10 +193,7 @@ class ExpKernel(Kernel):
 
 @dataclass(frozen=True)
 class RampKernel(Kernel):
-    """``phi(u) = 1`` up to ``radius / 2``, falling linearly to 0 at ``radius``.
-
-    Users that agree within rho / 2 score the full B, so rho need be only twice the largest pairwise distance.
-    """
+    """``phi(u) = 1`` up to ``radius / 2``, then linearly to 0 at ``radius``: users within rho / 2 score B."""
 
     def values(self, distance: Distances) -> Distances:
         """See `Kernel.values`; written into ``distance``."""
@@ -128,10 +217,7 @@ def replacement_bound(batch: int) -> float:
 
 
 def concentration_score(rows: Rows, kernel: Kernel) -> float:
-    """Return the score of (B, d) rows, in [1, B]: the exact sum of the pairs' phi, divided and rounded once.
-
-    Raises `BadInput` if rows are not a non-empty matrix of finite numbers.
-    """
+    """Return the score, in [1, B], of (B, d) rows, rounded once; `BadInput` unless they are finite and some."""
     centre = coordinate_median(rows)
     whole = len(rows) * STEPS
     # A difference of huge rows may overflow to an infinite distance, whose phi is 0.

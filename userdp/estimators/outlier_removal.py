@@ -19,8 +19,7 @@ _TILE = 1024
 # Radii within which users are neighbours: any two within one radius of a third are, however rounded.
 _REACHES = 2 * (1 + 2.0**-20)
 
-SMALLEST_BATCH = 12
-"""The smallest batch: below it a weight would fall from one to zero within half a user."""
+SMALLEST_BATCH = 12  # The smallest batch: below it a weight would fall from one to zero within half a user
 
 
 def neighbour_counts(rows: NDArray[np.float64], radius: float) -> NDArray[np.int64]:
@@ -105,10 +104,7 @@ class NeighbourMean:
     radius: float  # rho > 0
 
     def weights(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (B,) weights in [0, 1] of (B, d) rows.
-
-        Raises `BadInput` for too few rows, or rows that are not finite.
-        """
+        """Return (B,) weights in [0, 1] of (B, d) rows; `BadInput` for too few, or not finite ones."""
         return _weights(in_radii(rows, self.radius))
 
     def __call__(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -123,10 +119,7 @@ class NeighbourMean:
         return np.asarray((middle + weights @ (points - middle) / total) * self.radius)
 
     def l2_sensitivity(self, batch: int) -> float:
-        """Return the bound on how far one user of ``batch`` moves the mean when both batches are aligned.
-
-        Raises `BadInput` for too few users.
-        """
+        """Return how far one user moves the mean of aligned batches, at most; `BadInput` for too few."""
         return 6 * self.radius / _checked(batch) * (2 / (1 - 9 / batch) + 2)
 
     def rounding(self, batch: int, dimension: int) -> float:

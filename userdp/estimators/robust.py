@@ -4,8 +4,7 @@ Source of the debiased estimate: Ghazi, Kumar, Liu, Manurangsi, "Linear-Time Use
 (2025), Algorithm 2. The winsorised estimate is ours.
 
 A batch of B rows is ALIGNED (radius rho) if some sup-norm ball of radius rho holds at least ``a = ceil(2B/3)`` of them.
-Neighbours replace one row. All proofs work coordinate by coordinate, where the ball is an interval I of length
-``2 rho``.
+Neighbours replace one row. All proofs go by coordinate, where the ball is an interval I of length ``2 rho``.
 
 **Lemma (trimmed mean).** Drop the k smallest and k largest of B numbers and average the ``K = B - 2k`` left. If ONE of
 two neighbours is aligned and ``k >= floor(B/3) + 1``, the two trimmed means lie in I and differ by at most
@@ -17,8 +16,7 @@ ranks of ``1 .. B-1`` include k and B - k, and ``a - 1 >= B - k`` since ``B - a 
 ``c_{B-k}`` lie in I, ``c_{B-k} - c_k <= 2 rho``, and every kept number lies in I.
 
 The median is the trimmed mean with ``k = floor((B-1)/2)``: K = 1 for odd B, K = 2 for even B (the midpoint of the
-middle two). The trim that the lemma needs leaves something to average for every B >= 7 (and for B = 5, but not for B =
-6), hence `MINIMUM_BATCH`.
+middle two). The trim that the lemma needs leaves something for every B >= 7 (and B = 5, not 6), hence `MINIMUM_BATCH`.
 
 **Lemma (clipping).** ``|clip(c, a-r, a+r) - clip(d, b-r, b+r)| <= max(|a-b|, |c-d|)``, for a clip is the median of
 three numbers that move by at most that (Ghazi et al. 2025, Lemma 3.3). So every estimator here is 1-Lipschitz in the
@@ -45,11 +43,8 @@ from userdp.threads import side_by_side
 
 Statistic = Literal["median", "trimmed_mean"]
 
-MINIMUM_BATCH = 7
-"""The fewest rows for which the trim that the proofs need leaves at least one row to average."""
-
-REACH = 2.0**20
-"""The radii from zero at which an estimator clips each coordinate of each row; without it, rounding has no bound."""
+MINIMUM_BATCH = 7  # The fewest rows for which the trim that the proofs need leaves at least one row to average
+REACH = 2.0**20  # Radii from zero at which coordinates are clipped; without it, rounding has no bound
 
 # Entries (32 MiB) up to which rows are one part; beyond, a part copies that many, or one column.
 _PART_ENTRIES = 1 << 22
@@ -72,10 +67,7 @@ def finite_mean(values: NDArray[np.float64], axis: int) -> Vector:
 
 
 def coordinate_median(rows: Rows) -> Vector:
-    """Return the (d,) median of each coordinate of (B, d) rows, the midpoint of the middle two for even B.
-
-    Raises `BadInput` if rows are not a non-empty matrix of finite numbers.
-    """
+    """Return the (d,) median (midpoint for even B) of (B, d) rows; `BadInput` unless they are finite and some."""
     return trimmed_mean(rows, (len(rows) - 1) // 2)
 
 
@@ -91,10 +83,7 @@ def trimmed_mean(rows: Rows, trim: int) -> Vector:
 
 
 class Estimator(ABC):
-    """A mean of rows held, coordinate by coordinate, to within ``width`` of a trimmed mean; the subclass says how.
-
-    Raises `BadInput` for a setting out of range.
-    """
+    """A mean of rows held, by coordinate, to within ``width`` of a trimmed mean; `BadInput` out of range."""
 
     default_width: ClassVar[float]  # in radii
     radius: float  # rho > 0, radius of the balls that aligned batches share; in units of the rows
@@ -127,12 +116,7 @@ class Estimator(ABC):
         return MINIMUM_BATCH if self.trim is None else max(MINIMUM_BATCH, 2 * self.trim + 1)
 
     def check(self, batch: int) -> None:
-        """Refuse a batch for which the proof does not hold.
-
-        Raises:
-            PopulationTooSmall: fewer rows than `minimum_batch`.
-            BadInput: the trim is below a third of the batch.
-        """
+        """Refuse too few rows (`PopulationTooSmall`), or a trim below a third of them (`BadInput`)."""
         if batch < self.minimum_batch:
             raise PopulationTooSmall(
                 f"a batch of {batch} users is too small: the estimator's proof needs at least {self.minimum_batch}"
@@ -180,10 +164,7 @@ class Estimator(ABC):
         return 2 * self.error(batch) / self.sup_sensitivity(batch)
 
     def __call__(self, rows: Rows) -> Vector:
-        """Return the (d,) estimate from (B, d) rows.
-
-        Raises `BadInput` if rows are not a matrix of finite numbers, or as `check` does.
-        """
+        """Return the (d,) estimate from (B, d) rows; `BadInput` unless they are finite, or as `check`."""
         check_rows(rows)
         self.check(len(rows))
         trim, farthest = self._trim(len(rows)), REACH * self.radius

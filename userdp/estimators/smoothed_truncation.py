@@ -12,8 +12,7 @@ from scipy.special import erf, ndtr
 from userdp.arrays.types import Array
 from userdp.errors import BadInput
 
-LARGEST = 2 * math.sqrt(2) / 3
-"""The bound on every truncated value."""
+LARGEST = 2 * math.sqrt(2) / 3  # The bound on every truncated value
 
 _EDGE = math.sqrt(2)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)

@@ -27,25 +27,17 @@ class GaussianMechanism:
     rotation the two outputs are as far apart as N(0, 1) and N(mu, 1) with ``mu = 1 / noise_multiplier`` at worst, in
     any dimension; `userdp.accounting.costs` turns that into the exact epsilon and delta (Balle, Wang 2018). Assumption:
     real-valued noise, which `userdp.noise.SecureNoise` is proven to match; `SeededNoise` simulates it.
-
-    Attributes:
-        l2_sensitivity: > 0, in units of the value.
-        noise_multiplier: > 0, standard deviation over sensitivity.
     """
 
-    l2_sensitivity: float
-    noise_multiplier: float
+    l2_sensitivity: float  # > 0, in units of the value
+    noise_multiplier: float  # > 0, standard deviation over sensitivity
 
     def __post_init__(self) -> None:
         require_positive(l2_sensitivity=self.l2_sensitivity, noise_multiplier=self.noise_multiplier)
 
     @classmethod
     def calibrated(cls, l2_sensitivity: float, epsilon: float, delta: float) -> Self:
-        """Return the mechanism with the least noise, rounded up, that makes one release (epsilon, delta)-DP.
-
-        Raises:
-            BadInput: a sensitivity or budget out of range.
-        """
+        """Return the mechanism of least noise, rounded up, for one (epsilon, delta)-DP release, or `BadInput`."""
         return cls(l2_sensitivity, calibrate_noise(epsilon, delta, 1))
 
     @property
@@ -59,11 +51,7 @@ class GaussianMechanism:
         return Cost(noise_multiplier=self.noise_multiplier)
 
     def release(self, value: NDArray[np.floating], noise: NoiseSource) -> NDArray[np.float64]:
-        """Return the value with noise, float64, of the same shape.
-
-        Raises:
-            BadInput: the value holds a NaN or an infinity.
-        """
+        """Return the value with noise, float64, of the same shape; `BadInput` if it is not finite."""
         noise.charge(self.cost)
         return noise.gaussian(value, self.standard_deviation)
 
@@ -74,14 +62,10 @@ class LaplaceMechanism:
 
     *Formal guarantees.* (epsilon, 0)-DP for the unit and relation for which ``sensitivity`` bounds ``||v - v'||_1``
     (Dwork, McSherry, Nissim, Smith 2006). Assumption: real-valued noise, see `GaussianMechanism`.
-
-    Attributes:
-        sensitivity: l1 sensitivity, > 0, in units of the value.
-        epsilon: > 0.
     """
 
-    sensitivity: float
-    epsilon: float
+    sensitivity: float  # l1 sensitivity, > 0, in units of the value
+    epsilon: float  # > 0
 
     def __post_init__(self) -> None:
         require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)

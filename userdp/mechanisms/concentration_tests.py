@@ -86,10 +86,7 @@ class Session(Stateful, ABC):
         self._halted = False
 
     def observe(self, score: float) -> bool:
-        """Take a step's score; return False if the test has failed and no further score is needed.
-
-        A score that is not finite counts as not concentrated.
-        """
+        """Take a step's score (not finite: a failure); return False if the test has failed for good."""
         self._observed += 1
         self._halted = self._halted or not math.isfinite(score) or not self._accepts(score)
         return not self._halted
@@ -107,21 +104,14 @@ class Session(Stateful, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ConcentrationTest(ABC):
-    """The common part of both tests; the module states and proves their guarantee.
+    """The common part of both tests; the module states and proves their guarantee."""
 
-    Attributes:
-        batch: B, users of one step.
-        kernel: of the score; its radius must not exceed that of the estimator that the test protects.
-        epsilon: of the test, > 0.
-        delta: probability with which an unaligned batch may pass, in (0, 1/2).
-        movement: bound on how far the distance of two users' rows moves in the steps after the replaced user's: twice
-            the smoothness times the bound on the models' sup-norm distance; 0 when every step is tested alone.
-    """
-
-    batch: int
-    kernel: Kernel
-    epsilon: float
-    delta: float
+    batch: int  # B, users of one step
+    kernel: Kernel  # of the score; its radius must not exceed that of the estimator that the test protects
+    epsilon: float  # of the test, > 0
+    delta: float  # probability with which an unaligned batch may pass, in (0, 1/2)
+    # bound on how far the distance of two users' rows moves in the steps after the replaced user's: twice the
+    # smoothness times the bound on the models' sup-norm distance; 0 when every step is tested alone
     movement: float = 0.0
 
     def __post_init__(self) -> None:
@@ -165,8 +155,7 @@ class ConcentrationTest(ABC):
             scores: one score, or (T,) of them, fixed in advance.
             steps: how often the score, or the list of them, occurs.
 
-        Raises:
-            BadInput: no scores, a NaN among them, or no steps.
+        Raises `BadInput`: no scores, a NaN among them, or no steps.
         """
         values = np.atleast_1d(np.asarray(scores, dtype=np.float64))
         if values.size == 0 or np.isnan(values).any() or steps < 1:
@@ -217,10 +206,7 @@ class AboveThreshold(ConcentrationTest):
         return _AboveThresholdSession(self, noise)
 
     def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
-        """Average the product of the steps' Laplace tails over the threshold's noise, by Gauss-Legendre.
-
-        The integrand is smooth between the kinks at 0 and at the gaps.
-        """
+        """Average the product of Laplace tails over the threshold's noise, by Gauss-Legendre between kinks."""
         scale = self.threshold_scale
         reach = _REACH * scale
         even = np.linspace(-reach, reach, 2 * _REACH + 1)
@@ -324,8 +310,7 @@ def minimum_batch(
         at_least: smallest B to consider.
         at_most: largest B to consider.
 
-    Raises:
-        BadInput: a setting out of range, or no B up to ``at_most`` passes.
+    Raises `BadInput`: a setting out of range, or no B up to ``at_most`` passes.
     """
     if not 0 < failure < 1:
         raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1, such as 0.01")

@@ -24,14 +24,10 @@ class ExponentialMechanism:
 
     Utility: with probability ``1 - e^-t`` the score chosen is within ``(2 sensitivity / epsilon) (ln K + t)`` of the
     best of K.
-
-    Attributes:
-        sensitivity: > 0, in units of the scores.
-        epsilon: > 0.
     """
 
-    sensitivity: float
-    epsilon: float
+    sensitivity: float  # > 0, in units of the scores
+    epsilon: float  # > 0
 
     def __post_init__(self) -> None:
         require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
@@ -51,11 +47,7 @@ class ExponentialMechanism:
         return float(2 * self.sensitivity / self.epsilon * np.log(choices / failure))
 
     def choose(self, scores: NDArray[np.float64], noise: NoiseSource) -> int:
-        """Return the index chosen of (K,) scores.
-
-        Raises:
-            BadInput: the scores hold a NaN or an infinity, or overflow in units of the sensitivity.
-        """
+        """Return the index chosen of (K,) scores; `BadInput` if they are not finite, or overflow."""
         noise.charge(self.cost)
         with np.errstate(over="ignore"):  # the noise source refuses overflows
             return int(noise.choose(scores[None] / self.sensitivity, self.epsilon)[0])
@@ -80,8 +72,7 @@ def private_quantile(
         grid: (G,) candidates in rising order, chosen without looking at the data.
         noise: the source of the Gumbel noise.
 
-    Raises:
-        BadInput: empty or non-finite values or grid, a grid that does not rise, a parameter out of range.
+    Raises `BadInput`: empty or non-finite values or grid, a grid that does not rise, a parameter out of range.
     """
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         raise BadInput("the values of a private quantile must be one finite number a user, from at least one user")

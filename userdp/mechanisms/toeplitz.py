@@ -17,12 +17,12 @@ resumed elsewhere releases rows of ONE matrix.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from userdp.arrays.types import Array, Vector
-from userdp.mechanisms.prefix_sums import Factorisation, RowMap
+from userdp.mechanisms.prefix_sums import Factorisation, RowMap, Tree
 from userdp.mechanisms.toeplitz_search import (
     Buffers,
     best_bands,
@@ -38,24 +38,31 @@ from userdp.mechanisms.toeplitz_search import (
 
 @dataclass(frozen=True)
 class Toeplitz(Factorisation):
-    """A factorisation whose C is Toeplitz, without negative entries.
+    """A factorisation whose C is Toeplitz, without negative entries. *Formal guarantees.* See the module."""
 
-    *Formal guarantees.* See the module.
-    """
+    @abstractmethod
+    def _column(self, *, inverse: bool) -> Vector: ...
+
+    @abstractmethod
+    def _map(self, *, inverse: bool) -> RowMap: ...
 
     @property
-    @abstractmethod
     def column(self) -> Vector:
         """The (T,) first column c of C."""
+        return self._column(inverse=False)
 
     @property
-    @abstractmethod
     def inverse_column(self) -> Vector:
         """The (T,) first column of ``C^{-1}``."""
+        return self._column(inverse=True)
 
-    @abstractmethod
+    def encoder(self) -> RowMap:
+        """See `Factorisation.encoder`."""
+        return self._map(inverse=False)
+
     def decoder(self) -> RowMap:
         """Return ``C^{-1}``, row by row."""
+        return self._map(inverse=True)
 
     def sensitivity(self, rounds: int) -> float:
         """See `Factorisation.sensitivity`: the norm of v, cut after so many rounds."""
@@ -79,39 +86,23 @@ class Banded(Toeplitz):
     also where c rises. Memory: bands vectors.
     """
 
-    inverse: ClassVar[bool] = False
-    """True if ``C^{-1}`` has few diagonals, not C."""
+    inverse: ClassVar[bool] = False  # True if ``C^{-1}`` has few diagonals, not C
 
     @property
     @abstractmethod
     def coefficients(self) -> Vector:
-        """The (bands,) coefficients of C: 1, then numbers between 0 and 1."""
-
-    def _column(self, inverse: bool) -> Vector:
-        return (reciprocal if inverse else padded)(self.coefficients, self.rounds)
-
-    @property
-    def column(self) -> Vector:
-        """See `Toeplitz.column`."""
-        return self._column(self.inverse)
-
-    @property
-    def inverse_column(self) -> Vector:
-        """See `Toeplitz.inverse_column`."""
-        return self._column(not self.inverse)
+        """The (bands,) coefficients: of C 1, then numbers between 0 and 1; of ``C^{-1}`` 1, then negative weights."""
 
     @property
     def recursion(self) -> int:
         """See `Factorisation.recursion`: rows are sums, or have a product and a sum for each band."""
         return 2 * len(self.coefficients) if self.inverse else 0
 
-    def encoder(self) -> RowMap:
-        """See `Factorisation.encoder`."""
-        return (_Recursive if self.inverse else _Moving)(self.coefficients)
+    def _column(self, *, inverse: bool) -> Vector:
+        return (padded if inverse == self.inverse else reciprocal)(self.coefficients, self.rounds)
 
-    def decoder(self) -> RowMap:
-        """See `Toeplitz.decoder`."""
-        return (_Moving if self.inverse else _Recursive)(self.coefficients)
+    def _map(self, *, inverse: bool) -> RowMap:
+        return (_Moving if inverse == self.inverse else _Recursive)(self.coefficients)
 
 
 @dataclass(frozen=True)
@@ -160,7 +151,7 @@ class BandedInverseSquareRoot(Banded):
 
     @property
     def coefficients(self) -> Vector:
-        """The (bands,) coefficients of ``C^{-1}``: 1, then the negative weights."""
+        """See `Banded.coefficients`."""
         return np.array(best_bands(self.rounds, self.separation))
 
 
@@ -176,7 +167,7 @@ class BandedInverse(Banded):
 
     @property
     def coefficients(self) -> Vector:
-        """See `BandedInverseSquareRoot.coefficients`."""
+        """See `Banded.coefficients`."""
         return np.array(best_inverse(self.rounds, self.separation))
 
 
@@ -197,27 +188,15 @@ class Buffered(Toeplitz):
         return best_buffers(self.rounds, self.separation)
 
     @property
-    def column(self) -> Vector:
-        """See `Toeplitz.column`."""
-        return self.buffers.column(self.rounds)
-
-    @property
-    def inverse_column(self) -> Vector:
-        """See `Toeplitz.inverse_column`."""
-        return self.buffers.inverse_column(self.rounds)
-
-    @property
     def recursion(self) -> int:
         """See `Factorisation.recursion`: a product and a sum for each buffer and for its decay."""
         return 2 * len(self.buffers.decays) + 2
 
-    def encoder(self) -> RowMap:
-        """See `Factorisation.encoder`: ``y_t = g_t + sum_j a_j s_j``, then ``s_j <- l_j s_j + g_t``."""
-        return _Buffered(self.buffers)
+    def _column(self, *, inverse: bool) -> Vector:
+        return (self.buffers.inverse_column if inverse else self.buffers.column)(self.rounds)
 
-    def decoder(self) -> RowMap:
-        """See `Toeplitz.decoder`: ``w_t = z_t - sum_j a_j s_j``, then ``s_j <- l_j s_j + w_t``."""
-        return _Unbuffered(self.buffers)
+    def _map(self, *, inverse: bool) -> RowMap:
+        return (_Unbuffered if inverse else _Buffered)(self.buffers)
 
 
 class _Summed(RowMap):
@@ -285,10 +264,44 @@ class _Buffered(RowMap):
 
 
 class _Unbuffered(_Buffered):
-    """The inverse of `_Buffered`."""
+    """The inverse of `_Buffered`: ``w_t = z_t - sum_j a_j s_j``, then ``s_j <- l_j s_j + w_t``."""
 
     def add(self, total: Vector) -> Vector:
         kept = self._sums(total)
         row = np.asarray(total - self._scales @ kept)
         self._kept = self._decays[:, None] * kept + row
         return row
+
+
+FactorisationName = Literal["square_root", "tree", "banded", "banded_inverse_square_root", "banded_inverse", "buffered"]
+FACTORISATIONS: dict[FactorisationName, type[Factorisation]] = {
+    "square_root": SquareRoot,
+    "tree": Tree,
+    "banded": OptimisedBanded,
+    "banded_inverse_square_root": BandedInverseSquareRoot,
+    "banded_inverse": BandedInverse,
+    "buffered": Buffered,
+}
+
+_BY_MEMORY: tuple[FactorisationName, ...] = (
+    "buffered",
+    "tree",
+    "banded",
+    "banded_inverse",
+    "banded_inverse_square_root",
+    "square_root",
+)  # From the fewest vectors kept to the most, in a long run.
+
+_EQUAL = 1.001  # Errors with a ratio up to this one count as equal.
+
+
+def last_error(name: FactorisationName, rounds: int, separation: int) -> float:
+    """Return the deviation of the last prefix sum's noise, over noise multiplier times what one participation moves."""
+    factorisation = FACTORISATIONS[name](rounds, separation)
+    return factorisation.sensitivity(rounds) * float(factorisation.deviations()[-1])
+
+
+def best_factorisation(rounds: int, separation: int) -> FactorisationName:
+    """Return the name of least `last_error`, of equals that of least memory; `BadInput` below one round."""
+    errors = {name: last_error(name, rounds, separation) for name in _BY_MEMORY}
+    return next(name for name in _BY_MEMORY if errors[name] <= _EQUAL * min(errors.values()))

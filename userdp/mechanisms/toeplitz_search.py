@@ -32,9 +32,8 @@ class Buffers:
     def inverse_column(self, rounds: int) -> Vector:
         """Return (rounds,) the first column of the inverse matrix.
 
-        The inverse keeps ``s <- (diag(l) - 1 a') s + z``, a matrix that scaling by the roots of a makes symmetric. With
-        its eigenvalues m_j, and the squares b_j of the roots' coordinates, the column is 1 and
-        ``-sum_j b_j m_j^(t-1)``.
+        The inverse keeps ``s <- (diag(l) - 1 a') s + z``; scaling by the roots of a makes it symmetric. With its
+        eigenvalues m_j, and the squares b_j of the roots' coordinates, the column is 1 and ``-sum_j b_j m_j^(t-1)``.
         """
         roots = np.sqrt(self.scales)
         values, vectors = np.linalg.eigh(np.diag(self.decays) - np.outer(roots, roots))
@@ -66,7 +65,6 @@ def _log_error(column: Vector, inverse_column: Vector, separation: int) -> float
 
 
 def _slopes(column: Vector, inverse_column: Vector, separation: int) -> tuple[Vector, Vector]:
-    """Return the slopes of `_log_error` by each of the two columns."""
     moved, row = column_sum(column, separation), np.cumsum(inverse_column)
     by_inverse = np.cumsum((2 * row / (row @ row))[::-1])[::-1]
     return _spread_back(2 * moved / (moved @ moved), separation), by_inverse

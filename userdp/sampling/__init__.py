@@ -5,9 +5,15 @@ from typing import TYPE_CHECKING
 from userdp.lazy import lazily
 from userdp.sampling.allocated import AllocatedBatches
 from userdp.sampling.base import Sampler, check_batch
-from userdp.sampling.concentrated import ConcentratedBatches
 from userdp.sampling.correlated import CorrelatedBatches
-from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, LaplaceBatches, WeightedBatches, WeightedSlots
+from userdp.sampling.disjoint import (
+    ConcentratedBatches,
+    CyclicBatches,
+    DisjointBatches,
+    LaplaceBatches,
+    WeightedBatches,
+    WeightedSlots,
+)
 from userdp.sampling.random_cohorts import FixedSizeBatches, MixedBatches, PoissonBatches
 from userdp.sampling.samples import PoissonSamples
 

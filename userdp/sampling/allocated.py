@@ -33,8 +33,7 @@ class _Draw(Stateful):
 class AllocatedBatches(Sampler):
     """Every user takes part in exactly ``participations`` rounds, uniformly chosen, by its own coins.
 
-    Poisson sampling without users that are drawn too often or too rarely; it needs less noise than Poisson sampling and
-    disjoint batches.
+    Poisson sampling without users drawn too often or too rarely; it needs less noise than that and disjoint batches.
 
     *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sums of clipped vectors of its
     own rounds by at most the clip, and no other user's rounds; the divisor is the public
@@ -42,17 +41,12 @@ class AllocatedBatches(Sampler):
     `userdp.accounting.allocation`. They are charged in full with the first round: an earlier release is a part
     of the whole. Assumption: the rounds of each user are secret. With c of d rounds to go, a user takes part in
     the next with probability c / d, which makes every set of rounds equally likely.
-
-    Attributes:
-        participations: k, rounds of every user.
-        rounds: T, at least k.
-        seed: seed of SIMULATED allocations; None if the operating system draws them, rounds in their order.
     """
 
     users: int
-    participations: int
-    rounds: int
-    seed: int | None = 0
+    participations: int  # k, rounds of every user
+    rounds: int  # T, at least k
+    seed: int | None = 0  # of SIMULATED allocations; None if the operating system draws them, rounds in their order
     drawn: _Draw = field(default_factory=_Draw, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"

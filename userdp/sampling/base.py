@@ -18,30 +18,18 @@ class Sampler(ABC):
     Noise multipliers are noise over ``sensitivity_factor`` times the clip, the most that one user can move a sum of
     clipped rows under the sampler's own relation. Strategies take factor, noise and ledger from here, so that relations
     are never mixed and the accounted scheme is the drawn one. Samplers raise `BadInput` for an argument out of range.
-
-    Attributes:
-        users: n; under add-or-remove a public constant that stays when a user joins or leaves.
-        rounds: number of rounds.
-        seed: seed of cohorts; None if the operating system draws them.
-        unit: the unit of the guarantee; a guarantee for users covers their samples, never the other way.
-        relation: the neighbouring relation of every epsilon.
-        accountant: the method that computes epsilons, for `Guarantee.accountant`.
-        assumption: the accounting's assumption about the cohorts, one sentence.
-        secret: whether it assumes that nobody can tell who takes part.
-        adversary: the adversary of the guarantee, if weaker than the strategy's; else None.
-        drawn: the draws of the operating system so far; a checkpoint keeps it.
     """
 
-    users: int
-    rounds: int
-    seed: int | None
-    unit: ClassVar[Unit] = "user"
-    relation: ClassVar[Relation]
-    accountant: ClassVar[str]
-    assumption: ClassVar[str]
-    secret: ClassVar[bool] = False
-    adversary: ClassVar[str | None] = None
-    drawn: Stateful | None = None
+    users: int  # n; under add-or-remove a public constant that stays when a user joins or leaves
+    rounds: int  # number of rounds
+    seed: int | None  # seed of cohorts; None if the operating system draws them
+    unit: ClassVar[Unit] = "user"  # of the guarantee; one for users covers their samples, never the other way
+    relation: ClassVar[Relation]  # the neighbouring relation of every epsilon
+    accountant: ClassVar[str]  # the method that computes epsilons, for `Guarantee.accountant`
+    assumption: ClassVar[str]  # the accounting's assumption about the cohorts, one sentence
+    secret: ClassVar[bool] = False  # whether it assumes that nobody can tell who takes part
+    adversary: ClassVar[str | None] = None  # the adversary of the guarantee, if weaker than the strategy's; else None
+    drawn: Stateful | None = None  # the draws of the operating system so far; a checkpoint keeps it
 
     @property
     def sensitivity_factor(self) -> int:
@@ -66,10 +54,7 @@ class Sampler(ABC):
         return noise_multiplier
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """Return the smallest noise multiplier (rounded up) for which all rounds are (epsilon, delta)-DP.
-
-        This default is right to 1e-4 relative. Raises `BadInput` for a budget out of range.
-        """
+        """Return the least noise multiplier (to 1e-4, rounded up) for the budget; `BadInput` out of range."""
         return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
@@ -141,12 +126,6 @@ def check_whole(**numbers: int | None) -> None:
     if any(number is not None and number < 1 for number in numbers.values()):
         named = ", ".join(f"{name} = {number}" for name, number in numbers.items())
         raise BadInput(f"{named}: each must be at least 1")
-
-
-def check_rate(rate: float, name: str = "rate") -> None:
-    """Raise `BadInput` unless a probability to take part in a round lies in (0, 1]."""
-    if not 0 < rate <= 1:
-        raise BadInput(f"{name} = {rate}: the probability to take part in a round must lie in (0, 1]")
 
 
 def check_shares(shares: tuple[float, ...], count: int) -> None:

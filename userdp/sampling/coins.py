@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.accounting.checks import check_rate
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import check_rate, check_whole
+from userdp.sampling.base import check_whole
 
 Keys = NDArray[np.uint64]
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -22,17 +23,11 @@ _LOW, _WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 @dataclass(frozen=True, eq=False)
 class SampleCoins:
-    """The samples that take part in a round; raises `BadInput` for a rate or a limit out of range.
+    """The samples that take part in a round; raises `BadInput` for a rate or a limit out of range."""
 
-    Attributes:
-        rate: probability of each sample, in (0, 1].
-        keys: on the server (n,), one a user of the population; on a node (U,), those of the question's users.
-        most: a user's samples beyond this number are never drawn; None for no such limit.
-    """
-
-    rate: float
-    keys: Keys
-    most: int | None = None
+    rate: float  # probability of each sample, in (0, 1]
+    keys: Keys  # on the server (n,), one a user of the population; on a node (U,), those of the question's users
+    most: int | None = None  # a user's samples beyond this number are never drawn; None for no such limit
 
     def __post_init__(self) -> None:
         check_rate(self.rate)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from userdp.accounting import Cost, Relation, calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
-from userdp.mechanisms.factorisations import FACTORISATIONS, FactorisationName, best_factorisation
 from userdp.mechanisms.prefix_sums import Factorisation
+from userdp.mechanisms.toeplitz import FACTORISATIONS, FactorisationName, best_factorisation
 from userdp.sampling.base import SizedSampler
 from userdp.sampling.disjoint import CyclicBatches
 
@@ -24,19 +24,13 @@ class CorrelatedBatches(SizedSampler):
     by at most twice the clip. So the first t rounds are one Gaussian mechanism of sensitivity
     ``2 clip factorisation.sensitivity(t)`` (see `userdp.mechanisms.prefix_sums`). Noise multipliers are the standard
     deviation of Z over the sensitivity of ALL rounds. No amplification is claimed.
-
-    Attributes:
-        batch: users a round.
-        rounds: number of rounds, over all epochs.
-        seed: seed of the partition; public.
-        kind: correlation of the noise; "best" takes the factorisation of least predicted error.
     """
 
     users: int
-    batch: int
-    rounds: int
-    seed: int = 0
-    kind: FactorisationName | Literal["best"] = "square_root"
+    batch: int  # users a round
+    rounds: int  # number of rounds, over all epochs
+    seed: int = 0  # seed of the partition; public
+    kind: FactorisationName | Literal["best"] = "square_root"  # "best" takes that of least predicted error
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, one for all rounds (correlated noise)"

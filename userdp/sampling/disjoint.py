@@ -7,14 +7,23 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import AnyLedger, Cost, Ledger, Privacy, Relation, calibrate_noise, epsilon_of
+from userdp.accounting import (
+    AnyLedger,
+    Cost,
+    Ledger,
+    Privacy,
+    Relation,
+    calibrate_noise,
+    epsilon_of,
+    largest_rho,
+    zcdp_to_epsilon,
+)
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler, SizedSampler, check_shares
 
-_MARGIN = 1e-12
-"""A relative margin, so that rounding never takes calibrated noise over the budget."""
+_MARGIN = 1e-12  # A relative margin, so that rounding never takes calibrated noise over the budget
 
 
 @dataclass(frozen=True)
@@ -25,17 +34,12 @@ class DisjointBatches(SizedSampler):
     within an epoch every user is in at most one batch, so replacing one user changes the input of one batch only
     (parallel composition); over the run a user takes part at most ``epochs`` times, and those Gaussians compose
     exactly. No amplification by sampling is claimed, so the partition may be public.
-
-    Attributes:
-        batch: users a batch, all users for full participation.
-        epochs: most participations of each user.
-        seed: seed of the partition; public.
     """
 
     users: int
-    batch: int
-    epochs: int = 1
-    seed: int = 0
+    batch: int  # users a batch, all users for full participation
+    epochs: int = 1  # most participations of each user
+    seed: int = 0  # seed of the partition; public
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, composed over participations"
@@ -81,7 +85,6 @@ class DisjointBatches(SizedSampler):
         return Ledger(self.users, self._cost(noise_multiplier), self.epochs, privacy)
 
     def _cost(self, noise_multiplier: float) -> Cost:
-        """Return the cost of one participation."""
         return Cost(noise_multiplier=noise_multiplier)
 
 
@@ -121,6 +124,27 @@ class LaplaceBatches(DisjointBatches):
 
 
 @dataclass(frozen=True)
+class ConcentratedBatches(DisjointBatches):
+    """Disjoint batches with rho-zCDP rounds, ``rho = 1 / (2 noise_multiplier^2)``: the rho of such a Gaussian.
+
+    *Formal guarantees.* Unit: a user; relation: replace-one, n public. rho adds up over the rounds that a user takes
+    part in, adaptively (Bun, Steinke 2016, Lemma 2.3), at most ``epochs`` of them; disjoint users compose in
+    parallel. The sum becomes (epsilon, delta) by Canonne, Kamath, Steinke 2020.
+    """
+
+    ledger = Sampler.ledger  # counts rounds
+    accountant: ClassVar[str] = "zero-concentrated privacy, composed over participations"
+
+    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
+        """Return the epsilon of a user who took part in every epoch begun."""
+        return zcdp_to_epsilon(self._begun(rounds) / (2 * noise_multiplier**2), delta)
+
+    def calibrate(self, epsilon: float, delta: float) -> float:
+        """See `Sampler.calibrate`."""
+        return math.sqrt(self.epochs / (2 * largest_rho(epsilon, delta)))
+
+
+@dataclass(frozen=True)
 class WeightedBatches(DisjointBatches):
     """Disjoint batches; epoch k releases Gaussian noise of multiplier ``z / sqrt(shares[k])``.
 
@@ -130,12 +154,9 @@ class WeightedBatches(DisjointBatches):
     here at most ``sum of shares / z^2 = 1 / z^2``: the whole run costs what ONE Gaussian of multiplier z costs,
     exactly. Clip and centre of a round may depend on earlier releases; its noise multiplier is fixed here,
     before any data is seen. After t rounds every user counts as a participant of every epoch begun.
-
-    Attributes:
-        shares: (epochs,) shares of the budget, positive, summing to 1 (or less).
     """
 
-    shares: tuple[float, ...] = (1.0,)
+    shares: tuple[float, ...] = (1.0,)  # (epochs,) shares of the budget, positive, summing to 1 (or less)
 
     ledger = Sampler.ledger  # counts rounds
     accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, composed over rounds of unequal noise"

@@ -8,7 +8,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from userdp.accounting import Relation
 from userdp.accounting.amplified import calibrate_amplified, fixed_size_epsilon, poisson_epsilon
+from userdp.accounting.checks import check_rate
 from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler, SizedSampler, check_rate, check_shares, check_whole
+from userdp.sampling.base import Sampler, SizedSampler, check_shares, check_whole
 from userdp.state import Stateful
 
 Cohort = NDArray[np.int64]
@@ -59,44 +60,47 @@ class Remembered(Stateful):
         return self._cohort
 
 
-def tossed(users: int, rate: float) -> Cohort:
-    """Draw by the operating system the rising indices of users who take part."""
-    # The share of winning coins among 2^53 equally likely ones is the rate, rounded down: never more.
-    coins = np.frombuffer(secrets.token_bytes(8 * users), dtype=np.uint64) >> np.uint64(11)
-    return np.flatnonzero(coins < np.uint64(rate * 2**53))
+@dataclass(frozen=True)
+class _RandomCohorts(Sampler):
+    """A sampler of cohorts that must stay secret."""
 
+    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
-def simulated(users: int, rate: float, seed: int, index: int) -> Cohort:
-    """Draw the rising indices of users who take part in round ``index``, by coins of the seed."""
-    return np.flatnonzero(stream(seed, "sampling", index).random(users) < rate)
+    secret: ClassVar[bool] = True
+
+    def _tossed(self, index: int, rate: float) -> Cohort:
+        """Draw the rising indices of users who take part in round ``index``, each with a coin of its own."""
+        if self.seed is not None:
+            return np.flatnonzero(stream(self.seed, "sampling", index).random(self.users) < rate)
+
+        def draw() -> Cohort:
+            # The share of winning coins among 2^53 equally likely ones is the rate, rounded down: never more.
+            coins = np.frombuffer(secrets.token_bytes(8 * self.users), dtype=np.uint64) >> np.uint64(11)
+            return np.flatnonzero(coins < np.uint64(rate * 2**53))
+
+        return self.drawn.cohort(index, draw)
 
 
 @dataclass(frozen=True)
-class PoissonBatches(Sampler):
+class PoissonBatches(_RandomCohorts):
     """Every user takes part in every round by its own coin; an empty cohort releases noise alone.
 
     *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sum of clipped vectors by at
     most the clip, with probability ``rate``; the divisor is the public ``rate * users``, whatever the number drawn.
     Rounds compose by their privacy loss distribution, in both directions (Zhu, Dong, Wang 2022); rounds with an
     empty cohort cost as much as any other. Assumption: the coins are secret.
-
-    Attributes:
-        rate: probability to take part, in (0, 1].
-        seed: seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order.
     """
 
     users: int
-    rate: float
+    rate: float  # probability to take part, in (0, 1]
     rounds: int
-    seed: int | None = 0
-    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
 
     relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
         "privacy loss distribution of the Poisson-sampled Gaussian mechanism, composed over rounds"
     )
     assumption: ClassVar[str] = f"the number that divides is a public constant, and {SECRET}"
-    secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(users=self.users, rounds=self.rounds)
@@ -109,10 +113,7 @@ class PoissonBatches(Sampler):
 
     def cohort(self, index: int) -> Cohort:
         """See `Sampler.cohort`."""
-        self._checked(index)
-        if self.seed is None:
-            return self.drawn.cohort(index, partial(tossed, self.users, self.rate))
-        return simulated(self.users, self.rate, self.seed, index)
+        return self._tossed(self._checked(index), self.rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return epsilon amplified by sampling, for adding or removing a user."""
@@ -120,7 +121,7 @@ class PoissonBatches(Sampler):
 
 
 @dataclass(frozen=True)
-class FixedSizeBatches(SizedSampler):
+class FixedSizeBatches(_RandomCohorts, SizedSampler):
     """A uniformly random cohort of a fixed size each round, no user twice in it.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. Replacing a user moves the sum of clipped
@@ -128,17 +129,12 @@ class FixedSizeBatches(SizedSampler):
     Renyi privacy of sampling without replacement, composed over rounds (Wang, Balle, Kasiviswanathan 2019, Theorem 27).
     Assumption: the cohorts are secret, also from other nodes: draws are not independent, and a node that knows the
     draws of its own u users faces a rate of up to ``batch / (users - u)`` for the others.
-
-    Attributes:
-        batch: users a round.
-        seed: seed of SIMULATED cohorts; None if the operating system draws them, once a round, rounds in their order.
     """
 
     users: int
-    batch: int
+    batch: int  # users a round
     rounds: int
-    seed: int | None = 0
-    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = (
@@ -148,7 +144,6 @@ class FixedSizeBatches(SizedSampler):
         "n is public, and who takes part in which round stays secret, from other nodes too (what a large node knows of "
         "its own users' draws raises the others' rate)"
     )
-    secret: ClassVar[bool] = True
     adversary: ClassVar[str | None] = DRAWN_TOGETHER
 
     def __post_init__(self) -> None:
@@ -171,7 +166,7 @@ class FixedSizeBatches(SizedSampler):
 
 
 @dataclass(frozen=True)
-class MixedBatches(Sampler):
+class MixedBatches(_RandomCohorts):
     """Each round has its own probability that a user takes part, 1 for all users, and its own share of the budget.
 
     A round's noise multiplier is ``noise_multiplier rate / sqrt(share)``, so that the mean over its ``rate n`` expected
@@ -187,25 +182,18 @@ class MixedBatches(Sampler):
     both orders. Several vectors of one round, scaled by their own clips and noises, are one vector whose squared length
     over the noise adds up. The divisors ``rate n`` are public. Assumption: the coins are secret; that all users take
     part in a round of rate 1 says nothing about them.
-
-    Attributes:
-        rates: (rounds,) probabilities to take part, in (0, 1].
-        shares: (rounds,) shares of the budget, positive, summing to 1 (or less).
-        seed: seed of SIMULATED coins; None if the operating system draws them, once a round, rounds in their order.
     """
 
     users: int
-    rates: tuple[float, ...]
-    shares: tuple[float, ...]
-    seed: int | None = 0
-    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
+    rates: tuple[float, ...]  # (rounds,) probabilities to take part, in (0, 1]
+    shares: tuple[float, ...]  # (rounds,) shares of the budget, positive, summing to 1 (or less)
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
 
     relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
         "privacy loss distributions of Gaussian mechanisms with all users and with Poisson cohorts, composed"
     )
     assumption: ClassVar[str] = f"the numbers that divide are public constants, and {SECRET}"
-    secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(users=self.users, rounds=self.rounds)
@@ -234,11 +222,7 @@ class MixedBatches(Sampler):
     def cohort(self, index: int) -> Cohort:
         """See `Sampler.cohort`; all users in a round of rate 1."""
         rate = self.rates[self._checked(index)]
-        if rate == 1:
-            return np.arange(self.users)
-        if self.seed is None:
-            return self.drawn.cohort(index, lambda: tossed(self.users, rate))
-        return simulated(self.users, rate, self.seed, index)
+        return np.arange(self.users) if rate == 1 else self._tossed(index, rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return the epsilon of the rounds so far, for adding or removing a user."""
@@ -255,7 +239,5 @@ class MixedBatches(Sampler):
 @lru_cache(maxsize=1024)
 def _epsilon(rates: tuple[float, ...], shares: tuple[float, ...], noise_multiplier: float, delta: float) -> float:
     alike = Counter(zip(rates, shares, strict=True))
-    steps = [
-        SampledRounds(noise_multiplier * rate / math.sqrt(share), rate, count) for (rate, share), count in alike.items()
-    ]
-    return unequal_rounds_epsilon(steps, delta)
+    alone = ((noise_multiplier * rate / math.sqrt(share), rate, count) for (rate, share), count in alike.items())
+    return unequal_rounds_epsilon([SampledRounds(*each) for each in alone], delta)

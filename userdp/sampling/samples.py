@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from userdp.accounting import Relation, Unit
 from userdp.accounting.amplified import calibrate_amplified, poisson_epsilon
+from userdp.accounting.checks import check_rate
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.accounting.sampled_gaussian import group_rate, grouped_poisson_epsilon
-from userdp.sampling.base import Sampler, check_rate, check_whole
+from userdp.sampling.base import Sampler, check_whole
 from userdp.sampling.coins import SampleCoins, round_keys
 
 
@@ -30,20 +31,14 @@ class PoissonSamples(Sampler):
 
     clipped before averaging: the group moves the sum by one unit for each of its samples drawn
     (`userdp.accounting.sampled_gaussian.grouped_poisson_epsilon`).
-
-    Attributes:
-        rate: probability of each sample.
-        seed: seed of the coins; secret in a deployment.
-        most: guarantee for a user: its samples beyond this number are never drawn; None: guarantee for a sample.
-        joint: whether the group moves a release no further than one sample can.
     """
 
     users: int
-    rate: float
+    rate: float  # probability of each sample
     rounds: int
-    seed: int = 0
-    most: int | None = None
-    joint: bool = True
+    seed: int = 0  # seed of the coins; secret in a deployment
+    most: int | None = None  # protects a user: its samples beyond are never drawn; None: protects a sample
+    joint: bool = True  # whether the group moves a release no further than one sample can
 
     relation: ClassVar[Relation] = "add_or_remove"
     assumption: ClassVar[str] = (

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies import About, Given, MeanRounds, Number, Recipe, as_is
+from strategies import CLIP_FACTS, About, Given, MeanRounds, Number, Recipe, as_is
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
-from strategies.clipping import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
+from strategies.clipping import SECRET_COHORTS, ClippedOptions, rounds_of
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes import Computation
@@ -55,7 +55,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
             "sparsity": "most non-zeros of a sample's gradient",
             "noise_before": "expected l2 norm of the noise before the projection",
         },
-        notes=NOTES,
+        notes=CLIP_FACTS,
     )
 
     clip_norm: float = Field(

@@ -11,7 +11,7 @@ from simulations.audit.instance import Instance
 from simulations.audit.many_runs import accounted_sampler, bound_of
 from simulations.audit.trials import Runs
 from userdp.audit.trade_off import Gaussian
-from userdp.sampling.concentrated import ConcentratedBatches
+from userdp.sampling import ConcentratedBatches
 
 OTHER = replace(GUARANTEE, accountant="privacy losses", delta=1e-6)
 

@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 
 from strategies import Auto
-from strategies.auto.adaptive import AdaptiveStep, ClipScale, Pace, adaptive_stages
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release
+from strategies.auto.staged import AdaptiveStep, ClipScale, Pace, adaptive_stages
 from strategies.wire.replies import Gathered
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost

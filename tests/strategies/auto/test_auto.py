@@ -14,8 +14,7 @@ from hypothesis.extra.numpy import arrays
 from simulations.config.run_config import parse_config
 from simulations.runs.build import build_problem, load_datasets, make_strategy, public_facts
 from strategies import Auto
-from strategies.auto.coordinates import Whitening, column_scales, whitening
-from strategies.auto.progress import Known, Progress
+from strategies.auto.progress import Known, Progress, Whitening, column_scales, whitening
 from strategies.auto.releases import Movement, Release
 from strategies.auto.stages import CAUTION, Choice, Gradient, StepLength
 from strategies.wire.questions import model_record

@@ -12,8 +12,7 @@ from test_auto import Watched
 
 import simulations
 from strategies import Auto, PublicFacts
-from strategies.auto.measuring import FEWEST, MOST_NOISE, Filled, doubts
-from strategies.auto.preparation import LearnCoordinates
+from strategies.auto.preparation import FEWEST, MOST_NOISE, Filled, LearnCoordinates, doubts
 from strategies.core.recipe import meanings_of
 from strategies.core.run_state import Resumed
 from strategies.registry import STRATEGIES

@@ -27,7 +27,7 @@ from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.accounting import Ledger, RoundLedger, add_or_remove_to_replace_one
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
-from userdp.mechanisms.factorisations import FACTORISATIONS
+from userdp.mechanisms.toeplitz import FACTORISATIONS
 from userdp.problems import Logistic, Quadratic
 from userdp.randomness import stream
 from userdp.sampling import PoissonBatches

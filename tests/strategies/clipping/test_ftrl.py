@@ -13,7 +13,7 @@ from strategies import DPFTRL, PublicFacts
 from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
-from userdp.mechanisms.factorisations import FACTORISATIONS, best_factorisation, last_error
+from userdp.mechanisms.toeplitz import FACTORISATIONS, best_factorisation, last_error
 from userdp.noise import rounding_slack
 from userdp.problems import Quadratic
 from userdp.randomness import stream

@@ -23,7 +23,7 @@ from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import toeplitz
-from userdp.mechanisms.factorisations import FACTORISATIONS
+from userdp.mechanisms.toeplitz import FACTORISATIONS
 from userdp.mechanisms.toeplitz_search import Buffers
 from userdp.noise import SecureNoise
 from userdp.state import Stateful

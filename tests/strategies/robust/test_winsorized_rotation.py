@@ -18,7 +18,7 @@ from userdp.estimators.rotation import CellGrid, HadamardRotation, _hadamard
 from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
 from userdp.randomness import stream
-from userdp.sampling.concentrated import ConcentratedBatches
+from userdp.sampling import ConcentratedBatches
 
 codes = st.integers(0, len(WILD) - 1)
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, pdist
 
-from userdp.estimators import distances
-from userdp.estimators.distances import all_pairs
+from userdp.estimators import concentration as distances
+from userdp.estimators.concentration import all_pairs
 
 COLUMNS = 300
 

@@ -10,9 +10,16 @@ from helpers import encoder, noise_matrix
 from userdp.mechanisms import (
     toeplitz,
 )
-from userdp.mechanisms.factorisations import FACTORISATIONS, best_factorisation, last_error
 from userdp.mechanisms.prefix_sums import Tree
-from userdp.mechanisms.toeplitz import BandedInverseSquareRoot, Buffered, SquareRoot, Toeplitz
+from userdp.mechanisms.toeplitz import (
+    FACTORISATIONS,
+    BandedInverseSquareRoot,
+    Buffered,
+    SquareRoot,
+    Toeplitz,
+    best_factorisation,
+    last_error,
+)
 from userdp.mechanisms.toeplitz_search import Buffers, best_inverse
 from userdp.sampling import CorrelatedBatches
 

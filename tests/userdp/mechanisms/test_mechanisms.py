@@ -26,7 +26,7 @@ from userdp.mechanisms import (
     minimum_batch,
     private_quantile,
 )
-from userdp.mechanisms.factorisations import FACTORISATIONS
+from userdp.mechanisms.toeplitz import FACTORISATIONS
 from userdp.noise import SeededNoise
 
 TESTS = [AboveThreshold, MinimumScore]
