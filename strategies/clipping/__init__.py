@@ -7,6 +7,6 @@ from userdp.lazy import lazily
 if TYPE_CHECKING:
     from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, rounds_of
 
-__all__ = ["NOTES", "SECRET_COHORTS", "ClippedOptions", "rounds_of"]
+__all__ = ["SECRET_COHORTS", "ClippedOptions", "rounds_of"]
 
 __getattr__, __dir__ = lazily(__name__)

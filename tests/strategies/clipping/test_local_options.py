@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from examples import changed
 from helpers import WILD, Wild, federation_of, final, gathered, make, requested, run, with_scheme
+from helpers_adversaries import audit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from neural_cases import LEVELS, STEPS, case, windows
 from test_fed_sgd import share
-from test_projected_sgd import audit
 
 from simulations.config.run_config import parse_config
 from simulations.runs.build import make_plan

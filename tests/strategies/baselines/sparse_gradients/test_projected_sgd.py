@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from helpers import ChangedNode, afresh, federation_of, final, gathered, make, noise_again, run, taken, with_scheme
+from helpers import ChangedNode, federation_of, final, gathered, make, noise_again, run, with_scheme
+from helpers_adversaries import audit
 
 from simulations.engines.grids import LocalGrid
 from strategies import DPFedSGD, ProjectedSGD
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
-from strategies.wire.replies import Gathered
 from userdp.arrays.sparse_rows import clip_rows
-from userdp.audit import epsilon_lower_bound
 from userdp.data import Block, ColumnarFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -163,24 +162,6 @@ def test_a_sum_longer_than_clipped_users_can_add_up_to_is_refused_in_either_norm
 
 
 # --- Audit ---------------------------------------------------------------------------------------------------------
-
-
-def audit(method, samples=1, runs=20_000):
-    """What the rounds tell of a user at either end of the world, among four of whom the others are at zero."""
-    scores, rounds = [], method.plan.rounds
-    afresh(method)
-    for first, side in ((0, 1000.0), (runs, -1000.0)):
-        rows = np.zeros((4, samples, 1))
-        rows[0] = side
-        replies = [gathered(method, federation_of(rows), index, np.zeros(1)).values for index in range(rounds)]
-        found = np.empty(runs)
-        for number in range(runs):
-            method.noise_seed, x = first + number, np.zeros(1)
-            for index, values in enumerate(replies):
-                x = taken(method, index, x, Gathered(values, 0, 0)).following
-            found[number] = x[0]
-        scores.append(found)
-    return epsilon_lower_bound(*scores, method.plan.guarantee.delta)
 
 
 def method_under_audit(delta, projection):
