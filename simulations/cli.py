@@ -323,7 +323,7 @@ def predict(
 ) -> None:
     """Score a table with the model of a run: a prediction for each row, and metrics if it has user and target."""
     with working(debug):
-        from simulations.api.scoring import score, show_scores  # noqa: PLC0415
+        from simulations.api.prediction import score, show_scores  # noqa: PLC0415
 
         log_warnings()
         scores = score(directory, table, output, keep or (), trust_code=trust_code)

@@ -27,8 +27,7 @@ COLUMNS = {
     "data": ("name", "family", "users", "samples", "summary"),
 }
 """Listing -> the columns of its overview."""
-_UNKNOWN = (None, None, None)
-"""Users, samples and license of data that are not public."""
+_UNKNOWN = (None, None, None)  # users, samples and license of data that are not public
 
 
 def strategies(place: str | None = None) -> list[Entry]:

@@ -18,12 +18,9 @@ from userdp.problems.registry import PROBLEMS
 
 _TABLE = frozenset(TableData.model_fields) - {"kind", "path"}
 _PRIVACY = frozenset(PrivacySection.model_fields)
-INITIAL_MODEL = "initial_model"
-"""A key of [problem] that may stand beside it."""
-SEVERAL_STRATEGIES = "strategies"
-"""An alias of ``strategy`` in a comparison."""
-SEVERAL_BUDGETS = ("epsilon", "delta")
-"""Settings that may be lists in a comparison."""
+INITIAL_MODEL = "initial_model"  # a key of [problem] that may stand beside it
+SEVERAL_STRATEGIES = "strategies"  # an alias of ``strategy`` in a comparison
+SEVERAL_BUDGETS = ("epsilon", "delta")  # settings that may be lists in a comparison
 OF_A_RUN = frozenset(RunConfig.model_fields) - {"data", "privacy"}
 OF_A_COMPARISON = frozenset(ComparisonConfig.model_fields) - {"data", "privacy"}
 T = TypeVar("T")

@@ -33,8 +33,7 @@ from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.reports.standing import NON_PRIVATE, references
-from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
-from simulations.reports.units import ordered
+from simulations.reports.units import about_errors, errors_of, ordered, shown_with_error
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from strategies.core.plan import Plan

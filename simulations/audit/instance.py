@@ -49,13 +49,10 @@ class Instance:
 
     @classmethod
     def all_of(cls, config: RunConfig) -> "tuple[Instance, ...]":
-        """Return the smallest instance that the strategy accepts in each scene; reads no data.
+        """Return the smallest instance that the strategy accepts in each scene; it reads no data.
 
-        Strategies calibrate noise to different things, so canaries need different scenes to reach them.
-
-        Raises:
-            BadInput: the strategy promises nothing, the configuration's own plan cannot be made, or no small instance
-                is accepted.
+        Strategies calibrate noise to different things, so canaries need different scenes to reach them. BadInput if the
+        strategy promises nothing, its own plan cannot be made, or it accepts no small instance.
         """
         seeded = config.model_copy(update={"privacy": config.privacy.model_copy(update={"noise": "seeded"})})
         facts = public_facts(config)

@@ -49,11 +49,7 @@ class Canaries:
         self._there = coins == 1 if absent else np.ones(len(coins), dtype=bool)
 
     def compute(self, x: Vector, users: Indices, computation: Computation) -> Answer:
-        """See `Node.compute`.
-
-        Raises:
-            BadInput: the computation does not clip each user as a whole: it clips nothing, or groups or draws samples.
-        """
+        """See `Node.compute`; BadInput if it does not clip each user as a whole: no clip, groups or drawn samples."""
         clip = computation.clip_norm
         if clip is None or computation.partition is not None or computation.coins is not None:
             raise BadInput(

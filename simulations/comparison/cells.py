@@ -56,12 +56,7 @@ class Cell:
 
 
 def expand(config: ComparisonConfig) -> Iterator[Cell]:
-    """Yield every cell, strategies side by side.
-
-    Raises:
-        BadInput: two entries of one name, an engine other than the local one, or an unusable grid, list of seeds or
-            setting of a problem.
-    """
+    """Yield every cell, strategies side by side; BadInput for an unusable name, engine, grid, seed or setting."""
     problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
     entries = [*((entry, False) for entry in config.strategy), *((entry, True) for entry in oracle_entries(config))]
     labels = [entry.name for entry, _ in entries]

@@ -75,12 +75,9 @@ class Comparison:
 
 
 def load_comparison(path: str | Path, overrides: Sequence[str] = ()) -> Comparison:
-    """Read a comparison file and expand it; overrides are those of `simulations.config.run_config.load_config`.
+    """Read a comparison file like `simulations.config.run_config.load_config`, and expand it.
 
-    Data paths in the file are relative to its folder.
-
-    Raises:
-        BadInput: file missing, TOML syntax, or an error in any cell; one sentence for each problem.
+    BadInput for a missing file, TOML syntax, or an error in any cell; one sentence for each problem.
     """
     path = Path(path)
     raw = read_toml(path, overrides)
@@ -92,11 +89,7 @@ def load_comparison(path: str | Path, overrides: Sequence[str] = ()) -> Comparis
 
 
 def parse_comparison(raw: Mapping[str, Any]) -> Comparison:
-    """Make a comparison from plain values.
-
-    Raises:
-        BadInput: one sentence for each problem, one a line.
-    """
+    """Make a comparison from plain values; BadInput with one sentence a line for each problem."""
     if isinstance(raw.get("strategy"), Mapping):
         raise BadInput("[strategy] is one strategy: a comparison has several, each written under [[strategy]]")
     try:

@@ -9,8 +9,7 @@ import pandas as pd
 from simulations.comparison import ranking
 from simulations.comparison.oracle import ORACLE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
-from simulations.comparison.table import ROUNDS, SUMMARY
-from simulations.comparison.together import sentences
+from simulations.comparison.table import ROUNDS, SUMMARY, sentences
 from simulations.reports.explain import METRICS
 from simulations.reports.report import fill, promise
 

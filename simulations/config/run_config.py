@@ -35,12 +35,9 @@ from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
 from userdp.tracebacks import without_internals
 
-REFERENCE = "non_private"
-"""The strategy that others are compared with."""
-DEFAULT = "auto"
-"""The strategy of a file that names none."""
-Preparing = Literal["learn", "none", "where_useful"]
-"""The choice of a preparation before a strategy's own rounds."""
+REFERENCE = "non_private"  # the strategy that others are compared with
+DEFAULT = "auto"  # the strategy of a file that names none
+Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
 
 
 class PrivacySection(Section):

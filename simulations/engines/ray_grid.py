@@ -21,8 +21,7 @@ from userdp.nodes.node import Answer, Node
 from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
-ATTEMPTS = 3
-"""Attempts in a round with actors that die; after the last their users are missing."""
+ATTEMPTS = 3  # attempts in a round with actors that die; after the last their users are missing
 
 Model = NDArray[np.float64] | None
 Task = tuple[int, NDArray[np.int64] | None, Computation | None]

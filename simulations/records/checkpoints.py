@@ -30,16 +30,12 @@ from userdp.errors import BadInput
 from userdp.state import OTHER_VERSION
 
 _LOCK = ".running"
-_STATE = "state_private"
-"""Name of the text in an archive; arrays are named "state_private.KEY"."""
-_RECORDED_LATER = ("code",)
-"""Keys that files of former versions lack."""
+_STATE = "state_private"  # name of the text in an archive; arrays are named "state_private.KEY"
+_RECORDED_LATER = ("code",)  # keys that files of former versions lack
 _ADDED_LATER = {"problem.kernels": "own"}
 """Settings that files of former versions lack -> the value that their runs used."""
-_FORMAT, _FORMER = 2, 1
-"""Former files hold whole objects; `Snapshot` reads their remembered attributes."""
-_OF_VERSIONS = ("userdp", "numpy")
-"""Packages that decide the bits of a round that is computed again."""
+_FORMAT, _FORMER = 2, 1  # former files hold whole objects; `Snapshot` reads their remembered attributes
+_OF_VERSIONS = ("userdp", "numpy")  # packages that decide the bits of a round that is computed again
 
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),

@@ -5,19 +5,14 @@ from numpy.typing import NDArray
 
 from simulations.records.held_out import HeldOut
 from simulations.records.measured import BINS
-from simulations.records.quality import groups_alike
-from simulations.records.uncertainty import error_of_influences
+from simulations.records.quality import error_of_influences, groups_alike
 from userdp.arrays.types import Array
 
-Curve = dict[str, list[float]]
-"""Column -> its values."""
+Curve = dict[str, list[float]]  # column -> its values
 
-POINTS = 100
-"""Points of a ROC curve, at most."""
-PEOPLE_A_GROUP = 5
-"""Held-out users for each group of samples, on average, so that few points are about one user alone."""
-FEWEST_PEOPLE = 2 * PEOPLE_A_GROUP
-"""Pictures need at least this many users."""
+POINTS = 100  # points of a ROC curve, at most
+PEOPLE_A_GROUP = 5  # held-out users for each group of samples, on average, so that few points are about one user alone
+FEWEST_PEOPLE = 2 * PEOPLE_A_GROUP  # pictures need at least this many users
 
 
 def curves(seen: HeldOut) -> dict[str, Curve]:

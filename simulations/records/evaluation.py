@@ -10,8 +10,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from simulations.records.curves import curves
 from simulations.records.held_out import HeldOut, held_out
-from simulations.records.quality import explained, only_class, quality
-from simulations.records.uncertainty import explained_error, standard_errors
+from simulations.records.quality import explained, explained_error, only_class, quality, standard_errors
 from strategies.wire.questions import model_vector
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation

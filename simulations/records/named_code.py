@@ -18,8 +18,7 @@ from userdp.problems.registry import PROBLEMS
 
 log = logging.getLogger("userdp")
 _KEY = Path("userdp") / "key"
-NO_FILE = "no file"
-"""The value for a digest that cannot be computed."""
+NO_FILE = "no file"  # the value for a digest that cannot be computed
 
 Values = RunConfig | Mapping[str, Any]
 """A configuration, or its values as read: a stranger's are inspected before anything is imported."""

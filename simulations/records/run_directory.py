@@ -24,8 +24,7 @@ FILES = (
 """Every file of a run. A run in a directory that its caller named removes these first, and no other files."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
-TENSORBOARD = "tensorboard"
-"""The folder of TensorBoard's events; a rerun removes those of the previous run."""
+TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun removes those of the previous run
 
 _ENDING = ("result.json", "report.html")
 _SECONDS_BETWEEN_WRITES = 2.0

@@ -10,8 +10,7 @@ from rich.table import Table
 
 from simulations.reports.explain import cell_counts, show_promise
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
-from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
-from simulations.reports.units import in_target_units, ordered
+from simulations.reports.units import about_errors, errors_of, in_target_units, ordered, shown_with_error
 
 
 def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> None:

@@ -3,7 +3,8 @@
 import json
 import math
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,24 @@ from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
 from simulations.reports import explain
-from simulations.reports.confusion import confusion_table
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
-from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
-from simulations.reports.units import columns_of, in_target_units, ordered, unit_meanings
+from simulations.reports.units import (
+    about_errors,
+    columns_of,
+    errors_of,
+    in_target_units,
+    ordered,
+    shown_with_error,
+    unit_meanings,
+)
 from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.descriptions import explained
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
+from userdp.data.tables.cells import cell_text
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
@@ -35,11 +43,7 @@ _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.
 
 @without_internals
 def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
-    """Write report.html into a run directory, with fields of the given kinds, and return its path.
-
-    Raises:
-        BadInput: the directory lacks a file of a run.
-    """
+    """Write report.html with fields of the given kinds, and return its path; BadInput if a file of a run is missing."""
     path = directory / "report.html"
     path.write_text(page(directory, kinds), encoding="utf-8")
     return path
@@ -194,3 +198,29 @@ def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[list[tuple
 
 def _with_units(metrics: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
     return metrics | in_target_units(metrics, section)
+
+
+@dataclass(frozen=True)
+class ConfusionRow:
+    """An observed class: its name, (count, percent) by predicted class, and its recall in percent if it has samples."""
+
+    name: str
+    cells: list[tuple[int, int]]
+    recall: int | None
+
+
+def confusion_table(counts: Sequence[Sequence[int]] | None, columns: Mapping[str, Any]) -> list[ConfusionRow]:
+    """Make a row for each class from "confusion" of result.json, (K, K); no rows without counts.
+
+    ``columns`` are the declarations of the table's columns; classes without declared levels are numbers.
+    """
+    if not counts:
+        return []
+    rows = []
+    levels = columns.get("target_levels") or range(len(counts))
+    for number, (level, row) in enumerate(zip(levels, counts, strict=True)):
+        total = sum(row)
+        shares = [round(100 * count / total) if total else 0 for count in row]
+        cells = list(zip(row, shares, strict=True))
+        rows.append(ConfusionRow(cell_text(level), cells, shares[number] if total else None))
+    return rows

@@ -28,11 +28,7 @@ _PRIVATE = "Private: this follows from all cells of the table, and is for the ho
 
 @without_internals
 def build_problem(config: RunConfig) -> Problem:
-    """Build the loss, with its dimension from the declared data; it reads no data.
-
-    Raises:
-        BadInput: the declarations contradict each other.
-    """
+    """Build the loss, with its dimension from the declared data; it reads no data. BadInput for a contradiction."""
     problem: Problem = config.problem.build(config.data.sample_shape, config.seed)
     use_device(problem, config.engine.device)
     return problem
@@ -148,11 +144,7 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
 def make_strategy(
     config: RunConfig, problem: Problem, facts: PublicFacts, *, name: str | None = None
 ) -> UserLevelStrategy:
-    """Plan the configured strategy; or another by ``name``, with its default options.
-
-    Raises:
-        BadInput: the plan cannot be made; the sentence says what to change.
-    """
+    """Plan the configured strategy, or another by ``name`` with its defaults; BadInput says what to change."""
     if name:
         simulated = replace(build_privacy(config), noise="seeded")
         return UserLevelStrategy(STRATEGIES[name].parsed({}), problem, facts, simulated, seed=config.seed)

@@ -43,8 +43,7 @@ from userdp.problems import Problem
 from userdp.problems.devices import settle_device
 
 log = logging.getLogger("userdp")
-Progress = Callable[[RoundRecord, Plan], None]
-"""Called after every round."""
+Progress = Callable[[RoundRecord, Plan], None]  # called after every round
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from simulations.audit.instance import Instance
 from simulations.config.run_config import parse_config
 from simulations.records.held_out import held_out
 from simulations.records.quality import macro_f1
-from simulations.reports.confusion import confusion_table
-from simulations.reports.report import page
+from simulations.reports.report import confusion_table, page
 from simulations.runs.build import build_problem, load_datasets
 from simulations.runs.run import run
 from userdp.data import Block

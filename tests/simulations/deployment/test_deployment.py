@@ -36,8 +36,7 @@ from simulations.deployment import superlink
 from simulations.deployment.__main__ import app, main
 from simulations.deployment.gate import gate
 from simulations.deployment.keys import make_keys
-from simulations.deployment.link import Link
-from simulations.deployment.submit import Submission, bring, follow
+from simulations.deployment.submit import Link, Submission, bring, follow
 from simulations.engines.grids import LocalGrid
 from simulations.flower import node_of, separated
 from simulations.records.run_directory import CHECKPOINT
@@ -405,7 +404,7 @@ def test_a_link_reads_answers_and_tells_what_went_wrong(flwr, tmp_path, monkeypa
         with pytest.raises(RunFailed, match=f"flwr run failed: .*{message}"):
             link.ask("run", "LINK")
     flwr("import time; time.sleep(9)")
-    monkeypatch.setattr("simulations.deployment.link._SECONDS", 0.2)
+    monkeypatch.setattr("simulations.deployment.submit._SECONDS", 0.2)
     with pytest.raises(RunFailed, match="did not answer within"):
         link.ask("run", "LINK")
 
