@@ -290,17 +290,18 @@ def report(
 ) -> None:
     """Write the report of a finished or failed run, comparison or audit again."""
     with exit_codes(debug):
-        from simulations.audit.report import is_audit, render_audit  # noqa: PLC0415
-        from simulations.comparison.report import is_comparison, render_comparison  # noqa: PLC0415
+        from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
+        from simulations.comparison.report import render_comparison  # noqa: PLC0415
+        from simulations.comparison.table import SUMMARY  # noqa: PLC0415
         from simulations.reports.report import render  # noqa: PLC0415
         from simulations.runs.released_copy import copy_released  # noqa: PLC0415
 
         if released is not None:
             typer.echo(copy_released(directory, released))
-        elif is_audit(directory):
+        elif (directory / AUDIT).is_file():
             typer.echo(render_audit(directory))
         else:
-            typer.echo(render_comparison(directory) if is_comparison(directory) else render(directory))
+            typer.echo((render_comparison if (directory / SUMMARY).is_file() else render)(directory))
 
 
 @_verb(

@@ -22,8 +22,8 @@ from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
 from simulations.comparison.live import live
-from simulations.comparison.report import costs_together
-from simulations.comparison.table import TABLE
+from simulations.comparison.ranking import read
+from simulations.comparison.table import sentences
 from simulations.records.measured import EXPLAINED
 from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
@@ -108,8 +108,8 @@ def compare(
         with live(comparison) if progress else nullcontext() as watch:
             run_all(comparison, workers=workers, directory=folder, watch=watch)
         page = (folder / "report.html").read_text(encoding="utf-8")
-        table, lines = pd.read_parquet(folder / TABLE), tuple(costs_together(folder))
-        return ComparisonResult(table, page, None if directory is None else folder, lines)
+        table, summary, _ = read(folder)
+        return ComparisonResult(table, page, None if directory is None else folder, tuple(sentences(summary)))
 
 
 def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Comparison:

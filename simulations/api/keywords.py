@@ -39,10 +39,8 @@ def configured(
         return declared(absolute_path(data))
     given = [key for key, value in settings.items() if value is not None]
     if given:
-        raise BadInput(
-            f"{given[0]} is given beside a configuration, which has all settings: change it there, or by "
-            'load_config(path, ["privacy.epsilon=2"])'
-        )
+        hint = 'change it there, or by load_config(path, ["privacy.epsilon=2"])'
+        raise BadInput(f"{given[0]} is given beside a configuration, which has all settings: {hint}")
     if isinstance(data, kind):
         return data
     if isinstance(data, Mapping):

@@ -5,22 +5,21 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 
 from simulations.api.files import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
 from simulations.records.run_directory import RunDirectory, plain, read_json, writing
-from simulations.reports.explain import show_promise, shown_apart
+from simulations.reports.explain import show_promise
 from simulations.reports.standing import CONSTANT, INITIAL
-from simulations.reports.units import in_target_units, ordered
+from simulations.reports.units import in_target_units, metric_table
 from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
@@ -305,15 +304,8 @@ def show_scores(scores: Scores, console: Console) -> None:
     if scores.in_units is None:
         console.print(f"Not measured: {scores.not_measured}", highlight=False)
     else:
-        table = Table(
-            "metric", *map(str, scores.in_units.columns), title="1 row" if scores.rows == 1 else f"{scores.rows} rows"
-        )
-        first, rest = ordered(map(str, scores.in_units.index))
-        for name in [*first, *rest]:
-            cells = shown_apart(scores.in_units.loc[name])
-            style = "" if name in first else "dim"
-            table.add_row(name.replace("_", " "), *cells, style=style, end_section=[name] == first[-1:])
-        console.print(table)
+        title = "1 row" if scores.rows == 1 else f"{scores.rows} rows"
+        console.print(metric_table(title, cast("dict[str, Any]", scores.in_units.to_dict()), {}))
     show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
     console.print(NOT_COVERED, highlight=False)
     console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)

@@ -20,7 +20,6 @@ from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.masking.sums import LEAST_NODES
 from userdp.problems.base import Problem
 from userdp.problems.linear import Linear
 from userdp.problems.separable import Quadratic
@@ -104,16 +103,6 @@ class Instance:
     def heard(self) -> bool:
         """True if the guarantee is against the server, who then sees the answers of single users."""
         return not self.template.about.server_trusted
-
-    @property
-    def least_nodes(self) -> int:
-        """The fewest nodes that may hold the users of a round."""
-        return LEAST_NODES if self.template.privacy.trust == "sum" else 1
-
-    @property
-    def samples(self) -> int:
-        """The samples of each user: the most that one may hold, if whole users are protected."""
-        return self.facts.min_samples
 
     def strategy(self, seed: int) -> UserLevelStrategy:
         """Return the strategy before its first round, with noise of its own.

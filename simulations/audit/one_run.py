@@ -52,9 +52,7 @@ class Canaries:
         """See `Node.compute`; BadInput if it does not clip each user as a whole: no clip, groups or drawn samples."""
         clip = computation.clip_norm
         if clip is None or computation.partition is not None or computation.coins is not None:
-            raise BadInput(
-                "canaries of one run need a strategy that clips each user as a whole: use the audit without --one-run"
-            )
+            raise BadInput("canaries of one run need a strategy that clips whole users: audit without --one-run")
         pipeline = RowPipeline(computation, users, self.problem.dimension)
         pipeline.collect(self._clipped(clip, users, computation, pipeline), slice(0, len(users)))
         lengths = np.full(len(users), _FAR * clip) if computation.lengths else None

@@ -131,9 +131,7 @@ def _check_cells(comparison: Comparison) -> None:
     first = {cell.group: cell for cell in reversed(comparison.cells)}
     for cell in reversed(first.values()):
         if cell.raw["privacy"].get("noise", "seeded") != "seeded":
-            raise BadInput(
-                "privacy.noise: a comparison is a simulation and spends its budget once in each run; remove the key"
-            )
+            raise BadInput("privacy.noise: a comparison simulates, and spends its budget in each run; remove the key")
         own = [one.label for one in comparison.config.problems if one.strategy.keys() & {cell.strategy, cell.kind}]
         place = f" for problem {cell.problem!r}" if cell.problem in own and not cell.oracle else ""
         for options in comparison.candidates(cell) or [{}]:

@@ -24,7 +24,8 @@ from simulations.comparison.table import NOT_RUN, row, write_table
 from simulations.config.run_config import RunConfig
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
-from userdp.errors import BadInput, RunFailed
+from simulations.records.run_directory import writing
+from userdp.errors import RunFailed
 
 log = logging.getLogger("userdp")
 
@@ -88,13 +89,9 @@ def compare(
         RunFailed: Ray cannot be started.
     """
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
-    try:
+    with writing(f"output.directory: {root}"):
         root.mkdir(parents=True, exist_ok=True)
         (root / "comparison.toml").write_text(comparison.toml(), encoding="utf-8")
-    except OSError as error:
-        raise BadInput(
-            f"output.directory: {root} cannot be written ({type(error).__name__}); choose another folder"
-        ) from None
     state = _State(comparison, root, math.inf if limit is None else limit, watch)
     try:
         with _executor(workers) as execute:

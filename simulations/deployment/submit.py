@@ -94,10 +94,7 @@ class Submission:
         link = Link(superlink, keys)
         folder = self.results / (self.resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
         if self.resume and not (folder / CHECKPOINT).is_file():
-            raise BadInput(
-                f"--resume {self.resume}: {folder} holds no checkpoint of a run; name the folder in the log of the "
-                "run, or leave it out"
-            )
+            raise BadInput(f"--resume {self.resume}: {folder} holds no checkpoint; name the folder in the run's log")
         number = self._submit(link, folder)
         log.info("run %s is submitted; its files go to %s", number, folder)
         return bring(folder, output, follow(link, number))

@@ -113,9 +113,7 @@ class RayGrid(InMachineGrid):
         shares = int(there) * int(1 / each + 1e-9)
         if not shares:
             self._leave()
-            raise RunFailed(
-                f"engine.gpus_per_actor = {each:g}: Ray knows of no GPU; set it to 0, or start Ray where there is one"
-            )
+            raise RunFailed(f"engine.gpus_per_actor = {each:g}: Ray has no GPU; set 0, or start Ray where one is")
         return shares
 
     def close(self) -> None:

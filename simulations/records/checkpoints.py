@@ -63,10 +63,7 @@ class Checkpoints:
             lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not self._locked(lock):
-                raise BadInput(
-                    f"{self._folder} belongs to a run that has not ended: wait for its end, or stop it before you "
-                    "resume it"
-                )
+                raise BadInput(f"{self._folder} belongs to a run that has not ended: wait for it, or stop it first")
             try:
                 yield
             finally:
@@ -104,9 +101,7 @@ class Checkpoints:
         if kept is not None:
             return Resumed(kept, asked)
         if asked is not None:
-            raise BadInput(
-                f"{self._folder / CHECKPOINT} is missing, though users were asked: the run cannot be resumed without it"
-            )
+            raise BadInput(f"{self._folder / CHECKPOINT} is missing, though users were asked: no resuming without it")
         try:
             ended = "error" not in read_json(self._folder / "result.json")
         except (OSError, ValueError):
@@ -147,17 +142,13 @@ class Checkpoints:
         except FileNotFoundError:
             return None
         except _UNREADABLE as error:
-            raise BadInput(
-                f"{path} cannot be read ({type(error).__name__}): it is damaged or cut short; start the run anew, or "
-                "put back the file that the run wrote"
-            ) from None
+            reason = f"{path} cannot be read ({type(error).__name__}): it is damaged"
+            raise BadInput(f"{reason}; put back the file that the run wrote, or start the run anew") from None
 
     def _check(self, path: Path, kept: Mapping[str, Any]) -> None:
         """Refuse the file of another run, with every setting that differs and both its values."""
         if (form := kept.get("format")) not in (_FORMAT, _FORMER):
-            raise BadInput(
-                f"{path} has format {form!r}, and this version of userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}"
-            )
+            raise BadInput(f"{path} has format {form!r}; this userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}")
         compared = [key for key in self._settings if key in kept or key not in _RECORDED_LATER]
         there, here = (_flat({key: settings[key] for key in compared}) for settings in (kept, self._settings))
         there = {key: value for key, value in _ADDED_LATER.items() if key in here} | there
@@ -167,10 +158,8 @@ class Checkpoints:
             if there.get(key) != here.get(key)
         ]
         if other:
-            raise BadInput(
-                f"{path} belongs to a run with other settings ({'; '.join(other)}): resume with the config.toml in the "
-                "same folder"
-            )
+            differing = "; ".join(other)
+            raise BadInput(f"{path} belongs to a run with other settings ({differing}): use the config.toml beside it")
 
 
 def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

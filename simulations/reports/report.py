@@ -1,6 +1,5 @@
 """report.html of a run: one self-contained page, made only from the files of the run's directory."""
 
-import json
 import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
+from simulations.records.run_directory import read_json
 from simulations.reports import explain
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
@@ -80,15 +80,10 @@ def fill(template: str, content: dict[str, Any]) -> str:
     return environment.get_template(template).render(content)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty without the file, as a killed run leaves no data.json."""
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return values
-
-
 def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
     names = ("result.json", "plan.json", "guarantee.json", "data.json")
-    result, plan, guarantee, data = (kept(name, read_json(directory / name), kinds) for name in names)
+    there = [read_json(directory / name) if (directory / name).is_file() else {} for name in names]
+    result, plan, guarantee, data = (kept(name, values, kinds) for name, values in zip(names, there, strict=True))
     config = (directory / "config.toml").read_text(encoding="utf-8")
     section = tomllib.loads(config).get("data", {})
     rounds = pd.read_parquet(directory / "rounds.parquet")

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rich.table import Table
+
 from simulations.records.measured import EXPLAINED, PERCENTILES
 from simulations.reports.explain import METRICS, shown, shown_apart
 
@@ -126,6 +128,17 @@ def shown_with_error(values: Iterable[object], error: float | None) -> list[str]
     known = (None if isinstance(value, float) and math.isnan(value) else value for value in values)
     first, *others = ("-" if text == "none" else text for text in shown_apart(known))
     return [first if error is None else f"{first} +/- {shown(error, 2)}", *others]
+
+
+def metric_table(title: str, columns: Mapping[str, Mapping[str, Any]], errors: Mapping[str, float]) -> Table:
+    """Return a table with one row for each metric of the first column, those that people read first on top."""
+    table = Table("metric", *columns, title=title)
+    first, rest = ordered(next(iter(columns.values())))
+    for name in [*first, *rest]:
+        cells = shown_with_error([column.get(name) for column in columns.values()], errors.get(name))
+        style, last = "" if name in first else "dim", [name] == first[-1:]
+        table.add_row(name.replace("_", " "), *cells, style=style, end_section=last)
+    return table
 
 
 def about_errors(result: Mapping[str, Any], errors: Mapping[str, float], names: Iterable[str]) -> list[tuple[str, str]]:

@@ -163,10 +163,8 @@ def insist(config: RunConfig, plan: Plan) -> None:
     """Refuse a run whose plan predicts a model far worse than the initial one, unless ``output.anyway`` is set."""
     if plan.forecast is None or not plan.forecast.hopeless or config.output.anyway:
         return
-    raise BadInput(
-        f"strategy.kind = {plan.strategy!r}: {'; '.join(plan.forecast.warnings())}. To run it all the same, use "
-        "--anyway or output.anyway = true"
-    )
+    reasons = "; ".join(plan.forecast.warnings())
+    raise BadInput(f"strategy.kind = {plan.strategy!r}: {reasons}. To run it anyway, use --anyway or output.anyway")
 
 
 class _Run:

@@ -153,10 +153,8 @@ def check_installed(names: Sequence[str]) -> None:
     for name in names:
         module, package, _ = TRACKERS[name]
         if find_spec(module) is None:
-            raise BadInput(
-                f"output.trackers = {list(names)!r}: {name} needs the package {package}, which is not installed; "
-                "pip install 'userdp[trackers]'"
-            )
+            remedy = "pip install 'userdp[trackers]'"
+            raise BadInput(f"output.trackers = {list(names)!r}: {name} needs the missing package {package}; {remedy}")
 
 
 @contextmanager

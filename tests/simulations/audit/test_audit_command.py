@@ -149,7 +149,7 @@ def test_there_is_an_instance_for_whatever_noise_follows_from():
     found = Instance.all_of(config_of("dp_fed_sgd"))
     assert {one.problem.columns for one in found} == {2, CANARIES}
     assert min(one.facts.users for one in found) == 1
-    assert max(one.samples for one in found) == 1000
+    assert max(one.facts.min_samples for one in found) == 1000
     assert min(float(one.problem.domain.radius) for one in found) == 1.0
     assert [one.plan.guarantee.epsilon for one in found] == pytest.approx([1.0] * len(found), rel=1e-6)
 

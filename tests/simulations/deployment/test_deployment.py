@@ -235,7 +235,7 @@ def test_a_folder_that_does_not_fit_the_configuration_is_refused(tmp_path):
     config = table(tmp_path / "t.csv", ["anna", "bert"])
     prepare(config, tmp_path / "silo", 0)
     other = parse_config(raw_table(tmp_path / "t.csv", categorical={"y": ["anna"]}))
-    with pytest.raises(BadInput, match="samples have 1 columns where the configuration declares 2"):
+    with pytest.raises(BadInput, match="samples have 1 columns, and 2 are declared"):
         nodes_of(other, [tmp_path / "silo"])
     (tmp_path / "silo" / FILE).write_bytes(b"no archive")
     for folder in ("silo", "nowhere"):
