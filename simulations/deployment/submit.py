@@ -71,40 +71,23 @@ _PATIENCE_SECONDS = 60.0
 _NEEDED = ("model.npz", "result.json", "guarantee.json", "report.html")
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A run to submit: the folder of the Flower app, a configuration file in it, and overrides separated by ";".
+def submit(link: Link, app: Path, run: dict[str, str], *, results: Path, output: Path, resume: str = "") -> int:
+    """Submit a run of a Flower app, wait for its end and copy its files; return 0 only if it completed and left all.
 
-    The ServerApp writes ``results`` under this very path, a folder for each run; ``resume`` names one of these.
+    ``run`` holds the ``config`` file in the app's folder, and ``overrides`` separated by ";". The ServerApp writes
+    ``results`` under this very path, a folder for each run; ``resume`` names one of these. BadInput if ``output``
+    cannot be written, or there is no run to resume; RunFailed if the SuperLink refuses it.
     """
-
-    app: Path
-    config: str
-    overrides: str
-    results: Path
-    resume: str = ""
-
-    def run(self, superlink: str, keys: Path | None, output: Path) -> int:
-        """Submit the run, wait for its end and copy its files; return 0 only if it completed and left all of them.
-
-        BadInput if ``output`` cannot be written, or there is no run to resume; RunFailed if the SuperLink refuses it.
-        """
-        if not os.access(output, os.W_OK):
-            raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
-        link = Link(superlink, keys)
-        folder = self.results / (self.resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
-        if self.resume and not (folder / CHECKPOINT).is_file():
-            raise BadInput(f"--resume {self.resume}: {folder} holds no checkpoint; name the folder in the run's log")
-        number = self._submit(link, folder)
-        log.info("run %s is submitted; its files go to %s", number, folder)
-        return bring(folder, output, follow(link, number))
-
-    def _submit(self, link: Link, folder: Path) -> str:
-        settings = {"config": self.config, "overrides": self.overrides, "output": str(folder), "deployed": True}
-        path = link.home / "run-config.toml"
-        path.write_text(tomli_w.dumps(settings), encoding="utf-8")
-        answer = link.ask("run", str(self.app), "LINK", "--run-config", str(path))
-        return str(answer["run-id"])
+    if not os.access(output, os.W_OK):
+        raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
+    folder = results / (resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
+    if resume and not (folder / CHECKPOINT).is_file():
+        raise BadInput(f"--resume {resume}: {folder} holds no checkpoint; name the folder in the run's log")
+    path = link.home / "run-config.toml"
+    path.write_text(tomli_w.dumps(run | {"output": str(folder), "deployed": True}), encoding="utf-8")
+    number = str(link.ask("run", str(app), "LINK", "--run-config", str(path))["run-id"])
+    log.info("run %s is submitted; its files go to %s", number, folder)
+    return bring(folder, output, follow(link, number))
 
 
 def follow(link: Link, number: str) -> str:

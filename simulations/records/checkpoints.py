@@ -142,7 +142,7 @@ class Checkpoints:
         except FileNotFoundError:
             return None
         except _UNREADABLE as error:
-            reason = f"{path} cannot be read ({type(error).__name__}): it is damaged"
+            reason = f"{path} cannot be read ({type(error).__name__}): it is damaged or cut short"
             raise BadInput(f"{reason}; put back the file that the run wrote, or start the run anew") from None
 
     def _check(self, path: Path, kept: Mapping[str, Any]) -> None:
