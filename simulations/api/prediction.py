@@ -16,7 +16,7 @@ from simulations.api.files import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
-from simulations.records.run_directory import RunDirectory, plain, read_json, writing
+from simulations.records.run_directory import RunDirectory, check_files, plain, read_json, writing
 from simulations.reports.explain import show_promise
 from simulations.reports.standing import CONSTANT, INITIAL
 from simulations.reports.units import in_target_units, metric_table
@@ -35,7 +35,6 @@ from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
 THIS = "this model"
-_NEEDED = ("config.toml", "guarantee.json", "model.npz")
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,9 +196,7 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
             trusted, or differs from the code of the run.
     """
     directory = Path(directory)
-    for name in _NEEDED:
-        if not (directory / name).is_file():
-            raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
+    check_files(directory, ("config.toml", "guarantee.json", "model.npz"), "a run, such as runs/quickstart-...")
     try:
         raw = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
         promised = Guarantee.from_dict(read_json(directory / "guarantee.json"))
@@ -243,10 +240,10 @@ class Scores:
     guarantee: Guarantee
     kept: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Any:
         """Return plain values, for JSON."""
         columns = {} if self.metrics is None else self.metrics.to_dict()
-        values: dict[str, Any] = plain(
+        return plain(
             {
                 "output": str(self.output),
                 "rows": self.rows,
@@ -258,7 +255,6 @@ class Scores:
                 "guarantee": self.guarantee.as_dict(),
             }
         )
-        return values
 
 
 def score(

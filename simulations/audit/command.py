@@ -70,8 +70,8 @@ def audit_file(config: RunConfig, wanted: Wanted) -> Done:
     directory = new_directory(Path(config.output.directory) / name, secure=False)
     with audit_bar() as bar:
         if wanted.one_run:
-            settings = {"canaries": wanted.canaries, "confidence": wanted.confidence}
-            found.append(audit_one_run(config, **settings, progress=bar(kind, "rounds")))
+            count, progress = wanted.canaries, bar(kind, "rounds")
+            found.append(audit_one_run(config, canaries=count, confidence=wanted.confidence, progress=progress))
         elif not wanted.everything:
             found.append(_audit(config, wanted, bar))
         else:

@@ -84,7 +84,10 @@ class Instance:
         reason = BadInput("no user")
         for problem in scene.losses:
             for users in _populations(whole, scene.people):
-                few, shrunk = _few(facts, users, config, scene.samples), _shrunk(config, users, facts.users)
+                each = (
+                    1 if config.privacy.unit == "sample" else (facts.max_samples or facts.min_samples) * scene.samples
+                )
+                few, shrunk = PublicFacts(users, each, each, users * each), _shrunk(config, users, facts.users)
                 try:
                     found = cls(shrunk, problem, few, make_strategy(shrunk, problem, few))
                 except BadInput as error:
@@ -158,12 +161,6 @@ def _populations(whole: Plan, people: int) -> Iterator[int]:
     while users <= most:
         yield users
         users *= 2
-
-
-def _few(facts: PublicFacts, users: int, config: RunConfig, samples: int) -> PublicFacts:
-    """Return the same facts for fewer users, with ``samples`` times the samples of each."""
-    each = 1 if config.privacy.unit == "sample" else (facts.max_samples or facts.min_samples) * samples
-    return PublicFacts(users, each, each, users * each)
 
 
 def _shrunk(config: RunConfig, users: int, whole: int) -> RunConfig:

@@ -23,11 +23,11 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from simulations.comparison.cells import Cell, check_strategy, check_values, combinations, expand, flatten
+from simulations.comparison.cells import Cell, check_strategy, check_values, combinations, expand
 from simulations.comparison.oracle import FIRST_SEED, oracle_entries
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.errors import sentences
-from simulations.config.run_config import make_absolute, read_toml
+from simulations.config.run_config import flatten, make_absolute, read_toml
 from userdp.errors import BadInput
 
 

@@ -77,16 +77,9 @@ def compare(
 ) -> ComparisonOutcome:
     """Run every cell that has not been run, and write the table and the report.
 
-    Args:
-        comparison: the comparison.
-        workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
-        directory: where to write; the file's output directory and name if not given.
-        limit: most runs to make; the remaining cells are "not run yet".
-        watch: called after every run.
-
-    Raises:
-        BadInput: the directory cannot be written.
-        RunFailed: Ray cannot be started.
+    ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process. The
+    ``directory`` is by default the file's output directory and name. After ``limit`` runs the other cells are "not run
+    yet"; ``watch`` is called after every run. BadInput if the directory cannot be written, RunFailed without Ray.
     """
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
     with writing(f"output.directory: {root}"):
@@ -156,8 +149,7 @@ class _State:
         for options, job in jobs:
             key = json.dumps(options)
             totals[key] = totals.get(key, 0.0) + measured(self.records[job.digest])
-        best: dict[str, Any] = json.loads(min(totals, key=totals.__getitem__))
-        return best
+        return dict(json.loads(min(totals, key=totals.__getitem__)))
 
     def _job(self, cell: Cell) -> Job | None:
         """Return the run of a cell; None until its settings are chosen."""

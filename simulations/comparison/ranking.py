@@ -11,8 +11,8 @@ import pandas as pd
 
 from simulations.comparison.oracle import ORACLE
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE, sentences
+from simulations.records.run_directory import check_files
 from simulations.reports.explain import digits_apart, percent, shown, shown_claim, shown_promise
-from simulations.reports.report import check_files
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
 _NO_GAP = 1e-6  # relative improvement of training without privacy over the baseline that counts as rounding

@@ -166,8 +166,7 @@ def _guarantee(root: Path, rows: Sequence[dict[str, Any]], label: str) -> dict[s
     for one in rows:
         path = root / str(one["directory"]) / "guarantee.json"
         if one["strategy"] == label and one["error_private"] is None and path.is_file():
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return values
+            return dict(json.loads(path.read_text(encoding="utf-8")))
     return None
 
 
@@ -184,9 +183,7 @@ def together(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> list[d
     composition adds up (Dwork, Roth 2014, Theorem 3.16). *Assumptions.* Those of each run; every run draws noise of its
     own, which runs of one seed in a simulation do not; one person is in one source. Measured metrics are not covered.
 
-    Returns:
-        source, runs (with a guarantee), others (finished runs without one), unit, epsilon, delta, and users (the fewest
-        of a counted run).
+    The runs of a source have a guarantee, the others finished without one; users are the fewest of a counted run.
     """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for cell, row in zip(cells, rows, strict=True):

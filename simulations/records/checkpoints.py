@@ -5,6 +5,7 @@ beside its place and moved as a whole, so that a kill at any moment leaves the p
 """
 
 import fcntl
+import hmac
 import json
 import math
 import os
@@ -20,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from simulations.config.run_config import RunConfig, read_toml
+from simulations.config.run_config import RunConfig, flatten, read_toml
 from simulations.records.environment import versions
-from simulations.records.named_code import check_code, digests, signature, signed
+from simulations.records.named_code import check_code, digests, signature
 from simulations.records.run_directory import ASKED, CHECKPOINT, partial_of, read_json, writing
 from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
@@ -52,7 +53,8 @@ class Checkpoints:
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self._folder = folder
         self._settings = _settings(config)
-        self._signature = signature(config) if self._settings["code"] else None
+        code = self._settings["code"]
+        self._signature = signature(config, code) if code else None
         self._next = -math.inf
 
     @contextmanager
@@ -183,7 +185,7 @@ def began_here(folder: Path, config: Mapping[str, Any]) -> bool:
     """Return whether this user began the run here, with the code that its config.toml names."""
     try:
         kept, _ = _opened(folder / CHECKPOINT)
-        return signed(config, kept["code"], str(kept["signature"]))
+        return hmac.compare_digest(signature(config, kept["code"]), str(kept["signature"]))
     except _UNREADABLE:
         return False
 
@@ -208,12 +210,8 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     return {"configuration": configuration, "versions": used, "code": digests(config)}
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{before}{key}"
-        found |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return {key.removeprefix("configuration."): value for key, value in found.items()}
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix("configuration."): value for key, value in flatten(values).items()}
 
 
 def _bring_to_disk(folder: Path) -> None:

@@ -64,17 +64,8 @@ def _digest(place: str) -> str:
         return NO_FILE
 
 
-def signature(config: Values) -> str:
-    """Return a proof that this user ran the named code: an HMAC (RFC 2104) with a key of the user's."""
-    return _signature(config, digests(config))
-
-
-def signed(config: Values, recorded: Mapping[str, str], found: str) -> bool:
-    """Return whether ``found`` is the `signature` of a configuration that named code with the recorded digests."""
-    return hmac.compare_digest(_signature(config, recorded), found)
-
-
-def _signature(config: Values, recorded: Mapping[str, str]) -> str:
+def signature(config: Values, recorded: Mapping[str, str]) -> str:
+    """Return a proof that this user ran code with the recorded digests: an HMAC (RFC 2104) with a key of the user's."""
     text = json.dumps([code_in(config), dict(recorded)], sort_keys=True)
     return hmac.new(_key(), text.encode(), hashlib.sha256).hexdigest()
 

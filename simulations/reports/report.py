@@ -3,7 +3,6 @@
 import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
-from simulations.records.run_directory import read_json
+from simulations.records.run_directory import check_files, read_json
 from simulations.reports import explain
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
@@ -33,7 +32,6 @@ from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
 from userdp.data.tables.cells import cell_text
-from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -56,13 +54,6 @@ def page(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> str:
     """
     check_files(directory, _NEEDED, "a run, such as runs/quickstart-...")
     return fill("run.html.md", _content(directory, kinds))
-
-
-def check_files(directory: Path, names: Collection[str], example: str) -> None:
-    """Raise BadInput if a directory lacks one of the named files; ``example`` says which directory to give instead."""
-    for name in names:
-        if not (directory / name).is_file():
-            raise BadInput(f"{directory} holds no {name}: give the directory of {example}")
 
 
 def fill(template: str, content: dict[str, Any]) -> str:
@@ -195,19 +186,13 @@ def _with_units(metrics: dict[str, Any], section: dict[str, Any]) -> dict[str, A
     return metrics | in_target_units(metrics, section)
 
 
-@dataclass(frozen=True)
-class ConfusionRow:
-    """An observed class: its name, (count, percent) by predicted class, and its recall in percent if it has samples."""
-
-    name: str
-    cells: list[tuple[int, int]]
-    recall: int | None
-
-
-def confusion_table(counts: Sequence[Sequence[int]] | None, columns: Mapping[str, Any]) -> list[ConfusionRow]:
+def confusion_table(
+    counts: Sequence[Sequence[int]] | None, columns: Mapping[str, Any]
+) -> list[tuple[str, list[tuple[int, int]], int | None]]:
     """Make a row for each class from "confusion" of result.json, (K, K); no rows without counts.
 
-    ``columns`` are the declarations of the table's columns; classes without declared levels are numbers.
+    A row holds the class, (count, percent) by predicted class, and the recall in percent if it has samples. ``columns``
+    are the declarations of the table's columns; classes without declared levels are numbers.
     """
     if not counts:
         return []
@@ -217,5 +202,5 @@ def confusion_table(counts: Sequence[Sequence[int]] | None, columns: Mapping[str
         total = sum(row)
         shares = [round(100 * count / total) if total else 0 for count in row]
         cells = list(zip(row, shares, strict=True))
-        rows.append(ConfusionRow(cell_text(level), cells, shares[number] if total else None))
+        rows.append((cell_text(level), cells, shares[number] if total else None))
     return rows

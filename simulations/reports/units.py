@@ -41,21 +41,6 @@ def unit_meanings(metrics: Mapping[str, float | None], data: Mapping[str, Any]) 
     return {name: meaning for _, name, _, meaning in _converted(metrics, data)}
 
 
-def errors_in_target_units(
-    metrics: Mapping[str, float | None], errors: Mapping[str, float | None], data: Mapping[str, Any]
-) -> list[tuple[str, float, float]]:
-    """Return (name, value, standard error) in the target's units, of metrics with a standard error.
-
-    The relative standard error of the root of a mean is half that of the mean.
-    """
-    found = []
-    for metric, name, value, _ in _converted(metrics, data):
-        scaled, error = metrics[metric], errors.get(metric)
-        if scaled and error is not None:
-            found.append((name, value, value / scaled * error * (0.5 if metric.startswith("squared") else 1.0)))
-    return found
-
-
 def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Split metrics into the at most six that people read first (R2, errors in the target's units, ...) and the rest.
 
@@ -111,7 +96,11 @@ def errors_of(result: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, f
     """
     metrics, errors = result.get("metrics", {}), result.get("standard_errors", {})
     found = [(metrics.get(name), name, error) for name, error in errors.items()]
-    found += [(value, name, error) for name, value, error in errors_in_target_units(metrics, errors, data)]
+    for metric, name, value, _ in _converted(metrics, data):
+        scaled, error = metrics[metric], errors.get(metric)
+        if scaled and error is not None:
+            # The relative standard error of the root of a mean is half that of the mean.
+            found.append((value, name, value / scaled * error * (0.5 if metric.startswith("squared") else 1.0)))
     return {
         name: error
         for value, name, error in found

@@ -41,7 +41,7 @@ class Advice:
         """Return plain values, for JSON and tables."""
         about, plan = STRATEGIES[self.strategy].about, self.plan
         forecast = None if plan is None else plan.forecast
-        holds = plan is not None and plan.guarantee.holds
+        given = plan.guarantee if plan is not None and plan.guarantee.holds else None
         return {
             "strategy": self.strategy,
             "configured": self.configured,
@@ -50,8 +50,8 @@ class Advice:
             "model_noise": None if forecast is None else forecast.noise,
             **{name: getattr(plan, name, None) for name in ("rounds", "cohort", "users_needed")},
             "guarantee": None if plan is None else plan.guarantee.sentence(),
-            "relation": plan.guarantee.relation if plan is not None and holds else None,
-            "adversary": plan.guarantee.adversary if plan is not None and holds else about.adversary,
+            "relation": None if given is None else given.relation,
+            "adversary": about.adversary if given is None else given.adversary,
             "cost": about.cost,
             "warnings": [] if plan is None else list(plan.warnings),
             "refused": self.reason or None,

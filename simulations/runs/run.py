@@ -48,14 +48,9 @@ Progress = Callable[[RoundRecord, Plan], None]  # called after every round
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of a run.
+    """The directory of a run, the content of result.json, the released model (p,), the plan, and the guarantee.
 
-    Attributes:
-        directory: with the run's files.
-        result: the content of result.json.
-        model: (p,) the released model.
-        plan: the numbers that were fixed before the run read data.
-        guarantee: of the rounds that were run.
+    The plan was fixed before the run read data; the guarantee is that of the rounds that were run.
     """
 
     directory: Path

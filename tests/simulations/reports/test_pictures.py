@@ -14,8 +14,8 @@ from rich.console import Console
 
 from simulations.api.training import train
 from simulations.config.run_config import parse_config
-from simulations.records.curves import POINTS
 from simulations.records.evaluation import Evaluation
+from simulations.records.quality import POINTS
 from simulations.records.released_fields import RELEASED, SHARED
 from simulations.reports import console as console_module
 from simulations.reports.console import show_outcome
