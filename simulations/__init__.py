@@ -7,7 +7,7 @@ that `userdp --help` does not wait for Flower, Ray or torch.
 import os
 from typing import TYPE_CHECKING
 
-from userdp.lazy import names_from
+from userdp.lazy import lazily
 
 # Set before Flower or Ray are imported: they call home by default.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -40,19 +40,4 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "simulations.runs.build": ("build_problem", "load_datasets", "make_strategy"),
-        "simulations.api.comparing": ("ComparisonResult", "compare"),
-        "simulations.config.run_config": ("RunConfig", "load_config"),
-        "simulations.api.prediction": ("SavedModel", "load_model"),
-        "simulations.reports.report": ("render",),
-        "simulations.runs.run": ("RunOutcome",),
-        "simulations.api.training": ("TrainedModel", "plan", "train"),
-    },
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(__name__)

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from userdp.errors import BadInput, UserdpError
+from userdp.extras import missing_extra
 from userdp.tracebacks import DEBUG, shows_internals, with_internals
 
 
@@ -50,6 +51,7 @@ def exit_codes(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug or shows_internals():
             Console(stderr=True).print_exception()
+        error = (isinstance(error, ModuleNotFoundError) and missing_extra(error)) or error
         complain(_sentence(error))
         raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
 

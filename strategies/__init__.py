@@ -7,21 +7,22 @@ Names are loaded on first use.
 from typing import TYPE_CHECKING
 
 from strategies.registry import STRATEGIES
-from userdp.lazy import names_from
+from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from strategies.auto.preparation import LearnCoordinates
     from strategies.constructor import Constructor
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
-    from strategies.core.mean_rounds import Descent, MeanRounds
+    from strategies.core.mean_rounds import Descent, MeanRounds, Runs, as_is
+    from strategies.core.noise_forecast import NoisyPhase, NoisyRelease, NoisySteps, Phases
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan
     from strategies.core.public_facts import Given, PublicFacts
     from strategies.core.recipe import Recipe
     from strategies.core.results import PrivateResult, RoundRecord
-    from strategies.core.scheme import Outline, Scheme
-    from strategies.core.step import Step
+    from strategies.core.scheme import Law, Number, Outline, Scheme
+    from strategies.core.step import Noise, Step
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.wire.client import client_app
     from strategies.wire.questions import model_record, model_vector
@@ -74,15 +75,22 @@ __all__ = [
     "Gathered",
     "Given",
     "IterativeMeanSGD",
+    "Law",
     "LearnCoordinates",
     "LocalDP",
     "LocalizedClipping",
     "LocalizedRobustSGD",
     "MeanRounds",
+    "Noise",
+    "NoisyPhase",
+    "NoisyRelease",
+    "NoisySteps",
     "NonPrivate",
+    "Number",
     "OutlierRemoval",
     "Outline",
     "OutputPerturbation",
+    "Phases",
     "Plan",
     "PoissonSampleSGD",
     "PrivateHardThresholding",
@@ -96,6 +104,7 @@ __all__ = [
     "RobustFrankWolfe",
     "RobustRounds",
     "RoundRecord",
+    "Runs",
     "SampleClippedSGD",
     "Scheme",
     "SmoothedTruncationGD",
@@ -106,40 +115,19 @@ __all__ = [
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",
+    "as_is",
     "client_app",
     "model_record",
     "model_vector",
 ]
 
-# The baselines of papers are plug-ins; their names are those of this package all the same.
-_BASELINES = [place for place in STRATEGIES.installed.values() if place.startswith("strategies.baselines.")]
-_PLACES = [place.partition(":")[::2] for place in (*STRATEGIES.places.values(), *_BASELINES)]
-__getattr__ = names_from(
-    __name__,
-    {
-        "strategies.auto.preparation": ("LearnCoordinates",),
-        "strategies.core.base": ("UserLevelStrategy",),
-        "strategies.constructor": ("Constructor",),
-        "strategies.wire.client": ("client_app",),
-        "strategies.drop_in": ("DropInAdaptiveClipping", "DropInFedAvg", "DropInRecentredClipping"),
-        "strategies.core.options": ("StrategyOptions",),
-        "strategies.core.plan": ("Plan",),
-        "strategies.core.public_facts": ("Given", "PublicFacts"),
-        "strategies.core.recipe": ("Recipe",),
-        "strategies.core.mean_rounds": ("Descent", "MeanRounds"),
-        "strategies.wire.questions": ("model_record", "model_vector"),
-        "strategies.wire.replies": ("Gathered", "Request"),
-        "strategies.core.results": ("PrivateResult", "RoundRecord"),
-        "strategies.core.scheme": ("Outline", "Scheme"),
-        "strategies.core.step": ("Step",),
-        "strategies.core.about": ("About", "Fact"),
-        **{
-            module: tuple(name for place, name in _PLACES if place == module)
-            for module in dict.fromkeys(place for place, _ in _PLACES)
-        },
-    },
-)
+
+def _constructors() -> dict[str, str]:
+    """Return class -> module of every strategy; the baselines of papers are plug-ins of this very package."""
+    installed = [place for place in STRATEGIES.installed.values() if place.startswith("strategies.baselines.")]
+    return {
+        name: module for module, _, name in (one.partition(":") for one in (*STRATEGIES.places.values(), *installed))
+    }
 
 
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(__name__, others=_constructors)

@@ -136,11 +136,12 @@ def make(
     delta: float = 1e-6,
     *,
     unit: str = "user",
+    trust: str = "server",
     seed: int = 0,
     facts: dict[str, int] | None = None,
     **options: Any,
 ) -> UserLevelStrategy:
-    privacy = Privacy(epsilon, delta, unit, allow_large_delta=delta * users >= 1)
+    privacy = Privacy(epsilon, delta, unit, allow_large_delta=delta * users >= 1, trust=trust)
     return strategy(problem, PublicFacts(users, **(facts or {})), privacy, seed=seed, **options)
 
 

@@ -23,10 +23,13 @@ FLWR = Path(sys.executable).with_name("flwr")
 
 
 class FlowerEngine:
-    """A private SuperLink in a neutral folder, stopped by its pid at the end."""
+    """A private SuperLink in a neutral folder, stopped by its pid at the end.
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    Apps import the tree under test, or, with the ``flwr`` command of another environment, what is installed there.
+    """
+
+    def __init__(self, home: Path, flwr: Path = FLWR) -> None:
+        self.home, self._flwr = home, flwr
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -36,14 +39,14 @@ class FlowerEngine:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "PYTHONPATH": str(ROOT),  # apps import the tree under test, whatever is installed
+            "PYTHONPATH": str(ROOT) if flwr == FLWR else "",
             "RAY_USAGE_STATS_ENABLED": "0",
-            "PATH": f"{FLWR.parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}",
         }
 
     def flwr(self, *arguments: str, timeout: float = PATIENCE) -> str:
         done = subprocess.run(
-            [str(FLWR), *arguments],
+            [str(self._flwr), *arguments],
             cwd=self.home,
             env=self.environment,
             capture_output=True,

@@ -213,11 +213,11 @@ def test_the_page_says_relation_plan_outcome_and_convention(scripts, tmp_path, m
     told = " ".join(page.section().split())
     assert "Trivial model (computed WITHOUT privacy: rate of each skill): 0.600 (0.600 to 0.620)." in told
     assert (
-        "| 8 | add or remove | none at this delta | `good` | 0.690 | 0.680 to 0.710 | 80 % (70 % to 100 %) | "
-        "needs 50 people, has 1,000; noise 30 % of the longest way; no warning | right | 0.6 | epsilon 0.31 | 0.05 |"
+        "| 8 | add or remove | no guarantee at this delta | `good` | 0.690 | 0.680 to 0.710 | 80 % (70 % to 100 %) | "
+        "needs 50 people, has 1,000; noise 30 % of the reach; no warning | yes | 0.6 | epsilon 0.31 | 0.05 |"
     ) in told
-    assert "| 8 | replace one | the same | `bad` | 0.590 |" in told
-    assert "**warned** | right: no better than trivial | not the same each round | | |" in told
-    assert "at least 45% of the way by the best strategy: 40 % by `good`; **fails**." in told
-    assert "at least 60% of the way by the best strategy: not measured." in told
+    assert "| 8 | replace one | same | `bad` | 0.590 |" in told
+    assert "**warned** | yes: no better than trivial | varies by round | | |" in told
+    assert "the best strategy closes at least 45% of the gap: 40 % by `good`; **fails**." in told
+    assert "the best strategy closes at least 60% of the gap: not measured." in told
     assert told.index("`good`") < told.index("`bad`")

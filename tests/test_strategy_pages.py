@@ -1,4 +1,4 @@
-"""Pages of strategies say when to take one, show an example that was run, and claim what the tables hold."""
+"""Pages of strategies say when to use one, show an example that was run, and claim what the tables hold."""
 
 import re
 import tomllib
@@ -39,14 +39,14 @@ def test_every_strategy_has_advice_of_its_own_for_and_against(pages):
     assert all(len(text) > 60 for text in texts)
     assert len(set(texts)) == 2 * len(STRATEGIES)
     for name in STRATEGIES:
-        assert re.search(r"## When to take it\n\nTake it.*?\n\n\*\*When not\.\*\* ", page(name), re.DOTALL), name
+        assert re.search(r"## When to use it\n\nUse it.*?\n\n\*\*When not\.\*\* ", page(name), re.DOTALL), name
 
 
 def test_a_strategy_without_advice_has_that_of_its_chapter_and_the_settings_of_its_class(pages, monkeypatch):
     file = {**pages["examples"]._file(), "strategy": {}}
     monkeypatch.setattr(pages["examples"], "_file", lambda: file)
     example = pages["examples"].example_of("dp_fed_sgd")
-    assert example.take.startswith("Take one if you know how long")
+    assert example.take.startswith("Use one if you know the length")
     assert pages["examples"].configuration("dp_fed_sgd")["strategy"] == {"kind": "dp_fed_sgd", "rounds": 3}
 
 
@@ -91,8 +91,10 @@ def test_a_sentence_says_what_the_table_holds(pages, tmp_path, monkeypatch):
     frame.assign(auto=0.75, gain=0.5, seeds=3, configuration="", userdp="").to_csv(tmp_path / "some.csv", index=False)
     monkeypatch.setattr(pages["courses"], "MEASURED", tmp_path / "some.csv")
     text = " ".join(pages["courses"].sentence("dp_fed_sgd").split())
-    assert "It ends worse than it began: \N{MINUS SIGN}25.0% of the way (\N{MINUS SIGN}50.0% to 12.5%)" in text
-    assert "`auto`, for one whole user, gets to 75.0%" in text
+    assert (
+        "It ends worse than it began: it closes \N{MINUS SIGN}25.0% of the gap (\N{MINUS SIGN}50.0% to 12.5%)" in text
+    )
+    assert "`auto`, for one whole user, closes 75.0%" in text
     assert "median of 3 seeds" in text
     assert pages["courses"].sentence("auto") == ""
     assert list(pages["courses"].pictures()) == ["docs/pictures/strategy-dp_fed_sgd.svg"]

@@ -117,16 +117,16 @@ def test_the_page_says_where_auto_is_behind_and_what_was_not_measured(scripts, t
     clipped = "99.0 % (`adaptive_clipping`) | **\N{MINUS SIGN}6.5** | not measured |"
     assert f"| 100.0 % | 92.5 % | 90.0 % to 95.0 % | 92 % | {clipped}" in told
     assert "| 60.0 % | 50.0 % to 70.0 % | 60 % | not measured | not measured | 20.0 % (`dp_fed_sgd`) |" in told
-    assert "ended no better than the best constant:** none." in told
-    assert "**Where it is behind:** A at epsilon 4 (\N{MINUS SIGN}6.5)." in told
-    assert "**Not measured:** The oracle: B at epsilon 1. The strategies as they come: A at epsilon 4." in told
+    assert "no better than the best constant:** none." in told
+    assert "**Where `auto` is behind:** A at epsilon 4 (\N{MINUS SIGN}6.5)." in told
+    assert "**Not measured:** The oracle: B at epsilon 1. The strategies with default settings: A at epsilon 4." in told
     searched = rows(benchmark, shares)
     searched["settings"] = ["", "", '{"rounds": 80}', '{"rounds": 80}', "", "", "", ""]
     searched.to_csv(tmp_path / "measured.csv", index=False)
-    assert "In 1 of 1 searches the oracle chose the most rounds that were tried (80)" in " ".join(
+    assert "In 1 of 1 searches the oracle chose the largest number of rounds tried (80)" in " ".join(
         page.section().split()
     )
     stuck = rows(benchmark, {("C", 4.0, "auto"): [0.9, 0.0, 0.8]})
     stuck.to_csv(tmp_path / "measured.csv", index=False)
     told = " ".join(page.section().split())
-    assert "ended no better than the best constant:** 1 of 3 seeds of C at epsilon 4." in told
+    assert "no better than the best constant:** 1 of 3 seeds of C at epsilon 4." in told

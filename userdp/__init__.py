@@ -11,7 +11,7 @@ The names here cover most programs, and are imported on first use. Further names
 
 from typing import TYPE_CHECKING
 
-from userdp.lazy import names_from
+from userdp.lazy import lazily
 from userdp.siblings import load_siblings
 
 if TYPE_CHECKING:
@@ -47,22 +47,4 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "userdp.accounting": ("Guarantee", "Privacy"),
-        "userdp.nodes.computations": ("Computation",),
-        "userdp.data": ("Block", "Federation", "SyntheticFederation", "read_table"),
-        "userdp.errors": ("BadInput", "RunFailed", "UserdpError"),
-        "userdp.nodes.node": ("Node",),
-        "userdp.problems": ("Logistic", "Problem", "Quadratic", "Squared"),
-        "simulations.api.comparing": ("compare",),
-        "simulations.api.prediction": ("load_model",),
-        "simulations.api.training": ("plan", "train"),
-    },
-    before_others=load_siblings,
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(__name__, before_others=load_siblings)

@@ -1,23 +1,43 @@
 """Public names of a package, each imported on first use, so that importing the package costs nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 
 
-def names_from(
-    package: str, homes: Mapping[str, Sequence[str]], before_others: Callable[[], None] | None = None
-) -> Callable[[str], object]:
-    """Make the ``__getattr__`` of a package, from its name and its ``homes``: module -> names taken from it.
+def lazily(
+    package: str,
+    others: Callable[[], Mapping[str, str]] = dict,
+    before_others: Callable[[], None] | None = None,
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package, whose ``if TYPE_CHECKING`` block lists its names.
 
-    ``before_others`` is called before a name is taken from a module of another package.
+    Args:
+        package: its name.
+        others: returns name -> module of names that are not in the block; called when one of them is asked for.
+        before_others: called before a name is taken from a module of another package.
     """
-    home_of = {name: module for module, names in homes.items() for name in names}
+    source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+    home_of = {
+        alias.name: str(node.module)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
     def __getattr__(name: str) -> object:  # noqa: N807
-        if name in home_of:
-            if before_others is not None and home_of[name].partition(".")[0] != package:
-                before_others()
-            return getattr(import_module(home_of[name]), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = home_of.get(name) or (None if name.startswith("__") else others().get(name))
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if before_others is not None and home.partition(".")[0] != package:
+            before_others()
+        return getattr(import_module(home), name)
 
-    return __getattr__
+    def __dir__() -> list[str]:  # noqa: N807
+        return list(sys.modules[package].__all__)
+
+    return __getattr__, __dir__

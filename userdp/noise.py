@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from userdp.accounting.costs import Cost, together
 from userdp.errors import BadInput
+from userdp.extras import check_extra
 from userdp.state import State, Stateful
 
 Values = NDArray[np.float64]
@@ -166,6 +167,7 @@ class SecureNoise(NoiseSource):
 @cache
 def _opendp() -> Any:
     """Import OpenDP on first use: the import is slow, and simulations do not need it."""
+    check_extra("secure", 'privacy.noise = "secure"')
     import opendp.prelude as dp  # noqa: PLC0415
 
     dp.enable_features("contrib")

@@ -9,7 +9,7 @@ Like `userdp.train`, this imports `simulations` on first use.
 
 from typing import TYPE_CHECKING
 
-from userdp.lazy import names_from
+from userdp.lazy import lazily
 from userdp.siblings import load_siblings
 
 if TYPE_CHECKING:
@@ -17,8 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ContractBroken", "check_strategy"]
 
-__getattr__ = names_from(
-    __name__,
-    {"simulations.testing.strategy_contract": ("ContractBroken", "check_strategy")},
-    before_others=load_siblings,
-)
+__getattr__, __dir__ = lazily(__name__, before_others=load_siblings)

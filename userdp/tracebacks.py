@@ -7,6 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from userdp.errors import UserdpError
+from userdp.extras import missing_extra
 
 DEBUG = "USERDP_DEBUG"
 """The environment variable that asks for whole tracebacks with the value 1."""
@@ -45,6 +46,11 @@ def without_internals(call: Callable[P, R]) -> Callable[P, R]:
     def public(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return call(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error)
+            if missing is None or shows_internals():
+                raise
+            raise missing from None
         except UserdpError as error:
             if shows_internals():
                 raise

@@ -1,4 +1,4 @@
-"""What docs/audit.md says that an epsilon leaves an attacker, and what an audit of every strategy measured."""
+"""The tables of docs/audit.md: an attacker's success under an epsilon, and the audit of every strategy."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ RATES = (0.01, 0.1, 0.5)
 
 
 def translation() -> str:
-    """A table: for each epsilon most success of telling two data sets apart and of guesses, by two kinds of claims."""
+    """Return the largest success of telling two data sets apart and of guesses, by epsilon and kind of claim."""
     head = ["epsilon", "claim", "tells two data sets apart", *(f"guess of base rate {rate:.0%}" for rate in RATES)]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for epsilon in EPSILONS:
@@ -30,36 +30,36 @@ def translation() -> str:
 
 
 def measured() -> str:
-    """A table of what `userdp audit research/audit.toml --all` left, one row a strategy."""
+    """Return the results of `userdp audit research/audit.toml --all`, one row a strategy."""
     entries = json.loads(MEASURED.read_text(encoding="utf-8"))
     head = [
         "strategy",
         "claimed",
-        "measured, at least",
+        "measured lower bound",
         "share",
         "tested as",
-        "an outcome alone, exactly",
+        "exact epsilon of one outcome",
         "runs",
         "attack",
     ]
-    lines = [_told(entries), "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines = [_summary(entries), "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join([*lines, *(_row(one) for one in entries)])
 
 
-def _told(entries: list[dict[str, Any]]) -> str:
+def _summary(entries: list[dict[str, Any]]) -> str:
     first = next(one for one in entries if "refused" not in one)
     command = first["command"].replace("config.toml", "research/audit.toml")
     risk = sum(1 - one["confidence"] for one in entries if "refused" not in one)
     left = [
         f"`{name}`" for name in STRATEGIES if name != "non_private" and name not in {one["strategy"] for one in entries}
     ]
-    missing = f" It was stopped before {', '.join(left)}." if left else ""
+    missing = f" The audit stopped before {', '.join(left)}." if left else ""
     own = [
         f"`{one['strategy']}` from `research/audit-{one['name']}.toml`"
         for one in entries
         if one["name"] != first["name"]
     ]
-    missing += f" {', '.join(own)}, for its loss is another." if own else ""
+    missing += f" Audited with a loss of its own: {', '.join(own)}." if own else ""
     return (
         f"Made by `{command}` (userdp {first['versions']['userdp']}, seed {first['seed']}). All bounds hold together "
         f"with confidence {1 - risk:.2g}. Delta is {first['delta']:g}.{missing}"

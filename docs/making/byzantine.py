@@ -1,4 +1,4 @@
-"""What docs/byzantine.md says that hostile users do, made from what research/byzantine.py measured."""
+"""The effect of hostile users for docs/byzantine.md, from the results of research/byzantine.py."""
 
 import csv
 import textwrap
@@ -9,16 +9,16 @@ from statistics import median
 
 MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "byzantine.csv"
 Cells = Mapping[tuple[str, str, str, str], list[float]]
-"""(task, strategy, attack, share of hostile users) -> how far models went, a seed each."""
+"""(task, strategy, attack, share of hostile users) -> progress of the model, one entry a seed."""
 
 
 def section() -> str:
-    """A table a task: the worst attack of each share, and which one that was."""
+    """Return a table for each task with the worst attack of each share and its name."""
     with MEASURED.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     cells: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for row in rows:
-        # A run that fails leaves the initial model.
+        # A failed run leaves the initial model.
         cells[row["task"], row["strategy"], row["attack"], row["hostile"]].append(float(row["way"] or 0.0))
     parts = [part for task in dict.fromkeys(row["task"] for row in rows) for part in _task(task, cells)]
     return "\n\n".join([*parts, _standing(cells), _guarantees(rows)])
@@ -30,26 +30,30 @@ def _task(task: str, cells: Cells) -> tuple[str, str]:
     head = ["strategy", *(f"{float(share):.0%} hostile" for share in shares)]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for strategy in strategies:
-        found = [_worst(cells, task, strategy, share) for share in shares]
-        lines.append(f"| `{strategy}` | {' | '.join(found)} |")
+        worst = [_worst(cells, task, strategy, share) for share in shares]
+        lines.append(f"| `{strategy}` | {' | '.join(worst)} |")
     return f"### {task}", "\n".join(lines)
 
 
 def _medians(cells: Cells, task: str, strategy: str, share: str) -> dict[str, float]:
-    """Attack -> the median over seeds."""
-    return {key[2]: median(ways) for key, ways in cells.items() if (key[0], key[1], key[3]) == (task, strategy, share)}
+    """Return the median over seeds of each attack."""
+    return {
+        key[2]: median(progress)
+        for key, progress in cells.items()
+        if (key[0], key[1], key[3]) == (task, strategy, share)
+    }
 
 
 def _worst(cells: Cells, task: str, strategy: str, share: str) -> str:
-    ways = _medians(cells, task, strategy, share)
-    attack = min(ways, key=lambda name: ways[name])
-    told = f"{ways[attack]:.2f}"
-    told = f"**{told}**" if ways[attack] < 0 else told
-    return told if attack == "none" else f"{told} ({attack.replace('_', ' ')})"
+    progress = _medians(cells, task, strategy, share)
+    attack = min(progress, key=lambda name: progress[name])
+    cell = f"{progress[attack]:.2f}"
+    cell = f"**{cell}**" if progress[attack] < 0 else cell
+    return cell if attack == "none" else f"{cell} ({attack.replace('_', ' ')})"
 
 
 def _standing(cells: Cells) -> str:
-    """Who stays above doing nothing, and how the robust family does."""
+    """List the strategies that stay above the initial model under every attack, and the others."""
     tasks = dict.fromkeys(key[0] for key in cells)
     strategies = sorted({key[1] for key in cells})
     kept, broken = [], []
@@ -60,9 +64,9 @@ def _standing(cells: Cells) -> str:
             for share in {key[3] for key in cells if key[:2] == (task, strategy)}
         )
         (kept if worst >= 0 else broken).append(f"`{strategy}`")
-    told = f"No attack of any share puts the median model of {_listed(kept)} below the initial one. " if kept else ""
-    told += f"Of {_listed(broken)} some attack does." if broken else ""
-    return textwrap.fill(told, 120)
+    text = f"No attack puts the median model of {_listed(kept)} below the initial model. " if kept else ""
+    text += f"Some attack does so to {_listed(broken)}." if broken else ""
+    return textwrap.fill(text, 120)
 
 
 def _listed(names: list[str]) -> str:
@@ -70,6 +74,6 @@ def _listed(names: list[str]) -> str:
 
 
 def _guarantees(rows: list[dict[str, str]]) -> str:
-    told = {row["strategy"]: row["guarantee"] for row in rows}
-    lines = ["| strategy | what it promises to the honest, whatever the others answer |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{name}` | {told[name]} |" for name in sorted(told))])
+    promises = {row["strategy"]: row["guarantee"] for row in rows}
+    lines = ["| strategy | guarantee for honest users, for any answers of the others |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {promises[name]} |" for name in sorted(promises))])

@@ -1,4 +1,4 @@
-"""The strategies in chapters for a newcomer, and when to take one of a chapter."""
+"""The chapters of strategies for a newcomer, with advice for each chapter."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ class Chapter:
 
     Attributes:
         title: heading and entry of the navigation.
-        families: as the classes declare them.
-        when: in which case to take one of them.
+        families: families of strategies, as their classes declare them.
+        when: when to use a strategy of the chapter.
     """
 
     title: str
@@ -21,39 +21,39 @@ class Chapter:
 
 
 CHAPTERS = (
-    Chapter("Start here", ("auto",), "Take it first: it has no setting to choose."),
+    Chapter("Start here", ("auto",), "Use it first: it has no setting to choose."),
     Chapter(
         "Clipping",
         ("clipping", "local"),
-        "Take one if you know how long users' gradients or updates are, or have public data to find out on.",
+        "Use one if you know the length of users' gradients or updates, or can measure it on public data.",
     ),
     Chapter(
         "Robust means",
         ("robust",),
-        "Take one if users are alike, many for each round, and some of them may send anything.",
+        "Use one if users are alike, if every round has many of them, and if some may answer dishonestly.",
     ),
     Chapter(
         "Samples",
         ("sample-level",),
-        "Take one to protect single samples, or to compare with methods that do; a whole user costs far more.",
+        "Use one to protect single samples, or to compare with such methods; protecting a whole user costs far more.",
     ),
     Chapter(
         "Sparse gradients and sparse models",
         ("sparse gradients", "sparse", "output perturbation", "high-dimensional"),
-        "Take one if gradients of samples, or the best model itself, have few entries that are not zero.",
+        "Use one if gradients of samples, or the best model itself, have few nonzero entries.",
     ),
-    Chapter("Without privacy", ("reference",), "Take it to measure what privacy costs, never on data to be protected."),
+    Chapter("Without privacy", ("reference",), "Use it to measure the cost of privacy, never on data to be protected."),
 )
-_OTHERS = Chapter("Others", (), "Take one if its needs below are yours.")
+_OTHERS = Chapter("Others", (), "Use one if you meet its needs below.")
 
 
 def chapter_of(strategy: type[Recipe]) -> Chapter:
-    """The chapter of a strategy's family."""
+    """Return the chapter of a strategy's family."""
     return next((one for one in CHAPTERS if strategy.about.family in one.families), _OTHERS)
 
 
 def chapters() -> list[tuple[Chapter, list[tuple[str, type[Recipe]]]]]:
-    """Every chapter that has strategies, with these by name in the registry's order."""
+    """Return every chapter that has strategies, with these by name in the registry's order."""
     found = [
         (chapter, [(name, one) for name, one in STRATEGIES.items() if chapter_of(one) == chapter])
         for chapter in (*CHAPTERS, _OTHERS)

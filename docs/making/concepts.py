@@ -1,4 +1,4 @@
-"""The numbers of docs/concepts.md, computed by what runs are accounted with."""
+"""The numbers of docs/concepts.md, computed by the accountants of runs."""
 
 import math
 
@@ -15,7 +15,7 @@ USERS, COHORT, DRAWN = 10_000, 1_000, 40
 
 
 def samplers(users: int, cohort: int, rounds: int) -> dict[str, Sampler]:
-    """Four ways to choose who takes part in each of some rounds."""
+    """Return four ways of drawing the cohorts of some rounds."""
     return {
         "everybody, every round": DisjointBatches(users, users, rounds),
         "disjoint cohorts, dealt anew": DisjointBatches(users, cohort, rounds * cohort // users),
@@ -25,14 +25,14 @@ def samplers(users: int, cohort: int, rounds: int) -> dict[str, Sampler]:
 
 
 def groups() -> str:
-    """What a promise for one sample is worth to somebody who holds many."""
-    promise = f"A promise of epsilon = {EPSILON:g} and delta = {DELTA:g} for one *sample* comes to this for a *user*:"
+    """Return the guarantee of a user with several samples, by group privacy."""
+    heading = f"By group privacy, epsilon = {EPSILON:g} and delta = {DELTA:g} for one *sample* give a *user*:"
     rows = [[f"{held}", *(f"{number:.3g}" for number in group_privacy(EPSILON, DELTA, held))] for held in SAMPLES]
-    return f"{promise}\n\n{_table(['samples held', 'epsilon', 'delta'], rows)}"
+    return f"{heading}\n\n{_table(['samples held', 'epsilon', 'delta'], rows)}"
 
 
 def epsilons() -> str:
-    """What an epsilon leaves an attacker."""
+    """Return an attacker's largest success, by epsilon."""
     rows = [
         [f"{each:g}", f"{math.exp(each):,.2f}", f"{Approximate(each, DELTA).membership_accuracy:.2%}"]
         for each in EPSILONS
@@ -42,38 +42,38 @@ def epsilons() -> str:
 
 
 def cohorts() -> str:
-    """Noise of the mean by how cohorts are chosen, at one epsilon and one number of rounds."""
+    """Return the noise of the mean by the way of drawing cohorts, at one epsilon and one number of rounds."""
     rows = []
     for name, sampler in samplers(USERS, COHORT, DRAWN).items():
         noise = sampler.calibrate(EPSILON, DELTA) * sampler.sensitivity_factor / sampler.expected_batch
         rows.append([name, f"{sampler.expected_batch:,.0f}", _relation(sampler), f"{1e3 * noise:.3g}"])
-    told = f"{USERS:,} users, {DRAWN} rounds, epsilon = {EPSILON:g} and delta = {DELTA:g}:"
-    head = ["who takes part", "users a round", "promised for", "noise of a round's mean, in thousandths of the clip"]
-    return f"{told}\n\n{_table(head, rows)}"
+    heading = f"{USERS:,} users, {DRAWN} rounds, epsilon = {EPSILON:g} and delta = {DELTA:g}:"
+    head = ["who takes part", "users a round", "protects against", "noise of a mean, in thousandths of the clip"]
+    return f"{heading}\n\n{_table(head, rows)}"
 
 
 def relations() -> str:
-    """One and the same noise under either relation."""
+    """Return the epsilon of the same noise under either relation."""
     noise = calibrate_noise(EPSILON, DELTA, 1)
     added, replaced = (epsilon_of(Cost(noise / factor), 1, DELTA) for factor in (1, 2))
-    told = f"Noise {noise:.3g} times as wide as the clip, on the sum of one round, at delta = {DELTA:g}:"
+    heading = f"Noise {noise:.3g} times the clip, on the sum of one round, at delta = {DELTA:g}:"
     rows = [
         ["one user is added or removed", "the clip", f"{added:.3g}"],
         ["one user is replaced", "twice the clip", f"{replaced:.3g}"],
     ]
-    return f"{told}\n\n{_table(['what differs', 'moves the sum by at most', 'epsilon'], rows)}"
+    return f"{heading}\n\n{_table(['what differs', 'moves the sum by at most', 'epsilon'], rows)}"
 
 
 def composition() -> str:
-    """What rounds cost together: added up, and exactly."""
+    """Return the joint cost of rounds: added up, and exact."""
     one = epsilon_of(Cost(NOISE), 1, DELTA)
     rows = [
         [f"{rounds}", f"{rounds * one:.3g}", f"{rounds * DELTA:.3g}", f"{epsilon_of(Cost(NOISE), rounds, DELTA):.3g}"]
         for rounds in ROUNDS
     ]
-    told = f"Each round has Gaussian noise {NOISE:g} times as wide as what one user can move."
+    heading = f"The standard deviation of each round's Gaussian noise is {NOISE:g} times the sensitivity."
     head = ["rounds", "epsilons added up", "with deltas added up", f"exact epsilon, at delta = {DELTA:g}"]
-    return f"{told}\n\n{_table(head, rows)}"
+    return f"{heading}\n\n{_table(head, rows)}"
 
 
 def _relation(sampler: Sampler) -> str:

@@ -1,7 +1,7 @@
-"""How far the examples of strategies get, as pictures and sentences, from the table of `docs/make_courses.py`.
+"""The progress of the strategies' examples, as pictures and sentences, from the table of `docs/make_courses.py`.
 
-A share of 0% is the initial model (of real people's data the best constant), 100% the model without privacy.
-Pictures are written as text here, a few kilobytes each: one style, and drawn in no time.
+A share of 0% is the initial model (for real people's data the best constant), 100% the model without privacy.
+Pictures are written directly as SVG, which is small and fast.
 """
 
 import textwrap
@@ -20,35 +20,35 @@ from strategies import STRATEGIES
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "research" / "results" / "strategies.csv"
 REAL = "insteval"
-"""The example of real people, which the README shows."""
+"""The example of real people in the README."""
 COLUMNS = ("example", "round", "median", "least", "most", "auto", "gain", "seeds", "configuration", "userdp")
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 54, 122, 16, 36
 """Margins round the curves."""
 LOWEST, USUAL, HIGHEST = -1.0, -0.15, 1.1
-"""Edges: the bottom is the second, or as low as medians after the start go, but not below the first."""
+"""Edges: the bottom is the second, or the smallest median after the start if lower, but not below the first."""
 LINE = 14
-"""Pixels between labels, at the least."""
+"""The smallest distance of labels, in pixels."""
 
 
 def configurations() -> dict[str, dict[str, Any]]:
-    """Name of an example -> its configuration: those of the strategies, and that of real people."""
+    """Return the configuration of each example, by name: those of the strategies, and that of real people."""
     text = (ROOT / "simulations" / "configs" / f"{REAL}.toml").read_text(encoding="utf-8")
     return {name: configuration(name) for name in STRATEGIES} | {REAL: tomllib.loads(text)}
 
 
 def table() -> pd.DataFrame:
-    """What was measured, a row for each round that is shown."""
+    """Return the measurements, a row for each round in the pictures."""
     return pd.read_csv(MEASURED) if MEASURED.is_file() else pd.DataFrame(columns=list(COLUMNS))
 
 
 def picture_of(name: str) -> str:
-    """Where the picture of an example lies."""
+    """Return the path of an example's picture."""
     return f"docs/{REAL}.svg" if name == REAL else f"docs/pictures/strategy-{name}.svg"
 
 
 def pictures() -> dict[str, str]:
-    """Path of a picture in the repository -> SVG, of each example that was measured."""
+    """Return the SVG of each measured example, by its path in the repository."""
     found = {str(name): rows for name, rows in table().groupby("example", sort=False)}
     return {
         picture_of(name): _svg(found[name], "best constant" if name == REAL else "initial model")
@@ -58,51 +58,51 @@ def pictures() -> dict[str, str]:
 
 
 def sentence(name: str) -> str:
-    """The picture of a strategy's example, and what it shows; nothing where it was not measured."""
+    """Return the picture of a strategy's example with its description; empty if not measured."""
     rows = table()
     rows = rows[rows["example"] == name]
     if rows.empty:
         return ""
     last, privacy = rows.iloc[-1], configuration(name)["privacy"]
     promise = f"epsilon = {privacy['epsilon']:g} for one whole {privacy['unit']}".replace("whole sample", "sample")
-    beside = f"; `auto`, for one whole user, gets to {_percent(last['auto'])}" if name != "auto" else ""
+    beside = f"; `auto`, for one whole user, closes {_percent(last['auto'])}" if name != "auto" else ""
     text = (
         f"This run learns {example_of(name).told}, with {promise if name != 'non_private' else 'no privacy'}. "
         f"{_ended(last)}{beside}. 0% is the initial model, 100% training without privacy. The line is the median of "
-        f"{int(last['seeds'])} seeds, the band the least and the most. It is one small, easy problem, and no verdict. "
-        "The table behind it, `research/results/strategies.csv`, is made by `python docs/make_courses.py`."
+        f"{int(last['seeds'])} seeds, the band their range. This is one small, easy problem and does not rank "
+        "strategies. `python docs/make_courses.py` makes the table, `research/results/strategies.csv`."
     )
-    words = f"Share of the way from the initial model to training without privacy, by round of {name}"
+    words = f"Share of the gap closed between the initial model and training without privacy, by round of {name}"
     return f"![{words}](../pictures/strategy-{name}.svg)\n\n{fill(text)}\n"
 
 
 def of_real_people() -> str:
-    """What the README's picture shows."""
+    """Return the description of the README's picture."""
     rows = table()
     rows = rows[rows["example"] == REAL]
     if rows.empty:
-        return "Not measured yet: `python docs/make_courses.py` makes the table that the picture is drawn from."
+        return "Not measured yet: `python docs/make_courses.py` makes the table behind the picture."
     first, last, config = rows.iloc[0], rows.iloc[-1], configurations()[REAL]
     privacy, strategy = config["privacy"], config["strategy"]
     return fill(
         "Students of ETH Zurich rate lectures. A model of the rating is trained with each *student* protected, epsilon "
         f"= {privacy['epsilon']:g} and delta = {privacy['delta']:g}, in {strategy['rounds']} rounds of "
         f"`{strategy['kind']}`. 0% is the best constant, which predicts one rating for everybody; 100% is training "
-        f"without privacy. {_ended(last)}; `auto`, which is given no setting, gets to {_percent(last['auto'])}. The "
+        f"without privacy. {_ended(last)}; `auto`, without any setting, closes {_percent(last['auto'])}. The "
         f"initial model is at {_percent(first['median'])}, below the picture. These ratings can hardly be predicted: "
-        f"the whole way is {_percent(last['gain'])} of the best constant's loss. Loss is measured on students who took "
-        f"no part; the line is the median of {int(last['seeds'])} seeds, the band the least and the most."
+        f"the whole gap is {_percent(last['gain'])} of the best constant's loss. Loss is measured on held-out "
+        f"students; the line is the median of {int(last['seeds'])} seeds, the band their range."
     )
 
 
 def fill(text: str) -> str:
-    """The text in lines of a page."""
+    """Wrap a text to lines of 120 characters."""
     return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _ended(last: pd.Series) -> str:
-    reached = f"{_percent(last['median'])} of the way ({_percent(last['least'])} to {_percent(last['most'])})"
-    return f"It gets {reached}" if last["median"] > 0 else f"It ends worse than it began: {reached}"
+    reached = f"{_percent(last['median'])} of the gap ({_percent(last['least'])} to {_percent(last['most'])})"
+    return f"It closes {reached}" if last["median"] > 0 else f"It ends worse than it began: it closes {reached}"
 
 
 def _percent(share: float, digits: int = 1) -> str:
@@ -111,11 +111,11 @@ def _percent(share: float, digits: int = 1) -> str:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where shares and rounds are drawn.
+    """The coordinates of a chart.
 
     Attributes:
-        floor: the share at the bottom.
-        rounds: at the right.
+        floor: The share at the bottom.
+        rounds: The number of rounds at the right edge.
     """
 
     floor: float
@@ -125,7 +125,7 @@ class _Frame:
         return TOP + (HEIGHT - TOP - BOTTOM) * (HIGHEST - share) / (HIGHEST - self.floor)
 
     def held(self, share: float) -> float:
-        """The share, or the edge beyond which it lies."""
+        """Return the share, limited to the edges."""
         return min(max(share, self.floor), HIGHEST)
 
     def points(self, rounds: Iterable[int], shares: Iterable[float]) -> str:
@@ -140,7 +140,7 @@ class _Frame:
         return f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="{colour}" stroke-dasharray="{dashes}"/>'
 
     def labels(self, levels: dict[str, tuple[float, str]]) -> list[str]:
-        """Names at the right of their levels, moved apart where they would lie over each other."""
+        """Return names at the right of their levels, moved apart to avoid overlaps."""
         apart = LINE * (HIGHEST - self.floor) / (HEIGHT - TOP - BOTTOM)
         written, above = [], HIGHEST + apart
         for name, (share, colour) in sorted(levels.items(), key=lambda one: one[1][0], reverse=True):

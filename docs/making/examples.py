@@ -1,4 +1,4 @@
-"""When to take a strategy, and its example: what its page says, from examples.toml."""
+"""The advice and the example of each strategy's page, from examples.toml."""
 
 import hashlib
 import json
@@ -19,9 +19,9 @@ class Example:
     """The advice on a strategy, and a run that shows it.
 
     Attributes:
-        take: when to take it.
-        leave: when not, and what to take instead.
-        people: name of the made-up people that it is trained on.
+        take: when to use it.
+        leave: when not to use it, and what to use instead.
+        people: name of the made-up people of the run.
         options: settings of the strategy.
     """
 
@@ -32,12 +32,12 @@ class Example:
 
     @property
     def told(self) -> str:
-        """What is learnt, and of whom."""
+        """The learning task and the people of the run."""
         return str(_file()["people"][self.people]["told"])
 
 
 def example_of(name: str) -> Example:
-    """The example of a strategy; one that the file does not list has its chapter's advice and its class's settings."""
+    """Return the example of a strategy; one missing from the file has its chapter's advice and its class's settings."""
     own = _file()["strategy"].get(name)
     if own is None:
         return Example(take=chapter_of(STRATEGIES[name]).when, options=dict(STRATEGIES[name].about.example))
@@ -45,12 +45,12 @@ def example_of(name: str) -> Example:
 
 
 def configuration(name: str) -> dict[str, Any]:
-    """The whole configuration of a strategy's example, as it would stand in a file."""
+    """Return the whole configuration of a strategy's example."""
     return on(example_of(name).people, name, STRATEGIES[name].about.units[0], example_of(name).options)
 
 
 def on(people: str, kind: str, unit: str = "user", options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The configuration of a run on some of the made-up people, at the budget of all examples."""
+    """Return the configuration of a run on some made-up people, at the budget of all examples."""
     file = _file()
     return {
         "name": f"{kind.replace('_', '-')}-example",
@@ -62,7 +62,7 @@ def on(people: str, kind: str, unit: str = "user", options: dict[str, Any] | Non
 
 
 def digest(config: dict[str, Any]) -> str:
-    """Twelve digits that change whenever the configuration does."""
+    """Return twelve digits that change whenever the configuration does."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
 
 

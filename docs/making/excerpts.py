@@ -1,4 +1,4 @@
-"""Parts of shipped configurations, and what a plan says of one, for pages that explain them."""
+"""Parts of shipped configurations, and the plan of one, for pages that explain them."""
 
 from pathlib import Path
 
@@ -13,28 +13,28 @@ FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")
 
 
 def table() -> str:
-    """The table of a shipped configuration, as it declares it."""
+    """Return the declaration of a table in a shipped configuration."""
     return excerpt("robust-table.toml", "[data]", "[privacy]")
 
 
 def comparison() -> str:
-    """Budget, grid and strategies of a shipped comparison."""
+    """Return the budget, grid and strategies of a shipped comparison."""
     return excerpt("compare-quick.toml", "[privacy]", "# What clipping")
 
 
 def plan() -> str:
-    """The numbers of the quickstart's plan, and its promise."""
+    """Return the numbers of the quickstart's plan, and its guarantee."""
     planned = plan_of(load_config(CONFIGS / "quickstart.toml"))
     meanings = explained(STRATEGIES[planned.strategy])
     numbers = {name: planned.stated(name) for name in FIRST} | dict(planned.numbers)
     rows = [f"| `{name}` | {shown(value)} | {meanings.get(name, '')} |" for name, value in numbers.items()]
-    promise = f"It promises {planned.guarantee.sentence()}. What that rests on:"
+    promise = f"The guarantee is {planned.guarantee.sentence()}. It assumes:"
     assumptions = "\n".join(f"- {one}" for one in planned.guarantee.assumptions)
     return "\n".join(["| number | value | meaning |", "|---|---|---|", *rows, "", promise, "", assumptions])
 
 
 def excerpt(file: str, start: str, end: str) -> str:
-    """The lines of a configuration from one that begins with ``start`` to before one that begins with ``end``.
+    """Return the lines of a configuration from one that begins with ``start`` to before one that begins with ``end``.
 
     Raises:
         ValueError: there is no such line.

@@ -1,4 +1,4 @@
-"""What docs/neural.md says that neural models reach with privacy, as research/neural_table.py measured it."""
+"""The tables of docs/neural.md, from the measurements of research/neural_table.py."""
 
 import textwrap
 from collections.abc import Iterator
@@ -17,21 +17,21 @@ SETS = {
     "writers": "Writers (MNIST): which digit? Accuracy, larger is better.",
 }
 HEAD = (
-    *("epsilon", "relation", "to replace one", "strategy", "reached", "its seeds", "share of the way"),
-    *("the plan said before", "was it right", "noise added", "convention prints", "convention adds"),
+    *("epsilon", "relation", "for replacing one", "strategy", "median", "range over seeds", "gap closed"),
+    *("plan's forecast", "forecast correct", "noise added", "convention's epsilon", "convention's noise"),
 )
 DIGITS = 3
-"""Of what models reach, after the point."""
+"""Decimal places of a result."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """Something that the table should show.
+    """A requirement on the table.
 
     Attributes:
-        told: what.
-        found: what it shows.
-        held: None where cells are missing.
+        told: The requirement.
+        found: The measured value.
+        held: None if cells are missing.
     """
 
     told: str
@@ -40,9 +40,9 @@ class Promise:
 
 
 def table() -> pd.DataFrame:
-    """The rows without an error, each with the share of the way from the trivial model to none of privacy's cost.
+    """Return the rows without an error, each with the share of the gap from the trivial model to no privacy.
 
-    The share is taken seed by seed: each seed has its own split, trivial model and training without privacy.
+    Shares are computed per seed: each seed has its own split, trivial model and training without privacy.
     """
     rows = pd.read_csv(MEASURED)
     rows = rows[rows["error"].isna()]
@@ -54,7 +54,7 @@ def table() -> pd.DataFrame:
 
 
 def promises(rows: pd.DataFrame) -> list[Promise]:
-    """What the table has to show: settings that get there are what the configuration is for."""
+    """Return the requirements that the settings of the configuration have to meet."""
     free = rows[(rows["problem"] == "pupils") & (rows["strategy"] == NO_PRIVACY)]["value"].median()
     found = [
         Promise(
@@ -65,7 +65,7 @@ def promises(rows: pd.DataFrame) -> list[Promise]:
     ]
     for problem, epsilon, least in (("pupils", 8.0, 0.70), ("pupils", 2.0, 0.45), ("roles", 8.0, 0.60)):
         own = rows[(rows["problem"] == problem) & (rows["epsilon"] == epsilon)].groupby("strategy")["share"].median()
-        told = f"{problem}, epsilon {epsilon:g}: at least {least:.0%} of the way by the best strategy"
+        told = f"{problem}, epsilon {epsilon:g}: the best strategy closes at least {least:.0%} of the gap"
         if own.dropna().empty:
             found.append(Promise(told, "not measured", None))
         else:
@@ -75,19 +75,19 @@ def promises(rows: pd.DataFrame) -> list[Promise]:
 
 
 def section() -> str:
-    """The tables, set by set, and what was asked of them."""
+    """Return the tables of all sets, and the requirements on them."""
     rows = table()
     parts = []
     for problem, heading in SETS.items():
         own = rows[rows["problem"] == problem]
         if not own.empty:
             parts += [f"### {heading}", *_set(own)]
-    parts += ["### What was asked of the table", "\n".join(map(_verdict, promises(rows))), _measured_with(rows)]
+    parts += ["### Requirements on the table", "\n".join(map(_verdict, promises(rows))), _measured_with(rows)]
     return "\n\n".join(parts)
 
 
 def in_short() -> str:
-    """A line a set: what the best strategy reaches at the smallest and the largest budget, and what stands beside."""
+    """Return one line per set: the best strategy at the smallest and largest budget, and both ends of the gap."""
     rows = table()
     budgets = sorted(rows.loc[rows["epsilon"] > 0, "epsilon"].unique())
     budgets = [budgets[0], budgets[-1]]
@@ -106,7 +106,7 @@ def in_short() -> str:
 
 
 def _set(own: pd.DataFrame) -> Iterator[str]:
-    """What stands beside, then the private runs."""
+    """Yield both ends of the gap, then the table of private runs."""
     ends = own[own["epsilon"] == 0].set_index("strategy")
     told = []
     for strategy, name in ((WITHOUT, "Trivial model"), (NO_PRIVACY, "No privacy")):
@@ -118,10 +118,10 @@ def _set(own: pd.DataFrame) -> Iterator[str]:
     private = own[own["epsilon"] > 0]
     if not private.empty:
         people, parameters = (int(private[name].iloc[0]) for name in ("users", "dimension"))
-        told.append(f"{people:,} people are trained on; {parameters:,} parameters.")
+        told.append(f"{people:,} people in training; {parameters:,} parameters.")
     yield textwrap.fill(" ".join(told), 120)
     if private.empty:
-        yield "No private run was measured yet."
+        yield "No private run has been measured yet."
         return
     shown = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     for epsilon in sorted(private["epsilon"].unique(), reverse=True):
@@ -132,16 +132,16 @@ def _set(own: pd.DataFrame) -> Iterator[str]:
 
 
 def _line(runs: pd.DataFrame) -> str:
-    """The seeds of a strategy at a budget."""
+    """Return the row of one strategy at one budget, over its seeds."""
     one, share = runs.iloc[0], runs["share"].median()
     relation = str(one["relation"]).replace("_", " ")
-    replaced = "none at this delta"
+    replaced = "no guarantee at this delta"
     if promises_something(one["replace_one_delta"], one["users"]):
         replaced = f"{one['replace_one_epsilon']:.3g}, delta {one['replace_one_delta']:.1g}"
     cells = [
         f"{one['epsilon']:g}",
         relation,
-        "the same" if one["relation"] == "replace_one" else replaced,
+        "same" if one["relation"] == "replace_one" else replaced,
         f"`{one['strategy']}`",
         _number(runs["value"].median()),
         _range(runs["value"]),
@@ -158,27 +158,27 @@ def _people(count: float) -> str:
 
 
 def _plan(one: pd.Series) -> str:
-    """What was known before any data were seen."""
+    """Return the plan's forecast, made before any data were read."""
     told = [f"needs {_people(one['users_needed'])}, has {int(one['users']):,}"]
     if pd.notna(one["model_noise"]) and pd.notna(one["reach"]) and one["reach"]:
-        told.append(f"noise {_percent(one['model_noise'] / one['reach'])} of the longest way")
+        told.append(f"noise {_percent(one['model_noise'] / one['reach'])} of the reach")
     told.append("**warned**" if isinstance(one["warnings"], str) and one["warnings"] else "no warning")
     return "; ".join(told)
 
 
 def _outcome(one: pd.Series, share: float) -> str:
-    """Whether that was right: a warning says that doing nothing may be as good, its absence that it is not."""
+    """Judge the forecast: a warning predicts that the initial model may be as good, no warning that it is worse."""
     warned = isinstance(one["warnings"], str) and bool(one["warnings"])
     useless = share <= 0
     if warned:
-        return "right: no better than trivial" if useless else "too cautious"
-    return "**wrong: no better than trivial**" if useless else "right"
+        return "yes: no better than trivial" if useless else "no: too cautious"
+    return "**no: no better than trivial**" if useless else "yes"
 
 
 def _convention(one: pd.Series) -> tuple[str, str, str]:
-    """Noise of a round's sum over the clip: what was added, what would have been printed, what would be added."""
+    """Return the noise of a round's sum over the clip, then epsilon and noise of the convention."""
     if pd.isna(one["noise"]):
-        return ("not the same each round", "", "")
+        return ("varies by round", "", "")
     return f"{one['noise']:.3g}", f"epsilon {one['pretended_epsilon']:.2g}", f"{one['pretended_noise']:.2g}"
 
 
@@ -192,8 +192,8 @@ def _measured_with(rows: pd.DataFrame) -> str:
     of = {name: ", ".join(sorted(map(str, rows[name].dropna().unique()))) for name in ("userdp", "torch", "python")}
     hours = rows["seconds"].sum() / 3600
     return textwrap.fill(
-        f"Seeds {seeds}; {len(rows)} runs, {hours:.1f} hours on one core in all; userdp {of['userdp']}, torch "
-        f"{of['torch']}, Python {of['python']}. All rows, with their settings and the commit that was measured, are in "
+        f"Seeds {seeds}; {len(rows)} runs, {hours:.1f} hours in all on one core; userdp {of['userdp']}, torch "
+        f"{of['torch']}, Python {of['python']}. All rows, with their settings and the measured commit, are in "
         "research/results/neural_table.csv.",
         120,
     )

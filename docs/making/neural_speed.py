@@ -1,4 +1,4 @@
-"""What research/README.md says that neural models cost, made from what research/neural.py measured."""
+"""The section of research/README.md on the cost of neural models, from the measurements of research/neural.py."""
 
 import json
 import textwrap
@@ -22,7 +22,7 @@ Rows = dict[str, dict[str, dict[str, Any]]]
 
 
 def section() -> str:
-    """How it was measured, the table, and what keeps the limit."""
+    """Return the method, the table, and the models within the limit."""
     report = json.loads(MEASURED.read_text(encoding="utf-8"))
     rows: Rows = {}
     for row in report["rows"]:
@@ -41,16 +41,16 @@ def _introduction(report: dict[str, Any]) -> str:
     settings, versions = report["settings"], report["versions"]
     threads, rounds = settings["threads"], settings["rounds"]
     differences = [row["difference"] for row in report["rows"] if row["difference"] is not None]
-    threads = "threads as each tool takes them" if threads is None else f"threads: {threads} each"
+    threads = "each tool's own number of threads" if threads is None else f"threads: {threads} each"
     return (
-        f"Local training of neural models (`neural.py`, {threads}; seconds of processor time a round, median of "
+        f"Local training of neural models (`neural.py`, {threads}; seconds of processor time per round, median of "
         f"{rounds}; {settings['cores']} cores, torch {versions['torch']}, pfl {versions['pfl']}; {settings['digits']}; "
         f"{settings['characters']}, windows of 32 characters; sums equal to {max(differences):.0e}, relative):"
     )
 
 
 def _line(model: str, rows: dict[str, dict[str, Any]]) -> str:
-    """A row of the table; in bold where ours is not within what is promised."""
+    """Return a row of the table; bold marks a ratio above the limit."""
     seconds = {tool: median(row["seconds"]) for tool, row in rows.items() if row["seconds"]}
     cells = [
         MODELS[model],
@@ -62,7 +62,7 @@ def _line(model: str, rows: dict[str, dict[str, Any]]) -> str:
 
 
 def _ratio(seconds: dict[str, float]) -> float | None:
-    """Ours beside the faster of loop and pfl; None where that was not measured."""
+    """Return our time over that of the faster of loop and pfl; None if not measured."""
     if not {"loop", "pfl", "ours"} <= seconds.keys():
         return None
     return seconds["ours"] / min(seconds["loop"], seconds["pfl"])
@@ -81,5 +81,5 @@ def _verdict(rows: Rows) -> str:
     kept = [model for model, ratio in ratios.items() if ratio is not None and ratio <= PROMISED]
     behind = [model for model, ratio in ratios.items() if ratio is not None and ratio > PROMISED]
     count = len(kept) + len(behind)
-    told = f"Models that were measured: {count}; at most {PROMISED} of the faster of loop and pfl: {len(kept)}"
+    told = f"Measured models: {count}; within {PROMISED} of the time of the faster of loop and pfl: {len(kept)}"
     return f"{told}{'; not ' + ', '.join(behind) if behind else ''}. Flower's memory is the sum over its processes."

@@ -1,7 +1,7 @@
-"""The pictures of the papers' pages: what was measured, and how theory says that it falls or grows.
+"""The pictures of the papers' pages: measured errors and the slopes of theory.
 
-Drawn from the tables of `research/papers.py`, where a line is the median over seeds, and from those of
-`research/paper_sweeps.py`, where it is what the sweep calls the error. Its band is the least and the most.
+A line is the median over seeds in a table of `research/papers.py`, and the column `error` in a table of
+`research/paper_sweeps.py`. Its band is the range.
 """
 
 import math
@@ -21,17 +21,17 @@ from making.pictures import INK, PALE, STYLE, WIDTH, svg
 COLOURS = ("#1f5fa8", "#c2410c", "#2f7d4f", "#7a4fa3", "#8a6d1d", "#4b5563")
 MARKS = ("o", "s", "^", "D", "v", "P")
 ZERO = 0.1
-"""Of the least error above zero: errors of zero, which a logarithm does not show, are drawn there, and labelled."""
+"""The height of zero on a logarithmic axis, relative to the smallest positive error; it is labelled."""
 
 
 @dataclass(frozen=True)
 class Theory:
-    """How an error changes, up to a factor.
+    """A theoretical rate, up to a factor.
 
     Attributes:
-        of: the strategy that it is proven of, from whose first median it is drawn.
-        grows: with what the picture goes along.
-        told: for people.
+        of: The strategy that the rate is proven for; the line starts at its first median.
+        grows: The rate as a function of the horizontal axis.
+        told: The label.
     """
 
     of: str
@@ -44,10 +44,10 @@ class Picture:
     """A table's errors along one key of its grid.
 
     Attributes:
-        table: its name.
-        along: the key.
-        theory: drawn beside.
-        problem: of those that the table has; None where there is one.
+        table: The name of the table.
+        along: The key on the horizontal axis.
+        theory: The theoretical rate.
+        problem: The problem to draw; None if the table has one only.
     """
 
     table: str
@@ -58,15 +58,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class SweepPicture:
-    """A sweep's errors along one of its columns, in logarithms; the table has columns error, least and most.
+    """A sweep's errors along one of its columns, on logarithmic axes; the table has columns error, least and most.
 
-    Rows without an error, of which a bound alone is known, are left out.
+    Rows without an error, which have only a bound, are left out.
 
     Attributes:
-        table: its name.
-        along: the column.
-        by: the column with a line for each of its values.
-        power: of what the picture goes along, that theory gives the line of a value.
+        table: The name of the table.
+        along: The column on the horizontal axis.
+        by: The column with one line per value.
+        power: The theoretical exponent of a line, by its value.
     """
 
     table: str
@@ -118,7 +118,7 @@ SWEEP_PICTURES = {
 
 
 def pictures() -> dict[str, str]:
-    """Name of a picture -> SVG."""
+    """Return the SVG of each picture, by name."""
     with mpl.rc_context(STYLE):
         drawn = {name: svg(_drawn(picture)) for name, picture in PICTURES.items()}
         return drawn | {name: svg(_drawn_sweep(picture)) for name, picture in SWEEP_PICTURES.items()}
@@ -171,7 +171,7 @@ def _figure() -> tuple[Figure, Axes]:
 
 
 def _line(ax: Axes, place: int, label: str, at: ArrayLike, spans: NDArray[np.float64]) -> None:
-    """Of (points, 3) spans: the middle, and between the least and the most."""
+    """Draw (points, 3) spans of median, minimum and maximum: a line and its band."""
     colour, (middle, least, most) = COLOURS[place % len(COLOURS)], spans.T
     ax.fill_between(at, least, most, color=colour, alpha=0.15, linewidth=0)
     ax.plot(at, middle, color=colour, marker=MARKS[place % len(MARKS)], label=label)

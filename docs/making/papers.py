@@ -1,4 +1,4 @@
-"""What the papers' pages say was measured, made from the tables that research/papers.py keeps."""
+"""The measured tables of the papers' pages, from the results of research/papers.py."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,43 @@ from typing import Any
 import pandas as pd
 
 RESULTS = Path(__file__).resolve().parents[2] / "research" / "results" / "papers"
+HEADINGS = {
+    "way": "sampling",
+    "least": "minimum",
+    "most": "maximum",
+    "epsilon_found": "epsilon by accountant",
+    "delta_at_least": "lower bound on delta",
+    "constant_needed": "required constant",
+    "distance_counted_on": "assumed distance",
+    "gap_of_the_noise_alone": "gap from noise alone",
+    "bound_proven_here": "our bound",
+    "bound_of_the_paper": "the paper's bound",
+    "slope_from_the_first": "slope since the first row",
+    "error_of_the_average": "error, average iterate",
+    "error_of_the_last": "error, last iterate",
+    "of_Theorem_6,_delta_=_1e-5": "Theorem 6, delta = 1e-5",
+    "spent_of_epsilon": "share of epsilon spent",
+    "rho_of_a_group_over_none,_closed_form": "rho ratio per group, closed form",
+    "the_same,_solved": "rho ratio per group, solved",
+    "low_by_a_thousandth": "clouds short by 0.001 or more",
+    "low_by,_mean": "mean shortfall",
+    "low_by,_most": "largest shortfall",
+    "truth": "exact",
+    "error_of_ours": "our error",
+    "times_less_noise": "noise reduction factor",
+    "epsilon_of_a_round,_zCDP": "epsilon per round, zCDP",
+    "the_paper's": "epsilon per round, paper",
+    "times": "ratio",
+    "noise_as_it_is": "unprojected noise",
+    "quarter_quantile": "25 % quantile",
+}
+"""Headings of columns whose name in the results file is not one."""
 VERSIONS = ("userdp", "numpy", "python")
-"""Columns that say what made a table."""
+"""The columns with the versions that made a table; pages leave them out."""
 
 
 def by_cell(name: str) -> str:
-    """A row a problem and cell of the grid, a column a strategy: the median over seeds, and the least and the most."""
+    """Return a row per problem and cell of the grid, a column per strategy: the median and range over seeds."""
     rows = pd.read_csv(RESULTS / f"{name}.csv")
     strategies = list(dict.fromkeys(rows["strategy"]))
     keys = [key for key in _cell_keys(rows) if key != "problem" or rows["problem"].nunique() > 1]
@@ -26,7 +57,7 @@ def by_cell(name: str) -> str:
     seeds, version = rows["seed"].nunique(), rows["userdp"].iloc[0]
     return "\n".join(
         [
-            f"`simulations/configs/{name}.toml`: {measure}, median of {seeds} seeds, least to most in brackets "
+            f"`simulations/configs/{name}.toml`: {measure}, median of {seeds} seeds, range in brackets "
             f"(userdp {version}).",
             "",
             *lines,
@@ -35,17 +66,20 @@ def by_cell(name: str) -> str:
 
 
 def by_sweep(name: str) -> str:
-    """The table of that sweep of research/paper_sweeps.py, as it is."""
+    """Return the table of one sweep of research/paper_sweeps.py."""
     rows = pd.read_csv(RESULTS / "sweeps" / f"{name}.csv")
     shown = [column for column in rows.columns if column not in VERSIONS]
-    lines = [f"| {' | '.join(column.replace('_', ' ') for column in shown)} |", f"|{'---|' * len(shown)}"]
+    lines = [
+        f"| {' | '.join(HEADINGS.get(column, column.replace('_', ' ')) for column in shown)} |",
+        f"|{'---|' * len(shown)}",
+    ]
     lines += [f"| {' | '.join(_told(value) for value in row)} |" for row in rows[shown].itertuples(index=False)]
     told = f"`python research/paper_sweeps.py --only {name}` (userdp {rows['userdp'].iloc[0]})."
     return "\n".join([told, "", *lines])
 
 
 def _told(value: Any) -> str:
-    """Whole numbers whole, others in three digits; nothing where there is none."""
+    """Format a number: integers in full, others with three digits, a missing value as nothing."""
     if isinstance(value, str) or pd.isna(value):
         return value if isinstance(value, str) else ""
     number = float(value)
@@ -53,17 +87,17 @@ def _told(value: Any) -> str:
 
 
 def _cell_keys(rows: pd.DataFrame) -> list[str]:
-    """Columns that say which cell a row is of: the problem, and those of the grid, which have a section's name."""
+    """Return the columns that identify a cell: the problem and the keys of the grid, which contain a dot."""
     return ["problem", *(column for column in rows.columns if "." in column)]
 
 
 def _word(key: str) -> str:
-    """`privacy.epsilon` is epsilon."""
+    """Return a key's heading: `privacy.epsilon` becomes epsilon."""
     return key.partition(".")[2].replace("_", " ") or key
 
 
 def _start(initial: pd.Series) -> str:
-    """The error of the initial model: its median over seeds, and the least and the most where data differ by seed."""
+    """Return the initial model's median error over seeds, with its range if it varies."""
     middle, least, most = (f"{value:.3g}" for value in (initial.median(), initial.min(), initial.max()))
     return middle if least == most else f"{middle} ({least} to {most})"
 

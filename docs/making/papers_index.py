@@ -1,6 +1,6 @@
-"""docs/papers/README.md: every algorithm and experiment of the papers, and where it is here.
+"""docs/papers/README.md: every algorithm and experiment of the papers, and its place in this project.
 
-What is said of each is kept in papers_index.toml, and a test looks up every module, configuration and test named there.
+The entries are in papers_index.toml; a test looks up every module, configuration and test named there.
 """
 
 import posixpath
@@ -18,9 +18,9 @@ HOW = ("as printed", "corrected", "in part", "left out")
 HEAD = """\
 # Papers
 
-Five papers, and where each of their algorithms and experiments is here: as printed; corrected, with what was; in part;
-or left out, with the reason. A paper's page has the proofs' slips and what was measured. What leads to a page is a
-`strategy.kind`, other code a module; configurations are files of `simulations/configs`.
+This page lists each algorithm and experiment of five papers with its place here: as printed; corrected, with the
+change; in part; or left out, with the reason. A paper's page has the errors in its proofs and our measurements. Under
+*Here*, a link is a `strategy.kind`, other names are modules; configurations are files of `simulations/configs`.
 
 This page is made by `docs/make.py` from `docs/making/papers_index.toml`.
 """
@@ -28,15 +28,15 @@ This page is made by `docs/make.py` from `docs/making/papers_index.toml`.
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What a paper holds.
+    """An algorithm, theorem or experiment of a paper.
 
     Attributes:
-        what: a name that readers of the paper know.
-        how: one of `HOW`.
-        why: what was changed, or why it is not here.
-        code: strategies, ``module`` or ``module:name``.
-        configurations: names of files of simulations/configs.
-        tests: paths of test files.
+        what: Its name in the paper.
+        how: One of `HOW`.
+        why: The change, or the reason why it is left out.
+        code: Strategies, ``module`` or ``module:name``.
+        configurations: Names of files of simulations/configs.
+        tests: Paths of test files.
     """
 
     what: str
@@ -47,7 +47,7 @@ class Entry:
     tests: list[str] = field(default_factory=list)
 
     def item(self) -> str:
-        """Of the list of its paper: a list can be read on a narrow screen, where columns cannot."""
+        """Return the list item; a list fits a narrow screen better than a table."""
         how = f"{self.how}: {self.why}" if self.why else self.how
         parts = {
             "Here": ", ".join(map(_code, self.code)),
@@ -64,11 +64,11 @@ class Paper:
     """A paper.
 
     Attributes:
-        title: of the paper.
-        authors: of the paper.
-        cited: how the strategies' classes name it, at the least.
-        page: path of its page in the repository.
-        entries: what it holds.
+        title: The title.
+        authors: The authors.
+        cited: The beginning of its citation in the strategies' classes.
+        page: The path of its page in the repository.
+        entries: Its algorithms, theorems and experiments.
     """
 
     title: str
@@ -78,7 +78,7 @@ class Paper:
     entries: list[Entry]
 
     def section(self) -> str:
-        """Heading and list."""
+        """Return the heading and the list."""
         return "\n".join(
             [
                 f"## {self.title}\n",
@@ -89,16 +89,16 @@ class Paper:
 
 
 def papers() -> list[Paper]:
-    """All of them, as the file has them."""
+    """Return all papers of the file, in its order."""
     told = tomllib.loads(FILE.read_text(encoding="utf-8"))["paper"]
     return [Paper(entries=[Entry(**entry) for entry in one.pop("entry")], **one) for one in told]
 
 
 def pages() -> dict[str, str]:
-    """Path of the page -> what it should hold."""
+    """Return the text of the page, by path."""
     return {PAGE: "\n\n".join([HEAD.rstrip(), *(paper.section() for paper in papers())]) + "\n"}
 
 
 def _code(name: str) -> str:
-    """A strategy leads to its page."""
+    """Return a name as code, for a strategy with a link to its page."""
     return f"[{name}](../strategy/{name}.md)" if name in list(STRATEGIES) else f"`{name}`"

@@ -1,4 +1,4 @@
-"""What is promised of speed and size, and what was measured: the first table of research/README.md, from results."""
+"""The limits on speed and size beside the measurements: the first table of research/README.md."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from making.speed import Rows, milliseconds, read, round_rows
 
 SIZES = ((10, 100), (100, 100), (10, 1000), (100, 1000))
 AT_MOST = {"numpy": (2.5, 1.8, 1.8, 1.5)}
-"""Ours over that tool, by size."""
+"""Our time over the tool's, by size."""
 AT_LEAST = {"pfl": (200.0, 100.0, 50.0, 15.0), "flower": (1000.0,), "jax": (0.0, 0.0, 0.0, 1.0)}
-"""That tool over ours, by size."""
+"""The tool's time over ours, by size."""
 ON_RAY = 1.2
-"""Ours on Ray over numpy, on the clock, at the largest size."""
+"""Our elapsed time on Ray over numpy's, at the largest size."""
 ROBUST = {("median", "np.median"): 3.0, ("trimmed mean", "np.median"): 3.0}
 ROBUST |= {("score, exponential", "scipy pdist and exp"): 4.0}
-"""What takes that many times as long as ours, by statistic and rival."""
+"""The rival's time over ours, by statistic and rival."""
 MOST_SECONDS, MOST_MIB, MOST_GROWTH = 120.0, 4096, 1.3
-"""Of a million users; and of seconds a user, over those of 10,000 users."""
+"""Limits for a million users, and the limit on seconds per user over those of 10,000 users."""
 MOST_COMPARING = 20.0
 """Seconds."""
-NAMES = {"pfl": "pfl", "flower": "Flower with a SuperNode a user", "jax": "jax-privacy's compiled step"}
+NAMES = {"pfl": "pfl", "flower": "Flower with one SuperNode per user", "jax": "jax-privacy's compiled step"}
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Promise:
     """A line of the table.
 
     Attributes:
-        what: is promised.
-        limit: as text.
-        measured: as text.
-        kept: whether it is.
-        script: that measures it, with ``--check``.
+        what: The limited quantity.
+        limit: The limit, as text.
+        measured: The measurement, as text.
+        kept: True if the measurement is within the limit.
+        script: The script that measures it, with ``--check``.
     """
 
     what: str
@@ -43,8 +43,8 @@ class Promise:
 
 
 def section() -> str:
-    """The table."""
-    lines = ["| promised | limit | measured | kept | repeat |", "|---|---|---|---|---|"]
+    """Return the table."""
+    lines = ["| quantity | limit | measured | within limit | command |", "|---|---|---|---|---|"]
     for promise in promises():
         kept = "yes" if promise.kept else "NO"
         cells = (promise.what, promise.limit, promise.measured, kept, f"`{promise.script} --check`")
@@ -53,7 +53,7 @@ def section() -> str:
 
 
 def promises() -> Iterator[Promise]:
-    """All of them."""
+    """Yield all limits."""
     yield from _rounds(round_rows())
     for row in read("robust")["rows"]:
         if limit := ROBUST.get((row["what"], row["rival"])):
@@ -62,7 +62,7 @@ def promises() -> Iterator[Promise]:
     yield from _populations(read("population")["runs"])
     table = read("streaming")
     share = table["file_mib"] / table["limit_mib"]
-    what = f"a Parquet file of {share:.0f} times the addresses that the process may have"
+    what = f"a Parquet file {share:.0f} times as large as the address space of the process"
     trained = table["runs"]["in batches"]["trained"]
     yield Promise(what, "trains", "trains" if trained else "fails", trained and share >= 3, "research/streaming.py")
     seconds = read("start")["rows"][-1]["clock"]
@@ -70,14 +70,14 @@ def promises() -> Iterator[Promise]:
 
 
 def _rounds(rows: Rows) -> Iterator[Promise]:
-    """One private round of 1000 users beside other tools."""
+    """Yield the limits of one private round of 1000 users beside other tools."""
     for size, most in zip(SIZES, AT_MOST["numpy"], strict=True):
         ratio = milliseconds(rows[size]["ours"]) / milliseconds(rows[size]["numpy"])
         yield _at_most(f"round at (m, d) = {size}: ours over plain numpy", most, ratio, "research/peers.py")
     largest = rows[SIZES[-1]]
     ratio = milliseconds(largest["ours on ray"], "wall") / milliseconds(largest["numpy"], "wall")
     yield _at_most(
-        f"round at {SIZES[-1]}: ours on Ray over plain numpy, on the clock", ON_RAY, ratio, "research/peers.py"
+        f"round at {SIZES[-1]}: ours on Ray over plain numpy, elapsed time", ON_RAY, ratio, "research/peers.py"
     )
     for tool, leasts in AT_LEAST.items():
         for size, least in zip(SIZES, leasts, strict=False):
@@ -87,7 +87,7 @@ def _rounds(rows: Rows) -> Iterator[Promise]:
 
 
 def _populations(runs: list[dict[str, Any]]) -> Iterator[Promise]:
-    """Whole runs on a million users."""
+    """Yield the limits of whole runs on a million users."""
     for strategy in ("localized_robust_sgd", "auto"):
         by_users = {run["users"]: run for run in runs if run["strategy"] == strategy}
         few, many = by_users[10_000], by_users[1_000_000]
@@ -95,7 +95,9 @@ def _populations(runs: list[dict[str, Any]]) -> Iterator[Promise]:
         yield _at_most(f"{name}: seconds", MOST_SECONDS, many["seconds"], "benchmarks/population.py")
         yield _at_most(f"{name}: MiB", MOST_MIB, many["peak_mib"], "benchmarks/population.py")
         growth = many["seconds"] / many["users"] / (few["seconds"] / few["users"])
-        yield _at_most(f"{name}: seconds a user, over those of 10,000", MOST_GROWTH, growth, "benchmarks/population.py")
+        yield _at_most(
+            f"{name}: seconds per user, over those of 10,000", MOST_GROWTH, growth, "benchmarks/population.py"
+        )
 
 
 def _at_most(what: str, limit: float, measured: float, script: str) -> Promise:

@@ -1,4 +1,4 @@
-"""What docs/guarantees.md says that rounding costs with secure noise."""
+"""The cost of rounding with secure noise, for docs/guarantees.md."""
 
 from collections.abc import Callable
 
@@ -17,16 +17,16 @@ _ESTIMATORS: dict[str, Callable[[int], float]] = {
 
 
 def costs() -> str:
-    """A row for what is released, a column a number of users: by how much the noise grows."""
+    """Return the relative increase of the noise, by release and number of users."""
     lines = [f"| noise grows by | {' | '.join(f'{users:,} users' for users in USERS)} |", f"|---|{'---|' * len(USERS)}"]
     lines.append(f"| sum of clipped users | {' | '.join(_grown(users) for users in USERS)} |")
-    for told, rounding in _ESTIMATORS.items():
-        lines.append(f"| {told} | {' | '.join(_grown(users, rounding(users)) for users in USERS)} |")
+    for release, rounding in _ESTIMATORS.items():
+        lines.append(f"| {release} | {' | '.join(_grown(users, rounding(users)) for users in USERS)} |")
     return "\n".join(lines)
 
 
 def _grown(terms: int, further: float = 0.0) -> str:
-    """By which share; what would cost too much is refused."""
+    """Return the relative increase, or "refused" if it is too large."""
     try:
         return f"{rounding_slack(terms, further=further):.1e}"
     except BadInput:

@@ -1,4 +1,4 @@
-"""The error bound of a run where several runs share a budget, for the page on sparse gradients."""
+"""The error bound of one run if several runs share a budget, for the page on sparse gradients."""
 
 import math
 
@@ -14,13 +14,13 @@ DIMENSION, MEMBERS = 10**6, SparseVectors(4, 1.0)
 
 
 def bounds() -> str:
-    """A row a number of records: of one run, of several under one filter, and of one under the paper's selection."""
+    """Return a row per number of records: one run, several under one filter, and one under the paper's selection."""
     several = [f"{runs} runs, one filter" for runs in RUNS]
-    head = ["n", "one run", *several, "a run of Algorithm 5"]
+    head = ["n", "one run", *several, "one run of Algorithm 5"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for records in RECORDS:
         delta = 0.9 / records**2
-        # As likely as four runs to have one that is good: 15 in 16.
+        # The same chance of a good run as with four runs: 15 in 16.
         paper = SelectionBudget(EPSILON, delta, 2 / 16)
         budgets = [
             StepBudget(records, EPSILON, delta),
@@ -39,6 +39,6 @@ def bounds() -> str:
 
 
 def _bound(budget: StepBudget) -> float:
-    """Of a run: ``nu / sqrt(tau)``."""
+    """Return the bound of a run, ``nu / sqrt(tau)``."""
     oracle = ProjectedMean(DIMENSION, MEMBERS, budget.noise_multiplier)
     return math.sqrt(second_moment_bound(budget.levels, oracle) / typical_length(budget))

@@ -1,4 +1,4 @@
-"""What research/README.md says of a round, estimators, populations, large tables and whole commands, from tables."""
+"""Sections of research/README.md on a round, estimators, populations, large tables and whole commands, from results."""
 
 import json
 import textwrap
@@ -18,44 +18,44 @@ Rows = dict[tuple[int, int], dict[str, dict[str, Any]]]
 
 
 def sections() -> dict[str, str]:
-    """Name of a section of the page -> its text."""
+    """Return the text of each section of the page, by name."""
     made = {"round": one_round, "robust": robust, "population": population, "streaming": streaming, "start": start}
     return {name: make() for name, make in made.items()}
 
 
 def pictures() -> dict[str, str]:
-    """Name of a picture -> SVG."""
+    """Return the SVG of each picture, by name."""
     with mpl.rc_context(STYLE):
         return {"speed": svg(_ratios(round_rows()))}
 
 
 def one_round() -> str:
-    """A round beside the other tools: processor milliseconds, then ratios."""
+    """Return the table of one round in all tools: processor milliseconds, then ratios."""
     report = read("peers")
     rows, versions = round_rows(), report["versions"]
     told = (
-        f"One private round of {report['users']} users (`peers.py`; m samples a user, d features; milliseconds of "
-        f"processor time, medians; one thread each, though jax-privacy takes those of its own; "
+        f"One private round of {report['users']} users (`peers.py`; m samples per user, d features; milliseconds of "
+        f"processor time, medians; one thread each, except that jax-privacy sets its own number of threads; "
         f"{report['machine']['cores']} cores; numpy {versions['numpy']}, pfl {versions['pfl']}, "
-        f"jax-privacy {versions['jax-privacy']}, Flower {versions['flwr']} with a SuperNode a user, for the smallest "
-        f"size alone; sums equal to {_difference(rows):.0e}, relative):"
+        f"jax-privacy {versions['jax-privacy']}, Flower {versions['flwr']} with one SuperNode per user, at the "
+        f"smallest size only; sums equal to {_difference(rows):.0e}, relative):"
     )
-    head = ["m", "d", *TOOLS.values(), "ours / numpy", "Ray / numpy, on the clock", "pfl / ours", "jax / ours"]
+    head = ["m", "d", *TOOLS.values(), "ours / numpy", "Ray / numpy, elapsed", "pfl / ours", "jax / ours"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(_line(size, rows[size]) for size in rows)]
     return "\n\n".join([_filled(told), "\n".join(lines)])
 
 
 def robust() -> str:
-    """Estimators beside numpy and scipy."""
+    """Return the table of estimators beside numpy and scipy."""
     measured = read("robust")
     head = (
-        "what",
+        "estimator",
         "rows x columns",
         "ours, ms",
-        "beside",
+        "compared with",
         "ms",
-        "times faster",
-        f"on {measured['cores']} cores' clock",
+        "speed-up",
+        f"elapsed, {measured['cores']} cores",
     )
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in measured["rows"]:
@@ -66,9 +66,9 @@ def robust() -> str:
 
 
 def population() -> str:
-    """Whole runs, by users."""
+    """Return the table of whole runs by number of users."""
     report = read("population")
-    head = ["strategy", "users", "rounds", "seconds", "microseconds a user", "peak MiB"]
+    head = ["strategy", "users", "rounds", "seconds", "microseconds per user", "peak MiB"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for run in report["runs"]:
         each = 1e6 * run["seconds"] / run["users"]
@@ -78,14 +78,14 @@ def population() -> str:
 
 
 def streaming() -> str:
-    """A table larger than memory, in batches and at once."""
+    """Return the table of runs on a file larger than memory, read in batches and at once."""
     report = read("streaming")
     told = (
         f"A Parquet file of {report['file_mib']:,} MiB ({report['rows']:,} rows of {report['users']:,} users, "
-        f"{report['columns']} numbers each) and a process that may have {report['limit_mib']:,} MiB of addresses; "
+        f"{report['columns']} numbers each) and a process limited to {report['limit_mib']:,} MiB of address space; "
         f"{report['rounds']} rounds of `dp_fed_sgd`, the reference without privacy, metrics and the report:"
     )
-    lines = ["| the file is read | trained | seconds | address space, MiB | resident, MiB |", f"|{'---|' * 5}"]
+    lines = ["| file read | trained | seconds | address space, MiB | resident, MiB |", f"|{'---|' * 5}"]
     for name, run in report["runs"].items():
         cells = ("yes" if run["trained"] else "no", run["seconds"], run["address_space_mib"], run["resident_mib"])
         lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
@@ -93,29 +93,29 @@ def streaming() -> str:
 
 
 def start() -> str:
-    """Whole commands, from the empty process to the end."""
+    """Return the table of whole commands, including the start of their process."""
     report = read("start")
-    lines = ["| `userdp` | processor seconds | seconds on the clock |", "|---|---|---|"]
+    lines = ["| `userdp` | processor seconds | elapsed seconds |", "|---|---|---|"]
     for row in report["rows"]:
         processor = "" if row["processor"] is None else f"{row['processor']:.2f}"
         lines.append(f"| `{row['command']}` | {processor} | {row['clock']:.2f} |")
     taken = report["rows"][-1]["clock"]
     verdict = (
         f"Measured on {report['machine']['cores']} cores; {report['machine']['busy']:g} processes were busy in the "
-        "minute before. On two idle cores the comparison is meant to take at most "
-        f"{report['limit']:g} s on the clock; here it took {taken:.0f}."
+        f"minute before. The limit for the comparison on two idle cores is {report['limit']:g} s; here it took "
+        f"{taken:.0f} s."
     )
     return "\n\n".join(["\n".join(lines), _filled(verdict)])
 
 
 def read(name: str) -> dict[str, Any]:
-    """A file of results."""
+    """Read a file of results."""
     report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return report
 
 
 def round_rows() -> Rows:
-    """Size -> tool -> its row, of tools that can do that size."""
+    """Return the rows by size and tool; a tool that cannot run a size has none."""
     rows: Rows = {}
     for row in read("peers")["rows"]:
         if row["seconds"]:
@@ -128,12 +128,11 @@ def _difference(rows: Rows) -> float:
 
 
 def milliseconds(row: dict[str, Any], kind: str = "seconds") -> float:
-    """The median of a row: of processor time, or (wall) on the clock."""
+    """Return a row's median processor time, or elapsed time (wall)."""
     return 1e3 * float(median(row[kind]))
 
 
 def _line(size: tuple[int, int], tools: dict[str, dict[str, Any]]) -> str:
-    """A row of the table."""
     ours, numpy = milliseconds(tools["ours"]), milliseconds(tools["numpy"])
     ratio = f"{ours / numpy:.2f}"
     cells = [*map(str, size), *(f"{milliseconds(tools[tool]):.3g}" if tool in tools else "" for tool in TOOLS)]
@@ -148,7 +147,7 @@ def _filled(text: str) -> str:
 
 
 def _ratios(rows: Rows) -> Figure:
-    """Processor time of each tool over ours, by size, on a logarithmic scale."""
+    """Draw the processor time of each tool over ours, by size, on a logarithmic scale."""
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained", facecolor="white")
     axes = figure.subplots()
     others = [tool for tool in TOOLS if tool not in ("ours", "ours on ray")]

@@ -25,27 +25,27 @@ Strategy = type[Recipe]
 USERS = 4000
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=1.0, target_range=(-1.0, 1.0))
 SETTINGS = ("relation", "sampling", "batches")
-"""That decide how cohorts are drawn, and with it which neighbours a promise is about."""
+"""The settings that decide how cohorts are drawn, and with it the relation of the guarantee."""
 RELATIONS: dict[Relation, str] = {"replace_one": "replacing one", "add_or_remove": "adding or removing one"}
 
 LIST = """\
 # Strategies
 
-Each name is a `strategy.kind` of a configuration and a class of `strategies`; its page says when to take it and when
-not, what it promises and why, what it costs, and what can be set. `userdp advise FILE` ranks them for a run by what
-their plans predict, and [compare strategies](../compare-strategies.md) on data. What the promises mean:
-[guarantees](../guarantees.md).
+Each name is a `strategy.kind` of a configuration and a class of `strategies`. Its page says when to use it and when
+not, and gives its guarantee with the reason, its cost and its settings. `userdp advise FILE` ranks the strategies for a
+run by the predictions of their plans; [compare strategies](../compare-strategies.md) ranks them on data.
+[Guarantees](../guarantees.md) explains the terms.
 
-This page and those it leads to are made by `docs/make.py` from the strategies' classes, `docs/making/examples.toml`
-and what the examples there reached.
+`docs/make.py` makes this page and the pages of the strategies from the strategies' classes, `docs/making/examples.toml`
+and the results of its examples.
 """
 EXAMPLE = """\
-The run of the picture, of a few seconds. With this file as `{name}.toml`
+The run of the picture takes a few seconds. Save this file as `{name}.toml`:
 
 ```toml
 {toml}```
 
-a command shows all its numbers without training, and another one trains; so do the lines of Python.
+The first command shows all numbers of the plan without training; the second command and the Python code train.
 
 ```
 userdp plan {name}.toml
@@ -59,11 +59,15 @@ model = train("{name}.toml")
 print(model)
 ```
 """
+NOTATION = """\
+In costs, N is the number of samples of a node, d of parameters, U of users who take part and K of nodes that answer.
+The relation is that of a small run with the defaults and a simple loss.
+"""
 _HEAD = "| strategy | what it does | protects | needs |\n|---|---|---|---|"
 
 
 def pages() -> dict[str, str]:
-    """Path of a page in the repository -> what it should hold."""
+    """Return the text of each page by its path in the repository."""
     listed = [LIST, *(_chapter(chapter, members) for chapter, members in chapters())]
     return {"docs/strategy/README.md": "\n".join(listed)} | {
         f"docs/strategy/{name}.md": page(name, one) for name, one in STRATEGIES.items()
@@ -71,15 +75,17 @@ def pages() -> dict[str, str]:
 
 
 def _advice(name: str, strategy: Strategy) -> list[str]:
-    """When to take it, when not, and what it needs."""
+    """Return when to use a strategy, when not, and its needs."""
     advice = example_of(name)
-    leave = [f"**When not.** {courses.fill(advice.leave)}\n"] if advice.leave else []
-    others = "[Compare](../compare-strategies.md) it with others on data like yours."
-    return [f"{courses.fill(advice.take)}\n", *leave, f"It needs: {strategy.about.needs}. {others}\n"]
+    needs = (
+        f"Requirements: {strategy.about.needs}. [Compare](../compare-strategies.md) it with others on data like yours."
+    )
+    parts = [advice.take, *([f"**When not.** {advice.leave}"] if advice.leave else []), needs]
+    return [f"{courses.fill(part)}\n" for part in parts]
 
 
 def _chapter(chapter: Chapter, members: Sequence[tuple[str, Strategy]]) -> str:
-    """Heading, advice and table of related strategies."""
+    """Return the heading, advice and table of related strategies."""
     abouts = [(name, one.about) for name, one in members]
     rows = [
         f"| [{name}]({name}.md) | {about.summary_line} | {about.promise} | {about.needs} |" for name, about in abouts
@@ -88,34 +94,34 @@ def _chapter(chapter: Chapter, members: Sequence[tuple[str, Strategy]]) -> str:
 
 
 def relations(strategy: Strategy) -> str:
-    """For which neighbours it promises: those of its defaults, and the choices of a setting that change them."""
+    """Name the relation of a strategy's guarantee by default, and the settings that change it."""
     problem = example_problem(strategy, SHAPE)
     usual = _relation(strategy, problem)
     if usual is None:
         return "none"
-    told = [RELATIONS[usual]]
+    parts = [RELATIONS[usual]]
     for name in SETTINGS:
         option = strategy.model_fields.get(name)
         choices = _choices(option.annotation) if option else []
         changed = {choice: _relation(strategy, problem, **{name: choice}) for choice in choices}
         for relation in sorted({one for one in changed.values() if one is not None and one != usual}):
-            those = " or ".join(f'`{name} = "{choice}"`' for choice in choices if changed[choice] == relation)
-            told.append(f"{RELATIONS[relation]} with {those}")
-    return "; ".join(told)
+            settings = " or ".join(f'`{name} = "{choice}"`' for choice in choices if changed[choice] == relation)
+            parts.append(f"{RELATIONS[relation]} with {settings}")
+    return "; ".join(parts)
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The texts that a setting may be."""
+    """Return the texts that a setting accepts."""
     parts = get_args(annotation)
     return [one for part in parts for one in ([part] if isinstance(part, str) else _choices(part))]
 
 
-_OF_PROMISES = ("neighbours differ by", "who may see what", "pure privacy, `delta = 0`")
-"""What is said of strategies that promise something."""
+_OF_PROMISES = ("neighbours differ by", "adversaries", "pure privacy, `delta = 0`")
+"""The facts that only a strategy with a guarantee has."""
 
 
 def page(name: str, strategy: Strategy) -> str:
-    """The page of a strategy."""
+    """Return the page of a strategy."""
     file = Path(inspect.getfile(strategy)).resolve().relative_to(ROOT).as_posix()
     facts = {
         "family": strategy.about.family,
@@ -123,45 +129,45 @@ def page(name: str, strategy: Strategy) -> str:
         "protects": strategy.about.promise,
         "unit": " or ".join(strategy.about.units),
         "neighbours differ by": relations(strategy),
-        "who may see what": strategy.about.adversary,
+        "adversaries": strategy.about.adversary,
         "released": {"round": "every iterate", "phase": "the model at the end of each phase"}[strategy.about.release],
-        "pure privacy, `delta = 0`": "can be asked for" if strategy.about.pure else "no",
+        "pure privacy, `delta = 0`": "supported" if strategy.about.pure else "no",
         "needs": strategy.about.needs,
         "cost of a round": strategy.about.cost,
         "secure noise": with_secure_noise(strategy),
         "`output.compare_with_initial`": f"refused: {strategy.about.without_comparison}"
         if strategy.about.without_comparison
-        else "can be asked for",
+        else "supported",
     }
     if strategy.about.promise == "none":
-        facts = {key: told for key, told in facts.items() if key not in _OF_PROMISES}
+        facts = {key: fact for key, fact in facts.items() if key not in _OF_PROMISES}
     settings = (
-        table(strategy_section(name), skip=["kind", *StrategyOptions.model_fields]) or "It has none of its own.\n"
+        table(strategy_section(name), skip=["kind", *StrategyOptions.model_fields])
+        or "It has no settings of its own.\n"
     )
     parts = [
         f"# {name}\n",
         f"{sentence(strategy.about.summary_line)} `{strategy.__name__}`, `{file}`.\n",
-        "## When to take it\n",
+        "## When to use it\n",
         *_advice(name, strategy),
         courses.sentence(name),
         "## An example\n",
         EXAMPLE.format(toml=tomli_w.dumps(configuration(name)), name=name),
-        "## What it is\n",
-        "\n".join([f"| | {name} |", "|---|---|", *(f"| {key} | {told} |" for key, told in facts.items()), ""]),
-        "In costs a node has N samples, there are d parameters, U users take part and K nodes answer. Neighbours are "
-        "those of a small run with its defaults and a simple loss.\n",
-        "## What is promised\n",
+        "## Overview\n",
+        "\n".join([f"| | {name} |", "|---|---|", *(f"| {key} | {fact} |" for key, fact in facts.items()), ""]),
+        f"{courses.fill(NOTATION)}\n",
+        "## The guarantee\n",
         f"{guarantees(strategy)}\n",
-        "More on units, neighbours and who is trusted: [guarantees](../guarantees.md).\n",
+        "[Guarantees](../guarantees.md) explains units, neighbours and trust.\n",
         "## Settings\n",
-        settings or "It has none of its own.\n",
-        "Those that all strategies have: [configuration](../configuration.md#strategy).",
+        settings or "It has no settings of its own.\n",
+        "[Configuration](../configuration.md#strategy) lists the settings of all strategies.",
     ]
     return "\n".join([*parts, ""])
 
 
 def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation | None:
-    """That of a small run; None where nothing is promised."""
+    """Return the relation of a small run, or None without a guarantee."""
     unit: Unit = "user" if strategy.about.units[0] == "user" else "sample"
     public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, unit)
     guarantee = strategy(problem, public, privacy, **(dict(strategy.about.example) | options)).scheme.guarantee

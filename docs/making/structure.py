@@ -10,6 +10,7 @@ from pathlib import Path
 PACKAGES = ("userdp", "strategies", "simulations")
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = {
+    "lines": "lines, baselines of papers apart",
     "modules": "modules",
     "rooms": "rooms: folders, and modules on top",
     "largest room": "modules in the largest folder",
@@ -79,12 +80,19 @@ def in_circles(graph: dict[str, set[str]]) -> set[str]:
     return {room for room in graph if room in reached(room)}
 
 
+def lines(root: Path, package: str) -> int:
+    """Count the lines of a package's modules, without those of the papers' baselines."""
+    house = (file for file in (root / package).rglob("*.py") if "baselines" not in file.parts)
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in house)
+
+
 def rooms(root: Path, package: str) -> dict[str, int]:
     """The numbers of a package's rooms."""
     files = [file for file in (root / package).rglob("*.py") if file.name != "__init__.py"]
     folders = [file.parent for file in files]
     graph = arrows(root, package)
     return {
+        "lines": lines(root, package),
         "modules": len(files),
         "rooms": len(graph),
         "largest room": max(map(folders.count, folders)),

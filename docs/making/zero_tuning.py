@@ -1,4 +1,4 @@
-"""What docs/zero-tuning.md says that `auto` reaches, made from what research/zero_tuning.py measured."""
+"""The results of `auto` in docs/zero-tuning.md, from the measurements of research/zero_tuning.py."""
 
 import csv
 import json
@@ -10,28 +10,28 @@ from statistics import median
 
 MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "zero_tuning.csv"
 ORACLE = "oracle-"
-"""What the labels of strategies that were tuned with the answers begin with."""
+"""The prefix of the labels of strategies tuned on the private data."""
 Cell = tuple[str, str]
 Shares = Mapping[Cell, Mapping[str, list[float]]]
 FREE = "non_private"
-"""Stands for training without privacy beside the strategies."""
+"""The label of training without privacy."""
 WORTH_A_WAY = 0.1
-"""What is explained without privacy from which on a share of it says something: below, it divides by nearly nothing."""
+"""The smallest non-private gain of which a share is shown: a smaller one is almost a division by zero."""
 HEAD = (
-    *("data", "users", "parameters", "epsilon", "no privacy", "auto", "its seeds", "of the way"),
-    *("tuned with the answers, NOT private", "auto is ahead by", "as it comes"),
+    *("data", "users", "parameters", "epsilon", "no privacy", "auto", "range over seeds", "gap closed"),
+    *("tuned on the private data, NOT private", "auto ahead by", "with default settings"),
 )
 
 
 def section() -> str:
-    """The table, how it was measured, where `auto` is behind, and what was not measured."""
+    """Return the method, the table, the cells where `auto` is behind, and what was not measured."""
     with MEASURED.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     shares: dict[Cell, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     facts: dict[Cell, dict[str, str]] = {}
     for row in rows:
         cell = (row["task"], row["epsilon"])
-        if row["strategy"] == "auto":  # whose plan warned, or did not
+        if row["strategy"] == "auto":  # its row says whether the plan warned
             facts.setdefault(cell, row)
         if row["value"]:
             zero, free, value = (float(row[name]) for name in ("constant", "without_privacy", "value"))
@@ -58,20 +58,20 @@ def _introduction(shares: Shares) -> str:
     seeds = sorted({len(found["auto"]) for found in shares.values() if "auto" in found})
     count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
-        "What part of the best constant's loss a model takes away, on users who were held out: 0 is no better than "
-        "saying their own mean (or rate) of everybody, and below it is worse; of squares it is R2. "
-        f"The median of {count} seeds, each with a split and noise of its own, and for `auto` the range. *Of the way* "
-        "is what `auto` has of that without privacy, where that is a tenth or more. Next to it is "
-        "the best of three clipping strategies whose clip, step and rounds were chosen among 24 settings **by looking "
-        "at the answers** (`userdp compare --against-oracle`): **not private**, not something you may do, and there to "
-        "show what tuning would be worth. In the last column is the best of the same three as they come, with the "
-        "preparation that a file without clip and step gets. Where auto is behind, the difference is bold. All "
-        "numbers are in research/results/zero_tuning.csv."
+        "A number is the share by which a model reduces the best constant's loss, on held-out users: 0 is no better "
+        "than predicting their own mean (or rate) for everybody, and a negative share is worse; for squared loss it is "
+        f"R2. The median of {count} seeds, each with its own split and noise, and for `auto` the range. *Gap closed* "
+        "is the share of `auto` over that of no privacy, if the latter is at least a tenth. The next column has "
+        "the best of three clipping strategies whose clip, step size and rounds were chosen among 24 settings **on the "
+        "private data itself** (`userdp compare --against-oracle`): this is **not private** and not allowed in "
+        "practice, and shows the value of tuning. The last column has the best of the same three with default "
+        "settings, including the default preparation for files without clip and step size. Bold differences mark cells "
+        "where `auto` is behind. All numbers are in research/results/zero_tuning.csv."
     )
 
 
 def _line(cell: Cell, shares: Mapping[str, list[float]], facts: Mapping[str, str]) -> str:
-    """A row of the table; in bold where `auto` is behind."""
+    """Return a row of the table; bold marks a cell where `auto` is behind."""
     auto, free = shares["auto"], median(shares[FREE])
     oracle, default = _best(shares, oracle=True), _best(shares, oracle=False)
     ahead = _ahead(shares)
@@ -97,7 +97,7 @@ def _line(cell: Cell, shares: Mapping[str, list[float]], facts: Mapping[str, str
 
 
 def _best(shares: Mapping[str, list[float]], *, oracle: bool) -> tuple[float, str] | None:
-    """The largest median, and whose it is."""
+    """Return the largest median and its strategy."""
     found = [
         (median(values), name)
         for name, values in shares.items()
@@ -107,25 +107,26 @@ def _best(shares: Mapping[str, list[float]], *, oracle: bool) -> tuple[float, st
 
 
 def _ahead(shares: Mapping[str, list[float]]) -> float | None:
-    """How much more `auto` explains than the best of the oracle."""
+    """Return the lead of `auto` over the best oracle strategy."""
     oracle = _best(shares, oracle=True)
     return None if oracle is None else median(shares["auto"]) - oracle[0]
 
 
 def _verdict(cells: Iterable[Cell], shares: Shares) -> str:
-    """Where it loses to the oracle, and by how much in the middle."""
+    """Describe the cells where `auto` is behind the oracle, and the median difference."""
     gaps = {cell: gap for cell in cells if (gap := _ahead(shares[cell])) is not None}
     if not gaps:
-        return "Nothing was measured beside the oracle yet."
+        return "No oracle has been measured yet."
     behind = sorted((gap, cell) for cell, gap in gaps.items() if gap < 0)
     told = "; ".join(f"{task} at epsilon {float(epsilon):g} ({_points(gap)})" for gap, (task, epsilon) in behind)
-    middle = f"In the median over these {len(gaps)} cells it is {_points(median(gaps.values()))} points from the oracle"
-    won = f"and it is ahead in {sum(gap > 0 for gap in gaps.values())} of them"
-    return f"{middle}, {won}. **Where it is behind:** {told or 'nowhere'}."
+    lead = _points(median(gaps.values()))
+    middle = f"In the median over these {len(gaps)} cells `auto` is {lead} points ahead of the oracle"
+    won = f"and ahead in {sum(gap > 0 for gap in gaps.values())} of them"
+    return f"{middle}, {won}. **Where `auto` is behind:** {told or 'nowhere'}."
 
 
 def _at_the_edge(rows: Iterable[Mapping[str, str]]) -> str:
-    """How often the oracle chose the most rounds that it could: a longer search might find better settings."""
+    """Count the searches that ended at the largest number of rounds: a longer search might find better settings."""
     found = {
         (row["task"], row["epsilon"], row["strategy"]): int(json.loads(row["settings"])["rounds"])
         for row in rows
@@ -136,35 +137,35 @@ def _at_the_edge(rows: Iterable[Mapping[str, str]]) -> str:
     most = max(found.values())
     edge = sum(rounds == most for rounds in found.values())
     return (
-        f" In {edge} of {len(found)} searches the oracle chose the most rounds that were tried ({most}), so there it "
-        "may not be the best that clipping can do."
+        f" In {edge} of {len(found)} searches the oracle chose the largest number of rounds tried ({most}), so better "
+        "settings for clipping may exist there."
     )
 
 
 def _nowhere(cells: Iterable[Cell], shares: Shares) -> str:
-    """Where a seed ended no better than the best constant: a median does not show it."""
+    """List seeds that ended no better than the best constant, which a median does not show."""
     lost = {cell: sum(share <= 0 for share in shares[cell]["auto"]) for cell in cells}
     told = [
         f"{count} of {len(shares[cell]['auto'])} seeds of {cell[0]} at epsilon {float(cell[1]):g}"
         for cell, count in lost.items()
         if count
     ]
-    return f"**Runs of `auto` that ended no better than the best constant:** {'; '.join(told) or 'none'}."
+    return f"**Runs of `auto` no better than the best constant:** {'; '.join(told) or 'none'}."
 
 
 def _unmeasured(cells: list[Cell], shares: Shares) -> str:
-    """Which cells lack what."""
+    """List what was not measured, with its cells."""
     lacking = {
         "the oracle": [cell for cell in cells if _best(shares[cell], oracle=True) is None],
-        "the strategies as they come": [cell for cell in cells if _best(shares[cell], oracle=False) is None],
+        "the strategies with default settings": [cell for cell in cells if _best(shares[cell], oracle=False) is None],
     }
     told = [f"{what}: {'; '.join(_groups(those))}" for what, those in lacking.items() if those]
-    told.append("strategies other than these three, other settings of them, and any data but the above")
+    told.append("other strategies, other settings, and other data")
     return f"**Not measured:** {'. '.join(f'{one[0].upper()}{one[1:]}' for one in told)}."
 
 
 def _groups(cells: Iterable[Cell]) -> list[str]:
-    """Tasks with their epsilons, those of the same ones together."""
+    """Return tasks with their epsilons, grouped by equal epsilons."""
     budgets: dict[str, list[str]] = defaultdict(list)
     for task, epsilon in cells:
         budgets[task].append(f"{float(epsilon):g}")

@@ -8,9 +8,10 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
-from typing import Self
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
@@ -18,7 +19,6 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from strategies.wire.protocol import answer_message, failed
 from strategies.wire.questions import Reader, keys_wanted
@@ -27,6 +27,9 @@ from userdp.errors import BadInput, UserdpError
 from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Node
 from userdp.problems.base import Problem
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 log = logging.getLogger("userdp")
 MOST_NODES = 8  # nodes if neither their number nor the size of a block is given; fewer for few samples
@@ -146,10 +149,15 @@ class LocalGrid(InMachineGrid):
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Use one BLAS thread, like a Ray actor: results must not depend on the number of threads."""
-    with _thread_pools().limit(limits=1, user_api="blas"):
+    pools = _thread_pools()
+    with nullcontext() if pools is None else pools.limit(limits=1, user_api="blas"):
         yield
 
 
 @lru_cache(maxsize=1)  # finding the libraries takes as long as a small round
-def _thread_pools() -> ThreadpoolController:
+def _thread_pools() -> "ThreadpoolController | None":
+    if find_spec("threadpoolctl") is None:  # of the extra "fast"
+        return None
+    from threadpoolctl import ThreadpoolController  # noqa: PLC0415
+
     return ThreadpoolController()

@@ -35,4 +35,5 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
             console.print(f"  {line}", highlight=False, markup=False)
     promised = read_json(directory / "guarantee.json")
     show_promise(promised["sentence"], promised["assumptions"], console)
-    console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
+    if (directory / "report.html").exists():
+        console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)

@@ -17,7 +17,7 @@ from simulations.records.checkpoints import Checkpoints
 from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Evaluation, Schedule, best_constant, better
 from simulations.records.named_code import digests
-from simulations.records.released_fields import ALL_KINDS, SHARED
+from simulations.records.released_fields import ALL_KINDS, SHARED, Kind
 from simulations.records.run_directory import RunDirectory, new_directory, plain
 from simulations.runs.build import (
     check_samples,
@@ -38,6 +38,7 @@ from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data.source import Datasets
 from userdp.errors import BadInput, RunFailed, UserdpError
+from userdp.extras import check_extra
 from userdp.nodes.node import Node
 from userdp.problems import Problem
 from userdp.problems.devices import settle_device
@@ -140,11 +141,21 @@ def run(
             raise
         outcome = this.finish(None)
         if report:
-            from simulations.reports.report import render  # noqa: PLC0415 -- charts are slow to import
-
-            render(files.path, ALL_KINDS if config.shows_private else SHARED)
+            _render(files.path, ALL_KINDS if config.shows_private else SHARED)
         checkpoints.remove()
     return outcome
+
+
+def _render(path: Path, kinds: tuple[Kind, ...]) -> None:
+    """Write the report; without its extra the run is complete all the same, and a line says how to get the page."""
+    try:
+        check_extra("report", "report.html")
+    except BadInput as missing:
+        log.warning("no report.html was written: %s; then: userdp report %s", missing, path)
+        return
+    from simulations.reports.report import render  # noqa: PLC0415 -- charts are slow to import
+
+    render(path, kinds)
 
 
 def _reason(error: BaseException) -> str:

@@ -5,18 +5,19 @@ The checks know no strategy. They run the small run that its class declares (``e
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Any, cast
 
 import numpy as np
 
 from simulations.engines.grids import LocalGrid, shards
-from simulations.testing.tape import Tape
+from simulations.testing.tape import Tape, epsilon_between
 from strategies.core.base import UserLevelStrategy
 from strategies.core.descriptions import example_problem
+from strategies.core.mean_rounds import CorrelatedDescent
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe, meanings_of, notes_of
 from strategies.core.results import PrivateResult
@@ -24,7 +25,7 @@ from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from strategies.core.streams import Streams
 from strategies.wire.questions import model_vector
-from userdp.accounting import Cost, Privacy, epsilon_of
+from userdp.accounting import NoiseKind, Privacy
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.shape import Shape
@@ -35,8 +36,14 @@ from userdp.problems import Problem
 USERS, EPSILON, DELTA = 400, 8.0, 1e-4
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1.0, 1.0))
 MIDDLES = 0.5, 0.02  # centres of the users; users elsewhere are far longer than a clip that follows the second
-APART = ((1.0, 1.0), (-1.0, -1.0)), ((-1.0, 1.0), (1.0, 1.0)), ((1.0, 0.0), (0.0, -1.0))
-"""A user's features in neighbouring data sets: opposite, or orthogonal, where second moments differ most."""
+NOBODY = None
+"""An absent user."""
+APART: tuple[tuple["tuple[float, float] | None", ...], ...] = (
+    ((1.0, 1.0), (-1.0, -1.0), (-1.0, 1.0), (0.0, -1.0)),
+    ((0.0, 0.0), (2e-3, 2e-3), (1.0, 0.0), NOBODY),
+)
+"""One user's features in neighbouring data sets: in opposite and in orthogonal directions, where second moments differ
+most; and of all lengths, to both ends of a statistic's interval."""
 ROUNDING = 1e-9  # relative excess over a sensitivity that counts as rounding
 Strategy = type[Recipe]
 
@@ -56,10 +63,10 @@ class Small:
         """Return the declared example, with models in [-2, 2]^2."""
         return example_problem(self.kind, SHAPE)
 
-    def strategy(self, delta: float = DELTA, **options: Any) -> UserLevelStrategy:
+    def strategy(self, delta: float = DELTA, noise: NoiseKind = "seeded", **options: Any) -> UserLevelStrategy:
         """Make the strategy."""
         public = PublicFacts(self.users, min_samples=1, max_samples=1, samples=self.users)
-        privacy = Privacy(EPSILON, delta, self.kind.about.units[0])
+        privacy = Privacy(EPSILON, delta, self.kind.about.units[0], noise=noise)
         constructor = cast("Callable[..., UserLevelStrategy]", self.kind)
         return constructor(self.problem(), public, privacy, **(dict(self.kind.about.example) | options))
 
@@ -78,11 +85,13 @@ class Small:
             raise ContractBroken(f"{self.kind.__name__} {fault}")
 
 
-def run(strategy: UserLevelStrategy, people: Federation, nodes: int = 1, **more: Any) -> PrivateResult:
-    """Run a strategy in this process, with this many nodes."""
-    blocks = shards(people.users, nodes=nodes)
+def run(
+    strategy: UserLevelStrategy, people: Federation, nodes: int = 1, *, absent: int | None = None, **more: Any
+) -> PrivateResult:
+    """Run a strategy in this process, with this many nodes, without the absent user."""
+    blocks = [users[users != absent] for users in shards(people.users, nodes=nodes)]
     with LocalGrid([Node(strategy.original, people, users) for users in blocks]) as grid:
-        return strategy.start(grid, **more)
+        return strategy.start(grid, roster_timeout=60 if absent is None else 0, **more)
 
 
 # --- The checks ------------------------------------------------------------------------------------------------------
@@ -134,35 +143,59 @@ def check_budget(small: Small) -> None:
 def check_neighbours(small: Small) -> None:
     """Check that replacing one user moves the value of each release by at most its sensitivity, and shows nowhere else.
 
-    The neighbour's run gets the releases of the first run. So models, requests and facts must be equal, except for
-    facts marked as private, and the values before the noise may differ by the sensitivity that the mechanism charged
-    (twice that, if the promise is about adding or removing a user). With public cohorts, all Gaussian releases together
-    may cost no more for one user than the plan promises.
+    The neighbours' runs get the releases of the first run. So models, requests and facts must be equal, except for
+    facts marked as private, and the values before the noise may differ by the sensitivity that the mechanism charged.
+    If the promise is about adding or removing a user, one neighbour lacks the user, and two that have it may differ by
+    twice that. With public cohorts, all releases together may cost no more for one user than the plan promises.
     """
     strategy = small.strategy()
-    if not strategy.plan.guarantee.holds or not strategy.about.server_trusted:
-        return  # there is no promise, or users add the noise themselves
-    allowed = 2.0 if strategy.plan.guarantee.relation == "add_or_remove" else 1.0
-    for number, (middle, apart) in enumerate(product(MIDDLES, APART)):
-        people, other, place = small.alike(middle), small.alike(middle), number * (small.users - 1) // 5
-        people[place], other[place] = apart
-        first, again = taped(small, people, Tape())
-        second, once_more = taped(small, other, Tape(played=first.draws))
+    promised = strategy.plan.guarantee
+    if not (promised.holds and strategy.about.server_trusted and strategy.privacy.trust == "server"):
+        return  # there is no promise, or users or nodes add the noise themselves
+    for number, (middle, users) in enumerate(product(MIDDLES, APART)):
+        known = users if promised.relation == "add_or_remove" else [user for user in users if user is not NOBODY]
+        place = number * (small.users - 1) // (len(MIDDLES) * len(APART) - 1)
+        tapes = neighbours(small, middle, place, known)
+        for (one, first), (other, second) in combinations(zip(known, tapes, strict=True), 2):
+            if promised.relation == "add_or_remove" and NOBODY not in (one, other):
+                insist_on_each_release(small, first, second, changes=2)
+            else:
+                insist_on_each_release(small, first, second)
+                insist_on_what_moves_together(small, strategy, first, second)
+
+
+def neighbours(small: Small, middle: float, place: int, users: Sequence["tuple[float, float] | None"]) -> list[Tape]:
+    """Run data sets that differ in one user, with the first run's releases; return the tapes.
+
+    Raises:
+        ContractBroken: a run shows more of the user than its releases.
+    """
+    tapes, shown = list[Tape](), list[Any]()
+    for user in users:
+        people = small.alike(middle)
+        people[place] = (0.0, 0.0) if user is NOBODY else user
+        tape, seen = taped(small, people, Tape(tapes[0].draws if tapes else None), place if user is NOBODY else None)
+        tapes.append(tape)
+        shown.append(seen)
         small.insist(
-            len(first.draws) == len(second.draws) and again == once_more,
+            len(tape.draws) == len(tapes[0].draws) and seen == shown[0],
             "shows more of a user than it released: models or facts of a neighbour's run differ although every release "
             "was the same. Compute steps from released values and public numbers, and give facts of users' data names "
             "that end in _private",
         )
-        for one, two in zip(first.draws, second.draws, strict=True):
-            sensitivity, moved = one.sensitivity, one.distance(two)
-            small.insist(
-                sensitivity is None or moved <= allowed * sensitivity * (1 + ROUNDING),
-                f"moves the value before {one.kind} noise by {moved:.6g} for one replaced user, and the noise is made "
-                f"for {allowed * (sensitivity or 0.0):.6g}: clip users' answers to the norm that the mechanism is made "
-                "for, and divide by a public number",
-            )
-        insist_on_what_moves_together(small, strategy, first, second)
+    return tapes
+
+
+def insist_on_each_release(small: Small, first: Tape, second: Tape, changes: int = 1) -> None:
+    """Raise ContractBroken if this many changes of one user move a value by more than its noise is made for."""
+    for one, two in zip(first.draws, second.draws, strict=True):
+        sensitivity, moved = one.sensitivity, one.distance(two)
+        small.insist(
+            sensitivity is None or moved <= changes * sensitivity * (1 + ROUNDING),
+            f"moves the value before {one.kind} noise by {moved:.6g} for one replaced user, and the noise is made "
+            f"for {changes * (sensitivity or 0.0):.6g}: clip users' answers to the norm that the mechanism is made "
+            "for, and divide by a public number",
+        )
 
 
 def check_repeats(small: Small) -> None:
@@ -225,15 +258,12 @@ def check_strategy(kind: Strategy) -> None:
 
 
 def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, first: Tape, second: Tape) -> None:
-    """Raise ContractBroken if one user moves all Gaussian releases at a cost above the promise."""
+    """Raise ContractBroken if one user moves all releases at a cost above the promise."""
     promised, sampler = strategy.plan.guarantee, getattr(strategy.scheme, "sampler", None)
-    drawn = zip(first.draws, second.draws, strict=True)
-    moved = math.hypot(*(one.distance(two) / one.scale for one, two in drawn if one.kind == "gaussian"))
-    moved /= 2 if promised.relation == "add_or_remove" else 1
     # Secret cohorts cost less than all releases together.
-    if not moved or (getattr(sampler, "secret", False) and getattr(sampler, "rate", 0.0) < 1):
+    if getattr(sampler, "secret", False) and getattr(sampler, "rate", 0.0) < 1:
         return
-    spent = epsilon_of(Cost(noise_multiplier=1 / moved), 1, promised.delta)
+    spent = epsilon_between(first, second, promised.delta)
     small.insist(
         spent <= promised.epsilon * (1 + 1e-6),
         f"lets one user move all its releases together at a cost of epsilon = {spent:.6g}, but its plan promises "
@@ -241,16 +271,18 @@ def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, fir
     )
 
 
-def taped(small: Small, features: Array, tape: Tape) -> tuple[Tape, list[Any]]:
-    """Run with recorded noise; return the tape, and the released models and public facts."""
+def taped(small: Small, features: Array, tape: Tape, absent: int | None = None) -> tuple[Tape, list[Any]]:
+    """Run with recorded noise, without the absent user; return the tape, and the released models and public facts."""
     strategy, seen = small.strategy(), list[Any]()
+    if isinstance(strategy.memory, CorrelatedDescent):  # whose simulated noise is not added to a value
+        strategy = small.strategy(noise="secure")
     strategy.streams = Streams(secure=False, source=tape.source)
     private = {name for name, fact in notes_of(small.kind).items() if fact.kind == "private"}
 
     def evaluate(number: int, arrays: Any) -> None:
         seen.append(model_vector(arrays).tolist())
 
-    result = run(strategy, small.people(features), evaluate_fn=evaluate)
+    result = run(strategy, small.people(features), absent=absent, evaluate_fn=evaluate)
     for record in result.rounds:
         # The name alone marks an undeclared fact as private.
         seen.append([fact for fact in record.facts.items() if not (fact[0] in private or fact[0].endswith("_private"))])

@@ -4,17 +4,25 @@ Everything that depends on released values alone is then equal in both runs. The
 no more than the sensitivity of its mechanism.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax
 
-from userdp.accounting import Cost
+from userdp.accounting import Cost, epsilon_of
 from userdp.noise import NoiseSource, SeededNoise
 from userdp.randomness import stream
 
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
 Kind = Literal["gaussian", "laplace", "choose"]
+_ROUNDED_DOWN: Any = {"pessimistic_estimate": False, "value_discretization_interval": 1e-3}
+"""The grid of privacy losses, on which their composition is a lower bound."""
 
 
 @dataclass(frozen=True)
@@ -97,3 +105,35 @@ class Taped(NoiseSource):
     def _noted(self, kind: Kind, value: ArrayLike, scale: float) -> Any:
         before = np.array(value, dtype=np.float64)
         return self.tape.note(Draw(kind, before, scale, self.spent, getattr(self.inner, kind)(value, scale)))
+
+
+def epsilon_between(one: Tape, other: Tape, delta: float) -> float:
+    """Bound from below the epsilon that two runs' releases cost at ``delta``, given the releases before each.
+
+    The noises of a test, which are scalars, are left out: the test compares their values and does not release them.
+    """
+    draws = list(zip(one.draws, other.draws, strict=True))
+    squares = sum((a.distance(b) / a.scale) ** 2 for a, b in draws if a.kind == "gaussian")
+    gaussian = Cost(noise_multiplier=squares**-0.5) if squares else Cost()
+    losses = [loss for a, b in draws if a.kind != "gaussian" and a.value.ndim for loss in _losses(a, b)]
+    if not losses:
+        return epsilon_of(gaussian, 1, delta)
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415 -- slow to import
+
+    if squares:
+        losses.append(from_gaussian_mechanism(gaussian.noise_multiplier, **_ROUNDED_DOWN))
+    return float(reduce(lambda before, loss: before.compose(loss), losses).get_epsilon_for_delta(delta))
+
+
+def _losses(one: Draw, other: Draw) -> "Iterator[PrivacyLossDistribution]":
+    """Yield the privacy loss of each Laplace entry, or of each choice, that differs between two runs."""
+    from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415 -- slow to import
+
+    if one.kind == "laplace":
+        apart = np.abs(one.value - other.value).ravel()
+        yield from (pld.from_laplace_mechanism(one.scale, float(by), **_ROUNDED_DOWN) for by in apart[apart > 0])
+        return
+    for scores in zip(np.atleast_2d(one.value), np.atleast_2d(other.value), strict=True):
+        if not np.array_equal(*scores):
+            laws = (dict(enumerate(log_softmax(one.scale / 2 * each).tolist())) for each in scores)
+            yield pld.from_two_probability_mass_functions(*laws, symmetric=False, **_ROUNDED_DOWN)

@@ -104,7 +104,7 @@ class AdaptiveStep(Stage):
         """See `Stage`; the clip follows."""
         radius = progress.radius
         gradient, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
-        unclipped, _ = release.fraction(sums[-1:], Movement.of_box(1.0), MEASURED)
+        unclipped, _ = release.fraction(sums[-1:], Movement.of_interval(-0.5, 0.5), MEASURED)
         direction = progress.directed(gradient, deviation)
         progress.start = self.domain.project(progress.start + self.rate * direction)
         progress.radius = radius * math.exp(_SPEED * (_UNCLIPPED - unclipped))

@@ -109,8 +109,9 @@ class LearnCoordinates(Preparation):
 
     def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
         """See `ExtraRounds`."""
-        progress = self.memory.progress
-        facts = self._stages[index].take(progress, gathered.values, Release(self.shares, index, noise))
+        progress, stage = self.memory.progress, self._stages[index]
+        release = Release(self.shares, index, noise, stage.computation(progress))
+        facts = stage.take(progress, gathered.values, release)
         self.memory.left -= 1
         return Step(progress.model, None, facts, constant=progress.released_constant)
 

@@ -3,9 +3,11 @@
 import math
 from dataclasses import dataclass
 
+from strategies.core.mean_rounds import check_covered
 from strategies.core.step import Noise
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
+from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import Statistic
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
@@ -17,10 +19,12 @@ class Movement:
     Attributes:
         replaced: by being replaced.
         added: by being added or removed, from or to a zero vector.
+        number: whether the sum is that of the statistic beside the vectors.
     """
 
     replaced: float
     added: float
+    number: bool = False
 
     @classmethod
     def of_ball(cls, radius: float) -> "Movement":
@@ -34,8 +38,8 @@ class Movement:
 
     @classmethod
     def of_interval(cls, low: float, high: float) -> "Movement":
-        """Bound one number in ``[low, high]``, which holds zero."""
-        return cls(high - low, max(high, -low))
+        """Bound one number in ``[low, high]``, which holds zero, beside the vectors."""
+        return cls(high - low, max(high, -low), number=True)
 
     @classmethod
     def of_shares(cls) -> "Movement":
@@ -71,17 +75,23 @@ class Shares:
 
 @dataclass
 class Release:
-    """Releases from the sum of one round, each with a noise stream of its own."""
+    """Releases from the sum of one round, each with a noise stream of its own, and for all that ``asked`` allows."""
 
     scheme: Shares
     index: int
     noise: Noise
+    asked: Computation
     made: int = 0
 
     def mean(self, sums: Vector, movement: Movement, part: float = 1.0) -> tuple[Vector, float]:
-        """Return (the users' mean with noise for that part of the round's share, the noise's standard deviation)."""
+        """Return (the users' mean with noise for that part of the round's share, the noise's standard deviation).
+
+        Raises:
+            RunFailed: a user could move the mean by more than the noise is made for.
+        """
         mechanism, source = self.scheme.mechanism(self.index, movement, part), self.noise(self.made)
         self.made += 1
+        check_covered(self.asked, mechanism, self.users, self.scheme.sampler.relation, number=movement.number)
         return mechanism.release(sums / self.users, source), mechanism.standard_deviation
 
     def fraction(self, sums: Vector, movement: Movement, part: float = 1.0) -> tuple[float, float]:

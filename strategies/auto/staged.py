@@ -72,7 +72,7 @@ class AutoScheme(Shares, Scheme):
         """See `Scheme`."""
         if index == 0:
             memory.begin(x)
-        release = Release(self, index, noise)
+        release = Release(self, index, noise, self.stages[index].computation(memory))
         facts = dict(self.stages[index].take(memory, gathered.values, release))
         if gathered.lengths is not None:
             mean = gathered.values[:-1] / release.users

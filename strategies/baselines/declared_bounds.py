@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from strategies.core.public_facts import Given
-from userdp.arrays.types import Vector
+from strategies import Given
+from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.problems.base import Box
+from userdp.problems import Box
 
 
 def check_room(domain: Box, centre: Vector, radius: float, setting: str, ball: str) -> None:

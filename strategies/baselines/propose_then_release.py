@@ -7,16 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from strategies import Gathered, Given, Law, Noise, Request, Scheme, Step
 from strategies.baselines.peeling import Peeling
-from strategies.core.public_facts import Given
-from strategies.core.scheme import Law, Scheme
-from strategies.core.step import Noise, Step
-from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Ledger, epsilon_of
-from userdp.arrays.types import Indices, Vector
-from userdp.audit.discrete import choice_probabilities
+from userdp.arrays import Indices, Vector
+from userdp.audit import choice_probabilities
 from userdp.mechanisms import ExponentialMechanism
-from userdp.nodes.computations import Computation
+from userdp.nodes import Computation
 from userdp.state import Stateful
 
 

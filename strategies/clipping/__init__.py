@@ -1,1 +1,12 @@
 """Strategies that clip what users send and add noise to the sum."""
+
+from typing import TYPE_CHECKING
+
+from userdp.lazy import lazily
+
+if TYPE_CHECKING:
+    from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
+
+__all__ = ["NOTES", "SECRET_COHORTS", "ClippedOptions", "rounds_of"]
+
+__getattr__, __dir__ = lazily(__name__)

@@ -166,6 +166,12 @@ class UserLevelStrategy(Strategy):
         self._request = self.request_of(server_round)
         if self._request is None or server_round == self.state.lost:
             return []
+        if server_round < (self.state.lost or 0):
+            raise RunFailed(
+                f"round {self.state.lost} was asked before the process ended, and the checkpoint is older than round "
+                f"{server_round}: asking it again would be a second release; resume with the checkpoint that the run "
+                "wrote last"
+            )
         if self.privacy.noise == "secure":
             computation = replace(self._request.computation, separate=True)  # users are computed one by one
             self._request = replace(self._request, computation=computation)

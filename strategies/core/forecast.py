@@ -149,8 +149,8 @@ class Forecast:
         if self.noise is None or self.noise < self.reach:
             return ()
         return (
-            f"the noise in the model (norm {self.noise:.3g}, all rounds together) is longer than the largest "
-            f"distance that the model can go ({self.reach:.3g}): {_CHANGE}",
+            f"the noise in the model (norm {self.noise:.3g}, all rounds together) is longer than the longest way "
+            f"that the model can go ({self.reach:.3g}): {_CHANGE}",
         )
 
 

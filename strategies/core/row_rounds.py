@@ -10,6 +10,8 @@ from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.audit.discrete import halting_probabilities
+from userdp.errors import RunFailed
+from userdp.estimators import Estimator, NeighbourMean
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore, Session
 from userdp.nodes.computations import Computation
 from userdp.problems import Box
@@ -53,9 +55,16 @@ class Agreement:
 
     test: AnyTest
     score: Callable[[Rows], float]
-    estimator: Callable[[Rows], Vector]
+    estimator: Estimator | NeighbourMean
     l2_sensitivity: float
     rounding: float
+
+    def __post_init__(self) -> None:
+        if self.test.kernel.radius > self.estimator.radius:
+            raise RunFailed(
+                f"users agree within {self.test.kernel.radius:g}, and the estimate is for {self.estimator.radius:g}: "
+                "take one radius for both"
+            )
 
     def law(self, values: Sequence[Rows]) -> Vector:
         """Return the probabilities that the test fails and passes, from each round's (B, p) rows.

@@ -63,12 +63,13 @@ class RunState:
        releases the same numbers. Two copies of one release tell no more than one.
     2. *Secure noise.* Noise drawn again would be a second release of the same data. So a round's number and cohort are
        on disk before any user is asked (`Keeper.ask`), and its state is on disk before its record is handed out
-       (`Keeper.keep`). A round that was asked and not kept is LOST: it is charged, nobody is asked again, and it
-       counts as a round in which nobody answered. Count the release that the killed process may have made as made. Then
-       each user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in an unbroken
-       run; the lost round's second release is a function of no user's data, given what was released before. The other
-       rounds' mechanisms and noise are the planned ones, chosen adaptively, and their composition is what the ledger
-       accounts.
+       (`Keeper.keep`). A round that was asked and not kept is LOST: it is charged, nobody is asked again, and it counts
+       as a round in which nobody answered. Rounds between it and the last kept one were skipped; if one of them asks,
+       the checkpoint is an older one, and the run ends. Count the release that the killed process may have made as
+       made. Then each user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in an
+       unbroken run; the lost round's second release is a function of no user's data, given what was released before.
+       The other rounds' mechanisms and noise are the planned ones, chosen adaptively, and their composition is what the
+       ledger accounts.
     3. *Correlated noise.* Rows of C G get fresh noise each, and later rows lack the lost round's row of G. All entries
        of C are non-negative, so leaving out a participation lowers the bound of `userdp.mechanisms.prefix_sums` row by
        row, also where rows up to the lost round had it.
@@ -209,8 +210,8 @@ class RunState:
             self.result.constant = frozen(self._of_this_run("constant", constant))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
         put_back(self._drawn, kept.get("drawn"))
-        if asked is not None and self._privacy.noise == "secure" and asked.get("round") == done + 1:
-            self.lost = done + 1
+        if asked is not None and self._privacy.noise == "secure" and asked.get("round") > done:
+            self.lost = int(asked.get("round"))
             put_back(self._drawn, asked.get("drawn"))
             log.warning(
                 "round %d had begun when the run was killed; it is charged and skipped, because drawing its noise "

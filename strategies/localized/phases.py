@@ -19,8 +19,8 @@ from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.arrays.types import Rows, Vector
-from userdp.errors import BadInput
-from userdp.estimators import concentration_score
+from userdp.errors import BadInput, RunFailed
+from userdp.estimators import Estimator, concentration_score
 from userdp.mechanisms import ConcentrationTest, GaussianMechanism, Session
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
@@ -51,6 +51,7 @@ PHASE_MEANINGS: Mapping[str, str] = {
     "steps": "steps of each phase",
 }
 
+_ROUNDED = 1 + 1e-9
 PHASE_FACT = Fact("public", "number of the phase")
 
 
@@ -227,6 +228,31 @@ class PhaseRounds(Scheme):
         return facts
 
 
+def check_phase(phase: Phase, batch: int, dimension: int, smoothness: float) -> None:
+    """Compare how far a user of one step can move a phase, on batches of this size, with its noise and its test.
+
+    A move of the model changes distances between later users' gradients by twice the ``smoothness`` times the move.
+
+    Raises:
+        RunFailed: a user could move the average iterate, or later scores, by more.
+    """
+    test, gradient, clipped = phase.test, phase.gradient, math.isfinite(phase.width)
+    assert clipped or isinstance(gradient, Estimator)
+    of_gradient = gradient.sup_sensitivity(batch) if isinstance(gradient, Estimator) else 2 * phase.width / batch
+    step, covered = phase.learning_rate * of_gradient, phase.mechanism.l2_sensitivity / math.sqrt(dimension)
+    later = 2 * smoothness * step if phase.steps > 1 else 0.0
+    if step > covered * _ROUNDED or (test is not None and later > test.movement * _ROUNDED):
+        raise RunFailed(
+            f"a user can move the models of a phase by {step:.6g} and distances of later gradients by {later:.6g}; the "
+            f"noise is made for {covered:.6g}, the test for {0.0 if test is None else test.movement:.6g}: make both "
+            "for the step size and the batch of the phase"
+        )
+    if test is not None and isinstance(gradient, Estimator) and test.kernel.radius > gradient.radius:
+        raise RunFailed(
+            f"users agree within {test.kernel.radius:g}, and the estimate is for {gradient.radius:g}: take one radius"
+        )
+
+
 def phase_rounds(
     given: Given,
     batch: int,
@@ -246,6 +272,8 @@ def phase_rounds(
     ``signal`` is the l2 distance that the last phase can go, and ``reach`` that of all; `PhaseRounds` has the rest.
     """
     p, test, missing = given.dimension, phases[0].test, given.problem.certificate.missing()
+    for phase in phases:
+        check_phase(phase, batch, p, given.problem.certificate.smoothness or 0.0)
     accountant = f"{ONE_GAUSSIAN if test is None else ACCOUNTANT}, parallel over disjoint users"
     promised = given.promise(epsilon_of(cost, 1, given.privacy.delta), accountant, ASSUMPTIONS)
     path = [

@@ -3,7 +3,6 @@
 import ast
 import importlib
 import importlib.util
-import inspect
 import json
 import re
 import subprocess
@@ -18,6 +17,7 @@ import strategies
 ROOT = Path(__file__).resolve().parents[2]
 made_pages.made()
 PACKAGES = ("userdp", "strategies", "simulations")
+BASELINES = ROOT / "strategies" / "baselines"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 
@@ -88,21 +88,16 @@ def test_what_a_strategy_of_ones_own_is_made_of_is_public():
     )
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_three_lists_of_a_package_are_one(package):
-    """``__all__``, what type checkers see, and where a name is loaded from."""
-    tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("package", [*PACKAGES, "userdp.audit", "userdp.data"])
+def test_the_list_of_a_package_is_what_type_checkers_see(package):
+    tree = ast.parse((file_of(package) or ROOT).read_text(encoding="utf-8"))
     (checking,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {node.module: {one.name for one in node.names} for node in checking.body if isinstance(node, ast.ImportFrom)}
+    seen = {one.name for node in checking.body if isinstance(node, ast.ImportFrom) for one in node.names}
     called = {ast.unparse(node.target) for node in checking.body if isinstance(node, ast.AnnAssign)}
     module = importlib.import_module(package)
     loaded = {"STRATEGIES"} if package == "strategies" else set()  # a list of names, which costs nothing
-    assert {name for names in seen.values() for name in names} | loaded | called == set(module.__all__)
+    assert seen | loaded | called == set(module.__all__)
     assert dir(module) == sorted(module.__all__)
-    assert set(inspect.getclosurevars(module.__getattr__).nonlocals["home_of"]) | loaded == set(module.__all__)
-    for home, names in seen.items():
-        for name in names:
-            assert getattr(module, name) is getattr(importlib.import_module(home), name)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -164,9 +159,26 @@ def test_packages_import_from_modules_and_not_from_faces(package):
     wrong = {
         str(path.relative_to(ROOT)): found
         for path in sorted((ROOT / package).rglob("*.py"))
-        if (found := from_faces(path.read_text(encoding="utf-8")))
+        if BASELINES not in path.parents and (found := from_faces(path.read_text(encoding="utf-8")))
     }
     assert not wrong
+
+
+def test_baselines_import_from_public_faces_only_as_a_strangers_package_would():
+    public = {(face, name) for face in faces() for name in names_of(face)}
+    for path in sorted(BASELINES.rglob("*.py")):
+        own = [
+            one for one in imports(path.read_text(encoding="utf-8")) if not one[0].startswith("strategies.baselines")
+        ]
+        assert set(own) <= public, path
+
+
+def test_the_rest_of_the_house_imports_no_baseline():
+    for package in PACKAGES:
+        for path in set((ROOT / package).rglob("*.py")) - set(BASELINES.rglob("*.py")):
+            assert "baselines" not in {part for module, _ in imports(path.read_text()) for part in module.split(".")}, (
+                path
+            )
 
 
 def test_an_import_of_a_face_is_found():

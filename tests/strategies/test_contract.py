@@ -10,8 +10,7 @@ import pytest
 from helpers import federation_of, make
 from test_releases import FACTS, MORE, SLOW, USERS
 
-from simulations.testing.strategy_contract import CHECKS, Small, insist_on_what_moves_together, taped
-from simulations.testing.tape import Tape
+from simulations.testing.strategy_contract import CHECKS, NOBODY, Small, insist_on_what_moves_together, neighbours
 from strategies import STRATEGIES
 from strategies.auto.stages import Gradient
 from userdp.data import Block, ColumnarFederation
@@ -21,13 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8"), re.DOTALL)[
     0
 ]
-
-
-ELSEWHERE = {
-    "dp_ftrl": "simulated noise of all rounds is drawn apart and added to the exact sum of all rounds: "
-    "tests/strategies/clipping/test_ftrl.py has its neighbours",
-}
-"""Strategies whose neighbours another test has, and why."""
 
 
 @pytest.mark.sweep(8)
@@ -42,7 +34,7 @@ def cases(names):
     return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
 
 
-@pytest.mark.parametrize("name", cases(name for name in STRATEGIES if name not in ELSEWHERE))
+@pytest.mark.parametrize("name", cases(STRATEGIES))
 def test_neighbours_of_every_release(name):
     CHECKS["neighbours"](Small(STRATEGIES[name]))
 
@@ -118,11 +110,7 @@ def test_each_kind_of_fault_is_named(fault):
 def test_the_sensitivity_of_a_clipped_mean_is_attained():
     """Else a check of neighbours would say nothing: the users that it replaces lie at opposite ends."""
     small = Small(STRATEGIES["dp_fed_sgd"])
-    people = np.full((400, 2), 1.0)
-    other = people.copy()
-    other[7] = -1.0
-    first, _ = taped(small, people, Tape())
-    second, _ = taped(small, other, Tape(played=first.draws))
+    first, second = neighbours(small, 0.5, 7, [(1.0, 1.0), (-1.0, -1.0)])
     ratios = [one.distance(two) / one.sensitivity for one, two in zip(first.draws, second.draws, strict=True)]
     assert max(ratios) == pytest.approx(1.0, abs=1e-6)
 
@@ -146,14 +134,15 @@ class Several(Small):
         return ColumnarFederation(Block(samples.astype(np.float32), ends, targets))
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if set(STRATEGIES[name].about.units) > {"user"}])
+BY_SAMPLES = [name for name in STRATEGIES if set(STRATEGIES[name].about.units) > {"user"} and name != "non_private"]
+
+
+@pytest.mark.parametrize("name", BY_SAMPLES)
 def test_all_samples_of_a_user_together_move_no_more_than_is_promised(name):
     small = Several(STRATEGIES[name], 200)
-    people, other = small.alike(), small.alike()
-    people[7], other[7] = (1.0, 1.0), (-1.0, -1.0)
-    first, _ = taped(small, people, Tape())
-    second, _ = taped(small, other, Tape(played=first.draws))
-    insist_on_what_moves_together(small, small.strategy(), first, second)
+    strategy = small.strategy()
+    other = NOBODY if strategy.plan.guarantee.relation == "add_or_remove" else (-1.0, -1.0)
+    insist_on_what_moves_together(small, strategy, *neighbours(small, 0.5, 7, [(1.0, 1.0), other]))
 
 
 # --- The default strategy on other losses, and what comes around strategies ------------------------------------------
@@ -196,10 +185,7 @@ def test_the_neighbours_of_the_default_strategy_move_each_of_its_measures():
     """Else the check of its neighbours would say nothing of them."""
     small = case("auto, linear model")
     stages = small.strategy().scheme.stages
-    people, other = small.alike(), small.alike()
-    people[3], other[3] = (1.0, 1.0), (-1.0, 0.0)
-    first, _ = taped(small, people, Tape())
-    second, _ = taped(small, other, Tape(played=first.draws))
+    first, second = neighbours(small, 0.5, 3, [(1.0, 1.0), (-1.0, 0.0)])
     used = dict.fromkeys((type(stage).__name__ for stage in stages), 0.0)
     of_draw = [name for stage in stages for name in [type(stage).__name__] * (2 if isinstance(stage, Gradient) else 1)]
     for name, one, two in zip(of_draw, first.draws, second.draws, strict=True):

@@ -28,8 +28,10 @@ from strategies.core.streams import Streams
 from userdp.accounting import Cost
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
+from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
+from userdp.nodes.computations import LocalNoise
 from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softmax, Squared
 
@@ -66,10 +68,12 @@ class Draw:
 
 @dataclass
 class Watch:
-    """A run, watched: its draws, whom its rounds asked, at which models, and what was released after each round."""
+    """A run, watched: its draws, what users or nodes added, whom its rounds asked, at which models, and what was
+    released after each round."""
 
     method: UserLevelStrategy
     draws: list = field(default_factory=list)
+    added: list = field(default_factory=list)
     users: dict = field(default_factory=dict)
     asked_at: list = field(default_factory=list)
     compared_with: list = field(default_factory=list)
@@ -135,6 +139,18 @@ class Watch:
 
         for name, method in (("gaussian", normal), ("laplace", double), ("choose", gumbel)):
             patch.setattr(SeededNoise, name, method)
+        for kind, name in ((LocalNoise, "_simulated"), (MaskedSum, "_share")):
+            patch.setattr(kind, name, self._noted(getattr(kind, name)))
+
+    def _noted(self, method):
+        """Note the noise that users or nodes add themselves."""
+
+        def noted(source, *given):
+            noise = method(source, *given)
+            self.added.extend(np.ravel(noise).tolist())
+            return noise
+
+        return noted
 
     def _watch_rounds(self, patch):
         asked, follow = UserLevelStrategy.request_of, UserLevelStrategy._follow
@@ -229,6 +245,9 @@ MORE = {
     "auto, module": (Auto, uncertified(), {}),
     "auto, module, replaced": (Auto, uncertified(), {"relation": "replace_one"}),
     "prepared": (DPFedSGD, squares(), {"rounds": 3, "preparation": LearnCoordinates}),
+    "masked": (DPFedSGD, squares(), {"rounds": 3, "trust": "sum"}),
+    "masked, adaptive": (STRATEGIES["adaptive_clipping"], squares(), {"rounds": 3, "trust": "sum"}),
+    "recentred, places": (STRATEGIES["recentred_clipping"], squares(), {"rounds": 3, "relation": "add_or_remove"}),
     "compared": (DPFedSGD, squares(), {"rounds": 3, "clip_norm": 1.0, "compare_with_initial": True}),
     "prepared and compared": (
         STRATEGIES["recentred_clipping"],
@@ -263,7 +282,7 @@ def watched(name):
 
 # --- What holds of each ----------------------------------------------------------------------------------------------
 
-DRAWN_BY_USERS, NO_PROMISE = "local_dp", "non_private"
+DRAWN_BY_OTHERS, NO_PROMISE = ("local_dp", "masked", "masked, adaptive"), "non_private"
 OWN_ACCOUNTS = {
     "dp_ftrl": "noise is correlated over rounds: tests/strategies/clipping/test_ftrl.py",
     "averaged_clipping_restarted": "each of its runs has a sampler: tests/strategies/samples",
@@ -276,16 +295,18 @@ TOGETHER = {"private_lasso"}
 
 @every_run
 def test_no_two_draws_of_a_run_share_a_number(name):
-    units = [unit for draw in watched(name).draws for unit in draw.units]
-    assert len(units) == len(set(units))
-    assert (not units) == (name in (DRAWN_BY_USERS, NO_PROMISE))
+    seen = watched(name)
+    units = [unit for draw in seen.draws for unit in draw.units]
+    assert bool(units) == (name not in (*DRAWN_BY_OTHERS, NO_PROMISE))
+    assert bool(seen.added) == (name in DRAWN_BY_OTHERS)
+    assert len({*units, *seen.added}) == len(units) + len(seen.added)
 
 
 @every_run
 def test_what_is_drawn_spends_what_is_promised_and_not_more(name):
     seen = watched(name)
     promised = seen.result.guarantee
-    if name in (DRAWN_BY_USERS, NO_PROMISE, *OWN_ACCOUNTS):
+    if name in (*DRAWN_BY_OTHERS, NO_PROMISE, *OWN_ACCOUNTS):
         return
     assert all(draw.known for draw in seen.draws)
     spent = seen.spent()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from any_strategy import halves
 from helpers import federation_of, run
-from test_releases import EVERY, MORE, USERS, method_of, rows
+from test_releases import DRAWN_BY_OTHERS, EVERY, MORE, USERS, method_of, rows
 
 import strategies.core.base
 from strategies import STRATEGIES, model_vector
@@ -16,8 +16,8 @@ from userdp.noise import SeededNoise
 from userdp.sampling import Sampler
 
 KINDS = {name: fact.kind for strategy in STRATEGIES.values() for name, fact in notes_of(strategy).items()}
-NOT_REPLAYED = ("local_dp", "non_private", "dp_ftrl")
-"""Users add the noise; nothing is hidden; with seeded noise sums are added to the noise outside its source."""
+NOT_REPLAYED = (*DRAWN_BY_OTHERS, "non_private", "dp_ftrl")
+"""Users or nodes add the noise; nothing is hidden; with seeded noise sums are added to the noise outside its source."""
 HEARS = ("non_private", "output_perturbation")
 """One divides by who answered, and promises nothing; the other ends."""
 

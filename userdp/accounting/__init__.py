@@ -1,5 +1,7 @@
 """The privacy asked for, the guarantees given, and the composition of mechanisms' costs."""
 
+from typing import TYPE_CHECKING
+
 from userdp.accounting.composition import (
     add_or_remove_to_replace_one,
     group_privacy,
@@ -19,9 +21,18 @@ from userdp.accounting.ledger import (
     RoundLedgerState,
     Scheme,
 )
+from userdp.lazy import lazily
+
+if TYPE_CHECKING:
+    from userdp.accounting.amplified import poisson_epsilon
+    from userdp.accounting.checks import check_delta, check_epsilon, check_least
+    from userdp.accounting.composition import advanced_composition, step_budget, zcdp_to_epsilon_simple
+    from userdp.accounting.guarantee import ONE_GAUSSIAN
+    from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
 
 __all__ = [
     "ACCOUNTANT",
+    "ONE_GAUSSIAN",
     "AnyLedger",
     "Cost",
     "Guarantee",
@@ -33,16 +44,28 @@ __all__ = [
     "ReleaseLedger",
     "RoundLedger",
     "RoundLedgerState",
+    "SampledRounds",
     "Scheme",
     "Unit",
     "add_or_remove_to_replace_one",
+    "advanced_composition",
     "calibrate_noise",
     "calibrate_steps",
+    "check_delta",
+    "check_epsilon",
+    "check_least",
     "delta_of",
     "epsilon_of",
     "group_privacy",
+    "group_rate",
     "largest_rho",
+    "poisson_epsilon",
     "rho_for",
+    "sampled_gaussian_epsilon",
     "share_of_group",
+    "step_budget",
     "zcdp_to_epsilon",
+    "zcdp_to_epsilon_simple",
 ]
+
+__getattr__, __dir__ = lazily(__name__)

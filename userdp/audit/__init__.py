@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from userdp.lazy import names_from
+from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.audit.coins import mu_lower_bound
@@ -29,14 +29,4 @@ __all__ = [
     "one_run_p_value",
 ]
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "userdp.audit.coins": ("mu_lower_bound",),
-        "userdp.audit.discrete": ("choice_probabilities", "exact_epsilon", "halting_probabilities"),
-        "userdp.audit.events": ("epsilon_lower_bound", "error_rates"),
-        "userdp.audit.one_run": ("best_guesses", "guessed", "one_run_lower_bound", "one_run_p_value"),
-        "userdp.audit.statistic": ("Direction",),
-        "userdp.audit.trade_off": ("Approximate", "Gaussian", "TradeOff"),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

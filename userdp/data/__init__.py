@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from userdp.lazy import names_from
+from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.data.block import Block
@@ -74,40 +74,4 @@ __all__ = [
     "split",
 ]
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "userdp.data.block": ("Block",),
-        "userdp.data.federation": ("BLOCK_BYTES", "ColumnarFederation", "Federation", "RegressionModel"),
-        "userdp.data.load_report": ("LoadReport",),
-        "userdp.data.registry": ("DATA_SOURCES",),
-        "userdp.data.synthetic.federation": ("SyntheticFederation",),
-        "userdp.data.synthetic.heavy_tails": ("HeavyTailedLinear", "HeavyTailedLogistic", "HeavyTailedRegression"),
-        "userdp.data.synthetic.locations": (
-            "BernoulliRates",
-            "Gaussian",
-            "HardInstance",
-            "LogLogistic",
-            "LogNormal",
-            "MultivariateT",
-            "Pareto",
-            "StudentT",
-        ),
-        "userdp.data.synthetic.populations": ("Population",),
-        "userdp.data.synthetic.registry": ("POPULATIONS",),
-        "userdp.data.synthetic.regressions": (
-            "Categorical",
-            "LinearRegression",
-            "LogisticRegression",
-            "PoissonRegression",
-        ),
-        "userdp.data.synthetic.sparse_regressions": ("SparseRegression",),
-        "userdp.data.synthetic.sparse_vectors": ("SparseBlocks", "SparsePacking"),
-        "userdp.data.tables.contributions": ("split",),
-        "userdp.data.tables.derived": ("Derivation",),
-        "userdp.data.tables.public": ("load_public", "public_columns", "public_file"),
-        "userdp.data.tables.public_sets": ("PUBLIC_DATASETS", "PublicDataset"),
-        "userdp.data.tables.sequences": ("SequenceColumns",),
-        "userdp.data.tables.tabular": ("Table", "read_table"),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

@@ -1,5 +1,8 @@
 """Mechanisms that add noise or select, each with what it costs."""
 
+from typing import TYPE_CHECKING
+
+from userdp.lazy import lazily
 from userdp.mechanisms.additive import GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import (
     AboveThreshold,
@@ -9,6 +12,9 @@ from userdp.mechanisms.concentration_tests import (
     minimum_batch,
 )
 from userdp.mechanisms.exponential import ExponentialMechanism, private_quantile
+
+if TYPE_CHECKING:
+    from userdp.mechanisms.additive import require_positive
 
 __all__ = [
     "AboveThreshold",
@@ -20,4 +26,7 @@ __all__ = [
     "Session",
     "minimum_batch",
     "private_quantile",
+    "require_positive",
 ]
+
+__getattr__, __dir__ = lazily(__name__)

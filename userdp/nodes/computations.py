@@ -149,9 +149,9 @@ class Computation:
         `userdp.noise.rounding_slack`), for any data, if a user's row follows from that user's data alone.
         *Why.* `RowPipeline` clips every row to an l2 norm C (which the l1 norm bounds too), and holds its statistic
         within bounds, also for users with unusable data; an absent user adds nothing. So the vector moves by at most 2C
-        if the user is replaced, by C if it is added or removed, and the number by `Statistic.sensitivity`. In sums over
-        groups each slot of a user moves its group's sum by at most the clip of a sample, and slots in one group add up;
-        slots are drawn without looking at data.
+        if the user is replaced (sqrt(2) C if rows are `RowFunction.acute`), by C if it is added or removed, and the
+        number by `Statistic.sensitivity`. In sums over groups each slot of a user moves its group's sum by at most the
+        clip of a sample, and slots in one group add up; slots are drawn without looking at data.
 
         The l1 norm is bounded only if rows are clipped to one. ``weight`` is the statistic's within a row: 0 for the
         vectors alone, `MaskedSum.weight` for masked sums.
@@ -159,7 +159,8 @@ class Computation:
         longest = self._longest(order)
         if longest is None or not math.isfinite(longest):
             return None
-        vector = longest * (2 if relation == "replace_one" else 1)
+        apart = math.sqrt(2.0) if order == 2 and self.function.acute and self.centre is None else 2.0
+        vector = longest * (apart if relation == "replace_one" else 1)
         number = 0.0 if self.statistic is None else weight * statistic(self.statistic).sensitivity(relation)
         return vector + number if order == 1 else math.hypot(vector, number)
 

@@ -32,6 +32,7 @@ class RowFunction:
         counts_usable: whether the rows count usable samples: the function sees the marks, and no value of a marked
             sample.
         keeps_zeros: whether rows are sparse if the problem's gradients are.
+        acute: whether no two users' rows have a negative inner product, so that ``||q - r||^2 <= ||q||^2 + ||r||^2``.
     """
 
     rows: Callable[..., AnyRows]
@@ -40,6 +41,7 @@ class RowFunction:
     groups_samples: bool = False
     counts_usable: bool = False
     keeps_zeros: bool = False
+    acute: bool = False
 
 
 def row_function(name: str) -> RowFunction:
@@ -87,10 +89,10 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "local_update": RowFunction(local_update),
     "column_scales": RowFunction(moments.column_scales, _of_scaled_columns(lambda d: 2 * d)),
     "moment_size": RowFunction(moments.moment_size, _one_number),
-    "second_moments": RowFunction(moments.second_moments, _of_scaled_columns(lambda d: d * (d + 1) // 2)),
+    "second_moments": RowFunction(moments.second_moments, _of_scaled_columns(lambda d: d * (d + 1) // 2), acute=True),
     "weighted_gradient": RowFunction(moments.weighted_gradient),
     "mean_target": RowFunction(moments.mean_target, _one_number),
-    "class_shares": RowFunction(moments.class_shares, _of_each("classes")),
+    "class_shares": RowFunction(moments.class_shares, _of_each("classes"), acute=True),
     "filled": RowFunction(moments.filled, _one_number, counts_usable=True),
     "improved": RowFunction(moments.improved, _one_number),
     "curvature_along": RowFunction(moments.curvature_along, _one_number),

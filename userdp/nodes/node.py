@@ -136,6 +136,6 @@ class Node:
         if not self._warned:
             # The message of a loss may quote users' data, which only a simulation may print.
             said = "" if self.labels is not None else f": {error}".partition("\n")[0]
-            told = f"{type(error).__name__}{said}"
-            log.warning("the loss fails on users' data (%s): each such user counts as zero", told)
+            reason = f"{type(error).__name__}{said}"
+            log.warning("the loss fails on users' data (%s): each such user counts as zero", reason)
         self._warned = True

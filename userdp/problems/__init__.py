@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from userdp.arrays.types import Vector
+from userdp.lazy import lazily
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear import Linear
@@ -17,6 +18,7 @@ from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSq
 
 if TYPE_CHECKING:
     from userdp.neural.problem import TorchProblem
+    from userdp.problems.families import SquaredFamily
 
 __all__ = [
     "Bernoulli",
@@ -41,14 +43,9 @@ __all__ = [
     "SparseLogistic",
     "SparseSquared",
     "Squared",
+    "SquaredFamily",
     "TorchProblem",
     "Vector",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name == "TorchProblem":
-        from userdp.neural.problem import TorchProblem  # noqa: PLC0415
-
-        return TorchProblem
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazily(__name__)

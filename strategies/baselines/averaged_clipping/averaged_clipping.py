@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from strategies import About, Fact, Given, MeanRounds, Recipe
 from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import (
@@ -24,13 +25,17 @@ from strategies.baselines.averaged_clipping.parameters import (
     unconstrained_clip,
     unconstrained_rounds,
 )
-from strategies.core.about import About, Fact
-from strategies.core.mean_rounds import MeanRounds
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.samples.batch_rounds import BATCH_MEANING, balanced_batch, clamped_batch, drawn_apart, sample_sum
-from strategies.samples.sample_options import MEANINGS, most_of, samples_of
-from userdp.arrays.types import Vector
+from strategies.samples import (
+    BATCH_MEANING,
+    MEANINGS,
+    balanced_batch,
+    clamped_batch,
+    drawn_apart,
+    most_of,
+    sample_sum,
+    samples_of,
+)
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import DisjointBatches, PoissonBatches, PoissonSamples, Sampler, check_batch

@@ -8,29 +8,28 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from strategies import About, Fact, Given, MeanRounds, Number, Recipe, Runs
 from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants, practical_step
 from strategies.baselines.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
-from strategies.core.about import About, Fact
-from strategies.core.mean_rounds import MeanRounds, Runs
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Number
-from strategies.samples.batch_rounds import (
+from strategies.samples import (
     BATCH_MEANING,
+    MEANINGS,
+    OutputAverage,
     accounted,
     balanced_batch,
     clamped_batch,
     drawn_apart,
     epsilons,
+    most_of,
     noise_numbers,
     promised_numbers,
     sample_rate,
     sample_sum,
+    samples_of,
 )
-from strategies.samples.sample_options import MEANINGS, OutputAverage, most_of, samples_of
-from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
+from userdp.accounting import SampledRounds, group_rate, sampled_gaussian_epsilon
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import DisjointBatches, PoissonSamples, Sampler

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 
 

@@ -4,10 +4,9 @@ import math
 
 from pydantic import Field
 
+from strategies import Given
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants
-from strategies.core.public_facts import Given
-from strategies.samples.batch_rounds import BatchOptions
-from strategies.samples.sample_options import corner_of, samples_of
+from strategies.samples import BatchOptions, corner_of, samples_of
 from userdp.errors import BadInput
 
 

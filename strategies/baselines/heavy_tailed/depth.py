@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 
 Points = NDArray[np.float64]

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from strategies.baselines.heavy_tailed.depth import Reach, reach, size_exponent
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
 
 RadiusForm = Literal["paper", "directional"]

@@ -9,16 +9,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from strategies import About, Given, MeanRounds, Recipe
 from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radius
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
 from strategies.baselines.heavy_tailed.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
-from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
+from strategies.samples import MEANINGS, clipped_sum, most_of, samples_of
 from userdp.accounting import (
+    ONE_GAUSSIAN,
     Cost,
     Guarantee,
     Ledger,
@@ -28,13 +26,12 @@ from userdp.accounting import (
     epsilon_of,
     rho_for,
     share_of_group,
+    step_budget,
 )
-from userdp.accounting.composition import step_budget
-from userdp.accounting.guarantee import ONE_GAUSSIAN
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.partition import Partition, group_size, spread_length
+from userdp.nodes import Partition, group_size, spread_length
 from userdp.randomness import stream
 from userdp.sampling import DisjointBatches
 

@@ -6,15 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from strategies import About, Given, MeanRounds, Recipe
 from strategies.baselines.heavy_tailed.estimators import simple_radius
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
-from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
-from userdp.accounting import Cost, epsilon_of, rho_for
-from userdp.accounting.guarantee import ONE_GAUSSIAN
+from strategies.samples import MEANINGS, clipped_sum, most_of, samples_of
+from userdp.accounting import ONE_GAUSSIAN, Cost, epsilon_of, rho_for
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import DisjointBatches
 

@@ -28,9 +28,7 @@ from typing import Literal
 
 import scipy
 
-from userdp.accounting.checks import check_delta, check_epsilon, check_least
-from userdp.accounting.composition import rho_for, zcdp_to_epsilon_simple
-from userdp.accounting.costs import calibrate_noise
+from userdp.accounting import calibrate_noise, check_delta, check_epsilon, check_least, rho_for, zcdp_to_epsilon_simple
 from userdp.errors import BadInput
 
 GroupAccounting = Literal["parallel", "calibrated_shuffle", "paper_shuffle"]

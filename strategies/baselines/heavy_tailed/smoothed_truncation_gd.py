@@ -6,17 +6,20 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Number
-from strategies.samples.batch_rounds import SampleRateOptions, accounted, noise_numbers, promised_numbers
-from strategies.samples.sample_options import MEANINGS, most_of, samples_of
+from strategies import About, Given, MeanRounds, Number, Recipe
+from strategies.samples import (
+    MEANINGS,
+    SampleRateOptions,
+    accounted,
+    most_of,
+    noise_numbers,
+    promised_numbers,
+    samples_of,
+)
 from userdp.accounting import Cost, epsilon_of, rho_for
-from userdp.estimators.smoothed_truncation import LARGEST, truncation_sensitivity
+from userdp.estimators import LARGEST, truncation_sensitivity
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import Computation
+from userdp.nodes import Computation
 from userdp.sampling import DisjointBatches
 
 

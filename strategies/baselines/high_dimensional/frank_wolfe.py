@@ -11,11 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.estimators.smoothed_truncation import (
-    coordinate_sensitivity,
-)
+from userdp.estimators import coordinate_sensitivity
 
 Mode = Literal["tight", "paper"]
 

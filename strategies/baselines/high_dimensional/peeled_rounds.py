@@ -6,17 +6,13 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from strategies import Fact, Given, NoisyPhase, Number, Outline, Phases, StrategyOptions
 from strategies.baselines.high_dimensional.hard_thresholding import log_rounds
 from strategies.baselines.peeling import Peeling, PeelingAccounting
 from strategies.baselines.propose_then_release import ProposeThenRelease, once_each
-from strategies.core.about import Fact
-from strategies.core.noise_forecast import NoisyPhase, Phases
-from strategies.core.options import StrategyOptions
-from strategies.core.public_facts import Given
-from strategies.core.scheme import Number, Outline
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.nodes.computations import Computation
+from userdp.nodes import Computation
 from userdp.sampling import DisjointBatches
 
 MEANINGS: Mapping[str, str] = {

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strategies import About, Given, Recipe
 from strategies.baselines.high_dimensional.hard_thresholding import (
     truncated_gradient_bound,
     truncation_level,
@@ -11,9 +12,6 @@ from strategies.baselines.high_dimensional.hard_thresholding import (
 )
 from strategies.baselines.high_dimensional.peeled_rounds import MEANINGS, NOTES, SparseRoundsOptions, peeled_rounds
 from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum
-from strategies.core.about import About
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
 
 
 class PrivateHardThresholding(Recipe, SparseRoundsOptions):

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strategies import About, Given, Outline, Recipe
 from strategies.baselines.high_dimensional import lasso
 from strategies.baselines.high_dimensional.vertex_rounds import (
     MEANINGS,
@@ -15,16 +16,10 @@ from strategies.baselines.high_dimensional.vertex_rounds import (
     vertex_rounds,
 )
 from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum
-from strategies.core.about import About
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Outline
 from userdp.accounting import RoundLedger
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
-from userdp.problems.base import Problem
-from userdp.problems.families import SquaredFamily
-from userdp.problems.generalised_linear import GeneralisedLinear
+from userdp.problems import GeneralisedLinear, Problem, SquaredFamily
 
 _COMPOSITION = {"zcdp": "bounded-range choices in zCDP", "paper": "advanced composition of pure choices"}
 """The composition of rounds, by `PrivateLasso.accounting`."""

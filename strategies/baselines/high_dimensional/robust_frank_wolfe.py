@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from strategies import About, Given, Outline, Recipe
 from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory
 from strategies.baselines.high_dimensional.vertex_rounds import (
     MEANINGS,
@@ -14,12 +15,8 @@ from strategies.baselines.high_dimensional.vertex_rounds import (
     vertex_rounds,
 )
 from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum, once_each
-from strategies.core.about import About
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Outline
 from userdp.errors import PopulationTooSmall
-from userdp.estimators.smoothed_truncation import largest_truncated
+from userdp.estimators import largest_truncated
 from userdp.mechanisms import ExponentialMechanism
 from userdp.sampling import DisjointBatches
 

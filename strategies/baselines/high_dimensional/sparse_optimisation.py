@@ -5,13 +5,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strategies import About, Given, Recipe
 from strategies.baselines.high_dimensional.hard_thresholding import truncation_scale
 from strategies.baselines.high_dimensional.peeled_rounds import MEANINGS, NOTES, SparseRoundsOptions, peeled_rounds
 from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum
-from strategies.core.about import About
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from userdp.estimators.smoothed_truncation import LARGEST
+from userdp.estimators import LARGEST
 
 
 class SparseOptimisation(Recipe, SparseRoundsOptions):

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from strategies import Fact, Given, Outline, StrategyOptions
 from strategies.baselines.declared_bounds import check_room
 from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, step_size
 from strategies.baselines.high_dimensional.lasso import check_in_ball
 from strategies.baselines.propose_then_release import ProposeThenRelease, choice
-from strategies.core.about import Fact
-from strategies.core.options import StrategyOptions
-from strategies.core.public_facts import Given
-from strategies.core.scheme import Outline
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.mechanisms import ExponentialMechanism
 
 MEANINGS: Mapping[str, str] = {

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.state import Stateful
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
 from strategies.baselines.sparse_gradients.truncated_geometric import TruncatedGeometric
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import NoiseSource

@@ -8,20 +8,14 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from strategies import About, Gathered, Given, Noise, NoisyRelease, Outline, Recipe, Request, Scheme, Step
 from strategies.baselines.declared_bounds import declared, no_better
 from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser, Projection
-from strategies.core.about import About
-from strategies.core.noise_forecast import NoisyRelease
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Outline, Scheme
-from strategies.core.step import Noise, Step
-from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, ReleaseLedger, epsilon_of
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import MissingAssumption, RunFailed
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import Computation
+from userdp.nodes import Computation
 from userdp.state import Stateful
 
 

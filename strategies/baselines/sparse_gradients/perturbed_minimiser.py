@@ -26,7 +26,7 @@ from strategies.baselines.sparse_gradients.accelerated import (
     momentum_share,
     rounds_until,
 )
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource

@@ -6,16 +6,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from strategies import About, Given, MeanRounds, Number, Recipe, as_is
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
-from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
-from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds, as_is
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Number
+from strategies.clipping import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
-from userdp.nodes.computations import Computation
+from userdp.nodes import Computation
 from userdp.sampling import LaplaceBatches, Sampler
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from strategies.baselines.sparse_gradients.projections import project_l1, project_l1_l2
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.recovery import Matrix, SparseRecovery
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import NoiseSource
 from userdp.randomness import stream

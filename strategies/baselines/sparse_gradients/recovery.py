@@ -19,7 +19,7 @@ from strategies.baselines.sparse_gradients.projection_mechanism import (
     classical_multiplier,
     expected_error,
 )
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import NoiseSource

@@ -8,17 +8,14 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from strategies import About, Fact, Given, Outline, Recipe
 from strategies.baselines.declared_bounds import check_room, declared, no_better
 from strategies.baselines.propose_then_release import ProposeThenRelease, choice, once_each
 from strategies.baselines.sparse_gradients.exponential_choice import SparseExponential
-from strategies.core.about import About, Fact
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Outline
-from userdp.arrays.types import Vector
+from userdp.arrays import Vector
 from userdp.mechanisms import ExponentialMechanism
-from userdp.nodes.computations import Computation
-from userdp.problems.base import Box
+from userdp.nodes import Computation
+from userdp.problems import Box
 from userdp.sampling import DisjointBatches
 from userdp.state import Stateful
 

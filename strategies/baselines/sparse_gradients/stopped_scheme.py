@@ -7,19 +7,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies import Gathered, Noise, Request, Scheme, Step
 from strategies.baselines.sparse_gradients.bias_reduction import Draw, MeanOracle, bias_reduced_gradient
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.stopping import StepBudget
-from strategies.core.scheme import Scheme
-from strategies.core.step import Noise, Step
-from strategies.wire.replies import Gathered, Request
-from userdp.arrays.sparse_rows import clip_rows
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays import Rows, Vector, clip_rows
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
-from userdp.nodes.computations import Computation
+from userdp.nodes import Computation
 from userdp.noise import NoiseSource
-from userdp.problems.base import Box
+from userdp.problems import Box
 from userdp.randomness import stream
 from userdp.state import Stateful
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from strategies import About, Fact, Given, NoisySteps, Outline, Recipe
 from strategies.baselines.declared_bounds import declared
 from strategies.baselines.sparse_gradients import stopping as theory
 from strategies.baselines.sparse_gradients.bias_reduction import MeanOracle, ProjectedMean, second_moment_bound
@@ -19,15 +20,10 @@ from strategies.baselines.sparse_gradients.stopped_scheme import (
     StoppedRounds,
     StoppedScheme,
 )
-from strategies.core.about import About, Fact
-from strategies.core.noise_forecast import NoisySteps
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Outline
 from userdp.accounting import RoundLedger
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.random_cohorts import DRAWN_TOGETHER
+from userdp.sampling import DRAWN_TOGETHER
 
 _OUTPUT = 2
 """Label of the stream that draws the iterate that a run gives; `StoppedRounds` has 0 and 1."""

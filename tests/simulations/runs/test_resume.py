@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import helpers_killed
@@ -188,6 +189,14 @@ def test_another_configuration_is_refused_field_by_field(tmp_path, killed):
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
+def test_all_settings_are_compared_but_where_the_run_is_and_how_much_is_kept_in_memory():
+    module = simulations.records.checkpoints
+    named, compared = (
+        module._flat(values) for values in (tomllib.loads(SEEDED.toml()), module._settings(SEEDED)["configuration"])
+    )
+    assert compared == {name: value for name, value in named.items() if name not in ("output.directory", "data.memory")}
+
+
 def test_a_setting_that_is_not_there_and_other_versions_are_refused(tmp_path, monkeypatch, killed):
     directory = shutil.copytree(killed, tmp_path / "run")
     other = parse_config(changed(output={"reference": False}, strategy__learning_rate=0.5))
@@ -313,7 +322,21 @@ def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):
     refused(directory, r"checkpoint\.npz is missing, though users were asked", SECURE)
 
 
-def test_a_kill_amid_a_write_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+def test_what_must_be_kept_is_on_the_disk_however_soon_after_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(simulations.records.checkpoints, "SPARING", 1e9)
+    keeper = Checkpoints(tmp_path, SEEDED)
+    for number in range(3):
+        taken = Snapshot()
+        taken.add("round", number)
+        keeper.ask(taken)
+        keeper.keep(lambda taken=taken: taken, must=True)
+        found = keeper.read()
+        assert found.kept.get("round") == found.asked.get("round") == number
+    keeper.keep(Snapshot, must=False)
+    assert keeper.read().kept.get("round") == 2
+
+
+def test_a_kill_amid_a_write_leaves_the_checkpoint_before_and_nothing_when_the_run_has_ended(tmp_path, monkeypatch):
     keeper, taken = Checkpoints(tmp_path, SEEDED), Snapshot()
     taken.add("round", 1)
     keeper.keep(lambda: taken, must=True)
@@ -326,6 +349,8 @@ def test_a_kill_amid_a_write_leaves_the_checkpoint_before(tmp_path, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         keeper.keep(lambda: taken, must=True)
     assert keeper.read().kept.get("round") == 1
+    keeper.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_is_on_the_disk_before_it_is_moved_and_so_is_the_move_after(tmp_path, monkeypatch):

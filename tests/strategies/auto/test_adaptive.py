@@ -3,6 +3,7 @@
 import math
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -143,8 +144,8 @@ def test_the_noise_of_a_cohort_is_for_the_users_that_are_expected():
     assert isinstance(scheme.sampler, MixedBatches)
     expected = scheme.sampler.expected(step)
     assert expected < 1000
-    release, stage = Release(scheme, step, lambda purpose: method._noise(step, purpose)), scheme.stages[step]
-    method.memory.radius = 3.0
+    method.memory.radius, stage = 3.0, scheme.stages[step]
+    release = Release(scheme, step, lambda purpose: method._noise(step, purpose), stage.computation(method.memory))
     watched = Watched()
     method.memory.follow_with(FOLLOWER, 1.0)
     stage.take(method.memory, np.zeros(2), watched)
@@ -184,7 +185,8 @@ def told(method, first_seed, present):
             users = cohort if present else cohort[cohort != 0]
             empty = Gathered(np.zeros(2), 0, 0)
             values = node.compute(x, users, computation).values[0] if len(users) else empty.values
-            release = Release(method.scheme, index, lambda purpose, index=index: method._noise(index, purpose))
+            noise = partial(method._noise, index)
+            release = Release(method.scheme, index, noise, computation)
             kept = []
             original = release.mean
 

@@ -22,6 +22,7 @@ from strategies.wire.questions import model_record
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.errors import RunFailed
+from userdp.nodes.computations import Computation
 from userdp.nodes.moments import column_scales as sent_scales
 from userdp.nodes.moments import symmetric
 from userdp.nodes.node import Node
@@ -135,9 +136,12 @@ def test_all_releases_together_spend_the_budget_and_not_more():
 
 def test_a_mean_is_released_with_noise_for_its_movement_and_its_share():
     method = make(Auto, PROBLEMS["squared"], 400, seed=5)
-    release = Release(method.scheme, 2, lambda purpose: method._noise(2, purpose))
+    asked = Computation("user_gradient", "sum", 1.5)
+    release = Release(method.scheme, 2, lambda purpose: method._noise(2, purpose), asked)
     draws = np.concatenate([release.mean(np.zeros(4000), Movement(3.0, 2.0), 0.25)[0] for _ in range(5)])
     _, deviation = release.mean(np.zeros(1), Movement(3.0, 2.0), 0.25)
+    with pytest.raises(RunFailed, match=r"a user can move the mean of user_gradient by 0\.0075, and its noise is made"):
+        release.mean(np.zeros(1), Movement(2.9, 2.0), 0.25)
     share = method.scheme.sampler.shares[2]
     assert deviation == pytest.approx(3.0 / 400 * method.scheme.noise_multiplier / math.sqrt(0.25 * share))
     assert draws.std() == pytest.approx(deviation, rel=0.03)

@@ -225,7 +225,7 @@ def test_where_nothing_is_known_of_a_loss_noise_is_held_against_the_longest_way(
     loud = Forecast.of(problem, NoisySteps(steps=4, rate=0.5, deviation=10.0, longest=1.0))
     assert quiet.excess is None
     assert quiet.warnings() == ()
-    assert "longer than the largest distance" in loud.warnings()[0]
+    assert "longer than the longest way" in loud.warnings()[0]
     assert not loud.hopeless
 
 

@@ -185,7 +185,7 @@ def test_noise_of_the_rounds_is_for_their_shares_and_all_of_them_spend_what_is_a
         method = make(STRATEGIES["dp_fed_sgd"], squares(), 400, preparation=LearnCoordinates, seed=seed)
         own = method.around.before
         noise = partial(method._noise, method.plan.rounds + 2)
-        release = Release(own.shares, 1, noise)
+        release = Release(own.shares, 1, noise, Computation("filled", "sum", 0.5))
         draws.append(
             release.mean(np.zeros(1), Movement.of_box(1.0))[0][0] / release.mean(np.zeros(1), Movement.of_box(1.0))[1]
         )

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import resumable
 from helpers import federation_of, local_grid
+from helpers import run as started
 from resumable import PAIRS, RUNS, Kept, Run, bits, kept_by, measured, strays, written
 
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
 from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import toeplitz
 from userdp.mechanisms.factorisations import FACTORISATIONS
 from userdp.mechanisms.toeplitz_search import Buffers
@@ -52,8 +53,8 @@ def test_a_run_goes_on_to_the_bit_from_every_round(case):
     if run.noise == "secure":
         return
     assert not keeper.asked  # what a seed draws is drawn again
-    middle = Resumed(keeper.kept[len(keeper.kept) // 2])
-    assert run.trained(evaluate_fn=measured, resumed=middle) == whole
+    for kept in (keeper.kept[len(keeper.kept) // 2], keeper.kept[-1]):
+        assert run.trained(evaluate_fn=measured, resumed=Resumed(kept)) == whole
 
 
 def test_adam_on_a_module_goes_on_after_its_steps():
@@ -267,6 +268,32 @@ def test_a_lost_round_is_charged_once_and_holds_nobody_s_data(name, monkeypatch)
         assert [record.spent_epsilon for record in result.rounds] == [float(one["spent"]) for one in whole["rounds"]]
         seen.append((lost.facts, lost.metrics))
     assert str(seen[0]) == str(seen[1])
+
+
+def test_a_checkpoint_from_before_the_round_that_was_asked_last_is_refused():
+    keeper = Kept()
+    trained(method_of("dp_fed_sgd", "secure", rounds=4), keeper=keeper)
+    old = Resumed(keeper.kept[1], keeper.asked[3])
+    with pytest.raises(RunFailed, match=r"round 3 was asked before .* the checkpoint is older than round 2"):
+        trained(method_of("dp_fed_sgd", "secure", rounds=4), resumed=old)
+
+
+def test_a_round_is_lost_that_was_asked_after_the_rest_of_a_phase_was_skipped():
+    """Its users disagree, so the test stops the phase before, whose other rounds ask nobody and keep nothing."""
+    options = {"phases": 2, "test": "above_threshold", "batch": 100}
+    features = np.where(np.arange(USERS)[:, None] % 2, 1.0, -1.0) * np.ones(2)
+    keeper, method = Kept(), method_of("localized_robust_sgd", "secure", **options)
+    data = federation_of(features, targets=features[:, 0] if method.problem.has_targets else None)
+    started(method, data, keeper=keeper)
+    skipped = [
+        Resumed(before, keeper.asked[number])
+        for number, before in enumerate(keeper.kept, 1)
+        if number in keeper.asked and keeper.asked[number].get("round") > before.get("round") + 1
+    ]
+    assert skipped
+    again = started(method_of("localized_robust_sgd", "secure", **options), data, resumed=skipped[0])
+    lost = skipped[0].asked.get("round")
+    assert [record.round for record in again.rounds if record.missing_users] == [lost]
 
 
 def test_under_secure_noise_every_round_must_be_kept(monkeypatch):

@@ -1,5 +1,7 @@
 """Pairwise masks: they vanish from the sum of all, and one alone looks like nothing."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -37,10 +39,13 @@ def test_one_masked_vector_is_uniform_and_has_nothing_of_what_it_hides():
     assert abs(np.corrcoef(masked[1:] / 2.0**64, masked[:-1] / 2.0**64)[0, 1]) < 4 / np.sqrt(50_000)
 
 
-def test_the_sum_of_some_but_not_all_stays_masked():
-    made, keys = parties(3)
-    some = made[0].mask(keys, b"a", 20_000) + made[1].mask(keys, b"a", 20_000)
-    assert stats.kstest(some / 2.0**64, "uniform").pvalue > 1e-4
+def test_any_two_parties_hide_each_other_from_all_others_together():
+    """What the others know of a mask is what it would be without the second of the two: uniform residues are left."""
+    made, keys = parties(5)
+    for one, other in permutations(range(5), 2):
+        known = made[one].mask(keys[:other] + keys[other + 1 :], b"a", 1000)
+        left = made[one].mask(keys, b"a", 1000) - known
+        assert stats.kstest(left / 2.0**64, "uniform").pvalue > 1e-6
 
 
 @pytest.mark.parametrize("change", ["context", "own key", "other key"])

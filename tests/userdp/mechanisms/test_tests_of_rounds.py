@@ -80,6 +80,25 @@ def test_a_user_of_several_rounds_pays_for_the_test_once(planned, x):
         assert divergence(*pair, kinds, x) <= claimed + 1e-9
 
 
+class Louder(SeededNoise):
+    """Adds nothing, and says that it draws a twentieth more than it is asked for."""
+
+    slack = 0.05
+
+    def laplace(self, value, scale):
+        return np.asarray(value)
+
+
+@pytest.mark.parametrize("kind", [AboveThreshold, MinimumScore])
+def test_the_threshold_rises_with_the_noise_of_its_source(kind):
+    test = kind(batch=60, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
+    noise = Louder(np.random.default_rng(1))
+    session, least = test.session(noise), test.threshold + 2 * noise.slack * test.margin
+    for score, passed in ((least * (1 + 1e-12), True), (least * (1 - 1e-12), False)):
+        session.observe(score)
+        assert session.passed() == passed
+
+
 @pytest.mark.parametrize("kind", [AboveThreshold, MinimumScore])
 def test_a_session_goes_on_with_the_noise_that_it_has_drawn(kind):
     """Of a killed run: another draw of the threshold would be a second release of the scores before."""

@@ -18,6 +18,7 @@ from scipy.stats import norm
 from strategies import DPFedSGD, LocalizedRobustSGD, RobustRounds
 from userdp.accounting import Cost, Ledger, Privacy, RoundLedger, add_or_remove_to_replace_one, epsilon_of
 from userdp.accounting.amplified import _fixed_size_round, calibrate_amplified, fixed_size_epsilon, poisson_epsilon
+from userdp.accounting.sampled_gaussian import grouped_poisson_epsilon
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.problems import Quadratic
 from userdp.sampling import (
@@ -267,6 +268,16 @@ def test_accounting_what_was_calibrated_gives_the_budget_from_below(sampler, eps
     assert epsilon * (1 - short) <= sampler.epsilon(noise, DELTA) <= epsilon
 
 
+@pytest.mark.parametrize("sampler", [sampler for sampler in SAMPLERS.values() if not sampler.secret], ids=str)
+def test_after_every_round_epsilon_covers_whoever_took_part_most(sampler):
+    """From whom each cohort holds and the noise that its round gets, as Gaussians that add up."""
+    squares = np.zeros(sampler.users)
+    for index in range(sampler.rounds):
+        squares[sampler.cohort(index)] += sampler.multiplier(index, 2.0) ** -2
+        spent = epsilon_of(Cost(noise_multiplier=squares.max() ** -0.5), 1, DELTA)
+        assert sampler.epsilon(2.0, DELTA, index + 1) >= spent * (1 - 1e-9)
+
+
 @every_sampler
 def test_epsilon_grows_with_rounds_and_falls_with_noise(sampler):
     spent = [sampler.epsilon(2.0, DELTA, rounds) for rounds in range(0, sampler.rounds + 1, 5)]
@@ -276,7 +287,12 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise(sampler):
     assert sampler.epsilon(2.0, DELTA) == sampler.epsilon(2.0, DELTA, sampler.rounds) > sampler.epsilon(3.0, DELTA)
 
 
-@pytest.mark.parametrize("price", [poisson_epsilon, fixed_size_epsilon])
+def of_three(noise, rate, rounds, delta):
+    """Adding or removing three records, with noise over what they move together."""
+    return grouped_poisson_epsilon(3 * noise, rate, 3, rounds, delta)
+
+
+@pytest.mark.parametrize("price", [poisson_epsilon, fixed_size_epsilon, of_three])
 @pytest.mark.parametrize(("noise", "rate"), [(0.3, 0.9), (1.0, 0.1), (50.0, 0.5)])
 def test_sampling_never_costs_more_than_taking_part_every_time(price, noise, rate):
     plain = epsilon_of(Cost(noise), 20, DELTA)

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.restarts import Run
-from strategies.samples.batch_rounds import clamped_batch
-from userdp.arrays.sparse_rows import clip_rows, finite_rows
-from userdp.arrays.types import Indices, Rows, Vector
+from strategies.samples import clamped_batch
+from userdp.arrays import Indices, Rows, Vector, clip_rows, finite_rows
 from userdp.errors import BadInput
-from userdp.estimators.smoothed_truncation import smoothed_truncation_mean, truncation_sensitivity
+from userdp.estimators import smoothed_truncation_mean, truncation_sensitivity
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise
 

@@ -1,7 +1,7 @@
 """Closed forms of the paper that no strategy needs."""
 
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants, paper_noise, unconstrained_excess
-from userdp.accounting.amplified import poisson_epsilon
+from userdp.accounting import poisson_epsilon
 from userdp.errors import BadInput
 
 

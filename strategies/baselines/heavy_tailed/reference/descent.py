@@ -12,9 +12,9 @@ from strategies.baselines.heavy_tailed.estimators import RadiusForm, group_radiu
 from strategies.baselines.heavy_tailed.options import wanted_rounds
 from strategies.baselines.heavy_tailed.reference.estimators import iterative_mean, simple_clip_mean
 from strategies.baselines.heavy_tailed.shuffling import GroupAccounting, group_rho
-from strategies.samples.sample_options import whole_rounds
-from userdp.accounting.composition import rho_for, step_budget
-from userdp.arrays.types import Vector
+from strategies.samples import whole_rounds
+from userdp.accounting import rho_for, step_budget
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 
 Gradients = Callable[[Vector], NDArray[np.float64]]

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.baselines.heavy_tailed.estimators import deep_centre
-from userdp.arrays.sparse_rows import clip_rows, finite_rows
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays import Rows, Vector, clip_rows, finite_rows
 from userdp.errors import BadInput
-from userdp.estimators.robust import finite_mean
+from userdp.estimators import finite_mean
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise
 

@@ -15,9 +15,9 @@ from strategies.baselines.high_dimensional.hard_thresholding import (
     unit_ball,
 )
 from strategies.baselines.peeling import Peeling, PeelingAccounting
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
-from userdp.estimators.smoothed_truncation import LARGEST, smoothed_truncation_mean
+from userdp.estimators import LARGEST, smoothed_truncation_mean
 from userdp.noise import NoiseSource
 
 

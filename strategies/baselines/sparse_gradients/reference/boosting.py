@@ -16,8 +16,7 @@ from strategies.baselines.sparse_gradients.bias_reduction import ProjectedMean, 
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.reference.descent import Gradients, StoppedRun, stopped_sgd
 from strategies.baselines.sparse_gradients.stopping import StepBudget, convex_rate, typical_length
-from userdp.arrays.sparse_rows import clip_rows, finite_rows
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays import Rows, Vector, clip_rows, finite_rows
 from userdp.errors import BadInput
 from userdp.mechanisms import LaplaceMechanism
 from userdp.noise import NoiseSource

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from strategies.baselines.sparse_gradients.bias_reduction import Draw, MeanOracle, bias_reduced_gradient
 from strategies.baselines.sparse_gradients.stopping import Output, StepBudget
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
 from userdp.noise import NoiseSource
 

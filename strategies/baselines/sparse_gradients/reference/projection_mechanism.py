@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
-from userdp.arrays.sparse_rows import clip_rows, finite_rows
+from userdp.arrays import clip_rows, finite_rows
 from userdp.errors import BadInput
 
 

@@ -1,0 +1,30 @@
+"""Optional dependencies: a missing one is a sentence with the line that installs it."""
+
+from importlib.util import find_spec
+
+from userdp.errors import BadInput
+
+MODULES = {
+    "deploy": ("cryptography", "httpx", "starlette", "uvicorn"),
+    "fast": ("numba", "threadpoolctl"),
+    "report": ("jinja2", "matplotlib"),
+    "secure": ("opendp",),
+}
+"""Extra -> the modules that it installs."""
+
+
+def check_extra(extra: str, use: str) -> None:
+    """Refuse a ``use`` whose extra is not installed.
+
+    Raises:
+        BadInput: a module of the extra is missing; the message has the line that installs it.
+    """
+    if missing := [module for module in MODULES[extra] if find_spec(module) is None]:
+        raise BadInput(f"{use} needs {' and '.join(missing)}: pip install 'userdp[{extra}]'")
+
+
+def missing_extra(error: ModuleNotFoundError) -> BadInput | None:
+    """Return the sentence for a module of an extra that could not be imported; None for any other module."""
+    module = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in MODULES.items() if module in modules), None)
+    return BadInput(f"this needs {module}, which is not installed: pip install 'userdp[{extra}]'") if extra else None
