@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from simulations import listing_commands
 from simulations.terminal import (
     FAILED,
     Debug,
     File,
     Json,
+    Name,
     Output,
     Overrides,
     TrustCode,
+    answer,
     argument,
     assignments,
     exit_codes,
     log_warnings,
     option,
-    print_json,
     working,
 )
 
@@ -118,10 +118,7 @@ def run(
         with progress_bar() as progress:
             outcome = train(config, directory=resume, progress=progress, checkpoint=keep, resume=again)
         shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
-    if as_json:
-        print_json(shown)
-    else:
-        show_outcome(shown, outcome.directory, private=config.shows_private)
+    answer(as_json, shown, lambda: show_outcome(shown, outcome.directory, private=config.shows_private))
 
 
 @_verb(
@@ -148,10 +145,7 @@ def plan(
 
         planned = make_plan(config := _load(file, overrides or []))
         values, meanings = plain(planned.as_dict()), explained(STRATEGIES[config.strategy.kind])
-    if as_json:
-        print_json(values)
-    else:
-        show_plan(planned, values, meanings)
+    answer(as_json, values, lambda: show_plan(planned, values, meanings))
 
 
 @_verb(
@@ -173,10 +167,7 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
         config = _load(file, overrides or [])
         with planning_bar() as progress:
             found = rank(config, progress)
-    if as_json:
-        print_json([plain(each.as_dict()) for each in found])
-    else:
-        show_advice(found)
+    answer(as_json, [plain(each.as_dict()) for each in found], lambda: show_advice(found))
 
 
 @_verb(
@@ -219,13 +210,10 @@ def compare(
         comparison = load_comparison(file, [*(overrides or []), *assignments(given)])
         with live(comparison) as watch:
             outcome = run_all(comparison, workers=workers, watch=watch)
-    if as_json:
-        print_json(plain(outcome.rows))
-        return
-    typer.echo(rankings(outcome.directory))
     failed = sum(one["error_private"] is not None for one in outcome.rows)
-    typer.echo(f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now")
-    typer.echo(f"Report: {outcome.directory / 'report.html'}")
+    counts = f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now"
+    place = f"Report: {outcome.directory / 'report.html'}"
+    answer(as_json, plain(outcome.rows), lambda: typer.echo(f"{rankings(outcome.directory)}\n{counts}\n{place}"))
 
 
 @_verb(
@@ -264,10 +252,7 @@ def audit(
         log_warnings()
         config = _load(file, [*(overrides or []), *assignments({"output.directory": output})])
         done = audit_file(config, Wanted(one_run, everything, runs, canaries, confidence, workers))
-    if as_json:
-        print_json(done.values)
-    else:
-        show_audits(done)
+    answer(as_json, done.values, lambda: show_audits(done))
     if done.refuted:
         raise typer.Exit(FAILED)
 
@@ -290,17 +275,18 @@ def report(
 ) -> None:
     """Write the report of a finished or failed run, comparison or audit again."""
     with exit_codes(debug):
-        from simulations.audit.report import is_audit, render_audit  # noqa: PLC0415
-        from simulations.comparison.report import is_comparison, render_comparison  # noqa: PLC0415
+        from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
+        from simulations.comparison.report import render_comparison  # noqa: PLC0415
+        from simulations.comparison.table import SUMMARY  # noqa: PLC0415
         from simulations.reports.report import render  # noqa: PLC0415
         from simulations.runs.released_copy import copy_released  # noqa: PLC0415
 
         if released is not None:
             typer.echo(copy_released(directory, released))
-        elif is_audit(directory):
+        elif (directory / AUDIT).is_file():
             typer.echo(render_audit(directory))
         else:
-            typer.echo(render_comparison(directory) if is_comparison(directory) else render(directory))
+            typer.echo((render_comparison if (directory / SUMMARY).is_file() else render)(directory))
 
 
 @_verb(
@@ -323,17 +309,48 @@ def predict(
 ) -> None:
     """Score a table with the model of a run: a prediction for each row, and metrics if it has user and target."""
     with working(debug):
-        from simulations.api.scoring import score, show_scores  # noqa: PLC0415
+        from simulations.api.prediction import score, show_scores  # noqa: PLC0415
 
         log_warnings()
         scores = score(directory, table, output, keep or (), trust_code=trust_code)
-    if as_json:
-        print_json(scores.as_dict())
-    else:
-        show_scores(scores, Console())
+    answer(as_json, scores.as_dict(), lambda: show_scores(scores, Console()))
 
 
-app.add_typer(listing_commands.app)
+@app.command()
+def strategies(name: Name = None, as_json: Json = False) -> None:
+    """List the strategies; with a NAME also its needs, paper, cost, guarantees and settings."""
+    _list("strategies", name, as_json)
+
+
+@app.command()
+def problems(name: Name = None, as_json: Json = False) -> None:
+    """List the problems (losses) with their certificates; with a NAME also its settings."""
+    _list("problems", name, as_json)
+
+
+@app.command()
+def data(name: Name = None, as_json: Json = False) -> None:
+    """List the data: synthetic populations, tables, public data sets; with a NAME also its settings."""
+    _list("data", name, as_json)
+
+
+@app.command()
+def explain(
+    key: Annotated[str, typer.Argument(help="Such as privacy.epsilon, strategy.clip_norm, or clip_norm alone.")],
+    as_json: Json = False,
+) -> None:
+    """Explain one setting of a configuration: values, default, meaning, effect on privacy, and an example."""
+    from simulations.explaining import explain as shown  # noqa: PLC0415
+
+    with exit_codes(debug=False):
+        shown(key, as_json)
+
+
+def _list(what: str, name: str | None, as_json: bool) -> None:
+    from simulations.listings import show  # noqa: PLC0415
+
+    with exit_codes(debug=False):
+        show(what, name, as_json)
 
 
 def _load(file: Path, overrides: list[str]) -> "RunConfig":

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from simulations.reports.explain import shown
-from simulations.terminal import complain, print_json
+from simulations.terminal import answer, complain
 from strategies.core.recipe import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
@@ -27,8 +27,7 @@ COLUMNS = {
     "data": ("name", "family", "users", "samples", "summary"),
 }
 """Listing -> the columns of its overview."""
-_UNKNOWN = (None, None, None)
-"""Users, samples and license of data that are not public."""
+_UNKNOWN = (None, None, None)  # users, samples and license of data that are not public
 
 
 def strategies(place: str | None = None) -> list[Entry]:
@@ -134,7 +133,5 @@ def show(what: str, name: str | None, as_json: bool) -> None:
             hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise BadInput(f"{what} has no {name!r}{hint}")
         entries = [entries[names.index(name)]]
-    if as_json:
-        print_json(entries)
-    else:
-        Console().print(overview(what, entries) if name is None else details(entries[0]))
+    table = overview(what, entries) if name is None else details(entries[0])
+    answer(as_json, entries, lambda: Console().print(table))

@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,6 +82,14 @@ def assignments(given: dict[str, Any]) -> list[str]:
 def print_json(values: Any) -> None:
     """Print values on standard output, and nothing else."""
     sys.stdout.write(json.dumps(values, indent=2) + "\n")
+
+
+def answer(as_json: bool, values: Any, show: Callable[[], None]) -> None:
+    """Print the result of a verb as JSON, or show it."""
+    if as_json:
+        print_json(values)
+    else:
+        show()
 
 
 def log_warnings() -> None:

@@ -1,6 +1,6 @@
 """``userdp compare`` in Python."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
@@ -9,21 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from simulations.api import keywords
 from simulations.api.files import FRAME, WithReport, folder_of
-from simulations.api.keywords import (
-    OF_A_COMPARISON,
-    SEVERAL_BUDGETS,
-    SEVERAL_STRATEGIES,
-    as_in_a_file,
-    configured,
-    sections,
-)
-from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
 from simulations.comparison.live import live
-from simulations.comparison.report import costs_together
-from simulations.comparison.table import TABLE
+from simulations.comparison.ranking import read
+from simulations.comparison.table import sentences
 from simulations.records.measured import EXPLAINED
 from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
@@ -108,41 +100,37 @@ def compare(
         with live(comparison) if progress else nullcontext() as watch:
             run_all(comparison, workers=workers, directory=folder, watch=watch)
         page = (folder / "report.html").read_text(encoding="utf-8")
-        table, lines = pd.read_parquet(folder / TABLE), tuple(costs_together(folder))
-        return ComparisonResult(table, page, None if directory is None else folder, lines)
+        table, summary, _ = read(folder)
+        return ComparisonResult(table, page, None if directory is None else folder, tuple(sentences(summary)))
 
 
 def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Comparison:
 
     def declared(path: str) -> Comparison:
-        return parse_comparison(sections(_in_grid(settings), path, OF_A_COMPARISON, "comparison"))
+        return parse_comparison(keywords.sections(_in_grid(settings), path, keywords.OF_A_COMPARISON, "comparison"))
 
     if isinstance(data, pd.DataFrame):
         comparison = declared(str(tables / FRAME))
-        write_frame(data, tables / FRAME, _columns(comparison.cells))
+        names = [name for cell in comparison.cells for name in Columns(**cell.config().data.declarations).names]
+        write_frame(data, tables / FRAME, list(dict.fromkeys(names)))
         return comparison
-    return configured(data, settings, Comparison, declared, parse_comparison, load_comparison)
+    return keywords.configured(data, settings, Comparison, declared, parse_comparison, load_comparison)
 
 
 def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as in a file, where several strategies and lists of budgets have their own places."""
     found = dict(settings)
-    if found.get(SEVERAL_STRATEGIES) is not None:
+    if found.get("strategies") is not None:
         if found.get("strategy") is not None:
             raise BadInput("strategy and strategies are both given: keep one, with all strategies in its list")
-        found["strategy"] = found.pop(SEVERAL_STRATEGIES)
+        found["strategy"] = found.pop("strategies")
     if isinstance(found.get("strategy"), str | Mapping):
         found["strategy"] = [found["strategy"]]
-    for key in SEVERAL_BUDGETS:
-        if isinstance(values := as_in_a_file(found.get(key)), list):
+    for key in keywords.SEVERAL_BUDGETS:
+        if isinstance(values := keywords.as_in_a_file(found.get(key)), list):
             grid = found.get("grid") or {}
             if f"privacy.{key}" in grid:
                 raise BadInput(f"{key} is a list, and grid has privacy.{key}: keep one of the two")
             found["grid"] = {**grid, f"privacy.{key}": values}
             del found[key]
     return found
-
-
-def _columns(cells: Sequence[Cell]) -> list[str]:
-    found = [name for cell in cells for name in Columns(**cell.config().data.declarations).names]
-    return list(dict.fromkeys(found))

@@ -16,11 +16,9 @@ from userdp.data.tables.frames import write_frame
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
-FRAME = "frame.parquet"
-"""The path in the configuration of a table that is a DataFrame."""
+FRAME = "frame.parquet"  # the path in the configuration of a table that is a DataFrame
 
-Tabular = pd.DataFrame | str | Path
-"""A DataFrame, or the path of a CSV or Parquet file."""
+Tabular = pd.DataFrame | str | Path  # a DataFrame, or the path of a CSV or Parquet file
 
 
 @contextmanager
@@ -59,11 +57,7 @@ class WithReport:
 
     @without_internals
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one HTML page; report.html in the result's directory by default.
-
-        Raises:
-            BadInput: neither a path nor a directory, or a file that cannot be written.
-        """
+        """Write the report, one HTML page, by default into the result's directory; BadInput if it cannot be written."""
         if path is None and self.directory is None:
             raise BadInput("report(): nothing was kept on disk; give a path, such as report('report.html')")
         target = Path(path) if path is not None else (self.directory or Path()) / "report.html"

@@ -18,12 +18,8 @@ from userdp.problems.registry import PROBLEMS
 
 _TABLE = frozenset(TableData.model_fields) - {"kind", "path"}
 _PRIVACY = frozenset(PrivacySection.model_fields)
-INITIAL_MODEL = "initial_model"
-"""A key of [problem] that may stand beside it."""
-SEVERAL_STRATEGIES = "strategies"
-"""An alias of ``strategy`` in a comparison."""
-SEVERAL_BUDGETS = ("epsilon", "delta")
-"""Settings that may be lists in a comparison."""
+INITIAL_MODEL = "initial_model"  # a key of [problem] that may stand beside it
+SEVERAL_BUDGETS = ("epsilon", "delta")  # settings that may be lists in a comparison
 OF_A_RUN = frozenset(RunConfig.model_fields) - {"data", "privacy"}
 OF_A_COMPARISON = frozenset(ComparisonConfig.model_fields) - {"data", "privacy"}
 T = TypeVar("T")
@@ -42,10 +38,8 @@ def configured(
         return declared(absolute_path(data))
     given = [key for key, value in settings.items() if value is not None]
     if given:
-        raise BadInput(
-            f"{given[0]} is given beside a configuration, which has all settings: change it there, or by "
-            'load_config(path, ["privacy.epsilon=2"])'
-        )
+        hint = 'change it there, or by load_config(path, ["privacy.epsilon=2"])'
+        raise BadInput(f"{given[0]} is given beside a configuration, which has all settings: {hint}")
     if isinstance(data, kind):
         return data
     if isinstance(data, Mapping):
@@ -84,19 +78,15 @@ def _where_it_may_be(key: str, settings: Mapping[str, Any], top: Collection[str]
     for section in ("strategy", "problem"):
         given = settings.get(section) or (DEFAULT if section == "strategy" else None)
         kind = given.get("kind") if isinstance(given, Mapping) else given
-        if isinstance(kind, str) and key in _keys_of(section, kind):
+        if not isinstance(kind, str) or kind not in (STRATEGIES if section == "strategy" else PROBLEMS):
+            continue
+        if key in (strategy_section(kind) if section == "strategy" else PROBLEMS[kind]).model_fields:
             return f": the {section} has it, so write {section}={{'kind': {kind!r}, {key!r}: ...}}"
     hint = did_you_mean(key, [*top, *_TABLE, *_PRIVACY, INITIAL_MODEL])
     return (
         f"{hint}; those of a strategy stand in strategy={{...}}, those of a problem in problem={{...}}, and "
         "docs/configuration.md has them all"
     )
-
-
-def _keys_of(section: str, kind: str) -> Collection[str]:
-    if section == "strategy":
-        return strategy_section(kind).model_fields if kind in STRATEGIES else ()
-    return PROBLEMS[kind].model_fields if kind in PROBLEMS else ()
 
 
 def absolute_path(path: str | Path) -> str:
@@ -109,7 +99,7 @@ def refuse_several(settings: Mapping[str, Any]) -> None:
     for key, value in settings.items():
         if value is None:
             continue
-        if key in (SEVERAL_STRATEGIES, *OF_A_COMPARISON - OF_A_RUN):
+        if key in ("strategies", *OF_A_COMPARISON - OF_A_RUN):
             raise BadInput(f"{key} makes several runs, and this is one: call compare, or leave {key} out")
         if key in ("strategy", *SEVERAL_BUDGETS) and isinstance(plain := as_in_a_file(value), list):
             raise BadInput(f"{key} = {plain}: one model has one {key}; give one, or call compare, which takes several")

@@ -1,22 +1,25 @@
-"""Predictions of a trained model for the rows of a table, and the metrics that a run reports."""
+"""Predictions of a trained model for the rows of a table, the metrics that a run reports, and ``userdp predict``."""
 
 import logging
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
 
 from simulations.api.files import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
-from simulations.records.run_directory import RunDirectory, read_json, writing
+from simulations.records.run_directory import RunDirectory, check_files, plain, read_json, writing
+from simulations.reports.explain import show_promise
 from simulations.reports.standing import CONSTANT, INITIAL
-from simulations.reports.units import in_target_units
+from simulations.reports.units import in_target_units, metric_table
 from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
@@ -24,14 +27,14 @@ from userdp.data import Block
 from userdp.data.synthetic.source import SyntheticData
 from userdp.data.tables.cells import cell_text
 from userdp.data.tables.columns import Columns
+from userdp.data.tables.reading import read_cells
 from userdp.data.tables.tabular import read_features, table_of
-from userdp.errors import BadInput
+from userdp.errors import BadInput, MissingColumn
 from userdp.problems import Problem
 from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
 THIS = "this model"
-_NEEDED = ("config.toml", "guarantee.json", "model.npz")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +75,7 @@ class SavedModel:
             classes, predictions are these, and "probability of LEVEL" is that of each of them.
 
         Raises:
-            BadInput: the problem predicts nothing, the run had no table's columns or predicts steps of sequences, or
-                the table lacks a column.
+            BadInput: the problem predicts nothing or steps of sequences, or the run or the table lacks columns.
         """
         columns, problem = self._columns(), self.problem
         with table_file(data, columns.inputs) as path:
@@ -119,8 +121,7 @@ class SavedModel:
 
         Raises:
             MissingColumn: the table lacks a declared column.
-            BadInput: the run had no table's columns, the table cannot be read, or a public model that the run started
-                from is no longer where it was.
+            BadInput: the run had no table's columns, the table cannot be read, or the public initial model is gone.
         """
         columns, problem = self._columns(), self.problem
         with table_file(data, columns.names) as path:
@@ -137,14 +138,7 @@ class SavedModel:
 
     @without_internals
     def save(self, directory: str | Path) -> Path:
-        """Write the files that `load_model` reads: parameters, configuration and guarantee.
-
-        Args:
-            directory: a new or empty folder, which is returned.
-
-        Raises:
-            BadInput: the folder holds something, or cannot be written.
-        """
+        """Write the files that `load_model` reads into a new or empty folder, and return it; BadInput otherwise."""
         folder = Path(directory)
         with writing(f"save({str(directory)!r}):"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -202,9 +196,7 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
             trusted, or differs from the code of the run.
     """
     directory = Path(directory)
-    for name in _NEEDED:
-        if not (directory / name).is_file():
-            raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
+    check_files(directory, ("config.toml", "guarantee.json", "model.npz"), "a run, such as runs/quickstart-...")
     try:
         raw = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
         promised = Guarantee.from_dict(read_json(directory / "guarantee.json"))
@@ -221,3 +213,97 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
             f"({needed},): take both from one run"
         )
     return saved
+
+
+NOT_COVERED = (
+    "No guarantee covers the people of this table: predictions and metrics are exact functions of their rows. The "
+    "guarantee is for the people in the training data."
+)
+_SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a table.
+
+    ``unusable`` rows have a cell that the model cannot use. ``metrics`` have one row a metric, and the columns of
+    `SavedModel.evaluate`; they and their copy ``in_units`` of the target are None if ``not_measured`` names a reason.
+    ``kept`` are the table's columns beside the predictions.
+    """
+
+    output: Path
+    rows: int
+    unusable: int
+    metrics: pd.DataFrame | None
+    in_units: pd.DataFrame | None
+    not_measured: str | None
+    guarantee: Guarantee
+    kept: tuple[str, ...] = ()
+
+    def as_dict(self) -> Any:
+        """Return plain values, for JSON."""
+        columns = {} if self.metrics is None else self.metrics.to_dict()
+        return plain(
+            {
+                "output": str(self.output),
+                "rows": self.rows,
+                "unusable_rows": self.unusable,
+                "metrics": columns.get(THIS),
+                "constant": columns.get(CONSTANT),
+                "initial": columns.get(INITIAL),
+                "not_measured": self.not_measured,
+                "guarantee": self.guarantee.as_dict(),
+            }
+        )
+
+
+def score(
+    directory: Path, table: Path, output: Path | None, keep: Sequence[str] = (), *, trust_code: bool = False
+) -> Scores:
+    """Predict every row of a table, write the predictions, and measure the model if the table allows it.
+
+    ``output`` is by default the table's name with "-predictions.csv", in the current folder; ``keep`` names columns of
+    the table to copy into it, such as a row's person.
+    """
+    target = Path(f"{table.stem}-predictions.csv") if output is None else output
+    if target.suffix.lower() not in _SUFFIXES:
+        raise BadInput(f"--output {target}: must end with .csv or .parquet")
+    if target.resolve() == table.resolve():
+        raise BadInput(f"--output {target} is the table itself; choose another file")
+    saved = load_model(directory, trust_code=trust_code)
+    predictions = saved.predict(table)
+    metrics, reason = None, None
+    try:
+        metrics = saved.evaluate(table)
+    except MissingColumn as error:
+        reason = str(error)
+    rows = _with_columns(predictions, table, keep)
+    with writing(f"--output {target}:", "choose another"):
+        write = rows.to_csv if target.suffix.lower() == ".csv" else rows.to_parquet
+        write(target, index=False)
+    unusable = int(predictions["prediction"].isna().sum())
+    in_units = None if metrics is None else saved.in_target_units(metrics)
+    return Scores(target, len(predictions), unusable, metrics, in_units, reason, saved.guarantee, tuple(keep))
+
+
+def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str]) -> pd.DataFrame:
+    if not keep:
+        return predictions
+    if taken := sorted({*keep} & {*map(str, predictions)}):
+        raise BadInput(f"--keep {taken[0]}: the predictions have a column of that name; rename the table's")
+    cells: pd.DataFrame = read_cells(table, list(dict.fromkeys(keep))).to_pandas(types_mapper=pd.ArrowDtype)
+    return pd.concat([cells, predictions], axis=1)
+
+
+def show_scores(scores: Scores, console: Console) -> None:
+    """Print the metrics, the guarantee and the file of predictions."""
+    if scores.in_units is None:
+        console.print(f"Not measured: {scores.not_measured}", highlight=False)
+    else:
+        title = "1 row" if scores.rows == 1 else f"{scores.rows} rows"
+        console.print(metric_table(title, cast("dict[str, Any]", scores.in_units.to_dict()), {}))
+    show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
+    console.print(NOT_COVERED, highlight=False)
+    console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)
+    if not scores.kept:
+        console.print("They are in the order of the table; --keep COLUMN copies a column beside them.", highlight=False)

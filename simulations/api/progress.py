@@ -4,36 +4,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from simulations.reports.explain import METRICS, shown, shown_claim
-from simulations.reports.minutes import Clock, MinuteLines
+from simulations.reports.minutes import Clock, MinuteLines, progress_on_terminal
 from simulations.runs.advice import Progress as OnPlan
 from simulations.runs.run import Progress as OnRound
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 
 
-def _bar(name: str, console: Console) -> Progress:
-    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    return Progress(*columns, TimeElapsedColumn(), console=console)
-
-
 @contextmanager
 def progress_bar(clock: Clock = time.monotonic) -> Iterator[OnRound]:
     """Yield the function that a run calls after every round."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield round_lines(clock)
-        return
-    with _bar("round", console) as bar:
-        task = bar.add_task("starting", total=None)
+    with progress_on_terminal("round") as bar:
+        if bar is None:
+            yield round_lines(clock)
+            return
+        task = bar.add_task("", total=None, beside="starting")
 
         def step(record: RoundRecord, planned: Plan) -> None:
             name = next((name for name in METRICS if name in record.metrics), None)
             measured = f"{name} {shown(record.metrics[name])}  " if name else ""
-            bar.update(task, completed=record.round, total=planned.rounds, description=measured + _spent(record))
+            bar.update(task, completed=record.round, total=planned.rounds, beside=measured + _spent(record))
 
         yield step
 
@@ -41,14 +32,13 @@ def progress_bar(clock: Clock = time.monotonic) -> Iterator[OnRound]:
 @contextmanager
 def planning_bar(clock: Clock = time.monotonic) -> Iterator[OnPlan]:
     """Yield the function that is called before each plan."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        lines = MinuteLines(clock)
-        yield lambda _, done, of: lines.tell(done, of, lambda: f"{done} of {of} strategies planned")
-        return
-    with _bar("planning", console) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda strategy, done, of: bar.update(task, completed=done, total=of, description=strategy)
+    with progress_on_terminal("planning") as bar:
+        if bar is None:
+            lines = MinuteLines(clock)
+            yield lambda _, done, of: lines.tell(done, of, lambda: f"{done} of {of} strategies planned")
+        else:
+            task = bar.add_task("", total=None, beside="")
+            yield lambda strategy, done, of: bar.update(task, completed=done, total=of, beside=strategy)
 
 
 def round_lines(clock: Clock) -> OnRound:

@@ -33,8 +33,7 @@ from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.reports.standing import NON_PRIVATE, references
-from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
-from simulations.reports.units import ordered
+from simulations.reports.units import about_errors, errors_of, ordered, shown_with_error
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from strategies.core.plan import Plan
@@ -79,45 +78,33 @@ class TrainedModel(SavedModel, WithReport):
         return pd.DataFrame({name: values for name, values in columns.items() if values}, index=list(self.metrics))
 
     def __repr__(self) -> str:
-        first, rest = self._shown()
-        parts = [self._title(), *self._not_measured, *([first.to_string()] if len(first) else [])]
+        head, first, rest, errors = self._shown()
+        parts = [*head, *([first.to_string()] if len(first) else [])]
         if len(rest):
             parts.append(f"({len(rest)} more: spread, calibration, scaled units; see summary() and report())")
-        return "\n".join([*parts, *self._about_errors(first), f"Guarantee: {self.guarantee.sentence()}"])
+        about = about_errors(self.result, errors, map(str, first.index))
+        return "\n".join([*parts, *(line for _, line in about), f"Guarantee: {self.guarantee.sentence()}"])
 
     def _repr_html_(self) -> str:
-        table = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self._not_measured)
-        first, rest = self._shown()
+        (title, *reason), first, rest, errors = self._shown()
+        table = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in reason)
         table += first.to_html() if len(first) else ""
         table += f"<details><summary>{len(rest)} more</summary>{rest.to_html()}</details>" if len(rest) else ""
-        about = self._about_errors(pd.concat([first, rest]))
-        table += "".join(f"<p>{html.escape(sentence)}</p>" for sentence in about)
-        title, promise = html.escape(self._title()), html.escape(self.guarantee.sentence())
-        return f"<p><b>{title}</b></p>{table}<p><b>Guarantee.</b> {promise}</p>"
+        about = about_errors(self.result, errors, map(str, [*first.index, *rest.index]))
+        table += "".join(f"<p>{html.escape(line)}</p>" for _, line in about)
+        promise = html.escape(self.guarantee.sentence())
+        return f"<p><b>{html.escape(title)}</b></p>{table}<p><b>Guarantee.</b> {promise}</p>"
 
-    @property
-    def _errors(self) -> dict[str, float]:
-        return errors_of(self.result, self.config.data.model_dump(exclude_none=True))
-
-    def _about_errors(self, table: pd.DataFrame) -> list[str]:
-        return [sentence for _, sentence in about_errors(self.result, self._errors, map(str, table.index))]
-
-    @property
-    def _not_measured(self) -> list[str]:
-        reason = self.result.get("not_measured")
-        return [] if reason is None else [f"Not measured: {reason}."]
-
-    def _shown(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        whole, errors = self.in_target_units(self.summary()).astype(object), self._errors
-        if len(whole):
-            whole = whole.apply(
-                lambda row: shown_with_error(row, errors.get(str(row.name))), axis=1, result_type="broadcast"
-            )
+    def _shown(self) -> tuple[list[str], pd.DataFrame, pd.DataFrame, dict[str, float]]:
+        """Return the title and why nothing was measured, the metrics to show first and the others, and their errors."""
+        head = ["{problem} by {strategy}: {dimension} parameters, {rounds} rounds".format(**self.result)]
+        head += [f"Not measured: {self.result['not_measured']}."] if self.result.get("not_measured") else []
+        errors = errors_of(self.result, self.config.data.model_dump(exclude_none=True))
+        whole = self.in_target_units(self.summary()).astype(object)
+        for name in whole.index:
+            whole.loc[name] = shown_with_error(whole.loc[name], errors.get(str(name)))
         first, rest = ordered(map(str, whole.index))
-        return whole.loc[first], whole.loc[rest]
-
-    def _title(self) -> str:
-        return "{problem} by {strategy}: {dimension} parameters, {rounds} rounds".format(**self.result)
+        return head, whole.loc[first], whole.loc[rest], errors
 
 
 @without_internals

@@ -12,6 +12,7 @@ from strategies.core.scheme import law_of
 from userdp.arrays.types import Array, Indices
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
+from userdp.masking.sums import LEAST_NODES
 from userdp.nodes.node import Node
 from userdp.problems.linear import Linear
 
@@ -45,12 +46,13 @@ class Attack:
         """
         rows = self.others.copy()
         rows[self.canaries] = np.where(coins[:, None] == 1, self.heads, self.tails)
-        users, each = len(rows), instance.samples
+        users, each = len(rows), instance.facts.min_samples
         features, targets = np.repeat(rows, each, axis=0).astype(np.float32), None
         if instance.problem.has_targets:
             targets, features = np.sign(features[:, 0]), np.abs(features)
         block = Block(features, np.arange(users + 1) * each, targets)
-        held = np.array_split(np.arange(users), users if instance.heard else instance.least_nodes)
+        nodes = LEAST_NODES if instance.template.privacy.trust == "sum" else 1
+        held = np.array_split(np.arange(users), users if instance.heard else nodes)
         return [Node(instance.problem, ColumnarFederation(block), each) for each in held]
 
 

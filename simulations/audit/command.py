@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 from simulations.audit.finding import Audit
@@ -21,7 +20,7 @@ from simulations.config.run_config import REFERENCE, RunConfig, parse_config
 from simulations.records.environment import versions
 from simulations.records.run_directory import new_directory, plain
 from simulations.reports.explain import shown
-from simulations.reports.minutes import Clock, MinuteLines
+from simulations.reports.minutes import Clock, MinuteLines, progress_on_terminal
 from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
 
@@ -66,17 +65,13 @@ def audit_file(config: RunConfig, wanted: Wanted) -> Done:
     """Audit a configuration and write its files; BadInput for nothing to audit, or a setting out of range."""
     if wanted.one_run and wanted.everything:
         raise BadInput("--one-run audits the file's own strategy: remove --all or --one-run")
-    refusals: dict[str, str] = {}
-    found: list[Audit] = []
-    kind = config.strategy.kind
+    refusals, found, kind = dict[str, str](), list[Audit](), config.strategy.kind
     name = f"{config.name}-{'all' if wanted.everything else kind}-audit"
     directory = new_directory(Path(config.output.directory) / name, secure=False)
     with audit_bar() as bar:
         if wanted.one_run:
-            progress = bar(kind, "rounds")
-            found.append(
-                audit_one_run(config, canaries=wanted.canaries, confidence=wanted.confidence, progress=progress)
-            )
+            count, progress = wanted.canaries, bar(kind, "rounds")
+            found.append(audit_one_run(config, canaries=count, confidence=wanted.confidence, progress=progress))
         elif not wanted.everything:
             found.append(_audit(config, wanted, bar))
         else:
@@ -195,21 +190,14 @@ Bar = Callable[[str, str], Callable[[int, int], None]]  # (audited strategy, cou
 @contextmanager
 def audit_bar(clock: Clock = time.monotonic) -> Iterator[Bar]:
     """Show the progress of audits on standard error: a bar on a terminal, a line a minute elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        lines = MinuteLines(clock)
+    lines = MinuteLines(clock)
+    with progress_on_terminal("{task.description}") as bar:
 
-        def counted(name: str, unit: str) -> Callable[[int, int], None]:
-            lines.count_from(0)
-            return lambda done, of: lines.tell(done, of, lambda: f"audit of {name}: {done} of {of} {unit} done")
-
-        yield counted
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-
-        def drawn(name: str, _: str) -> Callable[[int, int], None]:
-            task = bar.add_task(name, total=None)
+        def begin(name: str, unit: str) -> Callable[[int, int], None]:
+            if bar is None:
+                lines.count_from(0)
+                return lambda done, of: lines.tell(done, of, lambda: f"audit of {name}: {done} of {of} {unit} done")
+            task = bar.add_task(name, total=None, beside=unit)
             return lambda done, of: bar.update(task, completed=done, total=of)
 
-        yield drawn
+        yield begin

@@ -20,7 +20,6 @@ from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.masking.sums import LEAST_NODES
 from userdp.problems.base import Problem
 from userdp.problems.linear import Linear
 from userdp.problems.separable import Quadratic
@@ -49,13 +48,10 @@ class Instance:
 
     @classmethod
     def all_of(cls, config: RunConfig) -> "tuple[Instance, ...]":
-        """Return the smallest instance that the strategy accepts in each scene; reads no data.
+        """Return the smallest instance that the strategy accepts in each scene; it reads no data.
 
-        Strategies calibrate noise to different things, so canaries need different scenes to reach them.
-
-        Raises:
-            BadInput: the strategy promises nothing, the configuration's own plan cannot be made, or no small instance
-                is accepted.
+        Strategies calibrate noise to different things, so canaries need different scenes to reach them. BadInput if the
+        strategy promises nothing, its own plan cannot be made, or it accepts no small instance.
         """
         seeded = config.model_copy(update={"privacy": config.privacy.model_copy(update={"noise": "seeded"})})
         facts = public_facts(config)
@@ -88,7 +84,10 @@ class Instance:
         reason = BadInput("no user")
         for problem in scene.losses:
             for users in _populations(whole, scene.people):
-                few, shrunk = _few(facts, users, config, scene.samples), _shrunk(config, users, facts.users)
+                each = (
+                    1 if config.privacy.unit == "sample" else (facts.max_samples or facts.min_samples) * scene.samples
+                )
+                few, shrunk = PublicFacts(users, each, each, users * each), _shrunk(config, users, facts.users)
                 try:
                     found = cls(shrunk, problem, few, make_strategy(shrunk, problem, few))
                 except BadInput as error:
@@ -107,16 +106,6 @@ class Instance:
     def heard(self) -> bool:
         """True if the guarantee is against the server, who then sees the answers of single users."""
         return not self.template.about.server_trusted
-
-    @property
-    def least_nodes(self) -> int:
-        """The fewest nodes that may hold the users of a round."""
-        return LEAST_NODES if self.template.privacy.trust == "sum" else 1
-
-    @property
-    def samples(self) -> int:
-        """The samples of each user: the most that one may hold, if whole users are protected."""
-        return self.facts.min_samples
 
     def strategy(self, seed: int) -> UserLevelStrategy:
         """Return the strategy before its first round, with noise of its own.
@@ -172,12 +161,6 @@ def _populations(whole: Plan, people: int) -> Iterator[int]:
     while users <= most:
         yield users
         users *= 2
-
-
-def _few(facts: PublicFacts, users: int, config: RunConfig, samples: int) -> PublicFacts:
-    """Return the same facts for fewer users, with ``samples`` times the samples of each."""
-    each = 1 if config.privacy.unit == "sample" else (facts.max_samples or facts.min_samples) * samples
-    return PublicFacts(users, each, each, users * each)
 
 
 def _shrunk(config: RunConfig, users: int, whole: int) -> RunConfig:

@@ -49,15 +49,9 @@ def audit(
     for claims that a sampler accounts, `one_run_lower_bound` for others). If a round begins with a discrete outcome,
     the bound is at least the exact cost of that outcome (`exact_step`).
 
-    Args:
-        config: configuration of the run; its plan must be complete without data.
-        runs: at least 200.
-        confidence: of the bound.
-        workers: processes; one for each CPU if not given, and 0 or 1 for this one alone.
-        progress: called with the runs made so far and their total number.
-
-    Raises:
-        BadInput: the strategy promises nothing, or a number is out of range.
+    There are at least 200 ``runs``, in one process for each CPU if ``workers`` is None, in this one for 0 or 1;
+    ``progress`` is called with the runs so far and their total. BadInput if the strategy promises nothing, its plan
+    needs data, or a number is out of range.
     """
     if runs < LEAST_RUNS:
         raise BadInput(f"runs = {runs}: fewer than {LEAST_RUNS} runs prove no useful bound; make more")

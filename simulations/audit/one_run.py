@@ -33,13 +33,9 @@ _FAR = 1e6  # length of a canary's answer before its clip, in clips
 class Canaries:
     """A node of canary users, who answer with a direction of their own instead of their gradient.
 
-    A user may hold any data, so these are the worst answers that users of a loss can give. The answer to a question
-    that asks for neither gradients nor updates is zero. The class has the interface of a `Node`.
-
-    Args:
-        users: (m,) the canaries among all users of the ``problem``.
-        pulls: (m, p) directions of length one.
-        coins: (m,) 1 or -1; a canary with -1 is ``absent``, or else sends the negative direction.
+    A user may hold any data, so these are the worst answers that users of a loss can give; other questions than those
+    for gradients and updates get zeros. The class has the interface of a `Node`, for (m,) ``users`` of the problem who
+    pull in (m, p) directions of length one. A coin of -1 is ``absent``, or else sends the negative direction.
     """
 
     def __init__(self, problem: Problem, users: Indices, pulls: Vector, coins: Indices, *, absent: bool) -> None:
@@ -49,16 +45,10 @@ class Canaries:
         self._there = coins == 1 if absent else np.ones(len(coins), dtype=bool)
 
     def compute(self, x: Vector, users: Indices, computation: Computation) -> Answer:
-        """See `Node.compute`.
-
-        Raises:
-            BadInput: the computation does not clip each user as a whole: it clips nothing, or groups or draws samples.
-        """
+        """See `Node.compute`; BadInput if it does not clip each user as a whole: no clip, groups or drawn samples."""
         clip = computation.clip_norm
         if clip is None or computation.partition is not None or computation.coins is not None:
-            raise BadInput(
-                "canaries of one run need a strategy that clips each user as a whole: use the audit without --one-run"
-            )
+            raise BadInput("canaries of one run need a strategy that clips whole users: audit without --one-run")
         pipeline = RowPipeline(computation, users, self.problem.dimension)
         pipeline.collect(self._clipped(clip, users, computation, pipeline), slice(0, len(users)))
         lengths = np.full(len(users), _FAR * clip) if computation.lengths else None
@@ -91,15 +81,9 @@ def audit_one_run(
     canary is present or absent, under add-or-remove, or whether it sends its direction or the negative, under
     replace-one: each time one step of the relation.
 
-    Args:
-        config: configuration of the run; its engine is this process.
-        canaries: m, at least 20; the default is the number of the model's parameters, but 20 at least and 1000 at most.
-        confidence: of the bound.
-        progress: called with the finished rounds and their total number, rehearsals included.
-
-    Raises:
-        BadInput: the strategy promises nothing or clips no user, or a number is out of range.
-        RunFailed: the run stopped.
+    By default there are as many canaries as parameters, but 20 at least and 1000 at most. ``progress`` is called with
+    the finished rounds and their total, rehearsals included. BadInput if the strategy promises nothing or clips no
+    user, or a number is out of range; RunFailed if the run stopped.
     """
     config = config.model_copy(update={"privacy": config.privacy.model_copy(update={"noise": "seeded"})})
     problem, train = starting_problem(config), load_datasets(config).users

@@ -17,11 +17,6 @@ AUDIT, CURVE, CONFIG = "audit.json", "trade-off.csv", "config.toml"
 Points = tuple[list[float], list[float]]  # measured false positive rates and false negative rates
 
 
-def is_audit(directory: Path) -> bool:
-    """Return whether a directory is one of an audit."""
-    return (directory / AUDIT).is_file()
-
-
 def render_audit(directory: Path) -> Path:
     """Write report.html and return its path.
 

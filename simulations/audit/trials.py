@@ -58,6 +58,7 @@ class Observer:
     """
 
     instance: Instance
+    number: int
     attack: Attack
     notes: tuple[str, ...]
 
@@ -67,7 +68,7 @@ class Observer:
         chosen = attacks(instance)[attack]
         # One user's number moves a fact; many canaries would hide each other.
         notes = notes_of(type(instance.template.recipe)) if len(chosen.canaries) == 1 and not instance.heard else {}
-        return cls(instance, chosen, tuple(name for name, fact in notes.items() if fact.kind == "noised"))
+        return cls(instance, attack, chosen, tuple(name for name, fact in notes.items() if fact.kind == "noised"))
 
     @property
     def alike(self) -> NDArray[np.bool_]:
@@ -75,21 +76,18 @@ class Observer:
         rounds = self.instance.plan.rounds
         return np.arange(rounds * (1 if self.instance.heard else 2 + len(self.notes))) < rounds
 
-    def some(self, attack: int, runs: range) -> Runs:
+    def some(self, runs: range) -> Runs:
         """Make the runs with these numbers."""
-        rows, coins = [], []
-        for run in runs:
-            thrown, seed = self._chance(attack, run)
-            coins.append(thrown)
-            rows.append(self.row(self.attack.nodes(self.instance, thrown), seed))
-        return Runs(np.array(rows), np.array(coins))
+        chances = [self._chance(run) for run in runs]
+        rows = [self.row(self.attack.nodes(self.instance, coins), seed) for coins, seed in chances]
+        return Runs(np.array(rows), np.array([coins for coins, _ in chances]))
 
-    def _chance(self, attack: int, run: int) -> tuple[Coins, int]:
-        noise, thrown = np.random.SeedSequence(self.instance.config.seed, spawn_key=(attack, run)).spawn(2)
+    def _chance(self, run: int) -> tuple[Coins, int]:
+        noise, thrown = np.random.SeedSequence(self.instance.config.seed, spawn_key=(self.number, run)).spawn(2)
         coins = 2 * np.random.default_rng(thrown).integers(0, 2, len(self.attack.canaries)) - 1
         return coins, int(noise.generate_state(1, np.uint64)[0] >> 1)
 
-    def reach(self, attack: int, pairs: int) -> float:
+    def reach(self, pairs: int) -> float:
         """Estimate from very few runs the share of right guesses of a score with Gaussian noise.
 
         Each run is made twice with one seed and flipped coins. The noise is the same, so the difference is the
@@ -97,7 +95,7 @@ class Observer:
         """
         heads, tails = [], []
         for run in range(1 << 31, (1 << 31) + pairs):
-            coins, seed = self._chance(attack, run)
+            coins, seed = self._chance(run)
             one, other = (self.row(self.attack.nodes(self.instance, thrown), seed) for thrown in (coins, -coins))
             up = coins[:, None] == 1
             heads.append(np.where(up, one, other))
@@ -180,24 +178,24 @@ class Laboratory:
 
     def observer(self, case: Case) -> Observer:
         """Return the observer of a case's runs."""
-        return _observer(self.instances, case)
+        return Observer.of(self.instances[case[0]], case[1])
 
     def reach(self, cases: Sequence[Case]) -> list[float]:
         """Return `Observer.reach` of each case."""
-        return list(self._each(_reach, cases))
+        return list(self._each(_reach, [(case, None) for case in cases]))
 
     def runs(self, case: Case, numbers: range, progress: Progress) -> Runs:
         """Make the runs with these numbers."""
         parts = [numbers[first : first + _CHUNK] for first in range(0, len(numbers), _CHUNK)]
         made = []
-        for part in self._each(_some, [(case, part) for part in parts]):
+        for part in self._each(Observer.some, [(case, part) for part in parts]):
             made.append(part)
             progress(len(part.coins))
         return Runs(np.concatenate([part.features for part in made]), np.concatenate([part.coins for part in made]))
 
-    def _each(self, task: Callable[[Sequence[Instance], Any], Any], given: Sequence[Any]) -> Iterable[Any]:
+    def _each(self, task: Callable[[Observer, Any], Any], given: Sequence[tuple[Case, Any]]) -> Iterable[Any]:
         if self.pool is None:
-            return map(partial(task, self.instances), given)
+            return (task(self.observer(case), value) for case, value in given)
         return self.pool.map(partial(_in_worker, task), given)
 
 
@@ -234,19 +232,10 @@ def _begin(toml: str) -> None:
     _INSTANCES[:] = Instance.all_of(parse_config(tomllib.loads(toml)))
 
 
-def _in_worker(task: Callable[[Sequence[Instance], Any], Any], given: Any) -> Any:
-    return task(_INSTANCES, given)
+def _in_worker(task: Callable[[Observer, Any], Any], given: tuple[Case, Any]) -> Any:
+    (instance, attack), value = given
+    return task(Observer.of(_INSTANCES[instance], attack), value)
 
 
-def _observer(instances: Sequence[Instance], case: Case) -> Observer:
-    return Observer.of(instances[case[0]], case[1])
-
-
-def _some(instances: Sequence[Instance], given: tuple[Case, range]) -> Runs:
-    case, runs = given
-    return _observer(instances, case).some(case[1], runs)
-
-
-def _reach(instances: Sequence[Instance], case: Case) -> float:
-    observer = _observer(instances, case)
-    return observer.reach(case[1], _PAIRS if len(observer.attack.canaries) == 1 else _PAIRS_OF_MANY)
+def _reach(observer: Observer, _: None) -> float:
+    return observer.reach(_PAIRS if len(observer.attack.canaries) == 1 else _PAIRS_OF_MANY)

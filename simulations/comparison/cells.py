@@ -9,7 +9,7 @@ from typing import Any
 
 from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.sections import ComparisonConfig, ProblemEntry, StrategyEntry
-from simulations.config.run_config import RunConfig, parse_config
+from simulations.config.run_config import RunConfig, flatten, parse_config
 from userdp.errors import BadInput
 
 GRID_SECTIONS = ("problem", "data", "privacy")
@@ -56,12 +56,7 @@ class Cell:
 
 
 def expand(config: ComparisonConfig) -> Iterator[Cell]:
-    """Yield every cell, strategies side by side.
-
-    Raises:
-        BadInput: two entries of one name, an engine other than the local one, or an unusable grid, list of seeds or
-            setting of a problem.
-    """
+    """Yield every cell, strategies side by side; BadInput for an unusable name, engine, grid, seed or setting."""
     problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
     entries = [*((entry, False) for entry in config.strategy), *((entry, True) for entry in oracle_entries(config))]
     labels = [entry.name for entry, _ in entries]
@@ -150,14 +145,6 @@ def _grid(config: ComparisonConfig) -> dict[str, list[Any]]:
             raise BadInput("grid key 'privacy.unit': strategies are compared at one unit, set it under [privacy]")
         check_values(f"grid.{key}", values)
     return grid
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested tables into dotted keys, as TOML nests keys without quotes."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def combinations(lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

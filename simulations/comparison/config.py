@@ -23,11 +23,11 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from simulations.comparison.cells import Cell, check_strategy, check_values, combinations, expand, flatten
+from simulations.comparison.cells import Cell, check_strategy, check_values, combinations, expand
 from simulations.comparison.oracle import FIRST_SEED, oracle_entries
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.errors import sentences
-from simulations.config.run_config import make_absolute, read_toml
+from simulations.config.run_config import flatten, make_absolute, read_toml
 from userdp.errors import BadInput
 
 
@@ -75,12 +75,9 @@ class Comparison:
 
 
 def load_comparison(path: str | Path, overrides: Sequence[str] = ()) -> Comparison:
-    """Read a comparison file and expand it; overrides are those of `simulations.config.run_config.load_config`.
+    """Read a comparison file like `simulations.config.run_config.load_config`, and expand it.
 
-    Data paths in the file are relative to its folder.
-
-    Raises:
-        BadInput: file missing, TOML syntax, or an error in any cell; one sentence for each problem.
+    BadInput for a missing file, TOML syntax, or an error in any cell; one sentence for each problem.
     """
     path = Path(path)
     raw = read_toml(path, overrides)
@@ -92,11 +89,7 @@ def load_comparison(path: str | Path, overrides: Sequence[str] = ()) -> Comparis
 
 
 def parse_comparison(raw: Mapping[str, Any]) -> Comparison:
-    """Make a comparison from plain values.
-
-    Raises:
-        BadInput: one sentence for each problem, one a line.
-    """
+    """Make a comparison from plain values; BadInput with one sentence a line for each problem."""
     if isinstance(raw.get("strategy"), Mapping):
         raise BadInput("[strategy] is one strategy: a comparison has several, each written under [[strategy]]")
     try:
@@ -138,9 +131,7 @@ def _check_cells(comparison: Comparison) -> None:
     first = {cell.group: cell for cell in reversed(comparison.cells)}
     for cell in reversed(first.values()):
         if cell.raw["privacy"].get("noise", "seeded") != "seeded":
-            raise BadInput(
-                "privacy.noise: a comparison is a simulation and spends its budget once in each run; remove the key"
-            )
+            raise BadInput("privacy.noise: a comparison simulates, and spends its budget in each run; remove the key")
         own = [one.label for one in comparison.config.problems if one.strategy.keys() & {cell.strategy, cell.kind}]
         place = f" for problem {cell.problem!r}" if cell.problem in own and not cell.oracle else ""
         for options in comparison.candidates(cell) or [{}]:

@@ -24,7 +24,8 @@ from simulations.comparison.table import NOT_RUN, row, write_table
 from simulations.config.run_config import RunConfig
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
-from userdp.errors import BadInput, RunFailed
+from simulations.records.run_directory import writing
+from userdp.errors import RunFailed
 
 log = logging.getLogger("userdp")
 
@@ -76,25 +77,14 @@ def compare(
 ) -> ComparisonOutcome:
     """Run every cell that has not been run, and write the table and the report.
 
-    Args:
-        comparison: the comparison.
-        workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
-        directory: where to write; the file's output directory and name if not given.
-        limit: most runs to make; the remaining cells are "not run yet".
-        watch: called after every run.
-
-    Raises:
-        BadInput: the directory cannot be written.
-        RunFailed: Ray cannot be started.
+    ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process. The
+    ``directory`` is by default the file's output directory and name. After ``limit`` runs the other cells are "not run
+    yet"; ``watch`` is called after every run. BadInput if the directory cannot be written, RunFailed without Ray.
     """
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
-    try:
+    with writing(f"output.directory: {root}"):
         root.mkdir(parents=True, exist_ok=True)
         (root / "comparison.toml").write_text(comparison.toml(), encoding="utf-8")
-    except OSError as error:
-        raise BadInput(
-            f"output.directory: {root} cannot be written ({type(error).__name__}); choose another folder"
-        ) from None
     state = _State(comparison, root, math.inf if limit is None else limit, watch)
     try:
         with _executor(workers) as execute:
@@ -159,8 +149,7 @@ class _State:
         for options, job in jobs:
             key = json.dumps(options)
             totals[key] = totals.get(key, 0.0) + measured(self.records[job.digest])
-        best: dict[str, Any] = json.loads(min(totals, key=totals.__getitem__))
-        return best
+        return dict(json.loads(min(totals, key=totals.__getitem__)))
 
     def _job(self, cell: Cell) -> Job | None:
         """Return the run of a cell; None until its settings are chosen."""

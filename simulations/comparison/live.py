@@ -5,7 +5,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -60,27 +60,18 @@ class Progress:
 @contextmanager
 def live(comparison: Comparison, clock: Clock = time.monotonic) -> Iterator[Watch]:
     """Provide the function that a comparison calls after every run, to show its progress."""
-    progress, console = Progress(comparison), Console(stderr=True)
-    if not console.is_terminal:
-        yield _lines(progress, clock)
-        return
-    with Live(progress.table(), console=console, refresh_per_second=4) as view:
+    progress, console, lines = Progress(comparison), Console(stderr=True), MinuteLines(clock)
+    table = Live(progress.table(), console=console, refresh_per_second=4)
+    with table if console.is_terminal else nullcontext() as view:
 
-        def watch(job: Job, record: Record, _: bool) -> None:
+        def watch(job: Job, record: Record, made_now: bool) -> None:
             progress.note(job, record)
-            view.update(progress.table())
+            if view is not None:
+                view.update(progress.table())
+                return
+            if job.stage != "cells" or not made_now:
+                # Other runs say nothing about the duration of a cell.
+                lines.count_from(progress.runs["cells"])
+            lines.tell(progress.runs["cells"], len(comparison.cells), progress.sentence)
 
         yield watch
-
-
-def _lines(progress: Progress, clock: Clock) -> Watch:
-    lines = MinuteLines(clock)
-
-    def watch(job: Job, record: Record, made_now: bool) -> None:
-        progress.note(job, record)
-        if job.stage != "cells" or not made_now:
-            # Other runs say nothing about the duration of a cell.
-            lines.count_from(progress.runs["cells"])
-        lines.tell(progress.runs["cells"], len(progress.comparison.cells), progress.sentence)
-
-    return watch

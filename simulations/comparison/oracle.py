@@ -1,13 +1,10 @@
 """The oracle: clipping strategies tuned on the private data itself, to show how much tuning would be worth.
 
-For every point of a comparison's grid and each oracle strategy, all settings are run on one more seed, and the setting
-with the best main metric is used for the comparison's seeds. Nobody who holds private data may do this: the search
-reads the data many times and no budget pays for it. It shows how good clipping could be, as a yardstick for strategies
-without settings.
-
-Grids are relative, so that they fit any data: clips are multiples of the median l2 norm of users' gradients at the
-initial model, step sizes multiples of one over the largest curvature there (or of the step that crosses the domain, if
-that is shorter). Both are measured without privacy, on the seed of the search.
+For every point of a comparison's grid and each oracle strategy, all settings are run on one more seed, and the best
+by the main metric is used for the comparison's seeds. Nobody who holds private data may do this: no budget pays for the
+search. It is a yardstick for strategies without settings. Grids fit any data: clips are multiples of the median l2 norm
+of users' gradients at the initial model, step sizes multiples of one over the largest curvature there, or of the step
+that crosses the domain if that is shorter; both are measured without privacy, on the seed of the search.
 """
 
 import hashlib

@@ -38,12 +38,9 @@ def sweep_chart(
     """Draw the main metric against the setting ``key``: median with minimum and maximum over seeds.
 
     Points are sorted by the setting, whose axis is called ``name``; labels are in the order of their colours; screen
-    readers read the title out. ``power`` is the slope that theory predicts where privacy costs more than sampling.
-
-    Returns:
-        SVG ("" without measurements), and whether the predicted slope is drawn: only if both axes are logarithmic and
-        the best private strategy at the end where privacy costs most has a risk below the initial model's and at least
-        twice the risk without privacy.
+    readers read the title out. Returns SVG ("" without measurements), and whether the slope ``power`` that theory
+    predicts is drawn: only if both axes are logarithmic and the best private strategy at the end where privacy costs
+    most has a risk below the initial model's and at least twice the risk without privacy.
     """
     at = [float(point["values"][key]) for point in points]
     placed = [

@@ -10,10 +10,9 @@ from typing import Any
 import pandas as pd
 
 from simulations.comparison.oracle import ORACLE
-from simulations.comparison.table import ROUNDS, SUMMARY, TABLE
-from simulations.comparison.together import sentences
+from simulations.comparison.table import ROUNDS, SUMMARY, TABLE, sentences
+from simulations.records.run_directory import check_files
 from simulations.reports.explain import digits_apart, percent, shown, shown_claim, shown_promise
-from simulations.reports.report import check_files
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
 _NO_GAP = 1e-6  # relative improvement of training without privacy over the baseline that counts as rounding
@@ -21,11 +20,7 @@ _FEWEST_RANKED = 4  # fewest strategies for a rank correlation
 
 
 def read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any], list[str]]:
-    """Read the cells, the summary, and the keys of the grid with more than one value.
-
-    Raises:
-        BadInput: the directory lacks a file of a comparison.
-    """
+    """Read the cells, the summary, and the keys of the grid with several values; BadInput if a file is missing."""
     check_files(directory, (TABLE, ROUNDS, SUMMARY, "comparison.toml"), "a comparison, such as comparisons/...")
     frame = pd.read_parquet(directory / TABLE)
     summary: dict[str, Any] = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))

@@ -9,17 +9,11 @@ import pandas as pd
 from simulations.comparison import ranking
 from simulations.comparison.oracle import ORACLE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
-from simulations.comparison.table import ROUNDS, SUMMARY
-from simulations.comparison.together import sentences
+from simulations.comparison.table import ROUNDS, sentences
 from simulations.reports.explain import METRICS
 from simulations.reports.report import fill, promise
 
 _MOST_COURSES = 4  # most points with a chart by round each; of more points, only some at the tightest budget have one
-
-
-def is_comparison(directory: Path) -> bool:
-    """Return whether a directory is one of a comparison rather than of a run."""
-    return (directory / SUMMARY).is_file()
 
 
 def render_comparison(directory: Path) -> Path:
@@ -29,11 +23,6 @@ def render_comparison(directory: Path) -> Path:
     path = directory / "report.html"
     path.write_text(fill("comparison.html.md", content), encoding="utf-8")
     return path
-
-
-def costs_together(directory: Path) -> list[str]:
-    """Return the total cost of the runs on each data source in words; BadInput without a comparison's files."""
-    return sentences(ranking.read(directory)[1])
 
 
 def _content(directory: Path) -> dict[str, Any]:

@@ -1,28 +1,21 @@
 """The slopes of the excess risk on logarithmic axes, for settings where theory predicts one.
 
-Take n users with m samples each, independent and with variance sigma^2 in each of d coordinates, and let s^2 be the
-squared error of a coordinate of an estimated mean. *Sampling.* The mean of all samples has ``s^2 = sigma^2 / (n m)``.
-*Privacy.* A user's mean lies within ``r = sigma sqrt(d / m)`` of the truth (up to a logarithm). If the noise follows
-this radius, replacing a user moves the mean by ``2 r / n``, and the Gaussian mechanism adds
+Take n users with m independent samples of variance sigma^2 in each of d coordinates, and let s^2 be the squared error
+of a coordinate of an estimated mean. *Sampling* alone gives ``s^2 = sigma^2 / (n m)``. *Privacy.* A user's mean lies
+within ``r = sigma sqrt(d / m)`` of the truth, up to a logarithm. Replacing a user moves a mean of such users by
+``2 r / n``, so for epsilon up to about ln(1 / delta) the Gaussian mechanism adds
 
-    s^2 = (2 r / n)^2 2 ln(1 / delta) / epsilon^2 ~ sigma^2 d / (n^2 m epsilon^2)
+    s^2 = (2 r / n)^2 2 ln(1 / delta) / epsilon^2 ~ sigma^2 d / (n^2 m epsilon^2).
 
-while epsilon is at most about ln(1 / delta); above, the noise falls more slowly. No private estimate of a mean is
-better than the sum of both, up to logarithms: Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh, "Learning with User-Level
-Privacy" (2021), there for vectors of length 1, here of length sqrt(d). Noise for a clip around zero is proportional to
-the largest gradient instead of r: the same slopes, but none in m.
+Up to logarithms no private estimate is better than the sum of both (Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh,
+"Learning with User-Level Privacy", 2021, for vectors of length 1). Noise for a clip around zero is proportional to the
+largest gradient instead of r: the same slopes, but none in m. The excess risk of the quadratic loss is ``d s^2 / 2`` if
+the mean lies inside the domain: where privacy costs more than sampling, the slopes are -2 in epsilon and n, -1 in m and
++2 in d.
 
-The excess risk of the quadratic loss is ``d s^2 / 2`` if the mean lies inside the domain, so
-
-    excess risk ~ sigma^2 d / (n m) + sigma^2 d^2 / (n^2 m epsilon^2),
-
-and where privacy costs more than sampling the slopes are -2 in epsilon and n, -1 in m and +2 in d. Other losses,
-populations and metrics have no prediction: no slope is better than a wrong one. The linear loss is left out on purpose.
-Its excess risk for the worst instance at each n, m and epsilon, with every ``|mu_j|`` about s, is ``d s``, hence the
-rates ``d / sqrt(n m) + d^(3/2) / (n epsilon sqrt(m))`` of Ghazi, Kumar, Liu, Manurangsi, "Linear-Time User-Level DP-SCO
-via Robust Statistics" (2025); but a comparison fixes the instance. Over uniformly drawn means the expectation is
-proportional to ``d s^2`` and comes from the few instances with a mistaken sign: the median over seeds, which charts
-show, follows neither.
+Other losses, populations and metrics have no prediction: no slope is better than a wrong one. The rates of the linear
+loss, ``d / sqrt(n m) + d^(3/2) / (n epsilon sqrt(m))`` (Ghazi, Kumar, Liu, Manurangsi, "Linear-Time User-Level DP-SCO
+via Robust Statistics", 2025), are for the worst instance at each n, m and epsilon, and a comparison fixes the instance.
 """
 
 import json

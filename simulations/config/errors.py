@@ -8,12 +8,10 @@ from pydantic import BaseModel, ValidationError
 
 from userdp.settings import TWO_NUMBERS
 
-DISCRIMINATORS = ("kind", "population")
-"""Keys whose value chooses the model of a section."""
+DISCRIMINATORS = ("kind", "population")  # keys whose value chooses the model of a section
 _WHOLE = ("extra_forbidden", "missing", "union_tag_not_found", "union_tag_invalid")
 """Problems of a key rather than of its value's type."""
-_TARGET_RANGE = ("data", "target_range")
-"""A setting of two numbers; pydantic's path ends with the place of one."""
+_TARGET_RANGE = ("data", "target_range")  # a setting of two numbers; pydantic's path ends with the place of one
 
 
 def sentences(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> list[str]:

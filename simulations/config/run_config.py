@@ -35,12 +35,9 @@ from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
 from userdp.tracebacks import without_internals
 
-REFERENCE = "non_private"
-"""The strategy that others are compared with."""
-DEFAULT = "auto"
-"""The strategy of a file that names none."""
-Preparing = Literal["learn", "none", "where_useful"]
-"""The choice of a preparation before a strategy's own rounds."""
+REFERENCE = "non_private"  # the strategy that others are compared with
+DEFAULT = "auto"  # the strategy of a file that names none
+Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
 
 
 class PrivacySection(Section):
@@ -171,8 +168,7 @@ class RunConfig(Section):
     @property
     def strategy_options(self) -> dict[str, Any]:
         """The keyword arguments of the strategy."""
-        options: dict[str, Any] = self.strategy.model_dump(exclude={"kind"})
-        return options
+        return dict(self.strategy.model_dump(exclude={"kind"}))
 
     @property
     def trains_reference(self) -> bool:
@@ -336,6 +332,14 @@ def _override(raw: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             raise BadInput(f"--set {override!r}: {section} holds a value, not a section")
     table[last] = value
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested tables into dotted keys, as TOML nests keys without quotes."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-CHARACTERS = 105
-"""Codes of a character of `gerdracor`: its alphabet, and one for all others. 0 precedes a text."""
+CHARACTERS = 105  # codes of a character of `gerdracor`: its alphabet, and one for all others. 0 precedes a text
 
-SKILLS = 101
-"""Codes of a skill of `assistments2015`, and one for all others."""
+SKILLS = 101  # codes of a skill of `assistments2015`, and one for all others
 
 
 class NextAnswer(nn.Module):
@@ -43,26 +41,6 @@ class NextCharacter(nn.Module):
     def forward(self, text: Tensor) -> Tensor:
         """(N, L, characters) scores of (N, L) characters, each one step late."""
         scores: Tensor = self.next(self.memory(self.character(text))[0])
-        return scores
-
-
-class AttentiveCharacter(nn.Module):
-    """A predictor of the next character of a text: attention to all earlier ones."""
-
-    def __init__(self, steps: int = 80, width: int = 32) -> None:
-        super().__init__()
-        self.character = nn.Embedding(CHARACTERS + 1, width)
-        self.place = nn.Parameter(0.02 * torch.randn(steps, width))
-        self.layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.next = nn.Linear(width, CHARACTERS)
-        self.later: Tensor
-        self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(steps))
-
-    def forward(self, text: Tensor) -> Tensor:
-        """(N, L, characters) scores of (N, L) characters, each one step late."""
-        steps = text.shape[-1]
-        seen = self.character(text) + self.place[:steps]
-        scores: Tensor = self.next(self.layer(seen, src_mask=self.later[:steps, :steps], is_causal=True))
         return scores
 
 

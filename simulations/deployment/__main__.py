@@ -91,10 +91,11 @@ def submit(
     insecure: Insecure = False,
 ) -> None:
     """Submit a run, show its log, wait for its end, copy its files; exit code 0 only if it succeeded."""
-    from simulations.deployment.submit import Submission  # noqa: PLC0415
+    from simulations.deployment import submit as submitting  # noqa: PLC0415
 
-    link = (superlink, None if insecure else keys)
-    raise typer.Exit(Submission(application, config, overrides, results, resume).run(*link, output))
+    link = submitting.Link(superlink, None if insecure else keys)
+    run = {"config": config, "overrides": overrides}
+    raise typer.Exit(submitting.submit(link, application, run, results=results, output=output, resume=resume))
 
 
 def _loaded(config: Path, overrides: str) -> "RunConfig":

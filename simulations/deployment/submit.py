@@ -1,8 +1,9 @@
-"""Submit a run to a SuperLink, wait for its end and copy its files.
+"""Submit a run to a SuperLink by Flower's command line, wait for its end and copy its files.
 
 `flwr run --stream` alone ends with exit code 0 even if the run fails.
 """
 
+import json
 import logging
 import os
 import secrets
@@ -11,14 +12,57 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
 
 import tomli_w
 
-from simulations.deployment.link import Link
 from simulations.records.run_directory import CHECKPOINT, FILES, read_json
 from userdp.errors import BadInput, RunFailed
+
+_NAME = "deployment"
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """A SuperLink at host:port, for Flower's command line; ``keys`` is the folder of ca.crt, or None for no TLS."""
+
+    address: str
+    keys: Path | None
+    home: Path = field(default_factory=lambda: Path(mkdtemp(prefix="flwr-")))
+
+    def __post_init__(self) -> None:
+        trust = {"insecure": True} if self.keys is None else {"root-certificates": str(self.keys / "ca.crt")}
+        settings = {"superlink": {"default": _NAME, _NAME: {"address": self.address, **trust}}}
+        (self.home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
+
+    def command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
+        """Return a Flower command and its environment; "LINK" stands for the connection's name."""
+        named = [_NAME if argument == "LINK" else argument for argument in arguments]
+        return ["flwr", *named], os.environ | {"FLWR_HOME": str(self.home)}
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        """Return a command's answer in JSON; RunFailed without one, with the command's last line."""
+        command, environment = self.command(*arguments, "--format", "json")
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"the SuperLink at {self.address} did not answer within {_SECONDS:.0f} s") from None
+        start = done.stdout.find("{")
+        try:
+            answer: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
+        except json.JSONDecodeError:
+            answer = {}
+        if done.returncode or not answer or answer.get("success") is False:
+            said = str(answer.get("error-message") or (done.stderr or done.stdout).strip() or "nothing")
+            raise RunFailed(f"flwr {arguments[0]} failed: {said.splitlines()[-1]}")
+        return answer
+
 
 log = logging.getLogger("userdp.submit")
 _POLL_SECONDS = 15.0
@@ -27,43 +71,23 @@ _PATIENCE_SECONDS = 60.0
 _NEEDED = ("model.npz", "result.json", "guarantee.json", "report.html")
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A run to submit: the folder of the Flower app, a configuration file in it, and overrides separated by ";".
+def submit(link: Link, app: Path, run: dict[str, str], *, results: Path, output: Path, resume: str = "") -> int:
+    """Submit a run of a Flower app, wait for its end and copy its files; return 0 only if it completed and left all.
 
-    The ServerApp writes ``results`` under this very path, a folder for each run; ``resume`` names one of these.
+    ``run`` holds the ``config`` file in the app's folder, and ``overrides`` separated by ";". The ServerApp writes
+    ``results`` under this very path, a folder for each run; ``resume`` names one of these. BadInput if ``output``
+    cannot be written, or there is no run to resume; RunFailed if the SuperLink refuses it.
     """
-
-    app: Path
-    config: str
-    overrides: str
-    results: Path
-    resume: str = ""
-
-    def run(self, superlink: str, keys: Path | None, output: Path) -> int:
-        """Submit the run, wait for its end and copy its files; return 0 only if it completed and left all of them.
-
-        BadInput if ``output`` cannot be written, or there is no run to resume; RunFailed if the SuperLink refuses it.
-        """
-        if not os.access(output, os.W_OK):
-            raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
-        link = Link(superlink, keys)
-        folder = self.results / (self.resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
-        if self.resume and not (folder / CHECKPOINT).is_file():
-            raise BadInput(
-                f"--resume {self.resume}: {folder} holds no checkpoint of a run; name the folder in the log of the "
-                "run, or leave it out"
-            )
-        number = self._submit(link, folder)
-        log.info("run %s is submitted; its files go to %s", number, folder)
-        return bring(folder, output, follow(link, number))
-
-    def _submit(self, link: Link, folder: Path) -> str:
-        settings = {"config": self.config, "overrides": self.overrides, "output": str(folder), "deployed": True}
-        path = link.home / "run-config.toml"
-        path.write_text(tomli_w.dumps(settings), encoding="utf-8")
-        answer = link.ask("run", str(self.app), "LINK", "--run-config", str(path))
-        return str(answer["run-id"])
+    if not os.access(output, os.W_OK):
+        raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
+    folder = results / (resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
+    if resume and not (folder / CHECKPOINT).is_file():
+        raise BadInput(f"--resume {resume}: {folder} holds no checkpoint; name the folder in the run's log")
+    path = link.home / "run-config.toml"
+    path.write_text(tomli_w.dumps(run | {"output": str(folder), "deployed": True}), encoding="utf-8")
+    number = str(link.ask("run", str(app), "LINK", "--run-config", str(path))["run-id"])
+    log.info("run %s is submitted; its files go to %s", number, folder)
+    return bring(folder, output, follow(link, number))
 
 
 def follow(link: Link, number: str) -> str:

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from subprocess import Popen
 
-from simulations.deployment.link import Link
+from simulations.deployment.submit import Link
 from userdp.errors import RunFailed
 
 log = logging.getLogger("userdp.superlink")

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 log = logging.getLogger("userdp")
-MOST_NODES = 8
-"""Nodes if neither their number nor the size of a block is given; fewer for few samples."""
+MOST_NODES = 8  # nodes if neither their number nor the size of a block is given; fewer for few samples
 
 
 def shards(users: int, users_per_node: int | None = None, *, nodes: int = MOST_NODES) -> list[NDArray[np.int64]]:

@@ -21,8 +21,7 @@ from userdp.nodes.node import Answer, Node
 from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
-ATTEMPTS = 3
-"""Attempts in a round with actors that die; after the last their users are missing."""
+ATTEMPTS = 3  # attempts in a round with actors that die; after the last their users are missing
 
 Model = NDArray[np.float64] | None
 Task = tuple[int, NDArray[np.int64] | None, Computation | None]
@@ -114,9 +113,7 @@ class RayGrid(InMachineGrid):
         shares = int(there) * int(1 / each + 1e-9)
         if not shares:
             self._leave()
-            raise RunFailed(
-                f"engine.gpus_per_actor = {each:g}: Ray knows of no GPU; set it to 0, or start Ray where there is one"
-            )
+            raise RunFailed(f"engine.gpus_per_actor = {each:g}: Ray has no GPU; set 0, or start Ray where one is")
         return shares
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ beside its place and moved as a whole, so that a kill at any moment leaves the p
 """
 
 import fcntl
+import hmac
 import json
 import math
 import os
@@ -20,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from simulations.config.run_config import RunConfig, read_toml
+from simulations.config.run_config import RunConfig, flatten, read_toml
 from simulations.records.environment import versions
-from simulations.records.named_code import check_code, digests, signature, signed
+from simulations.records.named_code import check_code, digests, signature
 from simulations.records.run_directory import ASKED, CHECKPOINT, partial_of, read_json, writing
 from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
@@ -30,16 +31,12 @@ from userdp.errors import BadInput
 from userdp.state import OTHER_VERSION
 
 _LOCK = ".running"
-_STATE = "state_private"
-"""Name of the text in an archive; arrays are named "state_private.KEY"."""
-_RECORDED_LATER = ("code",)
-"""Keys that files of former versions lack."""
+_STATE = "state_private"  # name of the text in an archive; arrays are named "state_private.KEY"
+_RECORDED_LATER = ("code",)  # keys that files of former versions lack
 _ADDED_LATER = {"problem.kernels": "own"}
 """Settings that files of former versions lack -> the value that their runs used."""
-_FORMAT, _FORMER = 2, 1
-"""Former files hold whole objects; `Snapshot` reads their remembered attributes."""
-_OF_VERSIONS = ("userdp", "numpy")
-"""Packages that decide the bits of a round that is computed again."""
+_FORMAT, _FORMER = 2, 1  # former files hold whole objects; `Snapshot` reads their remembered attributes
+_OF_VERSIONS = ("userdp", "numpy")  # packages that decide the bits of a round that is computed again
 
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),
@@ -56,7 +53,8 @@ class Checkpoints:
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self._folder = folder
         self._settings = _settings(config)
-        self._signature = signature(config) if self._settings["code"] else None
+        code = self._settings["code"]
+        self._signature = signature(config, code) if code else None
         self._next = -math.inf
 
     @contextmanager
@@ -67,10 +65,7 @@ class Checkpoints:
             lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not self._locked(lock):
-                raise BadInput(
-                    f"{self._folder} belongs to a run that has not ended: wait for its end, or stop it before you "
-                    "resume it"
-                )
+                raise BadInput(f"{self._folder} belongs to a run that has not ended: wait for it, or stop it first")
             try:
                 yield
             finally:
@@ -108,9 +103,7 @@ class Checkpoints:
         if kept is not None:
             return Resumed(kept, asked)
         if asked is not None:
-            raise BadInput(
-                f"{self._folder / CHECKPOINT} is missing, though users were asked: the run cannot be resumed without it"
-            )
+            raise BadInput(f"{self._folder / CHECKPOINT} is missing, though users were asked: no resuming without it")
         try:
             ended = "error" not in read_json(self._folder / "result.json")
         except (OSError, ValueError):
@@ -151,17 +144,13 @@ class Checkpoints:
         except FileNotFoundError:
             return None
         except _UNREADABLE as error:
-            raise BadInput(
-                f"{path} cannot be read ({type(error).__name__}): it is damaged or cut short; start the run anew, or "
-                "put back the file that the run wrote"
-            ) from None
+            reason = f"{path} cannot be read ({type(error).__name__}): it is damaged or cut short"
+            raise BadInput(f"{reason}; put back the file that the run wrote, or start the run anew") from None
 
     def _check(self, path: Path, kept: Mapping[str, Any]) -> None:
         """Refuse the file of another run, with every setting that differs and both its values."""
         if (form := kept.get("format")) not in (_FORMAT, _FORMER):
-            raise BadInput(
-                f"{path} has format {form!r}, and this version of userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}"
-            )
+            raise BadInput(f"{path} has format {form!r}; this userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}")
         compared = [key for key in self._settings if key in kept or key not in _RECORDED_LATER]
         there, here = (_flat({key: settings[key] for key in compared}) for settings in (kept, self._settings))
         there = {key: value for key, value in _ADDED_LATER.items() if key in here} | there
@@ -171,10 +160,8 @@ class Checkpoints:
             if there.get(key) != here.get(key)
         ]
         if other:
-            raise BadInput(
-                f"{path} belongs to a run with other settings ({'; '.join(other)}): resume with the config.toml in the "
-                "same folder"
-            )
+            differing = "; ".join(other)
+            raise BadInput(f"{path} belongs to a run with other settings ({differing}): use the config.toml beside it")
 
 
 def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -198,7 +185,7 @@ def began_here(folder: Path, config: Mapping[str, Any]) -> bool:
     """Return whether this user began the run here, with the code that its config.toml names."""
     try:
         kept, _ = _opened(folder / CHECKPOINT)
-        return signed(config, kept["code"], str(kept["signature"]))
+        return hmac.compare_digest(signature(config, kept["code"]), str(kept["signature"]))
     except _UNREADABLE:
         return False
 
@@ -223,12 +210,8 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     return {"configuration": configuration, "versions": used, "code": digests(config)}
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{before}{key}"
-        found |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return {key.removeprefix("configuration."): value for key, value in found.items()}
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix("configuration."): value for key, value in flatten(values).items()}
 
 
 def _bring_to_disk(folder: Path) -> None:

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from simulations.records.curves import curves
 from simulations.records.held_out import HeldOut, held_out
-from simulations.records.quality import explained, only_class, quality
-from simulations.records.uncertainty import explained_error, standard_errors
+from simulations.records.quality import curves, explained, explained_error, only_class, quality, standard_errors
 from strategies.wire.questions import model_vector
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
@@ -22,12 +20,9 @@ NOBODY = "nobody was held out"
 
 
 class Evaluation:
-    """Measures models on held-out users, all with equal weight.
+    """Measures models on held-out users, the ``test`` users, all with equal weight.
 
-    Args:
-        problem: the loss, with its excess risk in closed form if the population is known.
-        train: the training users, only for known facts about their population; or None.
-        test: held-out users, or None.
+    The ``train`` users serve only for known facts about their population, such as an excess risk in closed form.
     """
 
     def __init__(self, problem: Problem, train: Federation | None, test: Federation | None) -> None:
@@ -175,8 +170,7 @@ def better(metrics: Mapping[str, float], other: Mapping[str, float] | None) -> b
 
 def best_constant(reference: Mapping[str, Any]) -> Mapping[str, float] | None:
     """Return the metrics that a model must beat, from result.json's "reference": the released or best constant's."""
-    constant: Mapping[str, float] | None = reference.get("released_constant") or reference.get("constant")
-    return constant
+    return dict(reference.get("released_constant") or reference.get("constant") or {}) or None
 
 
 @dataclass

@@ -35,13 +35,8 @@ class LogLine:
     values: Mapping[str, str]
 
 
-def _lines() -> tuple[LogLine, ...]:
-    listed = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return tuple(
-        LogLine(module, level, text, place, kind, dict(value.split(": ", 1) for value in values))
-        for module, rows in listed.items()
-        for level, place, kind, text, *values in rows
-    )
-
-
-LOG_LINES = _lines()
+LOG_LINES = tuple(
+    LogLine(module, level, text, place, kind, dict(value.split(": ", 1) for value in values))
+    for module, rows in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
+    for level, place, kind, text, *values in rows
+)

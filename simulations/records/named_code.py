@@ -18,8 +18,7 @@ from userdp.problems.registry import PROBLEMS
 
 log = logging.getLogger("userdp")
 _KEY = Path("userdp") / "key"
-NO_FILE = "no file"
-"""The value for a digest that cannot be computed."""
+NO_FILE = "no file"  # the value for a digest that cannot be computed
 
 Values = RunConfig | Mapping[str, Any]
 """A configuration, or its values as read: a stranger's are inspected before anything is imported."""
@@ -65,17 +64,8 @@ def _digest(place: str) -> str:
         return NO_FILE
 
 
-def signature(config: Values) -> str:
-    """Return a proof that this user ran the named code: an HMAC (RFC 2104) with a key of the user's."""
-    return _signature(config, digests(config))
-
-
-def signed(config: Values, recorded: Mapping[str, str], found: str) -> bool:
-    """Return whether ``found`` is the `signature` of a configuration that named code with the recorded digests."""
-    return hmac.compare_digest(_signature(config, recorded), found)
-
-
-def _signature(config: Values, recorded: Mapping[str, str]) -> str:
+def signature(config: Values, recorded: Mapping[str, str]) -> str:
+    """Return a proof that this user ran code with the recorded digests: an HMAC (RFC 2104) with a key of the user's."""
     text = json.dumps([code_in(config), dict(recorded)], sort_keys=True)
     return hmac.new(_key(), text.encode(), hashlib.sha256).hexdigest()
 

@@ -32,8 +32,7 @@ SUFFIX = "_private"
 ALL_KINDS: tuple[Kind, ...] = get_args(Kind)
 SHARED: tuple[Kind, ...] = tuple(kind for kind in ALL_KINDS if kind != "private")
 """Kinds for trackers, and for reports and the console of a run that others than its holder see."""
-RELEASED: tuple[Kind, ...] = ("public", "noised")
-"""Kinds in a copy for others."""
+RELEASED: tuple[Kind, ...] = ("public", "noised")  # kinds in a copy for others
 
 
 @dataclass(frozen=True)

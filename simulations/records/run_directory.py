@@ -6,7 +6,7 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ FILES = (
 """Every file of a run. A run in a directory that its caller named removes these first, and no other files."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
-TENSORBOARD = "tensorboard"
-"""The folder of TensorBoard's events; a rerun removes those of the previous run."""
+TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun removes those of the previous run
 
 _ENDING = ("result.json", "report.html")
 _SECONDS_BETWEEN_WRITES = 2.0
@@ -107,6 +106,13 @@ def writing(place: str, remedy: str = "choose another folder") -> Iterator[None]
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def check_files(directory: Path, names: Collection[str], example: str) -> None:
+    """Raise BadInput if a directory lacks one of the named files; ``example`` says which directory to give instead."""
+    for name in names:
+        if not (directory / name).is_file():
+            raise BadInput(f"{directory} holds no {name}: give the directory of {example}")
 
 
 def partial_of(path: Path) -> Path:

@@ -113,10 +113,8 @@ def show_promise(sentence: str, assumptions: Iterable[str], console: Console) ->
 def cell_counts(table: Mapping[str, Any]) -> list[str]:
     """Count clipped, unknown, unusable and imputed cells, in total and for each affected column.
 
-    The counts are exact and for the holder of the data alone: no guarantee covers them.
-
-    Args:
-        table: "table_private" of data.json, of training and held-out users together.
+    The counts in ``table``, "table_private" of data.json, are exact and of training and held-out users together: they
+    are for the holder of the data alone, and no guarantee covers them.
     """
     samples, steps, lines = table["samples"], table.get("steps", {}), []
     for kind in (kind for kind in _CELLS if kind in table):

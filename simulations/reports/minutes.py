@@ -1,12 +1,28 @@
-"""Progress lines of long work, at most one a minute, for readers of standard error in a file, pipe or notebook."""
+"""Progress of long work on standard error: a bar on a terminal, else a line a minute at most."""
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 Clock = Callable[[], float]  # returns seconds since some fixed moment
 
 FIRST, EVERY = 10.0, 60.0  # seconds before the first line, so that short work prints none, and between two lines
+
+
+@contextmanager
+def progress_on_terminal(*first: str) -> Iterator[Progress | None]:
+    """Show bars with these texts before them; None if standard error is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (*map(TextColumn, first), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[beside]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as shown:
+        yield shown
 
 
 class MinuteLines:

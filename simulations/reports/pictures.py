@@ -11,7 +11,7 @@ from simulations.reports.explain import shown
 from simulations.reports.plots import BLUE, INK, LEGEND, drawing, svg
 from userdp.data.tables.cells import cell_text
 
-Curve = Mapping[str, Sequence[float | None]]  # column -> values, as `simulations.records.curves` makes them
+Curve = Mapping[str, Sequence[float | None]]  # column -> values, as `simulations.records.quality` makes them
 Range = tuple[float, float]
 
 _GROUPS = "Held-out samples are put into groups of similar predictions, one point for each group."

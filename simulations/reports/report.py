@@ -1,9 +1,8 @@
 """report.html of a run: one self-contained page, made only from the files of the run's directory."""
 
-import json
 import math
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,26 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
+from simulations.records.run_directory import check_files, read_json
 from simulations.reports import explain
-from simulations.reports.confusion import confusion_table
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
-from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
-from simulations.reports.units import columns_of, in_target_units, ordered, unit_meanings
+from simulations.reports.units import (
+    about_errors,
+    columns_of,
+    errors_of,
+    in_target_units,
+    ordered,
+    shown_with_error,
+    unit_meanings,
+)
 from strategies.core.descriptions import explained
 from strategies.core.mean_rounds import CLIP_FACTS
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
-from userdp.errors import BadInput
+from userdp.data.tables.cells import cell_text
 from userdp.tracebacks import without_internals
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -35,11 +41,7 @@ _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.
 
 @without_internals
 def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
-    """Write report.html into a run directory, with fields of the given kinds, and return its path.
-
-    Raises:
-        BadInput: the directory lacks a file of a run.
-    """
+    """Write report.html with fields of the given kinds, and return its path; BadInput if a file of a run is missing."""
     path = directory / "report.html"
     path.write_text(page(directory, kinds), encoding="utf-8")
     return path
@@ -52,13 +54,6 @@ def page(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> str:
     """
     check_files(directory, _NEEDED, "a run, such as runs/quickstart-...")
     return fill("run.html.md", _content(directory, kinds))
-
-
-def check_files(directory: Path, names: Collection[str], example: str) -> None:
-    """Raise BadInput if a directory lacks one of the named files; ``example`` says which directory to give instead."""
-    for name in names:
-        if not (directory / name).is_file():
-            raise BadInput(f"{directory} holds no {name}: give the directory of {example}")
 
 
 def fill(template: str, content: dict[str, Any]) -> str:
@@ -76,15 +71,10 @@ def fill(template: str, content: dict[str, Any]) -> str:
     return environment.get_template(template).render(content)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty without the file, as a killed run leaves no data.json."""
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return values
-
-
 def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
     names = ("result.json", "plan.json", "guarantee.json", "data.json")
-    result, plan, guarantee, data = (kept(name, read_json(directory / name), kinds) for name in names)
+    there = [read_json(directory / name) if (directory / name).is_file() else {} for name in names]
+    result, plan, guarantee, data = (kept(name, values, kinds) for name, values in zip(names, there, strict=True))
     config = (directory / "config.toml").read_text(encoding="utf-8")
     section = tomllib.loads(config).get("data", {})
     rounds = pd.read_parquet(directory / "rounds.parquet")
@@ -194,3 +184,23 @@ def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[list[tuple
 
 def _with_units(metrics: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
     return metrics | in_target_units(metrics, section)
+
+
+def confusion_table(
+    counts: Sequence[Sequence[int]] | None, columns: Mapping[str, Any]
+) -> list[tuple[str, list[tuple[int, int]], int | None]]:
+    """Make a row for each class from "confusion" of result.json, (K, K); no rows without counts.
+
+    A row holds the class, (count, percent) by predicted class, and the recall in percent if it has samples. ``columns``
+    are the declarations of the table's columns; classes without declared levels are numbers.
+    """
+    if not counts:
+        return []
+    rows = []
+    levels = columns.get("target_levels") or range(len(counts))
+    for number, (level, row) in enumerate(zip(levels, counts, strict=True)):
+        total = sum(row)
+        shares = [round(100 * count / total) if total else 0 for count in row]
+        cells = list(zip(row, shares, strict=True))
+        rows.append((cell_text(level), cells, shares[number] if total else None))
+    return rows

@@ -48,7 +48,9 @@ def standing(result: dict[str, Any]) -> Standing:
     best = min(rivals, key=lambda rival: float(rivals[rival]))
     value, *others = shown_apart([metrics[main], *rivals.values()])
     beside = " and ".join(f"{other} for the {rival}" for other, rival in zip(others, rivals, strict=True))
-    sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{_explained(metrics)}."
+    shares = {"r2": "R2", "deviance_explained": "deviance explained"}
+    known = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
+    sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{''.join(known[:1])}."
     if metrics[main] < rivals[best]:
         return Standing("good", f"Better than the {best}", sentence)
     if metrics[main] == rivals[best]:
@@ -71,9 +73,3 @@ def about_constant(result: dict[str, Any]) -> str | None:
     if best_constant(reference) is None:
         return None
     return RELEASED if reference.get("released_constant") else NOT_RELEASED
-
-
-def _explained(metrics: dict[str, Any]) -> str:
-    shares = {"r2": "R2", "deviance_explained": "deviance explained"}
-    known = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
-    return known[0] if known else ""

@@ -6,14 +6,7 @@ from functools import partial
 from typing import Any
 
 from simulations.config.run_config import REFERENCE, RunConfig
-from simulations.runs.build import (
-    build_privacy,
-    make_strategy,
-    prepared_if,
-    public_facts,
-    starting_problem,
-    with_declarations,
-)
+from simulations.runs import build
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
@@ -48,19 +41,17 @@ class Advice:
         """Return plain values, for JSON and tables."""
         about, plan = STRATEGIES[self.strategy].about, self.plan
         forecast = None if plan is None else plan.forecast
-        holds = plan is not None and plan.guarantee.holds
+        given = plan.guarantee if plan is not None and plan.guarantee.holds else None
         return {
             "strategy": self.strategy,
             "configured": self.configured,
             "predicted_excess": self.predicted,
             "start_excess": None if forecast is None else forecast.start,
             "model_noise": None if forecast is None else forecast.noise,
-            "rounds": None if plan is None else plan.rounds,
-            "cohort": None if plan is None else plan.cohort,
-            "users_needed": None if plan is None else plan.users_needed,
+            **{name: getattr(plan, name, None) for name in ("rounds", "cohort", "users_needed")},
             "guarantee": None if plan is None else plan.guarantee.sentence(),
-            "relation": plan.guarantee.relation if plan is not None and holds else None,
-            "adversary": plan.guarantee.adversary if plan is not None and holds else about.adversary,
+            "relation": None if given is None else given.relation,
+            "adversary": about.adversary if given is None else given.adversary,
             "cost": about.cost,
             "warnings": [] if plan is None else list(plan.warnings),
             "refused": self.reason or None,
@@ -73,7 +64,7 @@ def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
     Strategies without a forecast come after those with one, and those that refuse last. The file's own strategy has the
     file's settings, all others have their defaults.
     """
-    problem, facts = starting_problem(config), public_facts(config)
+    problem, facts = build.starting_problem(config), build.public_facts(config)
     names = [name for name in STRATEGIES.loaded()[0] if name != REFERENCE]
     found = []
     for done, name in enumerate(names):
@@ -88,14 +79,14 @@ def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) 
     trusting = STRATEGIES[name].about.server_trusted and config.privacy.trust == "server"
     try:
         if own:
-            made = make_strategy(config, problem, facts)
+            made = build.make_strategy(config, problem, facts)
         else:
             recipe = STRATEGIES[name].parsed({})
-            make = partial(UserLevelStrategy, recipe, problem, facts, build_privacy(config), seed=config.seed)
-            made = prepared_if("where_useful", make)
+            make = partial(UserLevelStrategy, recipe, problem, facts, build.build_privacy(config), seed=config.seed)
+            made = build.prepared_if("where_useful", make)
     except UserdpError as error:
         return Advice(name, own, None, str(error), trusting)
-    return Advice(name, own, with_declarations(made.plan, config), "", trusting)
+    return Advice(name, own, build.with_declarations(made.plan, config), "", trusting)
 
 
 def _order(advice: Advice) -> tuple[bool, bool, float]:

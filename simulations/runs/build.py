@@ -28,11 +28,7 @@ _PRIVATE = "Private: this follows from all cells of the table, and is for the ho
 
 @without_internals
 def build_problem(config: RunConfig) -> Problem:
-    """Build the loss, with its dimension from the declared data; it reads no data.
-
-    Raises:
-        BadInput: the declarations contradict each other.
-    """
+    """Build the loss, with its dimension from the declared data; it reads no data. BadInput for a contradiction."""
     problem: Problem = config.problem.build(config.data.sample_shape, config.seed)
     use_device(problem, config.engine.device)
     return problem
@@ -83,22 +79,16 @@ def server_datasets(config: RunConfig) -> Datasets:
     """
     data = config.data
     if config.output.reference:
-        raise BadInput(
-            "output.reference = true: a deployment must not also train without privacy on the same people; leave it out"
-        )
+        raise BadInput("output.reference = true: a deployment must not also train without privacy; leave it out")
     if isinstance(data, SyntheticData):
         return load_datasets(config)
     if data.holds_out:
-        raise BadInput(
-            f"{data.holds_out}: the server of a deployment has no people to hold out; set data.test_fraction = 0 in "
-            "its place, and measure the model where the data are"
-        )
+        raise BadInput(f"{data.holds_out}: a deployment's server has no people to hold out; set data.test_fraction = 0")
     if data.declared_users is None:
         raise BadInput("data.users is missing: the server of a deployment has no data to count people in; declare it")
     if config.privacy.noise == "seeded":
         raise BadInput(
-            'privacy.noise = "seeded": anybody who knows the seed can remove the noise, so it must not protect real '
-            "people; deploy only synthetic data with it"
+            'privacy.noise = "seeded": whoever knows the seed can remove the noise; deploy only synthetic data with it'
         )
     return Datasets(None, None, None)
 
@@ -134,9 +124,7 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
     if facts.samples in (None, train.samples):
         return
     if guarantee.holds and guarantee.unit == "sample" and guarantee.relation == "replace_one":
-        raise BadInput(
-            f"data.samples = {facts.samples}, but the training users hold {train.samples} samples: correct data.samples"
-        )
+        raise BadInput(f"data.samples = {facts.samples}, but training users hold {train.samples}: correct data.samples")
     log.warning(
         "data.samples = %d is not the number of samples that the training users hold: means are divided by the "
         "declared number, so all gradients are too long or too short by the same factor",
@@ -148,11 +136,7 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
 def make_strategy(
     config: RunConfig, problem: Problem, facts: PublicFacts, *, name: str | None = None
 ) -> UserLevelStrategy:
-    """Plan the configured strategy; or another by ``name``, with its default options.
-
-    Raises:
-        BadInput: the plan cannot be made; the sentence says what to change.
-    """
+    """Plan the configured strategy, or another by ``name`` with its defaults; BadInput says what to change."""
     if name:
         simulated = replace(build_privacy(config), noise="seeded")
         return UserLevelStrategy(STRATEGIES[name].parsed({}), problem, facts, simulated, seed=config.seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from simulations.records.released_fields import RELEASED, kept
-from simulations.records.run_directory import as_json, read_json, writing
+from simulations.records.run_directory import as_json, check_files, read_json, writing
 from simulations.reports.report import render
 from userdp.errors import BadInput
 
@@ -36,9 +36,7 @@ def copy_released(directory: Path, target: Path) -> Path:
 
 
 def _check(directory: Path) -> None:
-    for name in (*_AS_THEY_ARE, *_FILTERED, "rounds.parquet"):
-        if not (directory / name).is_file():
-            raise BadInput(f"{directory} holds no {name}: give the directory of a run that has ended")
+    check_files(directory, (*_AS_THEY_ARE, *_FILTERED, "rounds.parquet"), "a run that has ended")
     if not read_json(directory / "guarantee.json")["holds"]:
         raise BadInput(f"{directory}: this run promises no privacy, so nothing of it may be handed on")
     config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))

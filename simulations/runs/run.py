@@ -44,20 +44,14 @@ from userdp.problems import Problem
 from userdp.problems.devices import settle_device
 
 log = logging.getLogger("userdp")
-Progress = Callable[[RoundRecord, Plan], None]
-"""Called after every round."""
+Progress = Callable[[RoundRecord, Plan], None]  # called after every round
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of a run.
+    """The directory of a run, the content of result.json, the released model (p,), the plan, and the guarantee.
 
-    Attributes:
-        directory: with the run's files.
-        result: the content of result.json.
-        model: (p,) the released model.
-        plan: the numbers that were fixed before the run read data.
-        guarantee: of the rounds that were run.
+    The plan was fixed before the run read data; the guarantee is that of the rounds that were run.
     """
 
     directory: Path
@@ -175,10 +169,8 @@ def insist(config: RunConfig, plan: Plan) -> None:
     """Refuse a run whose plan predicts a model far worse than the initial one, unless ``output.anyway`` is set."""
     if plan.forecast is None or not plan.forecast.hopeless or config.output.anyway:
         return
-    raise BadInput(
-        f"strategy.kind = {plan.strategy!r}: {'; '.join(plan.forecast.warnings())}. To run it all the same, use "
-        "--anyway or output.anyway = true"
-    )
+    reasons = "; ".join(plan.forecast.warnings())
+    raise BadInput(f"strategy.kind = {plan.strategy!r}: {reasons}. To run it anyway, use --anyway or output.anyway")
 
 
 class _Run:

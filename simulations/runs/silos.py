@@ -70,10 +70,8 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
         log.warning("%s: a user holds fewer samples than data.min_samples = %d", folder / FILE, fewest)
     columns = config.data.sample_shape.columns
     if block.features.shape[1] != columns:
-        raise BadInput(
-            f"{folder / FILE}: samples have {block.features.shape[1]} columns where the configuration declares "
-            f"{columns}; make it again"
-        )
+        there = block.features.shape[1]
+        raise BadInput(f"{folder / FILE}: samples have {there} columns, and {columns} are declared; make it again")
     return Node(problem, ColumnarFederation(block), users, np.arange(len(users)), labels)
 
 
@@ -106,7 +104,5 @@ def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str]]:
             targets = stored.get("targets")
         return Block(features, offsets, targets), users.astype(np.int64), [str(label) for label in labels]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise BadInput(
-            f"{path} is not the file of a silo ({type(error).__name__}); make it with "
-            "python -m simulations.deployment split or prepare"
-        ) from None
+        remedy = "make it with python -m simulations.deployment split or prepare"
+        raise BadInput(f"{path} is not the file of a silo ({type(error).__name__}); {remedy}") from None

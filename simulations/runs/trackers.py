@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from simulations.records.evaluation import best_constant
 from simulations.records.released_fields import SHARED, kept
@@ -41,16 +41,6 @@ class Ending:
     metrics: Mapping[str, float]
     texts: Mapping[str, str]
     files: Mapping[str, str]
-
-
-class Tracker(Protocol):
-    """A second place for the records of a run, opened when the run starts."""
-
-    def round(self, number: int, values: Mapping[str, float]) -> None:
-        """Write the finite values of round ``number``, counted from 1."""
-
-    def finish(self, ending: Ending | None) -> None:
-        """Write the end of the run and close; None if the run could not write its own."""
 
 
 class MLflowTracker:
@@ -92,13 +82,13 @@ class MLflowTracker:
         return str(found.experiment_id)
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
-        """See `Tracker`."""
+        """Write the finite values of round ``number``, counted from 1."""
         now = int(1000 * time.time())
         metrics = [self._metric(name, value, now, number) for name, value in values.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
     def finish(self, ending: Ending | None) -> None:
-        """See `Tracker`; the guarantee also becomes the run's description."""
+        """Write the end of the run and close, the guarantee as its description; None if the run wrote no end."""
         if ending is not None:
             self.round(0, ending.metrics)
             tags = {f"userdp.{name}": text for name, text in ending.texts.items()}
@@ -125,13 +115,13 @@ class TensorBoardTracker:
         self._writer.flush()
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
-        """See `Tracker`."""
+        """See `MLflowTracker.round`."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, number)
         self._writer.flush()
 
     def finish(self, ending: Ending | None) -> None:
-        """See `Tracker`; parameters and final metrics go to the page of hyperparameters, which compares runs."""
+        """See `MLflowTracker.finish`; the page of hyperparameters, which compares runs, gets the final metrics."""
         with self._writer:
             if ending is None:
                 return
@@ -141,6 +131,7 @@ class TensorBoardTracker:
             self._writer.add_hparams(self._parameters, dict(ending.metrics), run_name=".")
 
 
+Tracker = MLflowTracker | TensorBoardTracker
 TRACKERS: Mapping[str, tuple[str, str, Callable[[Path, Parameters], Tracker]]] = {
     "mlflow": ("mlflow", "mlflow-skinny", MLflowTracker),
     "tensorboard": ("tensorboard", "tensorboard", TensorBoardTracker),
@@ -153,10 +144,8 @@ def check_installed(names: Sequence[str]) -> None:
     for name in names:
         module, package, _ = TRACKERS[name]
         if find_spec(module) is None:
-            raise BadInput(
-                f"output.trackers = {list(names)!r}: {name} needs the package {package}, which is not installed; "
-                "pip install 'userdp[trackers]'"
-            )
+            remedy = "pip install 'userdp[trackers]'"
+            raise BadInput(f"output.trackers = {list(names)!r}: {name} needs the missing package {package}; {remedy}")
 
 
 @contextmanager

@@ -594,5 +594,5 @@ def test_a_number_of_samples_that_is_not_the_declared_one_is_for_the_holder_of_t
 def test_where_a_sample_is_replaced_the_number_of_samples_is_public_and_must_be_right(tmp_path):
     case = Case("sample_clipped_sgd", {"rounds": 2}, unit="sample")
     assert go(case, tmp_path, "fewer").code == 2
-    with pytest.raises(BadInput, match=r"data\.samples = 640, but the training users hold 639 samples"):
+    with pytest.raises(BadInput, match=r"data\.samples = 640, but training users hold 639: correct data\.samples"):
         run(parse_config(case.raw(tmp_path / "table.csv")), directory=tmp_path / "run")

@@ -17,7 +17,7 @@ import userdp
 from simulations import compare, plan, train
 from simulations.api.comparing import ComparisonResult
 from simulations.api.keywords import OF_A_COMPARISON, sections
-from simulations.api.scoring import score
+from simulations.api.prediction import score
 from simulations.comparison.config import parse_comparison
 from simulations.config.run_config import PrivacySection, parse_config
 from simulations.records.environment import own_version

@@ -149,7 +149,7 @@ def test_there_is_an_instance_for_whatever_noise_follows_from():
     found = Instance.all_of(config_of("dp_fed_sgd"))
     assert {one.problem.columns for one in found} == {2, CANARIES}
     assert min(one.facts.users for one in found) == 1
-    assert max(one.samples for one in found) == 1000
+    assert max(one.facts.min_samples for one in found) == 1000
     assert min(float(one.problem.domain.radius) for one in found) == 1.0
     assert [one.plan.guarantee.epsilon for one in found] == pytest.approx([1.0] * len(found), rel=1e-6)
 
@@ -169,7 +169,7 @@ def test_the_reach_of_an_attack_is_known_from_a_few_runs():
 
 def reach_of(instance, beginning):
     attack = attack_of(instance, beginning)
-    return Observer.of(instance, attack).reach(attack, 3)
+    return Observer.of(instance, attack).reach(3)
 
 
 def test_norms_that_cut_corners_off_are_reached_along_columns():
@@ -189,7 +189,7 @@ def test_a_server_that_users_are_protected_from_hears_each_of_them():
     assert instance.heard
     number = attack_of(instance, "16 canaries")
     observer = Observer.of(instance, number)
-    made = observer.some(number, range(3))
+    made = observer.some(range(3))
     assert made.features.shape == (3, 16, instance.plan.rounds)
     assert observer.alike.all()
     assert len(np.unique(made.features)) == made.features.size  # each has noise of its own
@@ -201,7 +201,7 @@ def test_a_server_that_users_are_protected_from_hears_each_of_them():
 def test_canaries_who_share_a_column_are_not_taken_for_directions_of_their_own():
     instance = instance_of("iterative_mean_sgd", 4.0)
     number = attack_of(instance, "32 canaries")
-    made = Observer.of(instance, number).some(number, range(2))
+    made = Observer.of(instance, number).some(range(2))
     np.testing.assert_array_equal(made.features[:, :1, :3], made.features[:, 5:6, :3])
     assert made.features[0, 0, 2] != made.features[1, 0, 2]
 

@@ -28,8 +28,8 @@ from simulations.comparison.live import Progress, live
 from simulations.comparison.one_cell import DONE
 from simulations.comparison.plots import dot_chart, sweep_chart
 from simulations.comparison.ranking import rankings
-from simulations.comparison.report import is_comparison, render_comparison
-from simulations.comparison.table import NOT_RUN
+from simulations.comparison.report import render_comparison
+from simulations.comparison.table import NOT_RUN, SUMMARY
 from simulations.reports.explain import percent
 from simulations.runs.build import make_plan
 from userdp.errors import BadInput
@@ -402,7 +402,7 @@ def test_strategies_worse_than_doing_nothing_are_marked_and_failures_told(done, 
     rows = table(tmp_path)
     rows.loc[rows["strategy"] == "poisson", "value"] = 100.0
     rows.to_parquet(tmp_path / "results.parquet")
-    assert is_comparison(tmp_path)
+    assert (tmp_path / SUMMARY).is_file()
     page = render_comparison(tmp_path).read_text()
     assert page.count('<span class="tag">no better than the initial model</span>') == 2
     assert "Failed runs" in page

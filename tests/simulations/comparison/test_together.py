@@ -8,8 +8,7 @@ from examples import table_section, write_table
 from simulations import compare
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.ranking import rankings
-from simulations.comparison.table import row
-from simulations.comparison.together import sentences, together
+from simulations.comparison.table import row, sentences, together
 from userdp.accounting import add_or_remove_to_replace_one
 
 

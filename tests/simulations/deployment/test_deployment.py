@@ -36,8 +36,7 @@ from simulations.deployment import superlink
 from simulations.deployment.__main__ import app, main
 from simulations.deployment.gate import gate
 from simulations.deployment.keys import make_keys
-from simulations.deployment.link import Link
-from simulations.deployment.submit import Submission, bring, follow
+from simulations.deployment.submit import Link, bring, follow, submit
 from simulations.engines.grids import LocalGrid
 from simulations.flower import node_of, separated
 from simulations.records.run_directory import CHECKPOINT
@@ -206,7 +205,7 @@ def test_what_the_server_of_a_deployment_may_read(tmp_path):
         "output.reference = true": raw | {"output": {"reference": True}},
         "data.test_fraction = 0.5": raw_table(tmp_path / "t.csv", test_fraction=0.5),
         "data.users is missing": raw,
-        r'privacy.noise = "seeded": anybody who knows the seed': raw_table(tmp_path / "t.csv", users=1),
+        r'privacy.noise = "seeded": whoever knows the seed': raw_table(tmp_path / "t.csv", users=1),
     }
     for message, one in cases.items():
         with pytest.raises(BadInput, match=message):
@@ -236,7 +235,7 @@ def test_a_folder_that_does_not_fit_the_configuration_is_refused(tmp_path):
     config = table(tmp_path / "t.csv", ["anna", "bert"])
     prepare(config, tmp_path / "silo", 0)
     other = parse_config(raw_table(tmp_path / "t.csv", categorical={"y": ["anna"]}))
-    with pytest.raises(BadInput, match="samples have 1 columns where the configuration declares 2"):
+    with pytest.raises(BadInput, match="samples have 1 columns, and 2 are declared"):
         nodes_of(other, [tmp_path / "silo"])
     (tmp_path / "silo" / FILE).write_bytes(b"no archive")
     for folder in ("silo", "nowhere"):
@@ -405,7 +404,7 @@ def test_a_link_reads_answers_and_tells_what_went_wrong(flwr, tmp_path, monkeypa
         with pytest.raises(RunFailed, match=f"flwr run failed: .*{message}"):
             link.ask("run", "LINK")
     flwr("import time; time.sleep(9)")
-    monkeypatch.setattr("simulations.deployment.link._SECONDS", 0.2)
+    monkeypatch.setattr("simulations.deployment.submit._SECONDS", 0.2)
     with pytest.raises(RunFailed, match="did not answer within"):
         link.ask("run", "LINK")
 
@@ -480,13 +479,13 @@ def test_a_submission_runs_the_configuration_as_a_deployment(flwr, tmp_path):
     out.mkdir()
     leave(whole)
     flwr(SCRIPT.format(submitted=f"import shutil; shutil.copytree({str(whole)!r}, folder)", ending="completed"))
-    submission = Submission(tmp_path, "demo.toml", "seed=3", results)
-    assert submission.run("superlink:8000", None, out) == 0
+    run = {"config": "demo.toml", "overrides": "seed=3"}
+    assert submit(Link("superlink:8000", None), tmp_path, run, results=results, output=out) == 0
     arguments = ["submit", "--config", "demo.toml", "--overrides", "seed=3", "--app", str(tmp_path), "--insecure"]
     arguments += ["--results", str(results), "--output", str(out)]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     with pytest.raises(BadInput, match="cannot be written by user"):
-        submission.run("superlink:8000", None, tmp_path / "nowhere")
+        submit(Link("superlink:8000", None), tmp_path, run, results=results, output=tmp_path / "nowhere")
 
 
 def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path, capsys):
@@ -494,11 +493,12 @@ def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path, capsys):
     out.mkdir()
     folder.mkdir(parents=True)
     flwr(SCRIPT.format(submitted=f"assert str(folder) == {str(folder)!r}", ending="failed"))
-    submission = Submission(tmp_path, "demo.toml", "seed=3", tmp_path / "results", "stopped")
+    given = Link("superlink:8000", None), tmp_path, {"config": "demo.toml", "overrides": "seed=3"}
+    places = {"results": tmp_path / "results", "output": out, "resume": "stopped"}
     with pytest.raises(BadInput, match="holds no checkpoint"):
-        submission.run("superlink:8000", None, out)
+        submit(*given, **places)
     (folder / CHECKPOINT).touch()
-    assert submission.run("superlink:8000", None, out) == 1
+    assert submit(*given, **places) == 1
     assert "resume it with --resume stopped" in capsys.readouterr().err
     assert not (out / CHECKPOINT).exists()
 

@@ -53,7 +53,7 @@ def test_shares_of_a_gpu_that_ray_does_not_have_are_refused(monkeypatch):
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    with pytest.raises(RunFailed, match=r"engine\.gpus_per_actor = 0\.25: Ray knows of no GPU; set it to 0"):
+    with pytest.raises(RunFailed, match=r"engine\.gpus_per_actor = 0\.25: Ray has no GPU; set 0"):
         RayGrid(PROBLEM, population(), shards(USERS), gpus=0.25)
 
 

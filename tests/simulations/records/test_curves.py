@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulations.records.curves import FEWEST_PEOPLE, PEOPLE_A_GROUP, curves, roc
 from simulations.records.held_out import HeldOut
-from simulations.records.quality import auc
-from simulations.records.uncertainty import error_of_influences
+from simulations.records.quality import FEWEST_PEOPLE, PEOPLE_A_GROUP, auc, curves, error_of_influences, roc
 
 SAMPLES = st.lists(
     st.tuples(st.one_of(st.floats(-1e6, 1e6), st.sampled_from([0.0, 1.0])), st.booleans()), min_size=2, max_size=60

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from simulations.config.run_config import parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.held_out import HeldOut, held_out
-from simulations.records.quality import auc, macro_f1
-from simulations.records.uncertainty import (
+from simulations.records.quality import (
+    auc,
     auc_influences,
     error_of_influences,
     error_of_mean,
     explained_error,
     f1_influences,
+    macro_f1,
     standard_errors,
 )
 from simulations.runs.build import build_problem, load_datasets

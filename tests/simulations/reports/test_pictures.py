@@ -14,15 +14,14 @@ from rich.console import Console
 
 from simulations.api.training import train
 from simulations.config.run_config import parse_config
-from simulations.records.curves import POINTS
 from simulations.records.evaluation import Evaluation
+from simulations.records.quality import POINTS
 from simulations.records.released_fields import RELEASED, SHARED
 from simulations.reports import console as console_module
 from simulations.reports.console import show_outcome
 from simulations.reports.pictures import in_units, pictures
 from simulations.reports.report import page, render
-from simulations.reports.uncertainty import FEW, about_errors, errors_of, shown_with_error
-from simulations.reports.units import in_target_units
+from simulations.reports.units import FEW, about_errors, errors_of, in_target_units, shown_with_error
 from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 

@@ -182,7 +182,7 @@ def test_another_configuration_is_refused_field_by_field(tmp_path, killed):
     other = parse_config(changed(output={"reference": False}, privacy__epsilon=3.0, strategy__rounds=4, seed=9))
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     text = refused(directory, r"checkpoint\.npz belongs to a run with other settings \(", other)
-    assert text.endswith("): resume with the config.toml in the same folder")
+    assert text.endswith("): use the config.toml beside it")
     for told in ("privacy.epsilon is 4.0 there and 3.0 here", "strategy.rounds is 3 there and 4 here", "seed is 3"):
         assert told in text
     assert not [word for word in ("damaged", "clip_norm") if word in text]
@@ -217,7 +217,7 @@ def rewritten(path, **changes):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 9}, r"has format 9, and this version of userdp reads 1 and 2: resume with the version of userdp"),
+        ({"format": 9}, r"has format 9; this userdp reads 1 and 2: resume with the version of userdp"),
         ({"versions": {"userdp": "0", "numpy": "0"}}, r"belongs to a run with other settings \(versions\.numpy is '0'"),
         ({"values": {"round": 2}}, r"the checkpoint holds no 'memory' that can be read: resume with the version"),
     ],
