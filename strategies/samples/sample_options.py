@@ -76,8 +76,7 @@ class SampleLevelOptions(StrategyOptions):
     def known_smoothness(self, given: Given, sets: str) -> float:
         """L, for numbers that cannot be set without it; ``sets`` says which.
 
-        Raises:
-            BadInput: it is neither declared nor certified.
+        Raises `BadInput`: it is neither declared nor certified.
         """
         smoothness = self.smoothness or given.problem.certificate.smoothness
         if not smoothness:
@@ -93,34 +92,20 @@ class SampleLevelOptions(StrategyOptions):
 
     def followed(
         self,
-        given: Given,
-        sampler: Sampler,
-        mechanism: GaussianMechanism,
-        rate: float,
+        given: Given,  # what the scheme is made from
+        sampler: Sampler,  # who takes part
+        mechanism: GaussianMechanism,  # of a round's mean, or of each of its groups' means
+        rate: float,  # step size
         *,
-        rounds: int,
-        signal: float,
-        numbers: Mapping[str, Number],
-        warnings: tuple[str, ...] = (),
-        cohort: int | None = None,
-        users_needed: int = 1,
-        groups: int = 1,
+        rounds: int,  # how many
+        signal: float,  # l2 norm that a gradient can have
+        numbers: Mapping[str, Number],  # of the plan
+        warnings: tuple[str, ...] = (),  # of the plan
+        cohort: int | None = None,  # users a round; all of them if not given
+        users_needed: int = 1,  # see `Outline`
+        groups: int = 1,  # means that a round releases together, whose centre is followed
     ) -> dict[str, Any]:
-        """The outline, the memory and the parts of a descent, as fields of a `MeanRounds`.
-
-        Args:
-            given: what the scheme is made from.
-            sampler: who takes part.
-            mechanism: of a round's mean, or of each of its groups' means.
-            rate: step size.
-            rounds: how many.
-            signal: l2 norm that a gradient can have.
-            numbers: of the plan.
-            warnings: of the plan.
-            cohort: users a round; all of them if not given.
-            users_needed: see `Outline`.
-            groups: means that a round releases together, whose centre is followed.
-        """
+        """The outline, the memory and the parts of a descent, as fields of a `MeanRounds`."""
         deviation, p = mechanism.standard_deviation, given.dimension
         return {
             "outline": Outline(
@@ -167,19 +152,14 @@ def rounds_by_theory(rounds: int | None, wanted: Callable[[], float], most: int)
 
 
 def samples_of(given: Given) -> int:
-    """N, samples of all users together.
-
-    Raises:
-        BadInput: it is not declared.
-    """
+    """N, samples of all users together. Raises `BadInput`: it is not declared."""
     return given.public.declared("samples", given.strategy)
 
 
 def most_of(given: Given) -> int | None:
     """Samples of a user that count, where users are protected; None where samples are, which needs no limit.
 
-    Raises:
-        BadInput: users are protected, and no limit is declared.
+    Raises `BadInput`: users are protected, and no limit is declared.
     """
     return given.public.declared("max_samples", given.strategy) if given.privacy.unit == "user" else None
 

@@ -22,31 +22,20 @@ REACH = 7.0
 class TheoryConstants:
     """The public constants of a problem and a budget, about which the theorems speak.
 
-    Attributes:
-        samples: n.
-        dimension: d.
-        epsilon: of the budget.
-        delta: of the budget.
-        radius: R, a bound on the distance from the start to a minimiser (for a constrained problem, the diameter of
-            the set, or that distance where iterates cannot move away).
-        smoothness: L; for a non-smooth problem M, the Hoelder constant of the gradient.
-        deviation: sigma, ``E ||grad f(x; z) - grad f(x)||^2 <= sigma^2``.
-        failure: beta, the chance that a bound fails.
-        constant: c of `paper_noise`.
-
-    Raises:
-        BadInput: a constant out of range.
+    Raises `BadInput` for a constant out of range.
     """
 
-    samples: int
-    dimension: int
-    epsilon: float
-    delta: float
+    samples: int  # n
+    dimension: int  # d
+    epsilon: float  # of the budget
+    delta: float  # of the budget
+    # R, a bound on the distance from the start to a minimiser (for a constrained problem, the diameter of the set, or
+    # that distance where iterates cannot move away)
     radius: float = 1.0
-    smoothness: float = 1.0
-    deviation: float = 1.0
-    failure: float = 0.1
-    constant: float = 1.0
+    smoothness: float = 1.0  # L; for a non-smooth problem M, the Hoelder constant of the gradient
+    deviation: float = 1.0  # sigma, ``E ||grad f(x; z) - grad f(x)||^2 <= sigma^2``
+    failure: float = 0.1  # beta, the chance that a bound fails
+    constant: float = 1.0  # c of `paper_noise`
 
     def __post_init__(self) -> None:
         for name in ("samples", "dimension", "epsilon", "radius", "smoothness", "deviation", "constant"):
@@ -66,25 +55,15 @@ class TheoryConstants:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of one run.
+    """The parameters of one run."""
 
-    Attributes:
-        rounds: N.
-        clip: lambda.
-        batch: m, samples a round; the public divisor.
-        step: gamma.
-        noise_deviation: of each coordinate of the noise.
-        excess: D, the room that noise takes in the clip; zero for the constrained case.
-        risk_bound: proven bound on the excess risk of the average iterate, if noise and batch are as given.
-    """
-
-    rounds: int
-    clip: float
-    batch: int
-    step: float
-    noise_deviation: float
-    excess: float
-    risk_bound: float
+    rounds: int  # N
+    clip: float  # lambda
+    batch: int  # m, samples a round; the public divisor
+    step: float  # gamma
+    noise_deviation: float  # of each coordinate of the noise
+    excess: float  # D, the room that noise takes in the clip; zero for the constrained case
+    risk_bound: float  # proven bound on the excess risk of the average iterate, if noise and batch are as given
 
 
 def paper_noise(constants: TheoryConstants, clip: float, batch: int, rounds: int) -> float:
@@ -157,14 +136,13 @@ def non_smooth(
 ) -> Parameters:
     """Theorem 7 for gradients with ``||grad f(x) - grad f(y)|| <= M ||x - y||^exponent``; fails with N beta.
 
+    Raises `BadInput`: the exponent lies outside [0, 1], or alpha is not positive.
+
     Args:
         constants: of problem and budget; ``smoothness`` is M.
         exponent: nu in [0, 1]: 0 for bounded subgradients, 1 for a smooth loss.
         rounds: N; the paper's order ``(R^2 n epsilon / sqrt(d ln(1/delta)))^{2/7}`` if not given.
         alpha: the accuracy aimed at; by default the one that makes the first two terms of the bound equal.
-
-    Raises:
-        BadInput: the exponent lies outside [0, 1], or alpha is not positive.
     """
     if not 0 <= exponent <= 1:
         raise BadInput(f"exponent = {exponent}: must lie in [0, 1]")

@@ -33,9 +33,9 @@ def simple_radius(
 ) -> float:
     """R for `simple_clip_mean`: clipping bias, noise and the concentration of clipped samples in balance.
 
-    "paper": ``M sqrt(d) min((n sqrt(rho / d))^(1/p), (n/d)^(1/p))``, the first for rho <= 1/d. "directional":
-    ``M d^(1/2 - 1/p) (n sqrt(rho))^(1/p)`` (ours), which balances the noise with the smaller bias bound
-    ``d^((p-1)/2) M^p R^(1-p)`` that the moment bound in EVERY direction gives.
+    "paper": ``M sqrt(d) min((n sqrt(rho / d))^(1/p), (n/d)^(1/p))``, the first for rho <= 1/d. "directional": ``M
+    d^(1/2 - 1/p) (n sqrt(rho))^(1/p)`` (ours), which balances the noise with the smaller bias bound ``d^((p-1)/2) M^p
+    R^(1-p)`` that the moment bound in EVERY direction gives. Raises `BadInput` for an argument out of range.
 
     Args:
         samples: n.
@@ -44,9 +44,6 @@ def simple_radius(
         rho: of the whole run.
         moment: M; the paper silently takes 1.
         form: which.
-
-    Raises:
-        BadInput: an argument out of range.
     """
     _check_moments(samples, dimension, order, moment)
     if not rho > 0:
@@ -63,15 +60,14 @@ def simple_radius(
 def group_radius(samples: int, dimension: int, order: float, rho: float, moment: float = 1.0) -> float:
     """R for the iterative mean: ``M sqrt(d) (n sqrt(rho / d))^(1/p)``.
 
+    Raises `BadInput` for an argument out of range.
+
     Args:
         samples: n.
         dimension: d.
         order: p >= 2.
         rho: of the mean of all groups: that of a group over k (ours), or epsilon^2 (the paper's, in its descent).
         moment: M.
-
-    Raises:
-        BadInput: an argument out of range.
     """
     _check_moments(samples, dimension, order, moment)
     if not rho > 0:
@@ -81,26 +77,21 @@ def group_radius(samples: int, dimension: int, order: float, rho: float, moment:
 
 @dataclass(frozen=True)
 class Centre:
-    """The end of the iteration.
+    """The end of the iteration."""
 
-    Attributes:
-        point: (d,) the iterate that was closest, by its own measure.
-        distance: that measure, signed.
-        distances: of all iterates looked at, in order.
-    """
-
-    point: Vector
-    distance: float
-    distances: tuple[float, ...]
+    point: Vector  # (d,) the iterate that was closest, by its own measure
+    distance: float  # that measure, signed
+    distances: tuple[float, ...]  # of all iterates looked at, in order
 
 
 def deep_centre(
-    points: Rows,
-    share: float = 0.5,
-    steps: int = 100,
+    points: Rows,  # (k, d)
+    share: float = 0.5,  # phi in (0.1, 0.9]
+    steps: int = 100,  # t_c at most; the iteration also stops when no direction has that share beyond the centre
+    # (d,) not depending on private data, or only on what was released; the points' coordinate-wise median if not given
     start: Vector | None = None,
-    rng: np.random.Generator | None = None,
-    restarts: int = 8,
+    rng: np.random.Generator | None = None,  # of random starts in three dimensions and more; a fixed one if not given
+    restarts: int = 8,  # see `reach`
 ) -> Centre:
     """A centre deep among (k, d) points: steps of a quarter of the reach along its direction (Algorithm 3's loop).
 
@@ -108,19 +99,8 @@ def deep_centre(
     in ten beyond; with 0.5 (ours) it ends near the middle. Where r_0 bounds, for every direction, how far all but a
     tenth of the points lie from mu, any share in (0.1, 0.9] has ``|d - ||c - mu||| <= r_0`` and, while c is farther
     than 4 r_0, steps that shorten the distance by ``sqrt(233/256)`` at least. So outliers, up to a tenth of the points,
-    do no harm. It touches no data: applied to released points it is post-processing.
-
-    Args:
-        points: (k, d).
-        share: phi in (0.1, 0.9].
-        steps: t_c at most; the iteration also stops when no direction has that share beyond the centre.
-        start: (d,) not depending on private data, or only on what was released; the points' coordinate-wise median if
-            not given.
-        rng: of random starts in three dimensions and more; a fixed one if not given.
-        restarts: see `reach`.
-
-    Raises:
-        BadInput: a share outside (0.1, 0.9], no steps, or points that are not finite.
+    do no harm. It touches no data: applied to released points it is post-processing. Raises `BadInput`: a share outside
+    (0.1, 0.9], no steps, or points that are not finite.
     """
     if not 0.1 < share <= 0.9:
         raise BadInput(f"share = {share}: must lie in (0.1, 0.9], for which the iteration is proven")

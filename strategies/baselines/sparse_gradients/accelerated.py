@@ -60,11 +60,7 @@ class AcceleratedDescent(Stateful):
 
 
 def momentum_share(strong_convexity: float, smoothness: float) -> float:
-    """The theta of `AcceleratedDescent`.
-
-    Raises:
-        BadInput: not ``0 < strong_convexity <= smoothness < inf``.
-    """
+    """The theta of `AcceleratedDescent`. Raises `BadInput`: not ``0 < strong_convexity <= smoothness < inf``."""
     if not 0 < strong_convexity <= smoothness < math.inf:
         raise BadInput(
             f"strong convexity = {strong_convexity} and smoothness = {smoothness}: both must be positive numbers, the "
@@ -81,8 +77,7 @@ def gap_after(rounds: int, gap: float, theta: float) -> float:
 def rounds_until(target: float, gap: float, theta: float) -> int:
     """Fewest steps, at least 1, after which `gap_after` is at most ``target``.
 
-    Raises:
-        BadInput: the target is no positive number.
+    Raises `BadInput`: the target is no positive number.
     """
     if not 0 < target < math.inf:
         raise BadInput(f"target = {target}: must be a positive number")

@@ -16,13 +16,12 @@ class PrivacyFilter:
     run only if `can_run`, and is charged, then all outputs together are (epsilon, spread_delta + sum_delta)-DP, however
     many there are and whatever decides it: advanced composition holds with stopping times at no extra cost.
 
+    Raises `BadInput` for an argument out of range.
+
     Args:
         epsilon: > 0, of all steps together.
         spread_delta: in (0, 1), delta' of Theorem 1: what the deviation of the privacy loss may cost.
         sum_delta: in [0, 1), delta'': what the steps' own deltas may add up to.
-
-    Raises:
-        BadInput: an argument out of range.
     """
 
     def __init__(self, epsilon: float, spread_delta: float, sum_delta: float) -> None:
@@ -52,11 +51,7 @@ class PrivacyFilter:
         return self.spread_delta + self._deltas if self._squares or self._deltas else 0.0
 
     def can_run(self, epsilon: float, delta: float) -> bool:
-        """Return whether a step of that cost still fits.
-
-        Raises:
-            BadInput: a cost that is negative or not a number.
-        """
+        """Return whether a step of that cost still fits. Raises `BadInput`: a cost that is negative or not a number."""
         if not (0 <= epsilon < math.inf and 0 <= delta <= 1):
             raise BadInput(f"a step of epsilon = {epsilon}, delta = {delta}: both must be finite and not negative")
         squares, deltas = self._squares + epsilon**2, self._deltas + delta
@@ -65,9 +60,8 @@ class PrivacyFilter:
     def charge(self, epsilon: float, delta: float) -> None:
         """Count a step, before it runs.
 
-        Raises:
-            RunFailed: it does not fit; nothing is counted then.
-            BadInput: a cost that is negative or not a number.
+        Raises `RunFailed`: it does not fit; nothing is counted then; `BadInput`: a cost that is negative or not a
+        number.
         """
         if not self.can_run(epsilon, delta):
             raise RunFailed(

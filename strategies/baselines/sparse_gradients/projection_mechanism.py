@@ -28,14 +28,10 @@ class SparseVectors:
     They, and all means of them, lie in the l1 ball of radius ``norm sqrt(sparsity)`` (Cauchy-Schwarz) and in the l2
     ball of radius ``norm``. What is proven here of records needs only those two bounds, so a record may also be a
     user's mean of sparse vectors, which is not sparse itself.
-
-    Attributes:
-        sparsity: s, at least 1.
-        norm: L, > 0.
     """
 
-    sparsity: int
-    norm: float
+    sparsity: int  # s, at least 1
+    norm: float  # L, > 0
 
     def __post_init__(self) -> None:
         if not (self.sparsity >= 1 and isinstance(self.sparsity, (int, np.integer))):
@@ -51,8 +47,7 @@ class SparseVectors:
     def project(self, vector: ArrayLike, ball: Ball = "l1l2") -> Vector:
         """(d,) nearest point of the l1 ball, or of what it has in common with the l2 ball.
 
-        Raises:
-            BadInput: a number that is not finite, or another shape.
+        Raises `BadInput` for a number that is not finite, or another shape.
         """
         if ball == "l1":
             return project_l1(vector, self.l1_norm)
@@ -68,8 +63,7 @@ def expected_error(
     of scale b (the largest of d exponentials has mean ``b (1 + 1/2 + ... + 1/d)``) and ``sigma sqrt(2 ln(2 d))`` for
     normal noise; the root of an expectation bounds that of a root.
 
-    Raises:
-        BadInput: a dimension below 1.
+    Raises `BadInput`: a dimension below 1.
     """
     _check_dimension(dimension)
     if isinstance(mechanism, LaplaceMechanism):
@@ -84,8 +78,7 @@ def expected_error(
 def classical_multiplier(epsilon: float, delta: float) -> float:
     """``sqrt(2 ln(1.25 / delta)) / epsilon``, noise over l2 sensitivity (Dwork, Roth 2014, Theorem A.1).
 
-    Raises:
-        BadInput: epsilon above 1, for which the formula is not private in general, or a number out of range.
+    Raises `BadInput`: epsilon above 1, for which the formula is not private in general, or a number out of range.
     """
     if not 0 < epsilon <= 1:
         raise BadInput(
@@ -110,25 +103,17 @@ class ProjectionMechanism:
     <xi, z' - z> <= ||xi||_inf 2 L sqrt(s)`` since z lies in K (Lemma 3.1), for ANY xi; and the error is at most
     ``||xi||_2``, since projections move no two points apart. With ball "l1l2" it is also at most 2 L.
 
-    Attributes:
-        records: n, public.
-        members: s and L.
-        epsilon: > 0.
-        delta: in [0, 1); 0 for pure privacy.
-        calibration: "analytic" adds the least Gaussian noise (Balle, Wang 2018); "classical" is the paper's deviation
-            ``2 L sqrt(2 ln(1.25 / delta)) / (n epsilon)``, which is private for epsilon at most 1 only.
-        ball: "l1" projects on the l1 ball alone, as the paper does; "l1l2" also on the l2 ball.
-
-    Raises:
-        BadInput: a number out of range, or epsilon above 1 with the classical calibration.
+    Raises `BadInput` for a number out of range, or epsilon above 1 with the classical calibration.
     """
 
-    records: int
-    members: SparseVectors
-    epsilon: float
-    delta: float
+    records: int  # n, public
+    members: SparseVectors  # s and L
+    epsilon: float  # > 0
+    delta: float  # in [0, 1); 0 for pure privacy
+    # "analytic" adds the least Gaussian noise (Balle, Wang 2018); "classical" is the paper's deviation ``2 L sqrt(2
+    # ln(1.25 / delta)) / (n epsilon)``, which is private for epsilon at most 1 only
     calibration: Calibration = "analytic"
-    ball: Ball = "l1l2"
+    ball: Ball = "l1l2"  # "l1" projects on the l1 ball alone, as the paper does; "l1l2" also on the l2 ball
 
     def __post_init__(self) -> None:
         if self.records < 1:
@@ -158,15 +143,14 @@ class ProjectionMechanism:
     def release(self, mean: ArrayLike, noise: NoiseSource) -> Vector:
         """The private mean.
 
+        Raises `BadInput`: the mean holds a NaN or an infinity, or has another shape.
+
         Args:
             mean: (d,) mean of n records.
             noise: where noise comes from.
 
         Returns:
             (d,) in the ball.
-
-        Raises:
-            BadInput: the mean holds a NaN or an infinity, or has another shape.
         """
         noisy = self.mechanism.release(np.asarray(mean, dtype=np.float64), noise)
         return self.members.project(noisy, self.ball)
@@ -174,8 +158,7 @@ class ProjectionMechanism:
     def error_bound(self, dimension: int, failure: float) -> float:
         """Return a bound that the l2 error exceeds with probability at most ``failure``.
 
-        Raises:
-            BadInput: a dimension below 1, or a failure probability outside (0, 1).
+        Raises `BadInput`: a dimension below 1, or a failure probability outside (0, 1).
         """
         bound = error_bound(self.mechanism, self.members, dimension, failure)
         return bound if self.ball == "l1" else min(bound, 2 * self.members.norm)
@@ -189,10 +172,8 @@ def error_bound(
     The smaller of a bound on ``||xi||_2`` and of ``sqrt(2 L sqrt(s) r)``, r a bound on ``||xi||_inf``. Laplace noise of
     scale b: ``r = b ln(d / beta)``, by the union bound, and ``||xi||_2 <= r sqrt(d)``. Normal noise of deviation sigma:
     ``r = sigma sqrt(2 ln(2 d / beta))`` and ``||xi||_2 <= sigma (sqrt(d) + sqrt(2 ln(1 / beta)))``. At the paper's
-    scales these are Theorem 3.2, with constant 2, and Theorem 3.3, with constant ``2 sqrt(2)``, for both terms.
-
-    Raises:
-        BadInput: a dimension below 1, or a failure probability outside (0, 1).
+    scales these are Theorem 3.2, with constant 2, and Theorem 3.3, with constant ``2 sqrt(2)``, for both terms. Raises
+    `BadInput`: a dimension below 1, or a failure probability outside (0, 1).
     """
     _check_dimension(dimension)
     if not 0 < failure < 1:

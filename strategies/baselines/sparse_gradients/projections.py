@@ -18,7 +18,8 @@ def project_l1(vector: ArrayLike, radius: float) -> Vector:
     """Nearest point of ``{z : ||z||_1 <= radius}``.
 
     All entries are moved towards zero by one threshold (Duchi, Shalev-Shwartz, Singer, Chandra 2008). Entries that lie
-    ``radius`` or more below the largest become zero, so only the others are sorted.
+    ``radius`` or more below the largest become zero, so only the others are sorted. Raises `BadInput`: a number that is
+    not finite, another shape, or a radius out of range.
 
     Args:
         vector: (d,) finite numbers.
@@ -26,9 +27,6 @@ def project_l1(vector: ArrayLike, radius: float) -> Vector:
 
     Returns:
         (d,) float64; the vector itself if it lies in the ball.
-
-    Raises:
-        BadInput: a number that is not finite, another shape, or a radius out of range.
     """
     values = _checked(vector)
     _check_radius("l1 radius", radius)
@@ -48,7 +46,8 @@ def project_l1_l2(vector: ArrayLike, l1_radius: float, l2_radius: float) -> Vect
 
     By the conditions of Karush, Kuhn and Tucker it is ``soft(v, t) / (1 + q)`` with t, q >= 0. If the projection on the
     l1 ball is too long, the l2 constraint binds and the point is ``l2_radius soft(v, t) / ||soft(v, t)||_2``, with the
-    least t for which it fits in the l1 ball.
+    least t for which it fits in the l1 ball. Raises `BadInput` for a number that is not finite, another shape, or a radius
+    out of range.
 
     Args:
         vector: (d,) finite numbers.
@@ -57,9 +56,6 @@ def project_l1_l2(vector: ArrayLike, l1_radius: float, l2_radius: float) -> Vect
 
     Returns:
         (d,) float64.
-
-    Raises:
-        BadInput: a number that is not finite, another shape, or a radius out of range.
     """
     values = _checked(vector)
     _check_radius("l2 radius", l2_radius)

@@ -32,22 +32,14 @@ class RecoveredMean:
     of the ball of radius L where measurements are used, ``4 L^2``; the bound of the projection mechanism, or ``L^2``
     for zero, elsewhere.
 
-    Attributes:
-        dimension: d, above s.
-        members: s and L.
-        epsilon: of one call, > 0.
-        delta: of one call, in (0, 1).
-        seed: of the matrices.
-
-    Raises:
-        BadInput: an attribute out of range.
+    Raises `BadInput` for an attribute out of range.
     """
 
-    dimension: int
-    members: SparseVectors
-    epsilon: float
-    delta: float
-    seed: int
+    dimension: int  # d, above s
+    members: SparseVectors  # s and L
+    epsilon: float  # of one call, > 0
+    delta: float  # of one call, in (0, 1)
+    seed: int  # of the matrices
 
     def __post_init__(self) -> None:
         self.recovery(1)  # refuses what is out of range

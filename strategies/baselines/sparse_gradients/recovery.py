@@ -50,30 +50,18 @@ class SparseRecovery:
       `stretch_bound` does not confirm 3/2, and outside of Theorem 3.4's conditions.
 
     Two choices are made from public numbers alone. With ``d < m ln(m)^2`` measurements do not pay, and it is the
-    projection mechanism (unless m is given). If the noise is expected to be as large as L, the answer is zero.
-
-    Attributes:
-        records: n, public.
-        dimension: d.
-        members: s and L; s < d.
-        epsilon: > 0, at most 1 for "paper".
-        delta: in (0, 1).
-        isometry: how the stretch of the matrix is bounded.
-        measurements: m, below d; None for the rule ``c n epsilon sqrt(s ln(d/s) / ln(1/delta))``.
-        measurement_factor: c of that rule; the paper leaves it open, and a smaller one costs less noise.
-
-    Raises:
-        BadInput: a number out of range, or "paper" outside of its region.
+    projection mechanism (unless m is given). If the noise is expected to be as large as L, the answer is zero. Raises
+    `BadInput`: a number out of range, or "paper" outside of its region.
     """
 
-    records: int
-    dimension: int
-    members: SparseVectors
-    epsilon: float
-    delta: float
-    isometry: Isometry = "gershgorin"
-    measurements: int | None = None
-    measurement_factor: float = 1.0
+    records: int  # n, public
+    dimension: int  # d
+    members: SparseVectors  # s and L; s < d
+    epsilon: float  # > 0, at most 1 for "paper"
+    delta: float  # in (0, 1)
+    isometry: Isometry = "gershgorin"  # how the stretch of the matrix is bounded
+    measurements: int | None = None  # m, below d; None for the rule ``c n epsilon sqrt(s ln(d/s) / ln(1/delta))``
+    measurement_factor: float = 1.0  # c of that rule; the paper leaves it open, and a smaller one costs less noise
 
     def __post_init__(self) -> None:
         if self.isometry not in ("paper", "kappa", "gershgorin"):
@@ -125,11 +113,7 @@ class SparseRecovery:
         return _PAPER_STRETCH
 
     def mechanism(self, matrix: Matrix) -> GaussianMechanism:
-        """The mechanism that adds noise to the measurements.
-
-        Raises:
-            BadInput: a matrix of another shape.
-        """
+        """The mechanism that adds noise to the measurements. Raises `BadInput` for a matrix of another shape."""
         if matrix.shape != (self.count, self.dimension):
             raise BadInput(f"the matrix must be ({self.count}, {self.dimension}), got shape {matrix.shape}")
         sensitivity = 2 * self.stretch(matrix) * self.members.norm / self.records
@@ -141,6 +125,8 @@ class SparseRecovery:
     def release(self, mean: ArrayLike, rng: np.random.Generator, noise: NoiseSource) -> Vector:
         """The private mean.
 
+        Raises `BadInput`: the mean holds a NaN or an infinity, or has another shape.
+
         Args:
             mean: (d,) mean of n records.
             rng: draws the matrix; may be public, and is not the noise's.
@@ -148,9 +134,6 @@ class SparseRecovery:
 
         Returns:
             (d,) of l1 norm at most ``L sqrt(s)`` and l2 norm at most L.
-
-        Raises:
-            BadInput: the mean holds a NaN or an infinity, or has another shape.
         """
         value = np.asarray(mean, dtype=np.float64)
         if value.shape != (self.dimension,) or not np.isfinite(value).all():
@@ -207,14 +190,13 @@ def stretch_bound(measurements: int, dimension: int, sparsity: int, failure: flo
     ``1 + sqrt(s/m) + sqrt(2 (s ln(e d / s) + ln(1 / failure)) / m)``: Davidson, Szarek 2001 for one support, and the
     union over at most ``(e d / s)^s`` supports.
 
+    Raises `BadInput` for a number out of range.
+
     Args:
         measurements: m; A is (m, d) with independent N(0, 1/m) entries.
         dimension: d.
         sparsity: s, from 1 to d.
         failure: in (0, 1).
-
-    Raises:
-        BadInput: a number out of range.
     """
     if not (measurements >= 1 and 1 <= sparsity <= dimension and 0 < failure < 1):
         raise BadInput(
@@ -229,8 +211,7 @@ def stretch_bound(measurements: int, dimension: int, sparsity: int, failure: flo
 def least_measurements(dimension: int, sparsity: int, failure: float, stretch: float = _PAPER_STRETCH) -> int:
     """Fewest m for which `stretch_bound` is at most ``stretch``, which must exceed 1.
 
-    Raises:
-        BadInput: a number out of range.
+    Raises `BadInput` for a number out of range.
     """
     if not 1 < stretch < math.inf:
         raise BadInput(f"stretch = {stretch}: must exceed 1")

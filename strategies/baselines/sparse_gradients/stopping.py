@@ -45,27 +45,18 @@ class StepBudget:
     paper: as printed, with three calls for two, ``ln(1 + q (exp(t) - 1)) <= 2 q t`` for t <= 1, e = epsilon / 32,
     d = delta / 16, and a filter of (epsilon / 2, delta / 2): a step costs ``(3 2^(N+1) + 1) / (16 n)`` of both.
 
-    Levels are drawn without the data, so the costs are predictable, and what the filter accepts is (epsilon,
-    delta)-DP in all, every iterate and the number of steps included. Given the levels, costs are even fixed numbers.
-
-    Attributes:
-        records: n, at least 2.
-        epsilon: > 0; at most 1 for paper.
-        delta: in (0, 1); below 1 / n^2 for paper, where the length of the run is analysed.
-        accounting: "tight" or "paper".
-        oracle_share: e / epsilon for tight, in (0, 1]; more of it makes fewer steps with less noise each.
-        runs: how many runs share the budget, at least 1: each ends where its share of the squares of the steps'
-            epsilons, or of their deltas, does. All runs together then pass the filter of one.
-
-    Raises:
-        BadInput: an argument out of range.
+    Levels are drawn without the data, so the costs are predictable, and what the filter accepts is (epsilon, delta)-DP
+    in all, every iterate and the number of steps included. Given the levels, costs are even fixed numbers. Raises
+    `BadInput`: an argument out of range.
     """
 
-    records: int
-    epsilon: float
-    delta: float
-    accounting: Accounting = "tight"
-    oracle_share: float = 0.25
+    records: int  # n, at least 2
+    epsilon: float  # > 0; at most 1 for paper
+    delta: float  # in (0, 1); below 1 / n^2 for paper, where the length of the run is analysed
+    accounting: Accounting = "tight"  # "tight" or "paper"
+    oracle_share: float = 0.25  # e / epsilon for tight, in (0, 1]; more of it makes fewer steps with less noise each
+    # how many runs share the budget, at least 1: each ends where its share of the squares of the steps' epsilons, or of
+    # their deltas, does. All runs together then pass the filter of one
     runs: int = 1
 
     def __post_init__(self) -> None:

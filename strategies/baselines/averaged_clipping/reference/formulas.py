@@ -8,10 +8,8 @@ from userdp.errors import BadInput
 def closed_form_noise(constants: TheoryConstants, clip: float, batch: int, rounds: int) -> float:
     """Equation (9) with ``constants.constant``, if the accountant agrees that it is private.
 
-    2 sqrt(2) is the constant that small epsilon and much noise would take at sensitivity ``2 clip``.
-
-    Raises:
-        BadInput: it is not (epsilon, delta)-DP for adding or removing one sample.
+    2 sqrt(2) is the constant that small epsilon and much noise would take at sensitivity ``2 clip``. Raises `BadInput`:
+    it is not (epsilon, delta)-DP for adding or removing one sample.
     """
     deviation, rate = paper_noise(constants, clip, batch, rounds), sample_rate(batch, constants.samples)
     spent = poisson_epsilon(deviation / (2 * clip), rate, rounds, constants.delta)

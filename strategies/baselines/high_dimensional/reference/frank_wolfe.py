@@ -17,11 +17,10 @@ from userdp.randomness import stream
 class Hull(Polytope):
     """The convex hull of any vertices. O(count d) a round; its diameters take O(count^2 d) once.
 
+    Raises `BadInput`: other vertices.
+
     Args:
         vertices: (count, d), finite; at least two different ones.
-
-    Raises:
-        BadInput: other vertices.
     """
 
     def __init__(self, vertices: NDArray[np.float64]) -> None:
@@ -62,14 +61,15 @@ def excess_bound(rounds: int, curvature: float, start_gap: float, error: float) 
 
 
 def robust_frank_wolfe(
+    # (t from 0, model) -> (m, d) gradients of the samples of fold t, anything that floats can be
     gradients: Callable[[int, Vector], NDArray[np.float64]],
-    start: Vector,
-    theory: FrankWolfeTheory,
-    rounds: int,
-    scale: float,
+    start: Vector,  # (d,) in the polytope
+    theory: FrankWolfeTheory,  # polytope, budget and truncation
+    rounds: int,  # T
+    scale: float,  # s
     *,
-    seed: int,
-    step: Callable[[int], float] = step_size,
+    seed: int,  # of the noise
+    step: Callable[[int], float] = step_size,  # t from 0 -> step size in (0, 1]
 ) -> NDArray[np.float64]:
     """(rounds + 1, d): the start and every iterate; all of them may be released.
 
@@ -79,17 +79,7 @@ def robust_frank_wolfe(
     by at most `coordinate_sensitivity`, scores by `Polytope.score_sensitivity`, and the exponential mechanism spends
     epsilon. Noise is simulated from the seed.
 
-    Args:
-        gradients: (t from 0, model) -> (m, d) gradients of the samples of fold t, anything that floats can be.
-        start: (d,) in the polytope.
-        theory: polytope, budget and truncation.
-        rounds: T.
-        scale: s.
-        seed: of the noise.
-        step: t from 0 -> step size in (0, 1].
-
-    Raises:
-        BadInput: fewer samples than rounds, or a fold of another size.
+    Raises `BadInput`: fewer samples than rounds, or a fold of another size.
     """
     fold = theory.samples // rounds
     if fold < 1:

@@ -18,6 +18,8 @@ def block_data(
 ) -> csr_array:
     """Records in blocks: all of a block equal one vector, and no two blocks share a coordinate.
 
+    Raises `BadInput`: a number below one, or blocks that do not fit.
+
     Args:
         records: n.
         dimension: d, at least ``blocks * sparsity``.
@@ -28,9 +30,6 @@ def block_data(
 
     Returns:
         (n, d) sparse matrix.
-
-    Raises:
-        BadInput: a number below one, or blocks that do not fit.
     """
     if min(records, dimension, sparsity, blocks) < 1 or not 0 < norm < math.inf:
         raise BadInput(
@@ -57,8 +56,7 @@ def hardest_blocks(records: int, dimension: int, sparsity: int, epsilon: float, 
     ``epsilon n / (s ln d)`` for pure privacy (delta = 0), ``epsilon n / sqrt(s ln(d) ln(1 / delta))`` otherwise; at
     least 1, and no more than fit.
 
-    Raises:
-        BadInput: fewer than 2 coordinates, an epsilon that is not positive, or a delta outside [0, 1).
+    Raises `BadInput`: fewer than 2 coordinates, an epsilon that is not positive, or a delta outside [0, 1).
     """
     if dimension < 2 or not 0 < epsilon < math.inf or not 0 <= delta < 1:
         raise BadInput(f"dimension = {dimension}, epsilon = {epsilon}, delta = {delta}: out of range")

@@ -12,15 +12,12 @@ def enforce_membership(rows: ArrayLike, sparsity: int, norm: float) -> NDArray[n
     """Rows with their s largest entries kept, scaled down to l2 norm at most L: privacy then rests on no promise.
 
     Rows that hold a NaN or an infinity become zero. Rows that were members stay as they are. What becomes of a row
-    depends on that row alone.
+    depends on that row alone. Raises `BadInput`: rows of another shape, or a number out of range.
 
     Args:
         rows: (n, d).
         sparsity: s, at least 1.
         norm: L, > 0.
-
-    Raises:
-        BadInput: rows of another shape, or a number out of range.
     """
     members = SparseVectors(sparsity, norm)
     values = np.asarray(rows, dtype=np.float64)

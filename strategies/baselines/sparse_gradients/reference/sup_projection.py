@@ -17,9 +17,7 @@ def sup_project_box(point: Vector, low: ArrayLike, high: ArrayLike) -> Vector:
 
     Clipping moves each coordinate as little as any point of the box can, so it is nearest in every l_p norm. It is
     1-Lipschitz in each coordinate; for a point x of the box the result is therefore no farther from x than ``point``.
-
-    Raises:
-        BadInput: an empty box.
+    Raises `BadInput`: an empty box.
     """
     if not np.all(np.asarray(low) <= np.asarray(high)):
         raise BadInput("the box is empty: low must not exceed high in any coordinate")
@@ -33,14 +31,13 @@ def sup_project_ball(point: Vector, centre: Vector | float, radius: float, order
     each j. So no point of the ball lies within t unless the l_p norm of these numbers, ``soft(v, t)``, is at most
     ``radius``; and then ``centre + soft(v, t)`` does. The answer takes the smallest such t, rounded up.
 
+    Raises `BadInput` for a number out of range, or a point that is not finite.
+
     Args:
         point: (d,), finite.
         centre: (d,) or a number.
         radius: > 0.
         order: p, 1 to infinity.
-
-    Raises:
-        BadInput: a number out of range, or a point that is not finite.
     """
     if not 0 < radius < np.inf:
         raise BadInput(f"radius = {radius}: must be a positive number")
