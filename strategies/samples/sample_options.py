@@ -34,11 +34,8 @@ MEANINGS: Mapping[str, str] = {
 class OutputAverage(AveragedDescent):
     """An `AveragedDescent` that adds up the points at which gradients were taken.
 
-    Args:
-        rate: step size.
-        output: which model is given: their mean, or the last iterate.
-        dimension: p.
-        length: rounds of a run, whose points are its own and whose model the next one starts at; one run if not given.
+    Its model is their mean or the last iterate. A run has ``length`` rounds, whose points are its own and whose model
+    the next one starts at; one run if not given.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("_points", "_sum")

@@ -16,11 +16,8 @@ def average_clip(mean: Vector, clip: float) -> Vector:
     adding, removing or replacing one sample, all samples of a user, or anything else. It does not matter how the mean
     was made. A mean that is not finite becomes zero, which lies in the ball too.
 
-    Raises `BadInput`: ``clip`` is not positive.
-
-    Args:
-        mean: (d,) sum over the batch by a PUBLIC divisor.
-        clip: > 0; infinity leaves finite means as they are.
+    ``mean`` (d,) is a sum over the batch by a PUBLIC divisor; an infinite ``clip`` leaves finite means as they are.
+    Raises `BadInput` unless ``clip`` is positive.
     """
     if not clip > 0:
         raise BadInput(f"clip = {clip}: must be a positive number")

@@ -95,10 +95,8 @@ def constrained(constants: TheoryConstants, rounds: int | None = None) -> Parame
 def unconstrained(constants: TheoryConstants, rounds: int | None = None, clip_rule: ClipRule = "paper") -> Parameters:
     """Theorem 4, on the whole space (or any closed convex set with a minimiser: projection only shortens distances).
 
-    Args:
-        constants: of problem and budget.
-        rounds: N; balanced by a fixed point if not given.
-        clip_rule: "paper" for ``4 L R + 2 sqrt(D)``, "tight" for the exact root ``2 (L R + sqrt(L^2 R^2 + D))``.
+    N is balanced by a fixed point if not given. The clip is ``4 L R + 2 sqrt(D)`` ("paper"), or the exact root ``2 (L R
+    + sqrt(L^2 R^2 + D))`` ("tight").
     """
     rounds = rounds or unconstrained_rounds(constants)
     step, excess = unconstrained_excess(constants, rounds)
@@ -136,13 +134,9 @@ def non_smooth(
 ) -> Parameters:
     """Theorem 7 for gradients with ``||grad f(x) - grad f(y)|| <= M ||x - y||^exponent``; fails with N beta.
 
-    Raises `BadInput`: the exponent lies outside [0, 1], or alpha is not positive.
-
-    Args:
-        constants: of problem and budget; ``smoothness`` is M.
-        exponent: nu in [0, 1]: 0 for bounded subgradients, 1 for a smooth loss.
-        rounds: N; the paper's order ``(R^2 n epsilon / sqrt(d ln(1/delta)))^{2/7}`` if not given.
-        alpha: the accuracy aimed at; by default the one that makes the first two terms of the bound equal.
+    ``exponent`` is nu in [0, 1]: 0 for bounded subgradients, 1 for a smooth loss; ``constants.smoothness`` is M. N is
+    the paper's ``(R^2 n epsilon / sqrt(d ln(1/delta)))^{2/7}`` if not given. ``alpha`` is the accuracy aimed at; if not
+    given, it makes the first two terms of the bound equal. Raises `BadInput` for an exponent or an alpha out of range.
     """
     if not 0 <= exponent <= 1:
         raise BadInput(f"exponent = {exponent}: must lie in [0, 1]")

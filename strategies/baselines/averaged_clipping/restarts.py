@@ -70,7 +70,7 @@ def restarted(
 ) -> list[Run]:
     """The runs of Algorithm 2 with the paper's noise, which is not certified; ``constants`` holds the WHOLE budget.
 
-    Raises `BadInput` for a constant out of range, or an epsilon above 1, for which the paper's composition is not proven.
+    Raises `BadInput` for a constant out of range, or an epsilon above 1, where the paper's composition is not proven.
     """
     _condition(constants, strong_convexity)
     epsilon, delta = step_budget(constants.epsilon, constants.delta, runs)

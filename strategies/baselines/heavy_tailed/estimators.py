@@ -35,15 +35,8 @@ def simple_radius(
 
     "paper": ``M sqrt(d) min((n sqrt(rho / d))^(1/p), (n/d)^(1/p))``, the first for rho <= 1/d. "directional": ``M
     d^(1/2 - 1/p) (n sqrt(rho))^(1/p)`` (ours), which balances the noise with the smaller bias bound ``d^((p-1)/2) M^p
-    R^(1-p)`` that the moment bound in EVERY direction gives. Raises `BadInput` for an argument out of range.
-
-    Args:
-        samples: n.
-        dimension: d.
-        order: p >= 2, may be infinite.
-        rho: of the whole run.
-        moment: M; the paper silently takes 1.
-        form: which.
+    R^(1-p)`` that the moment bound in EVERY direction gives. ``rho`` is of the whole run, p >= 2 may be infinite; the
+    paper silently takes M = 1. Raises `BadInput` for an argument out of range.
     """
     _check_moments(samples, dimension, order, moment)
     if not rho > 0:
@@ -60,14 +53,8 @@ def simple_radius(
 def group_radius(samples: int, dimension: int, order: float, rho: float, moment: float = 1.0) -> float:
     """R for the iterative mean: ``M sqrt(d) (n sqrt(rho / d))^(1/p)``.
 
-    Raises `BadInput` for an argument out of range.
-
-    Args:
-        samples: n.
-        dimension: d.
-        order: p >= 2.
-        rho: of the mean of all groups: that of a group over k (ours), or epsilon^2 (the paper's, in its descent).
-        moment: M.
+    ``rho`` is of the mean of all groups: that of a group over k (ours), or epsilon^2 (the paper's, in its descent). p
+    >= 2. Raises `BadInput` for an argument out of range.
     """
     _check_moments(samples, dimension, order, moment)
     if not rho > 0:
@@ -134,12 +121,9 @@ def arrived(distances: Sequence[float]) -> bool:
 
     Ours; the paper takes a fixed number of steps. Let c_l and the j - 1 iterates after it be farther than 4 r_0 from
     mu. With ``q = CONTRACTION`` and D the distance of c_l from mu, that of c_(l+j) is at most ``q^j D``, and r_0 less
-    than ``q^(j-1) D / 4``. Since measured distances are within r_0, the one of c_(l+j) is below
-    ``q^(j-1) (q + 1/4) D``, that of c_l above ``(1 - q^(j-1) / 4) D``, and so their ratio below
-    ``q^(j-1) (q + 1/4) / (1 - q^(j-1) / 4)``. Where it is not, one of these iterates was within 4 r_0.
-
-    Args:
-        distances: measured ones of all iterates, in order.
+    than ``q^(j-1) D / 4``. Since measured distances are within r_0, the one of c_(l+j) is below ``q^(j-1) (q + 1/4)
+    D``, that of c_l above ``(1 - q^(j-1) / 4) D``, and so their ratio below ``q^(j-1) (q + 1/4) / (1 - q^(j-1) / 4)``.
+    Where it is not, one of these iterates was within 4 r_0. ``distances`` are those of all iterates, in order.
     """
     *earlier, last = distances
     left = CONTRACTION ** np.arange(len(earlier) - 1, -1, -1.0)

@@ -65,16 +65,9 @@ class Spending:
 
 
 def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups: int, together: int) -> Spending:
-    """Return the budget of each group in each of ``rounds`` rounds.
+    """Return the budget of each of k groups in each of T rounds; `BadInput` where the accounting does not hold.
 
-    Raises `BadInput`: the accounting does not hold here.
-
-    Args:
-        accounting: which.
-        privacy: the budget.
-        rounds: T.
-        groups: k.
-        together: slots that are replaced together, spread over groups under "parallel".
+    ``together`` slots are replaced together; "parallel" spreads them over groups.
     """
     epsilon, delta = privacy.epsilon, privacy.delta
     if accounting == "parallel":

@@ -47,12 +47,8 @@ class HeavyTailedOptions(SampleLevelOptions):
 def wanted_rounds(samples: int, dimension: int, rho: float, clip_norm: float, slope: float = 1.0) -> float:
     """T for which the noise of one round has power ``2 slope^2``: ``rho n^2 slope^2 / (d R^2)``.
 
-    Args:
-        samples: n.
-        dimension: d.
-        rho: of the run, on the mean of all samples.
-        clip_norm: R.
-        slope: smoothness times diameter; the paper silently takes 1.
+    ``rho`` is of the run, on the mean of all samples; ``slope`` is smoothness times diameter, which the paper silently
+    takes as 1.
     """
     return rho * (samples * slope / clip_norm) ** 2 / dimension
 

@@ -47,11 +47,7 @@ class Polytope(ABC):
 class L1Ball(Polytope):
     """``{x : ||x||_1 <= radius}``; vertex j is ``radius e_j``, vertex d + j its negative. O(d) a round.
 
-    Raises `BadInput` for a number out of range.
-
-    Args:
-        radius: > 0; half the l1 diameter, and half the l2 diameter too.
-        dimension: d.
+    The radius is half the l1 diameter, and half the l2 diameter too. Raises `BadInput` for a number out of range.
     """
 
     def __init__(self, radius: float, dimension: int) -> None:

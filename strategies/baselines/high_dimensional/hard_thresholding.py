@@ -21,12 +21,7 @@ def log_rounds(records: int) -> int:
 def truncation_level(records: float, epsilon: float, sparsity: int, rounds: int, fourth_moment: float = 1.0) -> float:
     """K = ``(M n epsilon / (s T))^(1/4)``, at which features and targets are cut.
 
-    Args:
-        records: n.
-        epsilon: of the budget.
-        sparsity: s.
-        rounds: T.
-        fourth_moment: M, bound on ``E (a_j a_k)^2`` and ``E y^4``, in their units; the paper takes 1.
+    M bounds ``E (a_j a_k)^2`` and ``E y^4``, in their units; the paper takes 1.
     """
     return float((fourth_moment * records * epsilon / (sparsity * rounds)) ** 0.25)
 

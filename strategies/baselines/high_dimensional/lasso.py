@@ -34,14 +34,7 @@ def default_threshold(
     """K that minimises the explicit bound on a round's error: ``(M n / (ln(2(d^2+d)/zeta)/3 + ln(2dT/zeta)/e))^(1/4)``.
 
     Up to logarithms it is the paper's ``(n epsilon)^(1/4) / T^(1/8)``, but it follows the units of the data.
-
-    Args:
-        records: n.
-        dimension: d.
-        rounds: T.
-        epsilon: e, of a round.
-        fourth_moment: M, bound on the mean of ``(a_j a_k)^2`` and of ``y^4``.
-        failure: zeta.
+    ``epsilon`` e is of a round; M bounds the mean of ``(a_j a_k)^2`` and of ``y^4``.
     """
     tails = math.log(2 * (dimension**2 + dimension) / failure) / 3
     choice = math.log(2 * dimension * rounds / failure) / epsilon

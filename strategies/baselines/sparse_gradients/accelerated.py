@@ -28,15 +28,8 @@ class AcceleratedDescent(Stateful):
     ``||x* - w||^2 <= (1 - theta) ||x* - z||^2 + theta ||x* - y||^2``. Now ``l(x) <= phi(x)`` and
     ``l(x*) + (mu / 2) ||x* - y||^2 <= phi(x*)``. (Real arithmetic: rounding is not part of the proof.)
 
-    Args:
-        start: (d,), in the domain.
-        strong_convexity: mu > 0.
-        smoothness: beta >= mu.
-        project: Euclidean projection onto the domain.
-
-    Attributes:
-        query: y, where the next gradient is to be taken.
-        point: x.
+    ``start`` (d,) lies in the domain, on which ``project`` is the Euclidean projection. The next gradient is to be
+    taken at ``query``, y; ``point`` is x.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("query", "point", "_lead")

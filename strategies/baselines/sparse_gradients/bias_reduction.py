@@ -111,14 +111,8 @@ def bias_reduced_gradient(batch: Rows, single: Rows, chance: float, oracle: Mean
     size 2^k, so the expected difference over ``chance`` telescopes over k = 0..M, and the single record adds the
     expectation at size 1. The level must be drawn by `TruncatedGeometric` and never be replaced by a cheaper one.
 
-    Raises `BadInput`: the batch is not even, or the rows do not fit together.
-
-    Args:
-        batch: (2^(N+1), d) rows of `Draw.batch`, in its order.
-        single: (1, d) the row of `Draw.single`.
-        chance: the probability p_N of the level.
-        oracle: estimates means.
-        noise: for the oracle; the four calls draw one after the other.
+    ``batch`` (2^(N+1), d) and ``single`` (1, d) hold the rows of a `Draw`, in its order; ``chance`` is p_N, of the
+    level. The four calls draw their noise one after the other. Raises `BadInput` for rows that do not fit together.
     """
     half = len(batch) // 2
     if half < 1 or len(batch) != 2 * half or single.shape != (1, batch.shape[1]):

@@ -22,14 +22,8 @@ from userdp.state import Stateful
 class Minimisation(Stateful):
     """The memory of the server: the steps so far, and the problem that they all must be those of.
 
-    Args:
-        algorithm: whose steps.
-        project: onto the domain.
-
-    Attributes:
-        start: of the steps, and the centre of the regularisation; zero before `begin`.
-        silent: users whose data cannot be used, and whose loss is zero; from `begin` on.
-        descent: how far the steps are.
+    ``start`` is where they start and the centre of the regularisation, zero before `begin`; ``silent`` counts users
+    whose data cannot be used, and whose loss is zero, from `begin` on.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("start", "silent")

@@ -16,12 +16,8 @@ class PrivacyFilter:
     run only if `can_run`, and is charged, then all outputs together are (epsilon, spread_delta + sum_delta)-DP, however
     many there are and whatever decides it: advanced composition holds with stopping times at no extra cost.
 
-    Raises `BadInput` for an argument out of range.
-
-    Args:
-        epsilon: > 0, of all steps together.
-        spread_delta: in (0, 1), delta' of Theorem 1: what the deviation of the privacy loss may cost.
-        sum_delta: in [0, 1), delta'': what the steps' own deltas may add up to.
+    ``spread_delta`` in (0, 1) is delta' of Theorem 1, what the deviation of the privacy loss may cost; ``sum_delta`` in
+    [0, 1) is delta'', what the steps' own deltas may add up to. Raises `BadInput` for an argument out of range.
     """
 
     def __init__(self, epsilon: float, spread_delta: float, sum_delta: float) -> None:

@@ -141,17 +141,7 @@ class ProjectionMechanism:
         return GaussianMechanism.calibrated(sensitivity, self.epsilon, self.delta)
 
     def release(self, mean: ArrayLike, noise: NoiseSource) -> Vector:
-        """The private mean.
-
-        Raises `BadInput`: the mean holds a NaN or an infinity, or has another shape.
-
-        Args:
-            mean: (d,) mean of n records.
-            noise: where noise comes from.
-
-        Returns:
-            (d,) in the ball.
-        """
+        """Release a mean (d,) of n records: (d,) in the ball. Raises `BadInput` unless d finite numbers are given."""
         noisy = self.mechanism.release(np.asarray(mean, dtype=np.float64), noise)
         return self.members.project(noisy, self.ball)
 

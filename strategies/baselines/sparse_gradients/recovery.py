@@ -123,17 +123,10 @@ class SparseRecovery:
         return GaussianMechanism.calibrated(sensitivity, self.epsilon, delta)
 
     def release(self, mean: ArrayLike, rng: np.random.Generator, noise: NoiseSource) -> Vector:
-        """The private mean.
+        """Release a mean (d,) of n records: (d,) of l1 norm at most ``L sqrt(s)`` and l2 norm at most L.
 
-        Raises `BadInput`: the mean holds a NaN or an infinity, or has another shape.
-
-        Args:
-            mean: (d,) mean of n records.
-            rng: draws the matrix; may be public, and is not the noise's.
-            noise: where noise comes from.
-
-        Returns:
-            (d,) of l1 norm at most ``L sqrt(s)`` and l2 norm at most L.
+        ``rng`` draws the matrix, which may be public; it must not be the generator of the noise. Raises `BadInput`
+        unless d finite numbers are given.
         """
         value = np.asarray(mean, dtype=np.float64)
         if value.shape != (self.dimension,) or not np.isfinite(value).all():
@@ -188,15 +181,8 @@ def stretch_bound(measurements: int, dimension: int, sparsity: int, failure: flo
     """Upper isometry: ``||A v|| <= kappa ||v||`` for ALL s-sparse v, but with probability ``failure`` at most, over A.
 
     ``1 + sqrt(s/m) + sqrt(2 (s ln(e d / s) + ln(1 / failure)) / m)``: Davidson, Szarek 2001 for one support, and the
-    union over at most ``(e d / s)^s`` supports.
-
-    Raises `BadInput` for a number out of range.
-
-    Args:
-        measurements: m; A is (m, d) with independent N(0, 1/m) entries.
-        dimension: d.
-        sparsity: s, from 1 to d.
-        failure: in (0, 1).
+    union over at most ``(e d / s)^s`` supports. A is (m, d) with independent N(0, 1/m) entries. Raises `BadInput` for a
+    number out of range.
     """
     if not (measurements >= 1 and 1 <= sparsity <= dimension and 0 < failure < 1):
         raise BadInput(
@@ -223,10 +209,6 @@ def gershgorin_stretch(matrix: Matrix, sparsity: int) -> float:
 
     c is the longest column, mu the largest absolute inner product of two different ones. Memory is bounded by a block
     of columns.
-
-    Args:
-        matrix: (m, d).
-        sparsity: s, at least 1.
     """
     squares = np.einsum("ij,ij->j", matrix, matrix)
     coherence, width = 0.0, max(1, 2**22 // matrix.shape[1])
@@ -242,15 +224,8 @@ def basis_pursuit(matrix: Matrix, target: Vector, iterations: int = 2000, tolera
     """A solution z of ``matrix z = target`` of (nearly) the least l1 norm, by Douglas-Rachford splitting.
 
     Each iterate returned solves the equations, whenever it stops; privacy rests on nothing that happens here.
-
-    Args:
-        matrix: (m, d) of full rank, m <= d.
-        target: (m,).
-        iterations: most of them.
-        tolerance: stop when the two halves of a step differ by no more, relative to the largest entry.
-
-    Returns:
-        (d,).
+    ``matrix`` (m, d) has full rank, m <= d. It stops when the two halves of a step differ by at most ``tolerance``,
+    relative to the largest entry.
     """
     factor = cho_factor(matrix @ matrix.T)
 

@@ -172,23 +172,13 @@ def typical_length(budget: StepBudget) -> int:
 
 
 def convex_rate(distance: float, second_moment: float, length: int) -> float:
-    """``D / (nu sqrt(tau))``, the step size of Theorem 5.7.
-
-    Args:
-        distance: D, from the start to the minimiser.
-        second_moment: nu^2, of the estimates.
-        length: tau.
-    """
+    """``D / (nu sqrt(tau))``, the step size of Theorem 5.7, with D the distance from the start to the minimiser."""
     return distance / math.sqrt(second_moment * length)
 
 
 def stationary_rate(gap: float, smoothness: float, second_moment: float, length: int) -> float:
     """``sqrt(Gamma / (H tau nu^2))``, at most ``1 / (2H)``: the step size of Theorem 5.8, for losses not convex.
 
-    Args:
-        gap: Gamma, how far the loss at the start lies above its minimum.
-        smoothness: H.
-        second_moment: nu^2, of the estimates.
-        length: tau.
+    Gamma, ``gap``, is how far the loss at the start lies above its minimum.
     """
     return min(math.sqrt(gap / (smoothness * length * second_moment)), 1 / (2 * smoothness))

@@ -56,11 +56,6 @@ class TruncatedGeometric:
         """``E 2^(N+1) = (M + 1) / (1 - 2^-(M+1))``, exactly."""
         return (self.largest + 1) / (1 - 2.0 ** -(self.largest + 1))
 
-    @property
-    def mean_squared_batch(self) -> float:
-        """``E 4^(N+1) = 2^(M+2)``, exactly."""
-        return 2.0 ** (self.largest + 2)
-
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
         """Independent levels of that shape, by inversion of the distribution function."""
         steps = np.cumsum(self.chances)

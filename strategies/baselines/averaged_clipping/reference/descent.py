@@ -4,43 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.restarts import Run
 from strategies.samples import clamped_batch
 from userdp.arrays import Indices, Rows, Vector, clip_rows, finite_rows
-from userdp.errors import BadInput
 from userdp.estimators import smoothed_truncation_mean, truncation_sensitivity
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise
-
-
-def private_clipped_mean(
-    rows: NDArray[np.floating], clip: float, epsilon: float, delta: float, rng: np.random.Generator
-) -> Vector:
-    """The mean of the rows, clipped once, with Gaussian noise.
-
-    *Formal guarantees.* (epsilon, delta), replace-one, by the analytic Gaussian mechanism at sensitivity ``2 clip``
-    (`average_clip`); n is public. The unit is a row, and in fact any set of rows, since the sensitivity is the same.
-    Accuracy: with ``||mean of the population|| <= clip / 2`` and covariance trace s^2, the bias is at most
-    ``s^2 / (2 n clip)`` and the mean squared error before noise at most ``s^2 / n``.
-
-    Raises `BadInput` for an argument out of range, or no rows.
-
-    Args:
-        rows: (n, d).
-        clip: > 0.
-        epsilon: > 0.
-        delta: in (0, 1).
-        rng: of the noise.
-    """
-    if rows.ndim != 2 or len(rows) == 0:
-        raise BadInput(f"rows must be a matrix with at least one row, got shape {rows.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite becomes zero in the clip
-        mean = rows.mean(axis=0, dtype=np.float64)
-    return GaussianMechanism.calibrated(2 * clip, epsilon, delta).release(average_clip(mean, clip), SeededNoise(rng))
-
 
 MeanGradient = Callable[[int, Vector], Vector]
 """(round, x) -> mean gradient of the round's batch, by a public divisor."""
@@ -84,17 +55,6 @@ def poisson_rows(samples: int, batch: int, rng: np.random.Generator) -> Callable
     """Rounds of independent coins: each row with chance batch/samples; a round may draw nobody."""
     rate = clamped_batch(batch, samples) / samples
     return lambda index: np.flatnonzero(rng.random(samples) < rate)
-
-
-def fresh_rows(samples: int, batch: int, rounds: int, rng: np.random.Generator) -> Callable[[int], Indices]:
-    """Disjoint rounds of exactly ``batch`` rows: what the utility theory assumes.
-
-    Raises `BadInput`: the rows do not suffice.
-    """
-    if batch * rounds > samples:
-        raise BadInput(f"{rounds} fresh batches of {batch} take {batch * rounds} samples, there are {samples}")
-    order = rng.permutation(samples)
-    return lambda index: np.sort(order[index * batch : (index + 1) * batch])
 
 
 def batch_mean(

@@ -130,12 +130,8 @@ def dp_sco_clip(
     *Formal guarantees.* ``descent.rounds * descent.rho``-zCDP for one replaced sample, whatever the loss: later rounds
     start from what was released.
 
-    Args:
-        gradients: of all samples at a model.
-        project: on the domain.
-        start: (d,) in the domain, not depending on private data.
-        descent: from `simple_descent`.
-        rng: of the noise.
+    ``gradients`` are of all samples at a model, ``project`` is on the domain, ``start`` (d,) lies in it and must not
+    depend on private data, and ``descent`` comes from `simple_descent`.
     """
 
     def mean(values: NDArray[np.float64]) -> Vector:

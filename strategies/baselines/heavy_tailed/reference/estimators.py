@@ -47,54 +47,12 @@ def simple_clip_mean(samples: Rows, clip_norm: float, rho: float, rng: np.random
     *Formal guarantees.* rho-zCDP for one replaced sample: clipping holds each record to norm R on its own, so the mean
     moves by at most 2R/n; see `sample_mechanism`. n, the number of rows, is public.
 
-    Raises `BadInput` for an argument out of range.
-
-    Args:
-        samples: (n, d).
-        clip_norm: R, in units of the samples.
-        rho: the budget; infinite for no noise, which protects nobody.
-        rng: of the noise.
+    Samples are (n, d); an infinite rho adds no noise and protects nobody. Raises `BadInput` for an argument out of
+    range.
     """
     mean = finite_mean(clip_samples(samples, clip_norm), axis=0)
     mechanism = sample_mechanism(clip_norm, len(samples), rho)
     return mean if mechanism is None else mechanism.release(mean, SeededNoise(rng))
-
-
-def paper_groups(failure: float) -> int:
-    """The number of groups in the paper's proof: ``800 ln(1/beta)``, rounded up, for a chance beta of failure.
-
-    Raises `BadInput`: a chance outside (0, 1).
-    """
-    if not 0 < failure < 1:
-        raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1")
-    return math.ceil(800 * math.log(1 / failure))
-
-
-def settled_distance(samples: int, dimension: int, groups: int, clip_norm: float, rho: float, moment: float) -> float:
-    """r_0 of the paper: with chance 1 - beta, no direction has a tenth of the group means farther than this.
-
-    ``max(160 M sqrt(d/n), 160 sqrt(2) (R sqrt(k)/n) sqrt(d/rho), 40 sqrt(2 R^2 k^2 / (rho n^2) + M^2 k/n))``, for
-    ``k = paper_groups(beta)`` and rho that of a group. The iterative mean then ends within 6 r_0 of the mean of the
-    clipped samples.
-    """
-    n, d, k = samples, dimension, groups
-    return max(
-        160 * moment * math.sqrt(d / n),
-        160 * math.sqrt(2) * clip_norm * math.sqrt(k) / n * math.sqrt(d / rho),
-        40 * math.sqrt(2 * (clip_norm * k / n) ** 2 / rho + moment**2 * k / n),
-    )
-
-
-def inner_steps(start_distance: float, settled: float) -> int:
-    """t_c of the paper: ``2 ln(||c_1 - mu|| / (4 r_0)) / ln(256/233)``, rounded up, at least 1.
-
-    Raises `BadInput`: a distance that is not a number, or r_0 that is not positive.
-    """
-    if not (settled > 0 and start_distance >= 0):
-        raise BadInput(f"distances {start_distance} and {settled}: must be numbers, the second positive")
-    if start_distance <= 4 * settled:
-        return 1
-    return math.ceil(2 * math.log(start_distance / (4 * settled)) / math.log(256 / 233))
 
 
 def random_partition(samples: int, groups: int, rng: np.random.Generator) -> NDArray[np.int64]:

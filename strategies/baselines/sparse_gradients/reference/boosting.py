@@ -79,16 +79,15 @@ class SelectionBudget:
 
     @property
     def score_epsilon(self) -> float:
-        """The sensitivity of one score."""
+        """The epsilon of one score."""
         return self.epsilon / 12
 
     def score_mechanism(self, sensitivity: float) -> LaplaceMechanism:
-        """The mechanism that adds noise to a score.
+        """Return the mechanism that adds noise to a score.
 
-        Args:
-            sensitivity: most that replacing a record changes the score of a fixed candidate: B / n for the mean of n
-                losses within an interval of length B (a bound on how much a loss varies over the DOMAIN is not
-                enough); 2L / n for the l2 norm of the mean of gradients of norm at most L.
+        Replacing a record changes the score of a fixed candidate by ``sensitivity`` at most: B / n for the mean of n
+        losses within an interval of length B (a bound on how much a loss varies over the DOMAIN is not enough); 2L / n
+        for the l2 norm of the mean of gradients of norm at most L.
         """
         return LaplaceMechanism(sensitivity, self.score_epsilon)
 

@@ -16,20 +16,10 @@ from userdp.errors import BadInput
 def block_data(
     records: int, dimension: int, sparsity: int, blocks: int, norm: float, rng: np.random.Generator
 ) -> csr_array:
-    """Records in blocks: all of a block equal one vector, and no two blocks share a coordinate.
+    """Return (n, d) records in K blocks: all of a block equal one vector, and no two blocks share a coordinate.
 
-    Raises `BadInput`: a number below one, or blocks that do not fit.
-
-    Args:
-        records: n.
-        dimension: d, at least ``blocks * sparsity``.
-        sparsity: s, entries of size ``norm / sqrt(s)`` and of either sign.
-        blocks: K, each of ``n // K`` records; what is left over is zero.
-        norm: L, l2 norm of the records, > 0.
-        rng: draws supports and signs.
-
-    Returns:
-        (n, d) sparse matrix.
+    A block has ``n // K`` records; what is left over is zero. Their s entries have size ``norm / sqrt(s)`` and random
+    signs. Raises `BadInput` for a number below one, or blocks that do not fit, ``d < K s``.
     """
     if min(records, dimension, sparsity, blocks) < 1 or not 0 < norm < math.inf:
         raise BadInput(

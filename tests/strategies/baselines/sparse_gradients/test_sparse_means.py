@@ -28,11 +28,31 @@ from strategies.baselines.sparse_gradients.recovery import (
     stretch_bound,
 )
 from strategies.baselines.sparse_gradients.reference.hard_instances import block_data, hardest_blocks
-from strategies.baselines.sparse_gradients.reference.projection_mechanism import enforce_membership
+from userdp.arrays import clip_rows, finite_rows
 from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource, SeededNoise
+
+
+def enforce_membership(rows, sparsity, norm):
+    """Rows with their s largest entries kept, scaled down to l2 norm at most L: privacy then rests on no promise.
+
+    Rows that hold a NaN or an infinity become zero. Rows that were members stay as they are. What becomes of a row
+    depends on that row alone. Raises `BadInput`: rows of another shape, or a number out of range.
+    """
+    members = SparseVectors(sparsity, norm)
+    values = np.asarray(rows, dtype=np.float64)
+    if values.ndim != 2:
+        raise BadInput(f"rows must be a matrix (n, d), got shape {values.shape}")
+    values, _ = finite_rows(values)
+    if members.sparsity < values.shape[1]:
+        kept = np.argpartition(-np.abs(values), members.sparsity - 1, axis=1)[:, : members.sparsity]
+        thinned = np.zeros_like(values)
+        np.put_along_axis(thinned, kept, np.take_along_axis(values, kept, axis=1), axis=1)
+        values = thinned
+    return clip_rows(values, members.norm)
+
 
 scales = st.sampled_from([1e-200, 1e-3, 1.0, 1e3, 1e200])
 vectors = arrays(np.float64, st.integers(1, 12), elements=st.floats(-1, 1, width=32))
