@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 
 ClipRule = Literal["paper", "tight"]
 REACH = 7.0
@@ -38,10 +39,8 @@ class TheoryConstants:
     constant: float = 1.0  # c of `paper_noise`
 
     def __post_init__(self) -> None:
-        for name in ("samples", "dimension", "epsilon", "radius", "smoothness", "deviation", "constant"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise BadInput(f"{name} = {value}: must be a positive number")
+        names = ("samples", "dimension", "epsilon", "radius", "smoothness", "deviation", "constant")
+        require_positive(**{name: getattr(self, name) for name in names})
         for name in ("delta", "failure"):
             value = getattr(self, name)
             if not 0 < value < 1:
@@ -143,8 +142,7 @@ def non_smooth(
     rounds = rounds or plain_rounds(constants)
     if alpha is None:
         alpha = balanced_alpha(constants, exponent, rounds)
-    if not 0 < alpha < math.inf:
-        raise BadInput(f"alpha = {alpha}: must be a positive number")
+    require_positive(alpha=alpha)
     radius, hoelder, beta = constants.radius, constants.smoothness, constants.failure
     log, power = math.log(8 / beta), hoelder ** (1 / (1 + exponent))
     clip = 2 * hoelder * (REACH * radius) ** exponent

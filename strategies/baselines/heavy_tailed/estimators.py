@@ -13,8 +13,10 @@ from typing import Literal
 import numpy as np
 
 from strategies.baselines.heavy_tailed.depth import Reach, reach, size_exponent
+from userdp.accounting import check_least
 from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 
 RadiusForm = Literal["paper", "directional"]
 
@@ -38,9 +40,7 @@ def simple_radius(
     R^(1-p)`` that the moment bound in EVERY direction gives. ``rho`` is of the whole run, p >= 2 may be infinite; the
     paper silently takes M = 1. Raises `BadInput` for an argument out of range.
     """
-    _check_moments(samples, dimension, order, moment)
-    if not rho > 0:
-        raise BadInput(f"rho = {rho}: must be positive")
+    _check_moments(samples, dimension, order, moment, rho)
     power = 1 / order
     if form == "directional":
         return float(moment * dimension ** (0.5 - power) * (samples * math.sqrt(rho)) ** power)
@@ -56,9 +56,7 @@ def group_radius(samples: int, dimension: int, order: float, rho: float, moment:
     ``rho`` is of the mean of all groups: that of a group over k (ours), or epsilon^2 (the paper's, in its descent). p
     >= 2. Raises `BadInput` for an argument out of range.
     """
-    _check_moments(samples, dimension, order, moment)
-    if not rho > 0:
-        raise BadInput(f"rho = {rho}: must be positive")
+    _check_moments(samples, dimension, order, moment, rho)
     return float(moment * math.sqrt(dimension) * (samples * math.sqrt(rho / dimension)) ** (1 / order))
 
 
@@ -91,8 +89,7 @@ def deep_centre(
     """
     if not 0.1 < share <= 0.9:
         raise BadInput(f"share = {share}: must lie in (0.1, 0.9], for which the iteration is proven")
-    if steps < 1:
-        raise BadInput(f"steps = {steps}: must be at least 1")
+    check_least("steps", steps)
     rng = np.random.default_rng(0) if rng is None else rng
     exponent = size_exponent(points if start is None else np.vstack([points, start]))
     points = np.ldexp(points, -exponent)
@@ -143,10 +140,11 @@ def _looked_again(
     return distances
 
 
-def _check_moments(samples: int, dimension: int, order: float, moment: float) -> None:
+def _check_moments(samples: int, dimension: int, order: float, moment: float, rho: float) -> None:
     if samples < 1 or dimension < 1:
         raise BadInput(f"samples = {samples}, dimension = {dimension}: must be at least 1")
     if not order >= 2:
         raise BadInput(f"moment_order = {order}: must be at least 2")
-    if not 0 < moment < math.inf:
-        raise BadInput(f"moment = {moment}: must be a positive number")
+    require_positive(moment=moment)
+    if not rho > 0:
+        raise BadInput(f"rho = {rho}: must be positive")

@@ -11,6 +11,7 @@ import numpy as np
 
 from userdp.arrays import Vector
 from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 from userdp.state import Stateful
 
 
@@ -72,8 +73,7 @@ def rounds_until(target: float, gap: float, theta: float) -> int:
 
     Raises `BadInput`: the target is no positive number.
     """
-    if not 0 < target < math.inf:
-        raise BadInput(f"target = {target}: must be a positive number")
+    require_positive(target=target)
     if theta == 1 or gap <= target:
         return 1
     rounds = max(1, math.ceil(math.log(target / gap) / math.log1p(-theta)))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from userdp.arrays import Vector
 from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource
 
 MOST_STEPS = 1024
@@ -117,9 +118,8 @@ class SparseExponential:
     spread: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("gradient_norm", "radius", "epsilon", "range_of_losses"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadInput(f"{name} = {getattr(self, name)}: must be a positive number")
+        names = ("gradient_norm", "radius", "epsilon", "range_of_losses")
+        require_positive(**{name: getattr(self, name) for name in names})
         if self.records < 1 or not 1 <= self.sparsity <= self.dimension:
             raise BadInput(
                 f"records = {self.records}, sparsity = {self.sparsity}, dimension = {self.dimension}: there must be a "

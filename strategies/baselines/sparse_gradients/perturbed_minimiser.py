@@ -26,9 +26,10 @@ from strategies.baselines.sparse_gradients.accelerated import (
     momentum_share,
     rounds_until,
 )
+from userdp.accounting import check_least
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism, require_positive
 from userdp.noise import NoiseSource
 
 Projection = Callable[[Vector], Vector]
@@ -145,8 +146,7 @@ class ConvexRisk:
         / radius`` and at ``cbrt(4q / radius^2)``, and the larger of both is taken. Raises `BadInput`: a number out of
         range.
         """
-        if not 0 < radius < math.inf:
-            raise BadInput(f"radius = {radius}: must be a positive number")
+        require_positive(radius=radius)
         if not 0 < failure < 1:
             raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1")
         choices = []
@@ -217,8 +217,7 @@ class PerturbedMinimiser:
     rounds: int  # T, gradients of the whole data set, at least 1
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise BadInput(f"rounds = {self.rounds}: must be at least 1")
+        check_least("rounds", self.rounds)
         _curvature(self.risk, self.regularisation)
 
     @classmethod
@@ -229,8 +228,7 @@ class PerturbedMinimiser:
 
         Raises `BadInput` for a number out of range, or no smoothness.
         """
-        if not 0 < slack < math.inf:
-            raise BadInput(f"slack = {slack}: must be a positive number")
+        require_positive(slack=slack)
         if delta == 0:
             distance = slack * risk.l1_sensitivity(regularisation) / (2 * math.sqrt(risk.dimension))
         else:
@@ -292,6 +290,5 @@ def _curvature(risk: ConvexRisk, regularisation: float) -> float:
 
 
 def _positive(regularisation: float) -> float:
-    if not 0 < regularisation < math.inf:
-        raise BadInput(f"regularisation = {regularisation}: must be a positive number")
+    require_positive(regularisation=regularisation)
     return regularisation

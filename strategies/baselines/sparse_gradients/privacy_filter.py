@@ -6,6 +6,7 @@ Whitehouse, Ramdas, Rogers, Wu 2023 (Theorem 1).
 import math
 
 from userdp.errors import BadInput, RunFailed
+from userdp.mechanisms import require_positive
 
 
 class PrivacyFilter:
@@ -21,8 +22,7 @@ class PrivacyFilter:
     """
 
     def __init__(self, epsilon: float, spread_delta: float, sum_delta: float) -> None:
-        if not 0 < epsilon < math.inf:
-            raise BadInput(f"epsilon = {epsilon}: must be a positive number")
+        require_positive(epsilon=epsilon)
         if not 0 < spread_delta < 1:
             raise BadInput(f"spread_delta = {spread_delta}: must lie strictly between 0 and 1, such as 1e-6")
         if not 0 <= sum_delta < 1:

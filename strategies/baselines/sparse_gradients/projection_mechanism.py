@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from strategies.baselines.sparse_gradients.projections import project_l1, project_l1_l2
+from userdp.accounting import check_delta, check_least
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism, require_positive
 from userdp.noise import NoiseSource
 
 Ball = Literal["l1", "l1l2"]
@@ -36,8 +37,7 @@ class SparseVectors:
     def __post_init__(self) -> None:
         if not (self.sparsity >= 1 and isinstance(self.sparsity, (int, np.integer))):
             raise BadInput(f"sparsity = {self.sparsity}: must be a whole number, at least 1")
-        if not 0 < self.norm < math.inf:
-            raise BadInput(f"norm = {self.norm}: must be a positive number")
+        require_positive(norm=self.norm)
 
     @property
     def l1_norm(self) -> float:
@@ -65,7 +65,7 @@ def expected_error(
 
     Raises `BadInput`: a dimension below 1.
     """
-    _check_dimension(dimension)
+    check_least("dimension", dimension)
     if isinstance(mechanism, LaplaceMechanism):
         largest = mechanism.scale * (1 + math.log(dimension))
     else:
@@ -85,8 +85,7 @@ def classical_multiplier(epsilon: float, delta: float) -> float:
             f"epsilon = {epsilon}: the classical calibration is proven for 0 < epsilon <= 1; use calibration = "
             "'analytic'"
         )
-    if not 0 < delta < 1:
-        raise BadInput(f"delta = {delta}: must lie strictly between 0 and 1, such as 1e-6")
+    check_delta(delta)
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
@@ -118,8 +117,7 @@ class ProjectionMechanism:
     def __post_init__(self) -> None:
         if self.records < 1:
             raise BadInput(f"records = {self.records}: there must be at least one")
-        if not 0 < self.epsilon < math.inf:
-            raise BadInput(f"epsilon = {self.epsilon}: must be a positive number")
+        require_positive(epsilon=self.epsilon)
         if not 0 <= self.delta < 1:
             raise BadInput(f"delta = {self.delta}: must lie in [0, 1); 0 for pure privacy")
         for name, value, known in (
@@ -165,7 +163,7 @@ def error_bound(
     scales these are Theorem 3.2, with constant 2, and Theorem 3.3, with constant ``2 sqrt(2)``, for both terms. Raises
     `BadInput`: a dimension below 1, or a failure probability outside (0, 1).
     """
-    _check_dimension(dimension)
+    check_least("dimension", dimension)
     if not 0 < failure < 1:
         raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1, such as 0.05")
     if isinstance(mechanism, LaplaceMechanism):
@@ -176,8 +174,3 @@ def error_bound(
         largest = deviation * math.sqrt(2 * math.log(2 * dimension / failure))
         length = deviation * (math.sqrt(dimension) + math.sqrt(2 * math.log(1 / failure)))
     return min(length, math.sqrt(2 * members.l1_norm * largest))
-
-
-def _check_dimension(dimension: int) -> None:
-    if dimension < 1:
-        raise BadInput(f"dimension = {dimension}: must be at least 1")

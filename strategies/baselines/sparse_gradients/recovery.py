@@ -21,7 +21,7 @@ from strategies.baselines.sparse_gradients.projection_mechanism import (
 )
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism
+from userdp.mechanisms import GaussianMechanism, require_positive
 from userdp.noise import NoiseSource
 
 Matrix = NDArray[np.float64]
@@ -70,8 +70,7 @@ class SparseRecovery:
             raise BadInput(f"delta = {self.delta}: must lie strictly between 0 and 1; pure privacy has no recovery")
         if self.dimension <= self.members.sparsity:
             raise BadInput(f"dimension = {self.dimension}: must exceed the sparsity {self.members.sparsity}")
-        if not 0 < self.measurement_factor < math.inf:
-            raise BadInput(f"measurement_factor = {self.measurement_factor}: must be a positive number")
+        require_positive(measurement_factor=self.measurement_factor)
         if self.measurements is not None and not 1 <= self.measurements < self.dimension:
             raise BadInput(f"measurements = {self.measurements}: must lie from 1 to d - 1 = {self.dimension - 1}")
         _ = self.projection  # refuses records and a budget out of range

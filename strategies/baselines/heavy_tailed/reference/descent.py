@@ -15,7 +15,7 @@ from strategies.baselines.heavy_tailed.shuffling import GroupAccounting, group_r
 from strategies.samples import whole_rounds
 from userdp.accounting import rho_for, step_budget
 from userdp.arrays import Vector
-from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 
 Gradients = Callable[[Vector], NDArray[np.float64]]
 """(d,) model -> (n, d) gradients of the samples."""
@@ -56,7 +56,7 @@ def simple_descent(
 
     Raises `BadInput` for an argument out of range.
     """
-    _check_shape(smoothness, diameter)
+    require_positive(smoothness=smoothness, diameter=diameter)
     rho = rho_for(epsilon, delta, form)
     clip = simple_radius(samples, dimension, order, rho, 1.0 if paper_units else moment, radius)
     wanted = wanted_rounds(samples, dimension, rho, clip, 1.0 if paper_units else smoothness * diameter)
@@ -89,7 +89,7 @@ def iterative_descent(
     ``R = sqrt(d) (n epsilon / sqrt(d))^(1/p)`` and ``T = n^2 epsilon^2 / (d R^2)``, which ignore delta. Raises
     `BadInput`: an argument out of range, or outside the region in which the accounting holds.
     """
-    _check_shape(smoothness, diameter)
+    require_positive(smoothness=smoothness, diameter=diameter)
     parallel = accounting == "parallel"
     rho = rho_for(epsilon, delta, form) / groups if parallel else epsilon**2
     clip = group_radius(samples, dimension, order, rho, 1.0 if paper_units else moment)
@@ -160,9 +160,3 @@ def dp_sco_iterative(
         return iterative_mean(values, descent.clip_norm, groups, descent.rho, rng, share=share, steps=steps)
 
     return descend(gradients, mean, project, start, descent.rounds, descent.step_size)
-
-
-def _check_shape(smoothness: float, diameter: float) -> None:
-    for name, value in (("smoothness", smoothness), ("diameter", diameter)):
-        if not 0 < value < math.inf:
-            raise BadInput(f"{name} = {value}: must be a positive number")

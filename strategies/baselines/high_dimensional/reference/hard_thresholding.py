@@ -18,6 +18,7 @@ from strategies.baselines.peeling import Peeling, PeelingAccounting
 from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
 from userdp.estimators import LARGEST, smoothed_truncation_mean
+from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource
 
 
@@ -46,8 +47,7 @@ class SparseBudget:
     accounting: PeelingAccounting = "tight"  # of `Peeling`
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < math.inf:
-            raise BadInput(f"learning_rate = {self.learning_rate}: must be a positive number")
+        require_positive(learning_rate=self.learning_rate)
 
     def rounds_of(self, records: int) -> int:
         """T for n records. Raises `BadInput`: no round, or more rounds than records."""
@@ -95,8 +95,7 @@ def private_hard_thresholding(
     rounds = budget.rounds_of(records)
     if level is None:
         level = truncation_level(records, budget.epsilon, budget.sparsity, rounds, fourth_moment)
-    if not 0 < level < math.inf:
-        raise BadInput(f"level = {level}: must be a positive number")
+    require_positive(level=level)
     bound = truncated_gradient_bound(level, budget.sparsity)
     peeling = budget.peeling(2 * bound * budget.learning_rate / (records // rounds))
 

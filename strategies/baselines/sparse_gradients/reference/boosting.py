@@ -18,7 +18,7 @@ from strategies.baselines.sparse_gradients.reference.descent import Gradients, S
 from strategies.baselines.sparse_gradients.stopping import StepBudget, convex_rate, typical_length
 from userdp.arrays import Rows, Vector, clip_rows, finite_rows
 from userdp.errors import BadInput
-from userdp.mechanisms import LaplaceMechanism
+from userdp.mechanisms import LaplaceMechanism, require_positive
 from userdp.noise import NoiseSource
 
 Candidate = TypeVar("Candidate")
@@ -47,8 +47,7 @@ class SelectionBudget:
     failure: float  # beta, in (0, 1): the chance that the result is not good
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < math.inf:
-            raise BadInput(f"epsilon = {self.epsilon}: must be a positive number")
+        require_positive(epsilon=self.epsilon)
         if not 0 < self.delta <= min(self.epsilon / 10, 0.5):
             raise BadInput(
                 f"delta = {self.delta}: must be positive and at most min(epsilon / 10, 1/2) = "

@@ -1,6 +1,5 @@
 """Stopped SGD on plain arrays, and the oracle without noise that it is compared with."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from strategies.baselines.sparse_gradients.bias_reduction import Draw, MeanOracle, bias_reduced_gradient
 from strategies.baselines.sparse_gradients.stopping import Output, StepBudget
 from userdp.arrays import Rows, Vector
-from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource
 
 Gradients = Callable[[Vector, NDArray[np.int64]], Rows]
@@ -64,8 +63,7 @@ def stopped_sgd(
 
     Raises `BadInput` for a learning rate that is not positive, or gradients that are not finite.
     """
-    if not 0 < learning_rate < math.inf:
-        raise BadInput(f"learning_rate = {learning_rate}: must be a positive number")
+    require_positive(learning_rate=learning_rate)
     levels = budget.draw_levels(rng)
     kept_at = int(rng.integers(len(levels) + 1))
     x = kept = total = start
