@@ -142,35 +142,3 @@ class ProjectionMechanism:
         """Release a mean (d,) of n records: (d,) in the ball. Raises `BadInput` unless d finite numbers are given."""
         noisy = self.mechanism.release(np.asarray(mean, dtype=np.float64), noise)
         return self.members.project(noisy, self.ball)
-
-    def error_bound(self, dimension: int, failure: float) -> float:
-        """Return a bound that the l2 error exceeds with probability at most ``failure``.
-
-        Raises `BadInput`: a dimension below 1, or a failure probability outside (0, 1).
-        """
-        bound = error_bound(self.mechanism, self.members, dimension, failure)
-        return bound if self.ball == "l1" else min(bound, 2 * self.members.norm)
-
-
-def error_bound(
-    mechanism: LaplaceMechanism | GaussianMechanism, members: SparseVectors, dimension: int, failure: float
-) -> float:
-    """Bound on the l2 error of a noisy, projected mean, which fails with probability at most ``failure``.
-
-    The smaller of a bound on ``||xi||_2`` and of ``sqrt(2 L sqrt(s) r)``, r a bound on ``||xi||_inf``. Laplace noise of
-    scale b: ``r = b ln(d / beta)``, by the union bound, and ``||xi||_2 <= r sqrt(d)``. Normal noise of deviation sigma:
-    ``r = sigma sqrt(2 ln(2 d / beta))`` and ``||xi||_2 <= sigma (sqrt(d) + sqrt(2 ln(1 / beta)))``. At the paper's
-    scales these are Theorem 3.2, with constant 2, and Theorem 3.3, with constant ``2 sqrt(2)``, for both terms. Raises
-    `BadInput`: a dimension below 1, or a failure probability outside (0, 1).
-    """
-    check_least("dimension", dimension)
-    if not 0 < failure < 1:
-        raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1, such as 0.05")
-    if isinstance(mechanism, LaplaceMechanism):
-        largest = mechanism.scale * math.log(dimension / failure)
-        length = largest * math.sqrt(dimension)
-    else:
-        deviation = mechanism.standard_deviation
-        largest = deviation * math.sqrt(2 * math.log(2 * dimension / failure))
-        length = deviation * (math.sqrt(dimension) + math.sqrt(2 * math.log(1 / failure)))
-    return min(length, math.sqrt(2 * members.l1_norm * largest))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.baselines.averaged_clipping.clip import average_clip
+from strategies.baselines.averaged_clipping.parameters import average_clip
 from strategies.baselines.averaged_clipping.restarts import Run
 from strategies.samples import clamped_batch
 from userdp.arrays import Indices, Rows, Vector, clip_rows, finite_rows

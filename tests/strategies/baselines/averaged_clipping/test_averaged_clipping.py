@@ -14,9 +14,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import ndtr
 from scipy.stats import binom, kurtosis
 
-from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.parameters import (
     TheoryConstants,
+    average_clip,
     constrained,
     constrained_rounds,
     non_smooth,
