@@ -13,8 +13,7 @@ from userdp.problems import Box
 def check_room(domain: Box, centre: Vector, radius: float, setting: str, ball: str) -> None:
     """Refuse a ball about ``centre`` that leaves the domain: models in it are what is released.
 
-    Raises:
-        BadInput: it does; names the setting.
+    Raises `BadInput`: it does; names the setting.
     """
     room = domain.radius - float(np.abs(centre - domain.centre).max())
     if not radius <= room:
@@ -27,8 +26,7 @@ def check_room(domain: Box, centre: Vector, radius: float, setting: str, ball: s
 def declared(given: Given, setting: str, value: float | None, use: str) -> float:
     """A setting, or what stands for it, which must be a positive number that the strategy can ``use``.
 
-    Raises:
-        BadInput: it is none, because the problem bounds nothing.
+    Raises `BadInput`: it is none, because the problem bounds nothing.
     """
     if not value or math.isinf(value):
         raise BadInput(f"strategy.{setting} must be declared: {given.strategy} {use}")

@@ -26,21 +26,14 @@ class Cohorts(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ProposeThenRelease(Scheme):
-    """A `Scheme` of rounds with one private release each, from which the next model follows.
+    """A `Scheme` of rounds with one private release each, from which the next model follows."""
 
-    Attributes:
-        sampler: who takes part in each round.
-        query: what users are asked, from the memory.
-        propose: from the model and the sum of what users sent to a vector to peel, or scores to choose by.
-        mechanism: of the release.
-        follow: from the round, the model and what was released to the next model and the round's facts: costs no
-            privacy.
-    """
-
-    sampler: Cohorts
-    query: Callable[[Any], Computation]
+    sampler: Cohorts  # who takes part in each round
+    query: Callable[[Any], Computation]  # what users are asked, from the memory
+    # from the model and the sum of what users sent to a vector to peel, or scores to choose by
     propose: Callable[[Vector, Vector], Vector]
-    mechanism: Peeling | ExponentialMechanism
+    mechanism: Peeling | ExponentialMechanism  # of the release
+    # from the round, the model and what was released to the next model and the round's facts: costs no privacy
     follow: Callable[[int, Vector, Any], tuple[Vector, Mapping[str, float]]]
 
     @property

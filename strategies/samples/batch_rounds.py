@@ -82,12 +82,8 @@ def accounted(
 ) -> dict[str, Any]:
     """Return the promise for the unit asked for (see `Given.accounted`); none for noise by the paper's formula.
 
-    Args:
-        given: what the scheme is made from.
-        sampler: who takes part.
-        multiplier: noise over sensitivity.
-        rests_on: assumptions beyond the sampler's own.
-        spent: epsilon that noise by the paper's formula really costs; None where noise is certified.
+    ``rests_on`` are assumptions beyond the sampler's own; ``spent`` is the epsilon that noise by the paper's formula
+    really costs, None where noise is certified.
     """
     if spent is not None:
         none = Guarantee.none(

@@ -34,11 +34,8 @@ MEANINGS: Mapping[str, str] = {
 class OutputAverage(AveragedDescent):
     """An `AveragedDescent` that adds up the points at which gradients were taken.
 
-    Args:
-        rate: step size.
-        output: which model is given: their mean, or the last iterate.
-        dimension: p.
-        length: rounds of a run, whose points are its own and whose model the next one starts at; one run if not given.
+    Its model is their mean or the last iterate. A run has ``length`` rounds, whose points are its own and whose model
+    the next one starts at; one run if not given.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("_points", "_sum")
@@ -87,34 +84,20 @@ class SampleLevelOptions(StrategyOptions):
 
     def followed(
         self,
-        given: Given,
-        sampler: Sampler,
-        mechanism: GaussianMechanism,
-        rate: float,
+        given: Given,  # what the scheme is made from
+        sampler: Sampler,  # who takes part
+        mechanism: GaussianMechanism,  # of a round's mean, or of each of its groups' means
+        rate: float,  # step size
         *,
-        rounds: int,
-        signal: float,
-        numbers: Mapping[str, Number],
-        warnings: tuple[str, ...] = (),
-        cohort: int | None = None,
-        users_needed: int = 1,
-        groups: int = 1,
+        rounds: int,  # how many
+        signal: float,  # l2 norm that a gradient can have
+        numbers: Mapping[str, Number],  # of the plan
+        warnings: tuple[str, ...] = (),  # of the plan
+        cohort: int | None = None,  # users a round; all of them if not given
+        users_needed: int = 1,  # see `Outline`
+        groups: int = 1,  # means that a round releases together, whose centre is followed
     ) -> dict[str, Any]:
-        """The outline, the memory and the parts of a descent, as fields of a `MeanRounds`.
-
-        Args:
-            given: what the scheme is made from.
-            sampler: who takes part.
-            mechanism: of a round's mean, or of each of its groups' means.
-            rate: step size.
-            rounds: how many.
-            signal: l2 norm that a gradient can have.
-            numbers: of the plan.
-            warnings: of the plan.
-            cohort: users a round; all of them if not given.
-            users_needed: see `Outline`.
-            groups: means that a round releases together, whose centre is followed.
-        """
+        """The outline, the memory and the parts of a descent, as fields of a `MeanRounds`."""
         deviation, p = mechanism.standard_deviation, given.dimension
         return {
             "outline": Outline(

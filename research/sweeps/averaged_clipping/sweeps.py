@@ -10,8 +10,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from strategies.baselines.averaged_clipping.clip import average_clip
-from strategies.baselines.averaged_clipping.parameters import Parameters, TheoryConstants, constrained, paper_noise
+from strategies.baselines.averaged_clipping.parameters import (
+    Parameters,
+    TheoryConstants,
+    average_clip,
+    constrained,
+    paper_noise,
+)
 from strategies.baselines.averaged_clipping.reference.descent import (
     MeanGradient,
     averaged_clipping_sgd,

@@ -8,12 +8,12 @@ import numpy as np
 from pydantic import Field
 
 from strategies import About, Fact, Given, MeanRounds, Recipe
-from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import (
     ClipRule,
     Parameters,
     TheoryConstants,
+    average_clip,
     constrained,
     constrained_rounds,
     hoelder_step,

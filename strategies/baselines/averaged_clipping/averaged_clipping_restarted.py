@@ -9,9 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from strategies import About, Fact, Given, MeanRounds, Number, Recipe, Runs
-from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.options import TheoryOptions
-from strategies.baselines.averaged_clipping.parameters import TheoryConstants, practical_step
+from strategies.baselines.averaged_clipping.parameters import TheoryConstants, average_clip, practical_step
 from strategies.baselines.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
 from strategies.samples import (
     BATCH_MEANING,

@@ -19,8 +19,7 @@ class TheoryOptions(BatchOptions):
     def constants(self, given: Given, smoothness: float, spread: float = 1.0) -> TheoryConstants:
         """Public constants of the loss; ``spread`` scales the distance that the domain allows, if none is declared.
 
-        Raises:
-            BadInput: no radius is declared, and the domain has none.
+        Raises `BadInput`: no radius is declared, and the domain has none.
         """
         radius = self.radius or spread * corner_of(given)
         if not math.isfinite(radius):

@@ -11,7 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from userdp.arrays import Vector
 from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 
 ClipRule = Literal["paper", "tight"]
 REACH = 7.0
@@ -22,37 +26,24 @@ REACH = 7.0
 class TheoryConstants:
     """The public constants of a problem and a budget, about which the theorems speak.
 
-    Attributes:
-        samples: n.
-        dimension: d.
-        epsilon: of the budget.
-        delta: of the budget.
-        radius: R, a bound on the distance from the start to a minimiser (for a constrained problem, the diameter of
-            the set, or that distance where iterates cannot move away).
-        smoothness: L; for a non-smooth problem M, the Hoelder constant of the gradient.
-        deviation: sigma, ``E ||grad f(x; z) - grad f(x)||^2 <= sigma^2``.
-        failure: beta, the chance that a bound fails.
-        constant: c of `paper_noise`.
-
-    Raises:
-        BadInput: a constant out of range.
+    Raises `BadInput` for a constant out of range.
     """
 
-    samples: int
-    dimension: int
-    epsilon: float
-    delta: float
+    samples: int  # n
+    dimension: int  # d
+    epsilon: float  # of the budget
+    delta: float  # of the budget
+    # R, a bound on the distance from the start to a minimiser (for a constrained problem, the diameter of the set, or
+    # that distance where iterates cannot move away)
     radius: float = 1.0
-    smoothness: float = 1.0
-    deviation: float = 1.0
-    failure: float = 0.1
-    constant: float = 1.0
+    smoothness: float = 1.0  # L; for a non-smooth problem M, the Hoelder constant of the gradient
+    deviation: float = 1.0  # sigma, ``E ||grad f(x; z) - grad f(x)||^2 <= sigma^2``
+    failure: float = 0.1  # beta, the chance that a bound fails
+    constant: float = 1.0  # c of `paper_noise`
 
     def __post_init__(self) -> None:
-        for name in ("samples", "dimension", "epsilon", "radius", "smoothness", "deviation", "constant"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise BadInput(f"{name} = {value}: must be a positive number")
+        names = ("samples", "dimension", "epsilon", "radius", "smoothness", "deviation", "constant")
+        require_positive(**{name: getattr(self, name) for name in names})
         for name in ("delta", "failure"):
             value = getattr(self, name)
             if not 0 < value < 1:
@@ -66,25 +57,15 @@ class TheoryConstants:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of one run.
+    """The parameters of one run."""
 
-    Attributes:
-        rounds: N.
-        clip: lambda.
-        batch: m, samples a round; the public divisor.
-        step: gamma.
-        noise_deviation: of each coordinate of the noise.
-        excess: D, the room that noise takes in the clip; zero for the constrained case.
-        risk_bound: proven bound on the excess risk of the average iterate, if noise and batch are as given.
-    """
-
-    rounds: int
-    clip: float
-    batch: int
-    step: float
-    noise_deviation: float
-    excess: float
-    risk_bound: float
+    rounds: int  # N
+    clip: float  # lambda
+    batch: int  # m, samples a round; the public divisor
+    step: float  # gamma
+    noise_deviation: float  # of each coordinate of the noise
+    excess: float  # D, the room that noise takes in the clip; zero for the constrained case
+    risk_bound: float  # proven bound on the excess risk of the average iterate, if noise and batch are as given
 
 
 def paper_noise(constants: TheoryConstants, clip: float, batch: int, rounds: int) -> float:
@@ -116,10 +97,8 @@ def constrained(constants: TheoryConstants, rounds: int | None = None) -> Parame
 def unconstrained(constants: TheoryConstants, rounds: int | None = None, clip_rule: ClipRule = "paper") -> Parameters:
     """Theorem 4, on the whole space (or any closed convex set with a minimiser: projection only shortens distances).
 
-    Args:
-        constants: of problem and budget.
-        rounds: N; balanced by a fixed point if not given.
-        clip_rule: "paper" for ``4 L R + 2 sqrt(D)``, "tight" for the exact root ``2 (L R + sqrt(L^2 R^2 + D))``.
+    N is balanced by a fixed point if not given. The clip is ``4 L R + 2 sqrt(D)`` ("paper"), or the exact root ``2 (L R
+    + sqrt(L^2 R^2 + D))`` ("tight").
     """
     rounds = rounds or unconstrained_rounds(constants)
     step, excess = unconstrained_excess(constants, rounds)
@@ -157,22 +136,16 @@ def non_smooth(
 ) -> Parameters:
     """Theorem 7 for gradients with ``||grad f(x) - grad f(y)|| <= M ||x - y||^exponent``; fails with N beta.
 
-    Args:
-        constants: of problem and budget; ``smoothness`` is M.
-        exponent: nu in [0, 1]: 0 for bounded subgradients, 1 for a smooth loss.
-        rounds: N; the paper's order ``(R^2 n epsilon / sqrt(d ln(1/delta)))^{2/7}`` if not given.
-        alpha: the accuracy aimed at; by default the one that makes the first two terms of the bound equal.
-
-    Raises:
-        BadInput: the exponent lies outside [0, 1], or alpha is not positive.
+    ``exponent`` is nu in [0, 1]: 0 for bounded subgradients, 1 for a smooth loss; ``constants.smoothness`` is M. N is
+    the paper's ``(R^2 n epsilon / sqrt(d ln(1/delta)))^{2/7}`` if not given. ``alpha`` is the accuracy aimed at; if not
+    given, it makes the first two terms of the bound equal. Raises `BadInput` for an exponent or an alpha out of range.
     """
     if not 0 <= exponent <= 1:
         raise BadInput(f"exponent = {exponent}: must lie in [0, 1]")
     rounds = rounds or plain_rounds(constants)
     if alpha is None:
         alpha = balanced_alpha(constants, exponent, rounds)
-    if not 0 < alpha < math.inf:
-        raise BadInput(f"alpha = {alpha}: must be a positive number")
+    require_positive(alpha=alpha)
     radius, hoelder, beta = constants.radius, constants.smoothness, constants.failure
     log, power = math.log(8 / beta), hoelder ** (1 / (1 + exponent))
     clip = 2 * hoelder * (REACH * radius) ** exponent
@@ -249,3 +222,28 @@ def _fixed_point(ratio: Callable[[float], float]) -> int:
     for _ in range(100):
         n = max(1.0, ratio(n) ** (2 / 7))
     return max(1, math.ceil(n))
+
+
+def average_clip(mean: Vector, clip: float) -> Vector:
+    """The mean of a batch, scaled down to l2 norm at most ``clip``: its projection on the ball.
+
+    *Formal guarantees.* Whatever two batches are, their clipped means lie in one ball, so they are at most ``2 clip``
+    apart, and two opposite means attain it: the sensitivity is ``2 clip``, not ``clip / batch`` and not ``clip``, for
+    adding, removing or replacing one sample, all samples of a user, or anything else. It does not matter how the mean
+    was made. A mean that is not finite becomes zero, which lies in the ball too.
+
+    ``mean`` (d,) is a sum over the batch by a PUBLIC divisor; an infinite ``clip`` leaves finite means as they are.
+    Raises `BadInput` unless ``clip`` is positive.
+    """
+    if not clip > 0:
+        raise BadInput(f"clip = {clip}: must be a positive number")
+    if not np.isfinite(mean).all():
+        return np.zeros_like(mean, dtype=np.float64)
+    largest = float(np.abs(mean).max(initial=0.0))
+    if largest == 0 or largest * math.sqrt(mean.size) <= clip:
+        return np.array(mean, dtype=np.float64)
+    unit = mean / largest  # a norm taken after this cannot overflow and escape the clip
+    norm = float(np.linalg.norm(unit))
+    if largest <= clip / norm:
+        return np.array(mean, dtype=np.float64)
+    return np.asarray(unit * (clip / norm))

@@ -15,28 +15,19 @@ from userdp.errors import BadInput
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the restarted algorithm.
+    """One run of the restarted algorithm."""
 
-    Attributes:
-        radius: R^t, distance to the minimiser that the run counts on.
-        clip: lambda_t.
-        batch: m_t.
-        step: gamma.
-        noise_deviation: of each coordinate, by the paper's formula.
-    """
-
-    radius: float
-    clip: float
-    batch: int
-    step: float
-    noise_deviation: float
+    radius: float  # R^t, distance to the minimiser that the run counts on
+    clip: float  # lambda_t
+    batch: int  # m_t
+    step: float  # gamma
+    noise_deviation: float  # of each coordinate, by the paper's formula
 
 
 def rounds_per_run(constants: TheoryConstants, strong_convexity: float, factor: float = 1.0) -> int:
     """Least N0 with ``N0 / ln(4 N0 / beta) >= 768 factor^2 L / mu``: each run then halves the gap, noise aside.
 
-    Raises:
-        BadInput: the strong convexity is not positive, or exceeds the smoothness.
+    Raises `BadInput`: the strong convexity is not positive, or exceeds the smoothness.
     """
     wanted = 768 * factor**2 * _condition(constants, strong_convexity)
 
@@ -79,8 +70,7 @@ def restarted(
 ) -> list[Run]:
     """The runs of Algorithm 2 with the paper's noise, which is not certified; ``constants`` holds the WHOLE budget.
 
-    Raises:
-        BadInput: a constant out of range, or an epsilon above 1, for which the paper's composition is not proven.
+    Raises `BadInput` for a constant out of range, or an epsilon above 1, where the paper's composition is not proven.
     """
     _condition(constants, strong_convexity)
     epsilon, delta = step_budget(constants.epsilon, constants.delta, runs)

@@ -13,8 +13,10 @@ from typing import Literal
 import numpy as np
 
 from strategies.baselines.heavy_tailed.depth import Reach, reach, size_exponent
+from userdp.accounting import check_least
 from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 
 RadiusForm = Literal["paper", "directional"]
 
@@ -33,24 +35,12 @@ def simple_radius(
 ) -> float:
     """R for `simple_clip_mean`: clipping bias, noise and the concentration of clipped samples in balance.
 
-    "paper": ``M sqrt(d) min((n sqrt(rho / d))^(1/p), (n/d)^(1/p))``, the first for rho <= 1/d. "directional":
-    ``M d^(1/2 - 1/p) (n sqrt(rho))^(1/p)`` (ours), which balances the noise with the smaller bias bound
-    ``d^((p-1)/2) M^p R^(1-p)`` that the moment bound in EVERY direction gives.
-
-    Args:
-        samples: n.
-        dimension: d.
-        order: p >= 2, may be infinite.
-        rho: of the whole run.
-        moment: M; the paper silently takes 1.
-        form: which.
-
-    Raises:
-        BadInput: an argument out of range.
+    "paper": ``M sqrt(d) min((n sqrt(rho / d))^(1/p), (n/d)^(1/p))``, the first for rho <= 1/d. "directional": ``M
+    d^(1/2 - 1/p) (n sqrt(rho))^(1/p)`` (ours), which balances the noise with the smaller bias bound ``d^((p-1)/2) M^p
+    R^(1-p)`` that the moment bound in EVERY direction gives. ``rho`` is of the whole run, p >= 2 may be infinite; the
+    paper silently takes M = 1. Raises `BadInput` for an argument out of range.
     """
-    _check_moments(samples, dimension, order, moment)
-    if not rho > 0:
-        raise BadInput(f"rho = {rho}: must be positive")
+    _check_moments(samples, dimension, order, moment, rho)
     power = 1 / order
     if form == "directional":
         return float(moment * dimension ** (0.5 - power) * (samples * math.sqrt(rho)) ** power)
@@ -63,44 +53,30 @@ def simple_radius(
 def group_radius(samples: int, dimension: int, order: float, rho: float, moment: float = 1.0) -> float:
     """R for the iterative mean: ``M sqrt(d) (n sqrt(rho / d))^(1/p)``.
 
-    Args:
-        samples: n.
-        dimension: d.
-        order: p >= 2.
-        rho: of the mean of all groups: that of a group over k (ours), or epsilon^2 (the paper's, in its descent).
-        moment: M.
-
-    Raises:
-        BadInput: an argument out of range.
+    ``rho`` is of the mean of all groups: that of a group over k (ours), or epsilon^2 (the paper's, in its descent). p
+    >= 2. Raises `BadInput` for an argument out of range.
     """
-    _check_moments(samples, dimension, order, moment)
-    if not rho > 0:
-        raise BadInput(f"rho = {rho}: must be positive")
+    _check_moments(samples, dimension, order, moment, rho)
     return float(moment * math.sqrt(dimension) * (samples * math.sqrt(rho / dimension)) ** (1 / order))
 
 
 @dataclass(frozen=True)
 class Centre:
-    """The end of the iteration.
+    """The end of the iteration."""
 
-    Attributes:
-        point: (d,) the iterate that was closest, by its own measure.
-        distance: that measure, signed.
-        distances: of all iterates looked at, in order.
-    """
-
-    point: Vector
-    distance: float
-    distances: tuple[float, ...]
+    point: Vector  # (d,) the iterate that was closest, by its own measure
+    distance: float  # that measure, signed
+    distances: tuple[float, ...]  # of all iterates looked at, in order
 
 
 def deep_centre(
-    points: Rows,
-    share: float = 0.5,
-    steps: int = 100,
+    points: Rows,  # (k, d)
+    share: float = 0.5,  # phi in (0.1, 0.9]
+    steps: int = 100,  # t_c at most; the iteration also stops when no direction has that share beyond the centre
+    # (d,) not depending on private data, or only on what was released; the points' coordinate-wise median if not given
     start: Vector | None = None,
-    rng: np.random.Generator | None = None,
-    restarts: int = 8,
+    rng: np.random.Generator | None = None,  # of random starts in three dimensions and more; a fixed one if not given
+    restarts: int = 8,  # see `reach`
 ) -> Centre:
     """A centre deep among (k, d) points: steps of a quarter of the reach along its direction (Algorithm 3's loop).
 
@@ -108,24 +84,12 @@ def deep_centre(
     in ten beyond; with 0.5 (ours) it ends near the middle. Where r_0 bounds, for every direction, how far all but a
     tenth of the points lie from mu, any share in (0.1, 0.9] has ``|d - ||c - mu||| <= r_0`` and, while c is farther
     than 4 r_0, steps that shorten the distance by ``sqrt(233/256)`` at least. So outliers, up to a tenth of the points,
-    do no harm. It touches no data: applied to released points it is post-processing.
-
-    Args:
-        points: (k, d).
-        share: phi in (0.1, 0.9].
-        steps: t_c at most; the iteration also stops when no direction has that share beyond the centre.
-        start: (d,) not depending on private data, or only on what was released; the points' coordinate-wise median if
-            not given.
-        rng: of random starts in three dimensions and more; a fixed one if not given.
-        restarts: see `reach`.
-
-    Raises:
-        BadInput: a share outside (0.1, 0.9], no steps, or points that are not finite.
+    do no harm. It touches no data: applied to released points it is post-processing. Raises `BadInput`: a share outside
+    (0.1, 0.9], no steps, or points that are not finite.
     """
     if not 0.1 < share <= 0.9:
         raise BadInput(f"share = {share}: must lie in (0.1, 0.9], for which the iteration is proven")
-    if steps < 1:
-        raise BadInput(f"steps = {steps}: must be at least 1")
+    check_least("steps", steps)
     rng = np.random.default_rng(0) if rng is None else rng
     exponent = size_exponent(points if start is None else np.vstack([points, start]))
     points = np.ldexp(points, -exponent)
@@ -154,12 +118,9 @@ def arrived(distances: Sequence[float]) -> bool:
 
     Ours; the paper takes a fixed number of steps. Let c_l and the j - 1 iterates after it be farther than 4 r_0 from
     mu. With ``q = CONTRACTION`` and D the distance of c_l from mu, that of c_(l+j) is at most ``q^j D``, and r_0 less
-    than ``q^(j-1) D / 4``. Since measured distances are within r_0, the one of c_(l+j) is below
-    ``q^(j-1) (q + 1/4) D``, that of c_l above ``(1 - q^(j-1) / 4) D``, and so their ratio below
-    ``q^(j-1) (q + 1/4) / (1 - q^(j-1) / 4)``. Where it is not, one of these iterates was within 4 r_0.
-
-    Args:
-        distances: measured ones of all iterates, in order.
+    than ``q^(j-1) D / 4``. Since measured distances are within r_0, the one of c_(l+j) is below ``q^(j-1) (q + 1/4)
+    D``, that of c_l above ``(1 - q^(j-1) / 4) D``, and so their ratio below ``q^(j-1) (q + 1/4) / (1 - q^(j-1) / 4)``.
+    Where it is not, one of these iterates was within 4 r_0. ``distances`` are those of all iterates, in order.
     """
     *earlier, last = distances
     left = CONTRACTION ** np.arange(len(earlier) - 1, -1, -1.0)
@@ -179,10 +140,11 @@ def _looked_again(
     return distances
 
 
-def _check_moments(samples: int, dimension: int, order: float, moment: float) -> None:
+def _check_moments(samples: int, dimension: int, order: float, moment: float, rho: float) -> None:
     if samples < 1 or dimension < 1:
         raise BadInput(f"samples = {samples}, dimension = {dimension}: must be at least 1")
     if not order >= 2:
         raise BadInput(f"moment_order = {order}: must be at least 2")
-    if not 0 < moment < math.inf:
-        raise BadInput(f"moment = {moment}: must be a positive number")
+    require_positive(moment=moment)
+    if not rho > 0:
+        raise BadInput(f"rho = {rho}: must be positive")

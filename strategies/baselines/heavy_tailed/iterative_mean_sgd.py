@@ -43,17 +43,11 @@ _SECRET = "the random groups of every round stay secret: nodes do not tell those
 
 @dataclass(frozen=True)
 class Spending:
-    """The division of a budget over the rounds.
+    """The division of a budget over the rounds."""
 
-    Attributes:
-        accounting: which.
-        rho: of each group, for one sample, a round.
-        cost: of one round, for the unit of privacy.
-    """
-
-    accounting: GroupAccounting
-    rho: float
-    cost: Cost
+    accounting: GroupAccounting  # which
+    rho: float  # of each group, for one sample, a round
+    cost: Cost  # of one round, for the unit of privacy
 
     @property
     def parallel(self) -> bool:
@@ -71,17 +65,9 @@ class Spending:
 
 
 def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups: int, together: int) -> Spending:
-    """Return the budget of each group in each of ``rounds`` rounds.
+    """Return the budget of each of k groups in each of T rounds; `BadInput` where the accounting does not hold.
 
-    Args:
-        accounting: which.
-        privacy: the budget.
-        rounds: T.
-        groups: k.
-        together: slots that are replaced together, spread over groups under "parallel".
-
-    Raises:
-        BadInput: the accounting does not hold here.
+    ``together`` slots are replaced together; "parallel" spreads them over groups.
     """
     epsilon, delta = privacy.epsilon, privacy.delta
     if accounting == "parallel":

@@ -25,8 +25,7 @@ class HeavyTailedOptions(SampleLevelOptions):
     def wanted_rounds(self, given: Given, rho: float, clip: float) -> tuple[int, tuple[str, ...]]:
         """T, with warnings: by default the paper's, for which a round's noise has power 2 (smoothness * diameter)^2.
 
-        Raises:
-            BadInput: neither rounds nor smoothness are known.
+        Raises `BadInput`: neither rounds nor smoothness are known.
         """
 
         def wanted() -> float:
@@ -40,8 +39,7 @@ class HeavyTailedOptions(SampleLevelOptions):
     def rate(self, given: Given, rounds: int) -> float:
         """The step size: by default the paper's, ``1 / (smoothness sqrt(2 T))``.
 
-        Raises:
-            BadInput: neither step nor smoothness are known.
+        Raises `BadInput`: neither step nor smoothness are known.
         """
         return self.learning_rate or 1 / (self.known_smoothness(given, _SET_BY_SMOOTHNESS) * math.sqrt(2 * rounds))
 
@@ -49,12 +47,8 @@ class HeavyTailedOptions(SampleLevelOptions):
 def wanted_rounds(samples: int, dimension: int, rho: float, clip_norm: float, slope: float = 1.0) -> float:
     """T for which the noise of one round has power ``2 slope^2``: ``rho n^2 slope^2 / (d R^2)``.
 
-    Args:
-        samples: n.
-        dimension: d.
-        rho: of the run, on the mean of all samples.
-        clip_norm: R.
-        slope: smoothness times diameter; the paper silently takes 1.
+    ``rho`` is of the run, on the mean of all samples; ``slope`` is smoothness times diameter, which the paper silently
+    takes as 1.
     """
     return rho * (samples * slope / clip_norm) ** 2 / dimension
 

@@ -19,19 +19,12 @@ Mode = Literal["tight", "paper"]
 
 
 class Polytope(ABC):
-    """The convex hull of finitely many vertices; the score of a vertex v at a gradient g is ``-<v, g>``.
+    """The convex hull of finitely many vertices; the score of a vertex v at a gradient g is ``-<v, g>``."""
 
-    Attributes:
-        count: number of vertices.
-        diameter: largest l1 distance of two vertices.
-        diameter_l2: largest l2 distance of two vertices.
-        reach: an l1 ball of this radius, wherever its centre, holds all vertices.
-    """
-
-    count: int
-    diameter: float
-    diameter_l2: float
-    reach: float
+    count: int  # number of vertices
+    diameter: float  # largest l1 distance of two vertices
+    diameter_l2: float  # largest l2 distance of two vertices
+    reach: float  # an l1 ball of this radius, wherever its centre, holds all vertices
 
     @abstractmethod
     def scores(self, gradient: Vector) -> Vector:
@@ -54,12 +47,7 @@ class Polytope(ABC):
 class L1Ball(Polytope):
     """``{x : ||x||_1 <= radius}``; vertex j is ``radius e_j``, vertex d + j its negative. O(d) a round.
 
-    Args:
-        radius: > 0; half the l1 diameter, and half the l2 diameter too.
-        dimension: d.
-
-    Raises:
-        BadInput: a number out of range.
+    The radius is half the l1 diameter, and half the l2 diameter too. Raises `BadInput` for a number out of range.
     """
 
     def __init__(self, radius: float, dimension: int) -> None:
@@ -90,28 +78,17 @@ def step_size(index: int) -> float:
 class FrankWolfeTheory:
     """The public numbers behind the parameters of private Frank-Wolfe, and the bounds that they promise.
 
-    Attributes:
-        polytope: W.
-        dimension: d.
-        samples: n, over all rounds.
-        epsilon: of every round, which is that of the run.
-        second_moment: tau, bound on the mean of a squared gradient coordinate.
-        inverse_variance: beta of the smoothing noise; infinity for none, where the bound is best.
-        failure: zeta; bounds hold but with probability 2 zeta.
-        mode: how sensitivities are bounded; "paper" is looser, both are valid.
-
-    Raises:
-        BadInput: a number out of range.
+    Raises `BadInput` for a number out of range.
     """
 
-    polytope: Polytope
-    dimension: int
-    samples: int
-    epsilon: float
-    second_moment: float
-    inverse_variance: float = 1.0
-    failure: float = 0.1
-    mode: Mode = "tight"
+    polytope: Polytope  # W
+    dimension: int  # d
+    samples: int  # n, over all rounds
+    epsilon: float  # of every round, which is that of the run
+    second_moment: float  # tau, bound on the mean of a squared gradient coordinate
+    inverse_variance: float = 1.0  # beta of the smoothing noise; infinity for none, where the bound is best
+    failure: float = 0.1  # zeta; bounds hold but with probability 2 zeta
+    mode: Mode = "tight"  # how sensitivities are bounded; "paper" is looser, both are valid
 
     def __post_init__(self) -> None:
         for name in ("dimension", "samples", "epsilon", "second_moment", "inverse_variance"):

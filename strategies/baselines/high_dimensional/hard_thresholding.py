@@ -21,12 +21,7 @@ def log_rounds(records: int) -> int:
 def truncation_level(records: float, epsilon: float, sparsity: int, rounds: int, fourth_moment: float = 1.0) -> float:
     """K = ``(M n epsilon / (s T))^(1/4)``, at which features and targets are cut.
 
-    Args:
-        records: n.
-        epsilon: of the budget.
-        sparsity: s.
-        rounds: T.
-        fourth_moment: M, bound on ``E (a_j a_k)^2`` and ``E y^4``, in their units; the paper takes 1.
+    M bounds ``E (a_j a_k)^2`` and ``E y^4``, in their units; the paper takes 1.
     """
     return float((fourth_moment * records * epsilon / (sparsity * rounds)) ** 0.25)
 
@@ -40,27 +35,18 @@ def truncated_gradient_bound(level: float, sparsity: int) -> float:
 
 
 def truncation_scale(
-    records: float,
-    dimension: int,
-    rounds: int,
-    unit: Peeling,
-    second_moment: float,
-    inverse_variance: float,
-    failure: float,
+    records: float,  # m, of one fold
+    dimension: int,  # d
+    rounds: int,  # T
+    unit: Peeling,  # the peeling at sensitivity 1
+    second_moment: float,  # tau, bound on the second moment of every gradient coordinate
+    inverse_variance: float,  # beta, of the smoothing noise
+    failure: float,  # zeta, chance that the bound behind it fails
 ) -> float:
     """Return the scale at which bias balances deviation and noise: ``k = sqrt(A / (B + C))``.
 
     ``A = tau (1 + 1/beta) / 2``; ``B = ln(2 d T / zeta) / m``; ``C = (4 sqrt(2) / (3 m)) b ln(s d T / zeta)``, b being
     the noise of peeling at sensitivity 1. Of the order ``sqrt(tau n epsilon / (T sqrt(s ln(1/delta))))``.
-
-    Args:
-        records: m, of one fold.
-        dimension: d.
-        rounds: T.
-        unit: the peeling at sensitivity 1.
-        second_moment: tau, bound on the second moment of every gradient coordinate.
-        inverse_variance: beta, of the smoothing noise.
-        failure: zeta, chance that the bound behind it fails.
     """
     bias = second_moment * (1 + 1 / inverse_variance) / 2
     deviation = math.log(2 * dimension * rounds / failure) / records

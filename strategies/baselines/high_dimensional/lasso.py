@@ -34,14 +34,7 @@ def default_threshold(
     """K that minimises the explicit bound on a round's error: ``(M n / (ln(2(d^2+d)/zeta)/3 + ln(2dT/zeta)/e))^(1/4)``.
 
     Up to logarithms it is the paper's ``(n epsilon)^(1/4) / T^(1/8)``, but it follows the units of the data.
-
-    Args:
-        records: n.
-        dimension: d.
-        rounds: T.
-        epsilon: e, of a round.
-        fourth_moment: M, bound on the mean of ``(a_j a_k)^2`` and of ``y^4``.
-        failure: zeta.
+    ``epsilon`` e is of a round; M bounds the mean of ``(a_j a_k)^2`` and of ``y^4``.
     """
     tails = math.log(2 * (dimension**2 + dimension) / failure) / 3
     choice = math.log(2 * dimension * rounds / failure) / epsilon
@@ -56,16 +49,11 @@ class Selections:
     (`ExponentialMechanism`), so it costs what a Gaussian of noise multiplier ``2 / e`` does; rho adds up over rounds.
     "paper": advanced composition of pure steps, the formula of Dwork, Roth 2014, with all of delta as slack. A
     `userdp.accounting.Scheme`.
-
-    Attributes:
-        users: n.
-        rounds: T.
-        accounting: which.
     """
 
-    users: int
-    rounds: int
-    accounting: Accounting
+    users: int  # n
+    rounds: int  # T
+    accounting: Accounting  # which
 
     def cohort(self, index: int) -> NDArray[np.int64]:
         """All users, every round."""
@@ -87,10 +75,8 @@ class Selections:
     def calibrate(self, epsilon: float, delta: float) -> float:
         """Epsilon of each round: ``sqrt(8 rho / T)``, or the paper's ``epsilon / (2 sqrt(2 T ln(1/delta)))``.
 
-        The paper's spends about half of the budget, whatever the accountant.
-
-        Raises:
-            BadInput: "paper" where its steps compose to more than the budget, as they may for epsilon above 1.
+        The paper's spends about half of the budget, whatever the accountant. Raises `BadInput`: "paper" where its steps
+        compose to more than the budget, as they may for epsilon above 1.
         """
         if self.accounting == "zcdp":
             return math.sqrt(8 * largest_rho(epsilon, delta) / self.rounds)
@@ -105,11 +91,7 @@ class Selections:
 
 
 def check_in_ball(x: Vector, radius: float) -> None:
-    """Refuse a model outside the l1 ball, beyond rounding.
-
-    Raises:
-        BadInput: it lies outside.
-    """
+    """Refuse a model outside the l1 ball, beyond rounding. Raises `BadInput`: it lies outside."""
     length = float(np.abs(x).sum())
     if not length <= radius * (1 + 1e-12):
         raise BadInput(f"initial model of l1 norm {length:.6g}: must lie in the l1 ball of radius {radius:g}")

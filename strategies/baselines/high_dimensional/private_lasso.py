@@ -108,11 +108,7 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
 
 
 def _check_problem(problem: Problem) -> None:
-    """Refuse all but plain least squares.
-
-    Raises:
-        BadInput: another loss, or one with a ridge or an intercept.
-    """
+    """Refuse all but plain least squares. Raises `BadInput`: another loss, or one with a ridge or an intercept."""
     if isinstance(problem, GeneralisedLinear) and isinstance(problem.family, SquaredFamily):
         if not problem.ridge and not problem.intercept:
             return

@@ -11,6 +11,7 @@ import numpy as np
 
 from userdp.arrays import Vector
 from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 from userdp.state import Stateful
 
 
@@ -28,15 +29,8 @@ class AcceleratedDescent(Stateful):
     ``||x* - w||^2 <= (1 - theta) ||x* - z||^2 + theta ||x* - y||^2``. Now ``l(x) <= phi(x)`` and
     ``l(x*) + (mu / 2) ||x* - y||^2 <= phi(x*)``. (Real arithmetic: rounding is not part of the proof.)
 
-    Args:
-        start: (d,), in the domain.
-        strong_convexity: mu > 0.
-        smoothness: beta >= mu.
-        project: Euclidean projection onto the domain.
-
-    Attributes:
-        query: y, where the next gradient is to be taken.
-        point: x.
+    ``start`` (d,) lies in the domain, on which ``project`` is the Euclidean projection. The next gradient is to be
+    taken at ``query``, y; ``point`` is x.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("query", "point", "_lead")
@@ -60,11 +54,7 @@ class AcceleratedDescent(Stateful):
 
 
 def momentum_share(strong_convexity: float, smoothness: float) -> float:
-    """The theta of `AcceleratedDescent`.
-
-    Raises:
-        BadInput: not ``0 < strong_convexity <= smoothness < inf``.
-    """
+    """The theta of `AcceleratedDescent`. Raises `BadInput`: not ``0 < strong_convexity <= smoothness < inf``."""
     if not 0 < strong_convexity <= smoothness < math.inf:
         raise BadInput(
             f"strong convexity = {strong_convexity} and smoothness = {smoothness}: both must be positive numbers, the "
@@ -81,11 +71,9 @@ def gap_after(rounds: int, gap: float, theta: float) -> float:
 def rounds_until(target: float, gap: float, theta: float) -> int:
     """Fewest steps, at least 1, after which `gap_after` is at most ``target``.
 
-    Raises:
-        BadInput: the target is no positive number.
+    Raises `BadInput`: the target is no positive number.
     """
-    if not 0 < target < math.inf:
-        raise BadInput(f"target = {target}: must be a positive number")
+    require_positive(target=target)
     if theta == 1 or gap <= target:
         return 1
     rounds = max(1, math.ceil(math.log(target / gap) / math.log1p(-theta)))

@@ -47,18 +47,12 @@ class ProjectedMean:
     error is at most ||Z||_2, its square at most 2 L sqrt(s) ||Z||_inf (the projection is the nearest point, and two
     points of the l1 ball differ by at most 2 L sqrt(s)), and it is at most 2L.
 
-    Attributes:
-        dimension: d.
-        members: s and L.
-        noise_multiplier: > 0.
-
-    Raises:
-        BadInput: an attribute out of range.
+    Raises `BadInput` for an attribute out of range.
     """
 
-    dimension: int
-    members: SparseVectors
-    noise_multiplier: float
+    dimension: int  # d
+    members: SparseVectors  # s and L
+    noise_multiplier: float  # > 0
 
     def __post_init__(self) -> None:
         self.squared_error(1)  # refuses what is out of range
@@ -73,11 +67,7 @@ class ProjectedMean:
         return GaussianMechanism(2 * self.members.norm / size, self.noise_multiplier)
 
     def __call__(self, mean: Vector, size: int, noise: NoiseSource) -> Vector:
-        """See `MeanOracle`.
-
-        Raises:
-            BadInput: the mean holds a NaN or an infinity.
-        """
+        """See `MeanOracle`. Raises `BadInput`: the mean holds a NaN or an infinity."""
         return self.members.project(self.mechanism(size).release(mean, noise))
 
     def squared_error(self, size: int) -> float:
@@ -87,24 +77,18 @@ class ProjectedMean:
 
 @dataclass(frozen=True)
 class Draw:
-    """The records that one estimate looks at.
+    """The records that one estimate looks at."""
 
-    Attributes:
-        level: N; the batch has ``2^(N+1)`` records.
-        batch: (2^(N+1),) distinct records in random order; its first half and its second half are the two halves.
-        single: (1,) one more record, drawn by itself; it may be in the batch too.
-    """
-
-    level: int
+    level: int  # N; the batch has ``2^(N+1)`` records
+    # (2^(N+1),) distinct records in random order; its first half and its second half are the two halves
     batch: NDArray[np.int64]
-    single: NDArray[np.int64]
+    single: NDArray[np.int64]  # (1,) one more record, drawn by itself; it may be in the batch too
 
     @classmethod
     def of(cls, records: int, level: int, rng: np.random.Generator) -> "Draw":
         """A uniform draw without replacement, and the single record independently of it.
 
-        Raises:
-            BadInput: the batch would exceed the records.
+        Raises `BadInput`: the batch would exceed the records.
         """
         if level < 0 or 2 << level > records:
             raise BadInput(f"level = {level}: a batch of 2^(level + 1) must not exceed the {records} records")
@@ -127,15 +111,8 @@ def bias_reduced_gradient(batch: Rows, single: Rows, chance: float, oracle: Mean
     size 2^k, so the expected difference over ``chance`` telescopes over k = 0..M, and the single record adds the
     expectation at size 1. The level must be drawn by `TruncatedGeometric` and never be replaced by a cheaper one.
 
-    Args:
-        batch: (2^(N+1), d) rows of `Draw.batch`, in its order.
-        single: (1, d) the row of `Draw.single`.
-        chance: the probability p_N of the level.
-        oracle: estimates means.
-        noise: for the oracle; the four calls draw one after the other.
-
-    Raises:
-        BadInput: the batch is not even, or the rows do not fit together.
+    ``batch`` (2^(N+1), d) and ``single`` (1, d) hold the rows of a `Draw`, in its order; ``chance`` is p_N, of the
+    level. The four calls draw their noise one after the other. Raises `BadInput` for rows that do not fit together.
     """
     half = len(batch) // 2
     if half < 1 or len(batch) != 2 * half or single.shape != (1, batch.shape[1]):

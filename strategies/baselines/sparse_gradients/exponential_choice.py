@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from userdp.arrays import Vector
 from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource
 
 MOST_STEPS = 1024
@@ -69,8 +70,7 @@ def enumerable(dimension: int) -> NDArray[np.float64]:
 def lattice_points(dimension: int, squared_norm: int) -> NDArray[np.int8]:
     """(M, d): every integer vector with a squared l2 norm of at most ``squared_norm``.
 
-    Raises:
-        BadInput: there are more than are enumerated.
+    Raises `BadInput`: there are more than are enumerated.
     """
     if dimension < 1 or not 0 <= squared_norm < len(enumerable(dimension)):
         raise BadInput(
@@ -104,33 +104,22 @@ class SparseExponential:
     If the risk is convex and its gradients have l1 norms of at most ``L sqrt(s)``, then with probability
     ``1 - failure`` the excess risk is at most `excess_bound` (Theorem 7.5, at half its discretisation error).
 
-    Attributes:
-        records: n.
-        dimension: d.
-        sparsity: s, most non-zero entries of a sample's gradient.
-        gradient_norm: L, > 0: l2 bound on gradients.
-        radius: of the l2 ball around zero, > 0.
-        epsilon: > 0.
-        steps: the squared norm of the farthest candidate in units of tau, ``radius^2 / tau^2``; at least 1.
-        spread: how far apart the losses of two records can be at one model, up to a constant; ``2 L radius`` if None.
-
-    Raises:
-        BadInput: a number out of range, or more candidates than are enumerated.
+    Raises `BadInput` for a number out of range, or more candidates than are enumerated.
     """
 
-    records: int
-    dimension: int
-    sparsity: int
-    gradient_norm: float
-    radius: float
-    epsilon: float
-    steps: int
+    records: int  # n
+    dimension: int  # d
+    sparsity: int  # s, most non-zero entries of a sample's gradient
+    gradient_norm: float  # L, > 0: l2 bound on gradients
+    radius: float  # of the l2 ball around zero, > 0
+    epsilon: float  # > 0
+    steps: int  # the squared norm of the farthest candidate in units of tau, ``radius^2 / tau^2``; at least 1
+    # how far apart the losses of two records can be at one model, up to a constant; ``2 L radius`` if None
     spread: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("gradient_norm", "radius", "epsilon", "range_of_losses"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadInput(f"{name} = {getattr(self, name)}: must be a positive number")
+        names = ("gradient_norm", "radius", "epsilon", "range_of_losses")
+        require_positive(**{name: getattr(self, name) for name in names})
         if self.records < 1 or not 1 <= self.sparsity <= self.dimension:
             raise BadInput(
                 f"records = {self.records}, sparsity = {self.sparsity}, dimension = {self.dimension}: there must be a "
@@ -157,8 +146,7 @@ class SparseExponential:
     ) -> "SparseExponential":
         """Return the mechanism whose net has the least `excess_bound`, among nets of at most so many candidates.
 
-        Raises:
-            BadInput: a number out of range, or not even the coarsest net can be enumerated.
+        Raises `BadInput` for a number out of range, or not even the coarsest net can be enumerated.
         """
         coarsest = cls(records, dimension, sparsity, gradient_norm, radius, epsilon, 1, spread)
         if coarsest.candidates > most_candidates:
@@ -189,8 +177,7 @@ class SparseExponential:
     def excess_bound(self, failure: float) -> float:
         """``L sqrt(s) tau + (2 B / (epsilon n)) (ln candidates + ln(1/failure))``.
 
-        Raises:
-            BadInput: a failure outside (0, 1).
+        Raises `BadInput`: a failure outside (0, 1).
         """
         if not 0 < failure < 1:
             raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1")
@@ -213,10 +200,6 @@ class SparseExponential:
         return np.asarray(-risks * (self.records / self.range_of_losses))
 
     def __call__(self, risk: Risk, noise: NoiseSource) -> Vector:
-        """A private model (d,).
-
-        Raises:
-            BadInput: the risk of a candidate is not a finite number.
-        """
+        """A private model (d,). Raises `BadInput`: the risk of a candidate is not a finite number."""
         chosen = int(noise.choose(self.scores(risk)[None, :], self.epsilon)[0])
         return np.asarray(lattice_points(self.dimension, self.steps)[chosen] * self.tau, dtype=np.float64)

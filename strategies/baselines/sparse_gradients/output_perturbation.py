@@ -22,14 +22,8 @@ from userdp.state import Stateful
 class Minimisation(Stateful):
     """The memory of the server: the steps so far, and the problem that they all must be those of.
 
-    Args:
-        algorithm: whose steps.
-        project: onto the domain.
-
-    Attributes:
-        start: of the steps, and the centre of the regularisation; zero before `begin`.
-        silent: users whose data cannot be used, and whose loss is zero; from `begin` on.
-        descent: how far the steps are.
+    ``start`` is where they start and the centre of the regularisation, zero before `begin`; ``silent`` counts users
+    whose data cannot be used, and whose loss is zero, from `begin` on.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("start", "silent")
@@ -52,30 +46,19 @@ class Minimisation(Stateful):
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseScheme(Scheme):
-    """A `Scheme` of one release, at the end of steps that are not released; ``new_memory`` makes a `Minimisation`.
+    """A `Scheme` of one release, at the end of steps that are not released; ``new_memory`` makes a `Minimisation`."""
 
-    Attributes:
-        users: n; all of them answer in every round.
-        query: what they are asked.
-        algorithm: the steps, with what is proven of them, and the mechanism of the release.
-        project: onto the domain; clipping into a box is the projection in the sup norm as well as in l2.
-    """
-
-    users: int
-    query: Computation
-    algorithm: PerturbedMinimiser
-    project: Projection
+    users: int  # n; all of them answer in every round
+    query: Computation  # what they are asked
+    algorithm: PerturbedMinimiser  # the steps, with what is proven of them, and the mechanism of the release
+    project: Projection  # onto the domain; clipping into a box is the projection in the sup norm as well as in l2
 
     def ask(self, index: int, memory: Minimisation) -> Request:
         """See `Scheme`."""
         return Request(np.arange(self.users), self.query)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Minimisation, noise: Noise) -> Step:
-        """See `Scheme`.
-
-        Raises:
-            RunFailed: the steps would no longer be those of one fixed problem.
-        """
+        """See `Scheme`. Raises `RunFailed`: the steps would no longer be those of one fixed problem."""
         if index == 0:
             memory.begin(x, gathered.non_finite)
         if gathered.missing or gathered.broken_sums or gathered.non_finite != memory.silent:
@@ -186,11 +169,7 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
 
 
 def _risk(given: Given) -> ConvexRisk:
-    """Return the bounds that the certificate proves.
-
-    Raises:
-        MissingAssumption: not enough.
-    """
+    """Return the bounds that the certificate proves. Raises `MissingAssumption`: not enough."""
     certificate, dimension = given.problem.certificate, given.dimension
     proven = {
         "convex": certificate.convex,

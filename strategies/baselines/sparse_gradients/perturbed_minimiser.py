@@ -26,9 +26,10 @@ from strategies.baselines.sparse_gradients.accelerated import (
     momentum_share,
     rounds_until,
 )
+from userdp.accounting import check_least
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism, require_positive
 from userdp.noise import NoiseSource
 
 Projection = Callable[[Vector], Vector]
@@ -45,33 +46,21 @@ class ConvexRisk:
     l2: ``lambda ||x - x'||_2 <= 2L/n``, over any closed convex domain, smooth or not: add the optimality conditions of
     both and use strong convexity.
 
-    l1, the least of three. (i) ``sqrt(d)`` times the l2 bound. (ii) Over the whole space
-    ``x = start - grad F(x) / lambda``, so by (b) ``lambda ||x - x'||_1 <= sqrt(min(2s, d)) H (2L / (lambda n)) +
-    2 L sqrt(s) / n``. (iii) If Hessians are diagonally dominant, over the whole space or a box: with ``e = x - x'`` and
-    A the Hessian of F averaged from x' to x, optimality in a box says ``sign(e_j) ((A + lambda I) e + b)_j <= 0``
-    for each j (the sign of zero is zero; where Hessians exist only almost everywhere, mollify). Added up,
-    ``lambda ||e||_1 <= ||b||_1 - sum_k |e_k| (A_kk - sum_j!=k |A_jk|) <= 2 L sqrt(s) / n``.
-
-    Attributes:
-        records: n.
-        dimension: d.
-        sparsity: s, most non-zero entries of a SAMPLE's gradient; d where nothing is known.
-        gradient_norm: L, bound on the l2 norm of a gradient, > 0.
-        smoothness: H, bound on the spectral norm of Hessians; None where there is no bound.
-        diagonally_dominant: whether ``A_kk >= sum_j!=k |A_jk|`` for Hessians A; needs a smoothness.
-        domain: "space", "box", or another "convex" set.
-
-    Raises:
-        BadInput: a number out of range.
+    l1, the least of three. (i) ``sqrt(d)`` times the l2 bound. (ii) Over the whole space ``x = start - grad F(x) /
+    lambda``, so by (b) ``lambda ||x - x'||_1 <= sqrt(min(2s, d)) H (2L / (lambda n)) + 2 L sqrt(s) / n``. (iii) If
+    Hessians are diagonally dominant, over the whole space or a box: with ``e = x - x'`` and A the Hessian of F averaged
+    from x' to x, optimality in a box says ``sign(e_j) ((A + lambda I) e + b)_j <= 0`` for each j (the sign of zero is
+    zero; where Hessians exist only almost everywhere, mollify). Added up, ``lambda ||e||_1 <= ||b||_1 - sum_k |e_k|
+    (A_kk - sum_j!=k |A_jk|) <= 2 L sqrt(s) / n``. Raises `BadInput` for a number out of range.
     """
 
-    records: int
-    dimension: int
-    sparsity: int
-    gradient_norm: float
-    smoothness: float | None = None
-    diagonally_dominant: bool = False
-    domain: Literal["space", "box", "convex"] = "space"
+    records: int  # n
+    dimension: int  # d
+    sparsity: int  # s, most non-zero entries of a SAMPLE's gradient; d where nothing is known
+    gradient_norm: float  # L, bound on the l2 norm of a gradient, > 0
+    smoothness: float | None = None  # H, bound on the spectral norm of Hessians; None where there is no bound
+    diagonally_dominant: bool = False  # whether ``A_kk >= sum_j!=k |A_jk|`` for Hessians A; needs a smoothness
+    domain: Literal["space", "box", "convex"] = "space"  # "space", "box", or another "convex" set
 
     def __post_init__(self) -> None:
         if self.records < 1 or self.dimension < 1:
@@ -125,10 +114,8 @@ class ConvexRisk:
     ) -> GaussianMechanism | LaplaceMechanism:
         """The noise for a model within ``distance`` (l2) of the exact minimiser, whatever the data.
 
-        Two such models are ``2 distance`` farther apart in l2 than the minimisers, ``2 sqrt(d) distance`` in l1.
-
-        Raises:
-            BadInput: a number out of range.
+        Two such models are ``2 distance`` farther apart in l2 than the minimisers, ``2 sqrt(d) distance`` in l1. Raises
+        `BadInput`: a number out of range.
         """
         if not 0 <= distance < math.inf:
             raise BadInput(f"distance = {distance}: must be zero or a positive number")
@@ -155,14 +142,11 @@ class ConvexRisk:
     def best_regularisation(self, epsilon: float, delta: float, radius: float, failure: float) -> float:
         """The lambda that (nearly) minimises `excess_bound` for an exact minimiser.
 
-        Noise enters as ``p / lambda + q / lambda^2``; each summand alone balances ``lambda radius^2 / 2`` at
-        ``sqrt(2p) / radius`` and at ``cbrt(4q / radius^2)``, and the larger of both is taken.
-
-        Raises:
-            BadInput: a number out of range.
+        Noise enters as ``p / lambda + q / lambda^2``; each summand alone balances ``lambda radius^2 / 2`` at ``sqrt(2p)
+        / radius`` and at ``cbrt(4q / radius^2)``, and the larger of both is taken. Raises `BadInput`: a number out of
+        range.
         """
-        if not 0 < radius < math.inf:
-            raise BadInput(f"radius = {radius}: must be a positive number")
+        require_positive(radius=radius)
         if not 0 < failure < 1:
             raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1")
         choices = []
@@ -179,9 +163,8 @@ class ConvexRisk:
     def paper_scale(self, regularisation: float, epsilon: float, delta: float) -> float:
         """Algorithm 6's noise: a Laplace scale for ``delta = 0`` (whole space), else a normal standard deviation.
 
-        Raises:
-            BadInput: an epsilon above 1 with normal noise, for which the paper's calibration is not proven, or no
-                smoothness or another domain than the whole space with Laplace noise.
+        Raises `BadInput`: an epsilon above 1 with normal noise, for which the paper's calibration is not proven, or no
+        smoothness or another domain than the whole space with Laplace noise.
         """
         length = self.l2_sensitivity(regularisation) / epsilon
         if delta > 0:
@@ -195,13 +178,10 @@ class ConvexRisk:
     def paper_guarantee(self, epsilon: float, delta: float, radius: float, failure: float) -> tuple[float, float]:
         """(lambda, bound on the excess risk with probability ``1 - failure``) of Theorem 7.1 with explicit constants.
 
-        For ``delta > 0``: ``(4 L / radius) q`` and ``4 L radius q``, over any convex domain, where
-        ``q = (s ln(1.25/delta) ln(2d/failure))^(1/4) / sqrt(epsilon n)``. For ``delta = 0`` with
-        ``l = s ln(d/failure) / (epsilon n)``: the larger of ``(16 sqrt(2) L^2 H l / radius^2)^(1/3)`` and
-        ``(4 sqrt(2) L^2 l / radius^2)^(1/2)``.
-
-        Raises:
-            BadInput: as `paper_scale`.
+        For ``delta > 0``: ``(4 L / radius) q`` and ``4 L radius q``, over any convex domain, where ``q = (s
+        ln(1.25/delta) ln(2d/failure))^(1/4) / sqrt(epsilon n)``. For ``delta = 0`` with ``l = s ln(d/failure) /
+        (epsilon n)``: the larger of ``(16 sqrt(2) L^2 H l / radius^2)^(1/3)`` and ``(4 sqrt(2) L^2 l /
+        radius^2)^(1/2)``. Raises `BadInput`: as `paper_scale`.
         """
         slope, n = self.gradient_norm, self.records
         if delta > 0:
@@ -228,24 +208,16 @@ class PerturbedMinimiser:
     by the Gaussian mechanism, or (epsilon, 0) by the Laplace mechanism, for whoever sees the model; whoever computes
     the gradients sees exact iterates and is trusted. Assumption: every gradient is that of a fixed convex loss within
     the bounds; rounding in float64 is not accounted for.
-
-    Attributes:
-        risk: what is proven of the loss; needs a smoothness.
-        regularisation: lambda > 0.
-        epsilon: of the release.
-        delta: in [0, 1); 0 for Laplace noise.
-        rounds: T, gradients of the whole data set, at least 1.
     """
 
-    risk: ConvexRisk
-    regularisation: float
-    epsilon: float
-    delta: float
-    rounds: int
+    risk: ConvexRisk  # what is proven of the loss; needs a smoothness
+    regularisation: float  # lambda > 0
+    epsilon: float  # of the release
+    delta: float  # in [0, 1); 0 for Laplace noise
+    rounds: int  # T, gradients of the whole data set, at least 1
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise BadInput(f"rounds = {self.rounds}: must be at least 1")
+        check_least("rounds", self.rounds)
         _curvature(self.risk, self.regularisation)
 
     @classmethod
@@ -254,11 +226,9 @@ class PerturbedMinimiser:
     ) -> "PerturbedMinimiser":
         """Return the algorithm with the fewest rounds for which the sensitivity grows by at most the share ``slack``.
 
-        Raises:
-            BadInput: a number out of range, or no smoothness.
+        Raises `BadInput` for a number out of range, or no smoothness.
         """
-        if not 0 < slack < math.inf:
-            raise BadInput(f"slack = {slack}: must be a positive number")
+        require_positive(slack=slack)
         if delta == 0:
             distance = slack * risk.l1_sensitivity(regularisation) / (2 * math.sqrt(risk.dimension))
         else:
@@ -299,21 +269,13 @@ class PerturbedMinimiser:
 
     def __call__(
         self,
-        gradient: Projection,
-        start: Vector,
-        noise: NoiseSource,
-        project: Projection = np.asarray,
-        sup_project: Projection = np.asarray,
+        gradient: Projection,  # from x (d,) to the gradient of F at x
+        start: Vector,  # (d,), public, in the domain
+        noise: NoiseSource,  # where noise comes from
+        project: Projection = np.asarray,  # Euclidean projection onto the domain
+        sup_project: Projection = np.asarray,  # projection onto the domain in the sup norm
     ) -> Vector:
-        """A private model (d,).
-
-        Args:
-            gradient: from x (d,) to the gradient of F at x.
-            start: (d,), public, in the domain.
-            noise: where noise comes from.
-            project: Euclidean projection onto the domain.
-            sup_project: projection onto the domain in the sup norm.
-        """
+        """A private model (d,)."""
         descent = self.descent(start, project)
         for _ in range(self.rounds):
             self.step(descent, gradient(descent.query), start)
@@ -328,6 +290,5 @@ def _curvature(risk: ConvexRisk, regularisation: float) -> float:
 
 
 def _positive(regularisation: float) -> float:
-    if not 0 < regularisation < math.inf:
-        raise BadInput(f"regularisation = {regularisation}: must be a positive number")
+    require_positive(regularisation=regularisation)
     return regularisation

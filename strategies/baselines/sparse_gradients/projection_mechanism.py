@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from strategies.baselines.sparse_gradients.projections import project_l1, project_l1_l2
+from userdp.accounting import check_delta, check_least
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism, require_positive
 from userdp.noise import NoiseSource
 
 Ball = Literal["l1", "l1l2"]
@@ -28,20 +29,15 @@ class SparseVectors:
     They, and all means of them, lie in the l1 ball of radius ``norm sqrt(sparsity)`` (Cauchy-Schwarz) and in the l2
     ball of radius ``norm``. What is proven here of records needs only those two bounds, so a record may also be a
     user's mean of sparse vectors, which is not sparse itself.
-
-    Attributes:
-        sparsity: s, at least 1.
-        norm: L, > 0.
     """
 
-    sparsity: int
-    norm: float
+    sparsity: int  # s, at least 1
+    norm: float  # L, > 0
 
     def __post_init__(self) -> None:
         if not (self.sparsity >= 1 and isinstance(self.sparsity, (int, np.integer))):
             raise BadInput(f"sparsity = {self.sparsity}: must be a whole number, at least 1")
-        if not 0 < self.norm < math.inf:
-            raise BadInput(f"norm = {self.norm}: must be a positive number")
+        require_positive(norm=self.norm)
 
     @property
     def l1_norm(self) -> float:
@@ -51,8 +47,7 @@ class SparseVectors:
     def project(self, vector: ArrayLike, ball: Ball = "l1l2") -> Vector:
         """(d,) nearest point of the l1 ball, or of what it has in common with the l2 ball.
 
-        Raises:
-            BadInput: a number that is not finite, or another shape.
+        Raises `BadInput` for a number that is not finite, or another shape.
         """
         if ball == "l1":
             return project_l1(vector, self.l1_norm)
@@ -68,10 +63,9 @@ def expected_error(
     of scale b (the largest of d exponentials has mean ``b (1 + 1/2 + ... + 1/d)``) and ``sigma sqrt(2 ln(2 d))`` for
     normal noise; the root of an expectation bounds that of a root.
 
-    Raises:
-        BadInput: a dimension below 1.
+    Raises `BadInput`: a dimension below 1.
     """
-    _check_dimension(dimension)
+    check_least("dimension", dimension)
     if isinstance(mechanism, LaplaceMechanism):
         largest = mechanism.scale * (1 + math.log(dimension))
     else:
@@ -84,16 +78,14 @@ def expected_error(
 def classical_multiplier(epsilon: float, delta: float) -> float:
     """``sqrt(2 ln(1.25 / delta)) / epsilon``, noise over l2 sensitivity (Dwork, Roth 2014, Theorem A.1).
 
-    Raises:
-        BadInput: epsilon above 1, for which the formula is not private in general, or a number out of range.
+    Raises `BadInput`: epsilon above 1, for which the formula is not private in general, or a number out of range.
     """
     if not 0 < epsilon <= 1:
         raise BadInput(
             f"epsilon = {epsilon}: the classical calibration is proven for 0 < epsilon <= 1; use calibration = "
             "'analytic'"
         )
-    if not 0 < delta < 1:
-        raise BadInput(f"delta = {delta}: must lie strictly between 0 and 1, such as 1e-6")
+    check_delta(delta)
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
@@ -110,31 +102,22 @@ class ProjectionMechanism:
     <xi, z' - z> <= ||xi||_inf 2 L sqrt(s)`` since z lies in K (Lemma 3.1), for ANY xi; and the error is at most
     ``||xi||_2``, since projections move no two points apart. With ball "l1l2" it is also at most 2 L.
 
-    Attributes:
-        records: n, public.
-        members: s and L.
-        epsilon: > 0.
-        delta: in [0, 1); 0 for pure privacy.
-        calibration: "analytic" adds the least Gaussian noise (Balle, Wang 2018); "classical" is the paper's deviation
-            ``2 L sqrt(2 ln(1.25 / delta)) / (n epsilon)``, which is private for epsilon at most 1 only.
-        ball: "l1" projects on the l1 ball alone, as the paper does; "l1l2" also on the l2 ball.
-
-    Raises:
-        BadInput: a number out of range, or epsilon above 1 with the classical calibration.
+    Raises `BadInput` for a number out of range, or epsilon above 1 with the classical calibration.
     """
 
-    records: int
-    members: SparseVectors
-    epsilon: float
-    delta: float
+    records: int  # n, public
+    members: SparseVectors  # s and L
+    epsilon: float  # > 0
+    delta: float  # in [0, 1); 0 for pure privacy
+    # "analytic" adds the least Gaussian noise (Balle, Wang 2018); "classical" is the paper's deviation ``2 L sqrt(2
+    # ln(1.25 / delta)) / (n epsilon)``, which is private for epsilon at most 1 only
     calibration: Calibration = "analytic"
-    ball: Ball = "l1l2"
+    ball: Ball = "l1l2"  # "l1" projects on the l1 ball alone, as the paper does; "l1l2" also on the l2 ball
 
     def __post_init__(self) -> None:
         if self.records < 1:
             raise BadInput(f"records = {self.records}: there must be at least one")
-        if not 0 < self.epsilon < math.inf:
-            raise BadInput(f"epsilon = {self.epsilon}: must be a positive number")
+        require_positive(epsilon=self.epsilon)
         if not 0 <= self.delta < 1:
             raise BadInput(f"delta = {self.delta}: must lie in [0, 1); 0 for pure privacy")
         for name, value, known in (
@@ -156,57 +139,6 @@ class ProjectionMechanism:
         return GaussianMechanism.calibrated(sensitivity, self.epsilon, self.delta)
 
     def release(self, mean: ArrayLike, noise: NoiseSource) -> Vector:
-        """The private mean.
-
-        Args:
-            mean: (d,) mean of n records.
-            noise: where noise comes from.
-
-        Returns:
-            (d,) in the ball.
-
-        Raises:
-            BadInput: the mean holds a NaN or an infinity, or has another shape.
-        """
+        """Release a mean (d,) of n records: (d,) in the ball. Raises `BadInput` unless d finite numbers are given."""
         noisy = self.mechanism.release(np.asarray(mean, dtype=np.float64), noise)
         return self.members.project(noisy, self.ball)
-
-    def error_bound(self, dimension: int, failure: float) -> float:
-        """Return a bound that the l2 error exceeds with probability at most ``failure``.
-
-        Raises:
-            BadInput: a dimension below 1, or a failure probability outside (0, 1).
-        """
-        bound = error_bound(self.mechanism, self.members, dimension, failure)
-        return bound if self.ball == "l1" else min(bound, 2 * self.members.norm)
-
-
-def error_bound(
-    mechanism: LaplaceMechanism | GaussianMechanism, members: SparseVectors, dimension: int, failure: float
-) -> float:
-    """Bound on the l2 error of a noisy, projected mean, which fails with probability at most ``failure``.
-
-    The smaller of a bound on ``||xi||_2`` and of ``sqrt(2 L sqrt(s) r)``, r a bound on ``||xi||_inf``. Laplace noise of
-    scale b: ``r = b ln(d / beta)``, by the union bound, and ``||xi||_2 <= r sqrt(d)``. Normal noise of deviation sigma:
-    ``r = sigma sqrt(2 ln(2 d / beta))`` and ``||xi||_2 <= sigma (sqrt(d) + sqrt(2 ln(1 / beta)))``. At the paper's
-    scales these are Theorem 3.2, with constant 2, and Theorem 3.3, with constant ``2 sqrt(2)``, for both terms.
-
-    Raises:
-        BadInput: a dimension below 1, or a failure probability outside (0, 1).
-    """
-    _check_dimension(dimension)
-    if not 0 < failure < 1:
-        raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1, such as 0.05")
-    if isinstance(mechanism, LaplaceMechanism):
-        largest = mechanism.scale * math.log(dimension / failure)
-        length = largest * math.sqrt(dimension)
-    else:
-        deviation = mechanism.standard_deviation
-        largest = deviation * math.sqrt(2 * math.log(2 * dimension / failure))
-        length = deviation * (math.sqrt(dimension) + math.sqrt(2 * math.log(1 / failure)))
-    return min(length, math.sqrt(2 * members.l1_norm * largest))
-
-
-def _check_dimension(dimension: int) -> None:
-    if dimension < 1:
-        raise BadInput(f"dimension = {dimension}: must be at least 1")

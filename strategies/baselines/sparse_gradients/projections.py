@@ -18,17 +18,8 @@ def project_l1(vector: ArrayLike, radius: float) -> Vector:
     """Nearest point of ``{z : ||z||_1 <= radius}``.
 
     All entries are moved towards zero by one threshold (Duchi, Shalev-Shwartz, Singer, Chandra 2008). Entries that lie
-    ``radius`` or more below the largest become zero, so only the others are sorted.
-
-    Args:
-        vector: (d,) finite numbers.
-        radius: > 0.
-
-    Returns:
-        (d,) float64; the vector itself if it lies in the ball.
-
-    Raises:
-        BadInput: a number that is not finite, another shape, or a radius out of range.
+    ``radius`` or more below the largest become zero, so only the others are sorted. A vector (d,) that lies in the ball
+    is returned as it is. Raises `BadInput` for a vector that is not finite, another shape, or a radius out of range.
     """
     values = _checked(vector)
     _check_radius("l1 radius", radius)
@@ -48,18 +39,7 @@ def project_l1_l2(vector: ArrayLike, l1_radius: float, l2_radius: float) -> Vect
 
     By the conditions of Karush, Kuhn and Tucker it is ``soft(v, t) / (1 + q)`` with t, q >= 0. If the projection on the
     l1 ball is too long, the l2 constraint binds and the point is ``l2_radius soft(v, t) / ||soft(v, t)||_2``, with the
-    least t for which it fits in the l1 ball.
-
-    Args:
-        vector: (d,) finite numbers.
-        l1_radius: > 0.
-        l2_radius: > 0.
-
-    Returns:
-        (d,) float64.
-
-    Raises:
-        BadInput: a number that is not finite, another shape, or a radius out of range.
+    least t for which it fits in the l1 ball. Raises `BadInput` as `project_l1` does.
     """
     values = _checked(vector)
     _check_radius("l2 radius", l2_radius)
@@ -77,11 +57,7 @@ def _ratio_threshold(gaps: Vector, ratio: float) -> float:
 
     The quotient of the norms falls as t rises. With the k largest entries above t, their mean m and their variance V,
     its square is ``k (m - t)^2 / (V + (m - t)^2)``, which equals ``ratio^2`` at ``m - t = ratio sqrt(V / (k -
-    ratio^2))``.
-
-    Args:
-        gaps: (d,) in [-1, 0], the largest zero.
-        ratio: > 0.
+    ratio^2))``. ``gaps`` lie in [-1, 0], the largest is zero.
     """
     falling = np.sort(gaps)[::-1]
     counts = np.arange(1, len(falling) + 1)

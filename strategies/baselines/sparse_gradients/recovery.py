@@ -6,7 +6,7 @@ bounded here by what is proven of the matrix, not by an unnamed constant.
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -21,8 +21,9 @@ from strategies.baselines.sparse_gradients.projection_mechanism import (
 )
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism
+from userdp.mechanisms import GaussianMechanism, require_positive
 from userdp.noise import NoiseSource
+from userdp.randomness import stream
 
 Matrix = NDArray[np.float64]
 Isometry = Literal["paper", "kappa", "gershgorin"]
@@ -50,30 +51,18 @@ class SparseRecovery:
       `stretch_bound` does not confirm 3/2, and outside of Theorem 3.4's conditions.
 
     Two choices are made from public numbers alone. With ``d < m ln(m)^2`` measurements do not pay, and it is the
-    projection mechanism (unless m is given). If the noise is expected to be as large as L, the answer is zero.
-
-    Attributes:
-        records: n, public.
-        dimension: d.
-        members: s and L; s < d.
-        epsilon: > 0, at most 1 for "paper".
-        delta: in (0, 1).
-        isometry: how the stretch of the matrix is bounded.
-        measurements: m, below d; None for the rule ``c n epsilon sqrt(s ln(d/s) / ln(1/delta))``.
-        measurement_factor: c of that rule; the paper leaves it open, and a smaller one costs less noise.
-
-    Raises:
-        BadInput: a number out of range, or "paper" outside of its region.
+    projection mechanism (unless m is given). If the noise is expected to be as large as L, the answer is zero. Raises
+    `BadInput`: a number out of range, or "paper" outside of its region.
     """
 
-    records: int
-    dimension: int
-    members: SparseVectors
-    epsilon: float
-    delta: float
-    isometry: Isometry = "gershgorin"
-    measurements: int | None = None
-    measurement_factor: float = 1.0
+    records: int  # n, public
+    dimension: int  # d
+    members: SparseVectors  # s and L; s < d
+    epsilon: float  # > 0, at most 1 for "paper"
+    delta: float  # in (0, 1)
+    isometry: Isometry = "gershgorin"  # how the stretch of the matrix is bounded
+    measurements: int | None = None  # m, below d; None for the rule ``c n epsilon sqrt(s ln(d/s) / ln(1/delta))``
+    measurement_factor: float = 1.0  # c of that rule; the paper leaves it open, and a smaller one costs less noise
 
     def __post_init__(self) -> None:
         if self.isometry not in ("paper", "kappa", "gershgorin"):
@@ -82,8 +71,7 @@ class SparseRecovery:
             raise BadInput(f"delta = {self.delta}: must lie strictly between 0 and 1; pure privacy has no recovery")
         if self.dimension <= self.members.sparsity:
             raise BadInput(f"dimension = {self.dimension}: must exceed the sparsity {self.members.sparsity}")
-        if not 0 < self.measurement_factor < math.inf:
-            raise BadInput(f"measurement_factor = {self.measurement_factor}: must be a positive number")
+        require_positive(measurement_factor=self.measurement_factor)
         if self.measurements is not None and not 1 <= self.measurements < self.dimension:
             raise BadInput(f"measurements = {self.measurements}: must lie from 1 to d - 1 = {self.dimension - 1}")
         _ = self.projection  # refuses records and a budget out of range
@@ -125,11 +113,7 @@ class SparseRecovery:
         return _PAPER_STRETCH
 
     def mechanism(self, matrix: Matrix) -> GaussianMechanism:
-        """The mechanism that adds noise to the measurements.
-
-        Raises:
-            BadInput: a matrix of another shape.
-        """
+        """The mechanism that adds noise to the measurements. Raises `BadInput` for a matrix of another shape."""
         if matrix.shape != (self.count, self.dimension):
             raise BadInput(f"the matrix must be ({self.count}, {self.dimension}), got shape {matrix.shape}")
         sensitivity = 2 * self.stretch(matrix) * self.members.norm / self.records
@@ -139,18 +123,10 @@ class SparseRecovery:
         return GaussianMechanism.calibrated(sensitivity, self.epsilon, delta)
 
     def release(self, mean: ArrayLike, rng: np.random.Generator, noise: NoiseSource) -> Vector:
-        """The private mean.
+        """Release a mean (d,) of n records: (d,) of l1 norm at most ``L sqrt(s)`` and l2 norm at most L.
 
-        Args:
-            mean: (d,) mean of n records.
-            rng: draws the matrix; may be public, and is not the noise's.
-            noise: where noise comes from.
-
-        Returns:
-            (d,) of l1 norm at most ``L sqrt(s)`` and l2 norm at most L.
-
-        Raises:
-            BadInput: the mean holds a NaN or an infinity, or has another shape.
+        ``rng`` draws the matrix, which may be public; it must not be the generator of the noise. Raises `BadInput`
+        unless d finite numbers are given.
         """
         value = np.asarray(mean, dtype=np.float64)
         if value.shape != (self.dimension,) or not np.isfinite(value).all():
@@ -205,16 +181,8 @@ def stretch_bound(measurements: int, dimension: int, sparsity: int, failure: flo
     """Upper isometry: ``||A v|| <= kappa ||v||`` for ALL s-sparse v, but with probability ``failure`` at most, over A.
 
     ``1 + sqrt(s/m) + sqrt(2 (s ln(e d / s) + ln(1 / failure)) / m)``: Davidson, Szarek 2001 for one support, and the
-    union over at most ``(e d / s)^s`` supports.
-
-    Args:
-        measurements: m; A is (m, d) with independent N(0, 1/m) entries.
-        dimension: d.
-        sparsity: s, from 1 to d.
-        failure: in (0, 1).
-
-    Raises:
-        BadInput: a number out of range.
+    union over at most ``(e d / s)^s`` supports. A is (m, d) with independent N(0, 1/m) entries. Raises `BadInput` for a
+    number out of range.
     """
     if not (measurements >= 1 and 1 <= sparsity <= dimension and 0 < failure < 1):
         raise BadInput(
@@ -229,8 +197,7 @@ def stretch_bound(measurements: int, dimension: int, sparsity: int, failure: flo
 def least_measurements(dimension: int, sparsity: int, failure: float, stretch: float = _PAPER_STRETCH) -> int:
     """Fewest m for which `stretch_bound` is at most ``stretch``, which must exceed 1.
 
-    Raises:
-        BadInput: a number out of range.
+    Raises `BadInput` for a number out of range.
     """
     if not 1 < stretch < math.inf:
         raise BadInput(f"stretch = {stretch}: must exceed 1")
@@ -242,10 +209,6 @@ def gershgorin_stretch(matrix: Matrix, sparsity: int) -> float:
 
     c is the longest column, mu the largest absolute inner product of two different ones. Memory is bounded by a block
     of columns.
-
-    Args:
-        matrix: (m, d).
-        sparsity: s, at least 1.
     """
     squares = np.einsum("ij,ij->j", matrix, matrix)
     coherence, width = 0.0, max(1, 2**22 // matrix.shape[1])
@@ -261,15 +224,8 @@ def basis_pursuit(matrix: Matrix, target: Vector, iterations: int = 2000, tolera
     """A solution z of ``matrix z = target`` of (nearly) the least l1 norm, by Douglas-Rachford splitting.
 
     Each iterate returned solves the equations, whenever it stops; privacy rests on nothing that happens here.
-
-    Args:
-        matrix: (m, d) of full rank, m <= d.
-        target: (m,).
-        iterations: most of them.
-        tolerance: stop when the two halves of a step differ by no more, relative to the largest entry.
-
-    Returns:
-        (d,).
+    ``matrix`` (m, d) has full rank, m <= d. It stops when the two halves of a step differ by at most ``tolerance``,
+    relative to the largest entry.
     """
     factor = cho_factor(matrix @ matrix.T)
 
@@ -287,3 +243,65 @@ def basis_pursuit(matrix: Matrix, target: Vector, iterations: int = 2000, tolera
         if np.abs(sparse - solution).max() <= tolerance * shrinkage:
             break
     return solution
+
+
+_MATRIX = 3
+"""Label of the streams that matrices come from."""
+
+
+@dataclass(frozen=True)
+class RecoveredMean:
+    """A `MeanOracle` that measures a mean of b records with one matrix for each b (Algorithm 2 in Algorithm 3).
+
+    *Formal guarantees.* Unit: a record; relation: replace-one within the batch, whose size is public. Assumption:
+    records have l1 norm at most L sqrt(s) and l2 norm at most L, which clips see to; sparsity is not assumed. One call
+    is (epsilon, delta)-DP, by `SparseRecovery` with the stretch that is bounded of the matrix itself ("gershgorin"), at
+    every size: where there are too few records for measurements it is the projection mechanism, or looks at nothing.
+    The matrices follow from public numbers and the seed; they may be known, and one may serve many calls, since the
+    noise is drawn anew.
+
+    *Accuracy.* No constant of the recovery's error is proven, so `squared_error` has only what holds of any two points
+    of the ball of radius L where measurements are used, ``4 L^2``; the bound of the projection mechanism, or ``L^2``
+    for zero, elsewhere.
+
+    Raises `BadInput` for an attribute out of range.
+    """
+
+    dimension: int  # d, above s
+    members: SparseVectors  # s and L
+    epsilon: float  # of one call, > 0
+    delta: float  # of one call, in (0, 1)
+    seed: int  # of the matrices
+
+    def __post_init__(self) -> None:
+        self.recovery(1)  # refuses what is out of range
+
+    @property
+    def largest_norm(self) -> float:
+        """L."""
+        return self.members.norm
+
+    def recovery(self, size: int) -> SparseRecovery:
+        """Return the recovery for a mean of ``size`` records."""
+        return SparseRecovery(size, self.dimension, self.members, self.epsilon, self.delta)
+
+    def __call__(self, mean: Vector, size: int, noise: NoiseSource) -> Vector:
+        """See `MeanOracle`."""
+        recovery = self.recovery(size)
+        if recovery.low_dimensional:
+            return recovery.without_measurements(mean, noise)
+        return recovery.from_measurements(mean, *_measurements(recovery, self.seed), noise)
+
+    def squared_error(self, size: int) -> float:
+        """See *Accuracy*."""
+        recovery, norm = self.recovery(size), self.members.norm
+        if not recovery.low_dimensional:
+            return 4 * norm**2
+        return min(norm, recovery.projection_error) ** 2
+
+
+@lru_cache(maxsize=32)
+def _measurements(recovery: SparseRecovery, seed: int) -> tuple[Matrix, GaussianMechanism]:
+    """The matrix of that many records, and the noise that its stretch takes."""
+    matrix = recovery.matrix(stream(seed, "sampling", _MATRIX, recovery.records))
+    return matrix, recovery.mechanism(matrix)

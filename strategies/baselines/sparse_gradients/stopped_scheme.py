@@ -33,16 +33,11 @@ class StoppedRounds:
 
     Of several runs the rounds come one after the other, and one more follows, in which everybody says which run ended
     best. It costs ``choice_epsilon``, purely, which is added to what the filter says of all steps.
-
-    Attributes:
-        budget: what all steps of all runs may cost.
-        seed: of levels and cohorts.
-        choice_epsilon: of the choice among several runs.
     """
 
-    budget: StepBudget
-    seed: int
-    choice_epsilon: float = 0.0
+    budget: StepBudget  # what all steps of all runs may cost
+    seed: int  # of levels and cohorts
+    choice_epsilon: float = 0.0  # of the choice among several runs
 
     @cached_property
     def _runs(self) -> list[NDArray[np.int64]]:
@@ -72,8 +67,7 @@ class StoppedRounds:
     def draw(self, index: int) -> Draw:
         """Return the draw of round ``index``: its cohort and their halves.
 
-        Raises:
-            BadInput: there is no such round.
+        Raises `BadInput`: there is no such round.
         """
         if not 0 <= index < self.steps:
             raise BadInput(f"round {index} was asked for, there are {self.steps}")
@@ -93,8 +87,7 @@ class StoppedRounds:
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Epsilon after ``rounds`` rounds (all of them if not given).
 
-        Raises:
-            BadInput: less noise, or a smaller delta, than the budget's.
+        Raises `BadInput`: less noise, or a smaller delta, than the budget's.
         """
         if noise_multiplier < self.budget.noise_multiplier or delta < self.budget.delta:
             raise BadInput(
@@ -107,16 +100,11 @@ class StoppedRounds:
 
 @dataclass
 class IterateAverage(Stateful):
-    """The memory of a run that gives the average of its iterates, the start included; or of several such runs.
-
-    Attributes:
-        start: where each run starts; None before the first step.
-        finished: what the runs before this one gave.
-    """
+    """The memory of a run that gives the average of its iterates, the start included; or of several such runs."""
 
     remembered: ClassVar[tuple[str, ...]] = ("start", "finished", "_total", "_count")
-    start: Vector | None = None
-    finished: list[Vector] = field(default_factory=list)
+    start: Vector | None = None  # where each run starts; None before the first step
+    finished: list[Vector] = field(default_factory=list)  # what the runs before this one gave
     _total: Vector | None = None
     _count: int = 0
 
@@ -161,23 +149,15 @@ Iterates = IterateAverage | RandomIterate
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedScheme(Scheme):
-    """A `Scheme` of bias-reduced gradients; ``new_memory`` makes `Iterates`.
+    """A `Scheme` of bias-reduced gradients; ``new_memory`` makes `Iterates`."""
 
-    Attributes:
-        domain: of models.
-        sampler: who takes part in each round, how many rounds there are, and whether runs are chosen among at the end.
-        oracle: of one noisy mean of clipped gradients.
-        members: s and L, which gradients are clipped to.
-        l1_norm: l1 norm that they are clipped to as well, where the oracle needs it.
-        rate: step size.
-    """
-
-    domain: Box
+    domain: Box  # of models
+    # who takes part in each round, how many rounds there are, and whether runs are chosen among at the end
     sampler: StoppedRounds
-    oracle: MeanOracle
-    members: SparseVectors
-    l1_norm: float | None
-    rate: float
+    oracle: MeanOracle  # of one noisy mean of clipped gradients
+    members: SparseVectors  # s and L, which gradients are clipped to
+    l1_norm: float | None  # l1 norm that they are clipped to as well, where the oracle needs it
+    rate: float  # step size
 
     def ask(self, index: int, memory: Iterates) -> Request:
         """The gradients of the round's cohort; in the end everybody's change of loss at the model of each run."""

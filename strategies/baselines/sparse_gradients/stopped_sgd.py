@@ -12,7 +12,7 @@ from strategies.baselines.declared_bounds import declared
 from strategies.baselines.sparse_gradients import stopping as theory
 from strategies.baselines.sparse_gradients.bias_reduction import MeanOracle, ProjectedMean, second_moment_bound
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
-from strategies.baselines.sparse_gradients.recovered_mean import RecoveredMean
+from strategies.baselines.sparse_gradients.recovery import RecoveredMean
 from strategies.baselines.sparse_gradients.stopped_scheme import (
     IterateAverage,
     Iterates,

@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.baselines.sparse_gradients.privacy_filter import PrivacyFilter, spread
 from strategies.baselines.sparse_gradients.projection_mechanism import classical_multiplier
 from strategies.baselines.sparse_gradients.truncated_geometric import TruncatedGeometric
 from userdp.accounting import calibrate_noise
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
+from userdp.mechanisms import require_positive
 from userdp.randomness import stream
 
 Accounting = Literal["tight", "paper"]
@@ -29,6 +29,70 @@ _REPEATS = 2000
 
 _BLOCK = 1 << 20
 """Simulated steps in memory at once."""
+
+
+class PrivacyFilter:
+    """Charges steps as long as all of them together stay within a budget (Whitehouse, Ramdas, Rogers, Wu 2023).
+
+    *Formal guarantees.* Unit and relation: those of the steps. Let step t be (e_t, d_t)-DP given all earlier outputs,
+    with e_t and d_t fixed before it runs, from earlier outputs and coins that do not depend on data. If every step is
+    run only if `can_run`, and is charged, then all outputs together are (epsilon, spread_delta + sum_delta)-DP, however
+    many there are and whatever decides it: advanced composition holds with stopping times at no extra cost.
+
+    ``spread_delta`` in (0, 1) is delta' of Theorem 1, what the deviation of the privacy loss may cost; ``sum_delta`` in
+    [0, 1) is delta'', what the steps' own deltas may add up to. Raises `BadInput` for an argument out of range.
+    """
+
+    def __init__(self, epsilon: float, spread_delta: float, sum_delta: float) -> None:
+        require_positive(epsilon=epsilon)
+        if not 0 < spread_delta < 1:
+            raise BadInput(f"spread_delta = {spread_delta}: must lie strictly between 0 and 1, such as 1e-6")
+        if not 0 <= sum_delta < 1:
+            raise BadInput(f"sum_delta = {sum_delta}: must lie in [0, 1), such as 1e-6")
+        self.limit, self.spread_delta, self.sum_delta = epsilon, spread_delta, sum_delta
+        self._squares = self._deltas = 0.0
+
+    @property
+    def largest_sum_of_squares(self) -> float:
+        """The largest sum of the squares of the steps' epsilons: there ``epsilon_of`` reaches the limit."""
+        log = math.log(1 / self.spread_delta)
+        return (2 * self.limit / (math.sqrt(2 * log) + math.sqrt(2 * log + 2 * self.limit))) ** 2
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon of the steps so far."""
+        return spread(self._squares, self.spread_delta)
+
+    @property
+    def delta(self) -> float:
+        """The delta of the steps so far: ``spread_delta`` and the sum of their deltas; 0 before the first step."""
+        return self.spread_delta + self._deltas if self._squares or self._deltas else 0.0
+
+    def can_run(self, epsilon: float, delta: float) -> bool:
+        """Return whether a step of that cost still fits. Raises `BadInput`: a cost that is negative or not a number."""
+        if not (0 <= epsilon < math.inf and 0 <= delta <= 1):
+            raise BadInput(f"a step of epsilon = {epsilon}, delta = {delta}: both must be finite and not negative")
+        squares, deltas = self._squares + epsilon**2, self._deltas + delta
+        return spread(squares, self.spread_delta) <= self.limit and deltas <= self.sum_delta
+
+    def charge(self, epsilon: float, delta: float) -> None:
+        """Count a step, before it runs.
+
+        Raises `RunFailed`: it does not fit; nothing is counted then; `BadInput`: a cost that is negative or not a
+        number.
+        """
+        if not self.can_run(epsilon, delta):
+            raise RunFailed(
+                f"a step of epsilon = {epsilon:.4g}, delta = {delta:.3g} would exceed epsilon = {self.limit:g} in all: "
+                "stopped before spending more than the budget"
+            )
+        self._squares += epsilon**2
+        self._deltas += delta
+
+
+def spread(squares: float, delta: float) -> float:
+    """Epsilon of steps whose squared epsilons add up to ``squares``: ``sqrt(2 ln(1/delta) squares) + squares / 2``."""
+    return math.sqrt(2 * math.log(1 / delta) * squares) + squares / 2
 
 
 @dataclass(frozen=True)
@@ -45,27 +109,18 @@ class StepBudget:
     paper: as printed, with three calls for two, ``ln(1 + q (exp(t) - 1)) <= 2 q t`` for t <= 1, e = epsilon / 32,
     d = delta / 16, and a filter of (epsilon / 2, delta / 2): a step costs ``(3 2^(N+1) + 1) / (16 n)`` of both.
 
-    Levels are drawn without the data, so the costs are predictable, and what the filter accepts is (epsilon,
-    delta)-DP in all, every iterate and the number of steps included. Given the levels, costs are even fixed numbers.
-
-    Attributes:
-        records: n, at least 2.
-        epsilon: > 0; at most 1 for paper.
-        delta: in (0, 1); below 1 / n^2 for paper, where the length of the run is analysed.
-        accounting: "tight" or "paper".
-        oracle_share: e / epsilon for tight, in (0, 1]; more of it makes fewer steps with less noise each.
-        runs: how many runs share the budget, at least 1: each ends where its share of the squares of the steps'
-            epsilons, or of their deltas, does. All runs together then pass the filter of one.
-
-    Raises:
-        BadInput: an argument out of range.
+    Levels are drawn without the data, so the costs are predictable, and what the filter accepts is (epsilon, delta)-DP
+    in all, every iterate and the number of steps included. Given the levels, costs are even fixed numbers. Raises
+    `BadInput`: an argument out of range.
     """
 
-    records: int
-    epsilon: float
-    delta: float
-    accounting: Accounting = "tight"
-    oracle_share: float = 0.25
+    records: int  # n, at least 2
+    epsilon: float  # > 0; at most 1 for paper
+    delta: float  # in (0, 1); below 1 / n^2 for paper, where the length of the run is analysed
+    accounting: Accounting = "tight"  # "tight" or "paper"
+    oracle_share: float = 0.25  # e / epsilon for tight, in (0, 1]; more of it makes fewer steps with less noise each
+    # how many runs share the budget, at least 1: each ends where its share of the squares of the steps' epsilons, or of
+    # their deltas, does. All runs together then pass the filter of one
     runs: int = 1
 
     def __post_init__(self) -> None:
@@ -146,13 +201,6 @@ class StepBudget:
         """Epsilon of steps of these levels, by the filter's own composition."""
         return spread(float((self.step_epsilons[levels] ** 2).sum()), self.filter().spread_delta)
 
-    @property
-    def longest(self) -> int:
-        """No run has more steps than this: the smallest step, again and again."""
-        limit = self.filter()
-        by_epsilon = limit.largest_sum_of_squares / self.step_epsilons[0] ** 2
-        return int(min(by_epsilon, limit.sum_delta / self.step_deltas[0]))
-
     def simulated_lengths(self, repeats: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """(repeats,): T of so many simulated runs. No data are looked at: the law of T does not depend on them."""
         limit, steps = self.filter(), max(1, _BLOCK // repeats)
@@ -181,23 +229,13 @@ def typical_length(budget: StepBudget) -> int:
 
 
 def convex_rate(distance: float, second_moment: float, length: int) -> float:
-    """``D / (nu sqrt(tau))``, the step size of Theorem 5.7.
-
-    Args:
-        distance: D, from the start to the minimiser.
-        second_moment: nu^2, of the estimates.
-        length: tau.
-    """
+    """``D / (nu sqrt(tau))``, the step size of Theorem 5.7, with D the distance from the start to the minimiser."""
     return distance / math.sqrt(second_moment * length)
 
 
 def stationary_rate(gap: float, smoothness: float, second_moment: float, length: int) -> float:
     """``sqrt(Gamma / (H tau nu^2))``, at most ``1 / (2H)``: the step size of Theorem 5.8, for losses not convex.
 
-    Args:
-        gap: Gamma, how far the loss at the start lies above its minimum.
-        smoothness: H.
-        second_moment: nu^2, of the estimates.
-        length: tau.
+    Gamma, ``gap``, is how far the loss at the start lies above its minimum.
     """
     return min(math.sqrt(gap / (smoothness * length * second_moment)), 1 / (2 * smoothness))

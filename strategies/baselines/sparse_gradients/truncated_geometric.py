@@ -21,14 +21,10 @@ from userdp.errors import BadInput
 class TruncatedGeometric:
     """Level k in 0..largest with probability proportional to ``2^-k``; a level stands for a batch of ``2^(k+1)``.
 
-    Attributes:
-        largest: M, the largest level, from 0 to 60.
-
-    Raises:
-        BadInput: the largest level is out of range.
+    Raises `BadInput`: the largest level is out of range.
     """
 
-    largest: int
+    largest: int  # M, the largest level, from 0 to 60
 
     def __post_init__(self) -> None:
         if not 0 <= self.largest <= 60:
@@ -38,8 +34,7 @@ class TruncatedGeometric:
     def for_records(cls, records: int) -> Self:
         """The law whose largest batch is the largest power of two that is at most ``records``: M = floor(log2 n) - 1.
 
-        Raises:
-            BadInput: fewer than two records.
+        Raises `BadInput`: fewer than two records.
         """
         if records < 2:
             raise BadInput(f"records = {records}: a batch of two halves needs at least 2")
@@ -60,11 +55,6 @@ class TruncatedGeometric:
     def mean_batch(self) -> float:
         """``E 2^(N+1) = (M + 1) / (1 - 2^-(M+1))``, exactly."""
         return (self.largest + 1) / (1 - 2.0 ** -(self.largest + 1))
-
-    @property
-    def mean_squared_batch(self) -> float:
-        """``E 4^(N+1) = 2^(M+2)``, exactly."""
-        return 2.0 ** (self.largest + 2)
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> NDArray[np.int64]:
         """Independent levels of that shape, by inversion of the distribution function."""

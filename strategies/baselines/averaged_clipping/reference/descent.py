@@ -4,44 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strategies.baselines.averaged_clipping.clip import average_clip
+from strategies.baselines.averaged_clipping.parameters import average_clip
 from strategies.baselines.averaged_clipping.restarts import Run
 from strategies.samples import clamped_batch
 from userdp.arrays import Indices, Rows, Vector, clip_rows, finite_rows
-from userdp.errors import BadInput
 from userdp.estimators import smoothed_truncation_mean, truncation_sensitivity
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise
-
-
-def private_clipped_mean(
-    rows: NDArray[np.floating], clip: float, epsilon: float, delta: float, rng: np.random.Generator
-) -> Vector:
-    """The mean of the rows, clipped once, with Gaussian noise.
-
-    *Formal guarantees.* (epsilon, delta), replace-one, by the analytic Gaussian mechanism at sensitivity ``2 clip``
-    (`average_clip`); n is public. The unit is a row, and in fact any set of rows, since the sensitivity is the same.
-    Accuracy: with ``||mean of the population|| <= clip / 2`` and covariance trace s^2, the bias is at most
-    ``s^2 / (2 n clip)`` and the mean squared error before noise at most ``s^2 / n``.
-
-    Args:
-        rows: (n, d).
-        clip: > 0.
-        epsilon: > 0.
-        delta: in (0, 1).
-        rng: of the noise.
-
-    Raises:
-        BadInput: an argument out of range, or no rows.
-    """
-    if rows.ndim != 2 or len(rows) == 0:
-        raise BadInput(f"rows must be a matrix with at least one row, got shape {rows.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite becomes zero in the clip
-        mean = rows.mean(axis=0, dtype=np.float64)
-    return GaussianMechanism.calibrated(2 * clip, epsilon, delta).release(average_clip(mean, clip), SeededNoise(rng))
-
 
 MeanGradient = Callable[[int, Vector], Vector]
 """(round, x) -> mean gradient of the round's batch, by a public divisor."""
@@ -52,21 +22,13 @@ Project = Callable[[Vector], Vector]
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """A run.
+    """A run."""
 
-    Attributes:
-        points: (N + 1, d) x^0, ..., x^N.
-        gradients: (N, d) the noisy gradients that were followed.
-        clipped: rounds in which the mean was shortened.
-        clip_calls: how often a clip was computed.
-        noise_multiplier: noise over sensitivity in every round, for the ledger; 0 without noise.
-    """
-
-    points: Rows
-    gradients: Rows
-    clipped: int
-    clip_calls: int
-    noise_multiplier: float
+    points: Rows  # (N + 1, d) x^0, ..., x^N
+    gradients: Rows  # (N, d) the noisy gradients that were followed
+    clipped: int  # rounds in which the mean was shortened
+    clip_calls: int  # how often a clip was computed
+    noise_multiplier: float  # noise over sensitivity in every round, for the ledger; 0 without noise
 
     @property
     def average(self) -> Vector:
@@ -95,18 +57,6 @@ def poisson_rows(samples: int, batch: int, rng: np.random.Generator) -> Callable
     return lambda index: np.flatnonzero(rng.random(samples) < rate)
 
 
-def fresh_rows(samples: int, batch: int, rounds: int, rng: np.random.Generator) -> Callable[[int], Indices]:
-    """Disjoint rounds of exactly ``batch`` rows: what the utility theory assumes.
-
-    Raises:
-        BadInput: the rows do not suffice.
-    """
-    if batch * rounds > samples:
-        raise BadInput(f"{rounds} fresh batches of {batch} take {batch * rounds} samples, there are {samples}")
-    order = rng.permutation(samples)
-    return lambda index: np.sort(order[index * batch : (index + 1) * batch])
-
-
 def batch_mean(
     sum_gradient: Callable[[Vector, Indices], Vector], rows: Callable[[int], Indices], batch: int
 ) -> MeanGradient:
@@ -120,31 +70,21 @@ def batch_mean(
 
 
 def averaged_clipping_sgd(
-    mean_gradient: MeanGradient,
-    start: Vector,
-    rounds: int,
+    mean_gradient: MeanGradient,  # of a round's batch
+    start: Vector,  # (d,) x^0, within the set
+    rounds: int,  # N
     *,
-    step: float,
-    clip: float,
-    noise_multiplier: float,
-    rng: np.random.Generator,
-    project: Project = everywhere,
+    step: float,  # gamma
+    clip: float,  # lambda; infinity (without noise) never clips
+    noise_multiplier: float,  # noise over ``2 clip``; 0 for none
+    rng: np.random.Generator,  # of the noise
+    project: Project = everywhere,  # on the convex set
 ) -> Descent:
     """Algorithm 1, AClipped-dpSGD; without noise, the paper's non-private baseline.
 
     *Formal guarantees.* Each round releases one vector of sensitivity ``2 clip`` (`average_clip`) with Gaussian noise
     of ``noise_multiplier`` times that. Rounds of Poisson-sampled rows compose by `userdp.accounting.amplified`, of
     fresh rows in parallel, of all rows as plain Gaussians. Everything after is post-processing.
-
-    Args:
-        mean_gradient: of a round's batch.
-        start: (d,) x^0, within the set.
-        rounds: N.
-        step: gamma.
-        clip: lambda; infinity (without noise) never clips.
-        noise_multiplier: noise over ``2 clip``; 0 for none.
-        rng: of the noise.
-        project: on the convex set.
     """
     mechanism = GaussianMechanism(2 * clip, noise_multiplier) if noise_multiplier else None
     points, gradients, clipped = np.empty((rounds + 1, len(start))), np.empty((rounds, len(start))), 0
@@ -159,23 +99,15 @@ def averaged_clipping_sgd(
 
 
 def restarted_clipping_sgd(
-    mean_gradient_of: Callable[[int, int], MeanGradient],
-    start: Vector,
-    runs: Sequence[Run],
-    rounds: int,
-    rng: np.random.Generator,
+    mean_gradient_of: Callable[[int, int], MeanGradient],  # (run, batch) -> oracle of that run
+    start: Vector,  # (d,)
+    runs: Sequence[Run],  # the schedule
+    rounds: int,  # N0 of every run
+    rng: np.random.Generator,  # of the noise
+    # noise over ``2 clip``, the same in all runs (accountant); the schedule's own if not given
     noise_multiplier: float | None = None,
 ) -> list[Descent]:
-    """Algorithm 2, R-AClipped-dpSGD; the model is the last run's average.
-
-    Args:
-        mean_gradient_of: (run, batch) -> oracle of that run.
-        start: (d,).
-        runs: the schedule.
-        rounds: N0 of every run.
-        rng: of the noise.
-        noise_multiplier: noise over ``2 clip``, the same in all runs (accountant); the schedule's own if not given.
-    """
+    """Algorithm 2, R-AClipped-dpSGD; the model is the last run's average."""
     descents: list[Descent] = []
     for index, run in enumerate(runs):
         multiplier = run.noise_deviation / (2 * run.clip) if noise_multiplier is None else noise_multiplier
@@ -194,30 +126,21 @@ def restarted_clipping_sgd(
 
 
 def sample_clipping_sgd(
+    # (round, x) -> (B, d) rows of the round's batch; B may vary and may be 0
     sample_gradients: Callable[[int, Vector], Rows],
-    start: Vector,
-    rounds: int,
+    start: Vector,  # (d,)
+    rounds: int,  # N
     *,
-    batch: int,
-    step: float,
-    clip: float,
-    noise_multiplier: float,
-    rng: np.random.Generator,
+    batch: int,  # m, the public divisor
+    step: float,  # gamma
+    clip: float,  # lambda
+    noise_multiplier: float,  # noise over ``clip / batch``; 0 for none
+    rng: np.random.Generator,  # of the noise
 ) -> Descent:
     """DP-SGD with a clip of every sample (Abadi et al. 2016; Das et al. 2023): the paper's first baseline.
 
     *Formal guarantees.* Adding or removing a sample moves the sum by at most ``clip``, hence the mean by
     ``clip / batch``; the noise is ``noise_multiplier`` times that. Accounted as `averaged_clipping_sgd`.
-
-    Args:
-        sample_gradients: (round, x) -> (B, d) rows of the round's batch; B may vary and may be 0.
-        start: (d,).
-        rounds: N.
-        batch: m, the public divisor.
-        step: gamma.
-        clip: lambda.
-        noise_multiplier: noise over ``clip / batch``; 0 for none.
-        rng: of the noise.
     """
     mechanism = GaussianMechanism(clip / batch, noise_multiplier) if noise_multiplier else None
     points, gradients = np.empty((rounds + 1, len(start))), np.empty((rounds, len(start)))
@@ -235,32 +158,21 @@ def sample_clipping_sgd(
 
 
 def smoothed_truncation_gd(
-    sample_gradients: Callable[[Vector], Rows],
-    start: Vector,
-    rounds: int,
+    sample_gradients: Callable[[Vector], Rows],  # x -> (n, d)
+    start: Vector,  # (d,)
+    rounds: int,  # T
     *,
-    step: float,
-    scale: float,
-    inverse_variance: float,
-    noise_multiplier: float,
-    rng: np.random.Generator,
-    project: Project = everywhere,
+    step: float,  # gamma
+    scale: float,  # s
+    inverse_variance: float,  # kappa of the multiplicative noise that is smoothed over
+    noise_multiplier: float,  # noise over sensitivity; 0 for none
+    rng: np.random.Generator,  # of the noise
+    project: Project = everywhere,  # on the convex set
 ) -> Descent:
     """Full gradients, each coordinate by smoothed truncation (Wang et al. 2020): the paper's second baseline.
 
     *Formal guarantees.* Replacing a sample moves a round's mean by at most `truncation_sensitivity` in l2, and the
     noise is ``noise_multiplier`` times that; rounds compose as one Gaussian mechanism.
-
-    Args:
-        sample_gradients: x -> (n, d).
-        start: (d,).
-        rounds: T.
-        step: gamma.
-        scale: s.
-        inverse_variance: kappa of the multiplicative noise that is smoothed over.
-        noise_multiplier: noise over sensitivity; 0 for none.
-        rng: of the noise.
-        project: on the convex set.
     """
     points, gradients, samples = np.empty((rounds + 1, len(start))), np.empty((rounds, len(start))), 0
     points[0] = start

@@ -15,7 +15,7 @@ from strategies.baselines.heavy_tailed.shuffling import GroupAccounting, group_r
 from strategies.samples import whole_rounds
 from userdp.accounting import rho_for, step_budget
 from userdp.arrays import Vector
-from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 
 Gradients = Callable[[Vector], NDArray[np.float64]]
 """(d,) model -> (n, d) gradients of the samples."""
@@ -26,60 +26,37 @@ Projection = Callable[[Vector], Vector]
 
 @dataclass(frozen=True)
 class Descent:
-    """The numbers of a run, all from public facts.
+    """The numbers of a run, all from public facts."""
 
-    Attributes:
-        clip_norm: R.
-        rounds: T, at least 1.
-        wanted_rounds: T before it was made a whole number within its cap.
-        step_size: ``1 / (smoothness sqrt(2 T))``.
-        rho: that one round may spend: on its mean, or on each of its groups.
-    """
-
-    clip_norm: float
-    rounds: int
-    wanted_rounds: float
-    step_size: float
-    rho: float
+    clip_norm: float  # R
+    rounds: int  # T, at least 1
+    wanted_rounds: float  # T before it was made a whole number within its cap
+    step_size: float  # ``1 / (smoothness sqrt(2 T))``
+    rho: float  # that one round may spend: on its mean, or on each of its groups
 
 
 def simple_descent(
-    samples: int,
-    dimension: int,
-    order: float,
-    epsilon: float,
-    delta: float,
+    samples: int,  # n
+    dimension: int,  # d
+    order: float,  # p, of the bounded moment
+    epsilon: float,  # of the whole run; at most 1 for the form "paper"
+    delta: float,  # of the whole run
     *,
-    smoothness: float,
-    diameter: float,
-    moment: float = 1.0,
-    form: Literal["tight", "paper"] = "paper",
-    radius: RadiusForm = "paper",
-    paper_units: bool = False,
-    max_rounds: int | None = None,
+    smoothness: float,  # lambda, of EVERY sample's loss (the proof needs more than the mean's)
+    diameter: float,  # L, of the domain
+    moment: float = 1.0,  # M
+    form: Literal["tight", "paper"] = "paper",  # of the conversion from zCDP, as `rho_for` has it
+    radius: RadiusForm = "paper",  # as `simple_radius` has it
+    paper_units: bool = False,  # M = 1 in R and lambda L = 1 in T, as printed; correct if units are chosen so
+    max_rounds: int | None = None,  # cap on T
 ) -> Descent:
     """The paper's numbers for descent by `simple_clip_mean` (its equations 15 and 19, and Theorem 4).
 
     *Formal guarantees.* T rounds of rho / T compose to rho-zCDP, which is (epsilon, delta)-DP by `rho_for`.
 
-    Args:
-        samples: n.
-        dimension: d.
-        order: p, of the bounded moment.
-        epsilon: of the whole run; at most 1 for the form "paper".
-        delta: of the whole run.
-        smoothness: lambda, of EVERY sample's loss (the proof needs more than the mean's).
-        diameter: L, of the domain.
-        moment: M.
-        form: of the conversion from zCDP, as `rho_for` has it.
-        radius: as `simple_radius` has it.
-        paper_units: M = 1 in R and lambda L = 1 in T, as printed; correct if units are chosen so.
-        max_rounds: cap on T.
-
-    Raises:
-        BadInput: an argument out of range.
+    Raises `BadInput` for an argument out of range.
     """
-    _check_shape(smoothness, diameter)
+    require_positive(smoothness=smoothness, diameter=diameter)
     rho = rho_for(epsilon, delta, form)
     clip = simple_radius(samples, dimension, order, rho, 1.0 if paper_units else moment, radius)
     wanted = wanted_rounds(samples, dimension, rho, clip, 1.0 if paper_units else smoothness * diameter)
@@ -88,20 +65,20 @@ def simple_descent(
 
 
 def iterative_descent(
-    samples: int,
-    dimension: int,
-    order: float,
-    epsilon: float,
-    delta: float,
+    samples: int,  # n
+    dimension: int,  # d
+    order: float,  # p
+    epsilon: float,  # of the whole run
+    delta: float,  # of the whole run
     *,
-    groups: int,
-    smoothness: float,
-    diameter: float,
-    moment: float = 1.0,
-    accounting: GroupAccounting = "parallel",
-    form: Literal["tight", "paper"] = "paper",
-    paper_units: bool = False,
-    max_rounds: int | None = None,
+    groups: int,  # k
+    smoothness: float,  # lambda
+    diameter: float,  # L
+    moment: float = 1.0,  # M
+    accounting: GroupAccounting = "parallel",  # of the groups
+    form: Literal["tight", "paper"] = "paper",  # as `rho_for` has it
+    paper_units: bool = False,  # as `simple_descent` has it
+    max_rounds: int | None = None,  # cap on T
 ) -> Descent:
     """The numbers for descent by `iterative_mean`.
 
@@ -109,27 +86,10 @@ def iterative_descent(
     (e, d)-DP with the `step_budget` of T rounds, which compose to (epsilon, delta) by advanced composition.
 
     With "parallel" (ours), R and T follow rho / k, that of the mean of all groups. By shuffling they are the paper's,
-    ``R = sqrt(d) (n epsilon / sqrt(d))^(1/p)`` and ``T = n^2 epsilon^2 / (d R^2)``, which ignore delta.
-
-    Args:
-        samples: n.
-        dimension: d.
-        order: p.
-        epsilon: of the whole run.
-        delta: of the whole run.
-        groups: k.
-        smoothness: lambda.
-        diameter: L.
-        moment: M.
-        accounting: of the groups.
-        form: as `rho_for` has it.
-        paper_units: as `simple_descent` has it.
-        max_rounds: cap on T.
-
-    Raises:
-        BadInput: an argument out of range, or outside the region in which the accounting holds.
+    ``R = sqrt(d) (n epsilon / sqrt(d))^(1/p)`` and ``T = n^2 epsilon^2 / (d R^2)``, which ignore delta. Raises
+    `BadInput`: an argument out of range, or outside the region in which the accounting holds.
     """
-    _check_shape(smoothness, diameter)
+    require_positive(smoothness=smoothness, diameter=diameter)
     parallel = accounting == "parallel"
     rho = rho_for(epsilon, delta, form) / groups if parallel else epsilon**2
     clip = group_radius(samples, dimension, order, rho, 1.0 if paper_units else moment)
@@ -170,12 +130,8 @@ def dp_sco_clip(
     *Formal guarantees.* ``descent.rounds * descent.rho``-zCDP for one replaced sample, whatever the loss: later rounds
     start from what was released.
 
-    Args:
-        gradients: of all samples at a model.
-        project: on the domain.
-        start: (d,) in the domain, not depending on private data.
-        descent: from `simple_descent`.
-        rng: of the noise.
+    ``gradients`` are of all samples at a model, ``project`` is on the domain, ``start`` (d,) lies in it and must not
+    depend on private data, and ``descent`` comes from `simple_descent`.
     """
 
     def mean(values: NDArray[np.float64]) -> Vector:
@@ -185,38 +141,22 @@ def dp_sco_clip(
 
 
 def dp_sco_iterative(
-    gradients: Gradients,
-    project: Projection,
-    start: Vector,
-    descent: Descent,
-    groups: int,
-    rng: np.random.Generator,
+    gradients: Gradients,  # of all samples at a model
+    project: Projection,  # on the domain
+    start: Vector,  # (d,) in the domain, not depending on private data
+    descent: Descent,  # from `iterative_descent`, for the same number of groups
+    groups: int,  # k
+    rng: np.random.Generator,  # of partitions, noise and starts
     *,
-    share: float = 0.5,
-    steps: int = 100,
+    share: float = 0.5,  # see `strategies.baselines.heavy_tailed.estimators.deep_centre`
+    steps: int = 100,  # of each round's inner iteration
 ) -> Vector:
     """(d,): descent along `iterative_mean`, with a fresh partition every round (Algorithm 1 with Algorithm 3).
 
     *Formal guarantees.* As `iterative_descent` has it; the partitions are drawn from ``rng``, secret and fresh.
-
-    Args:
-        gradients: of all samples at a model.
-        project: on the domain.
-        start: (d,) in the domain, not depending on private data.
-        descent: from `iterative_descent`, for the same number of groups.
-        groups: k.
-        rng: of partitions, noise and starts.
-        share: see `strategies.baselines.heavy_tailed.estimators.deep_centre`.
-        steps: of each round's inner iteration.
     """
 
     def mean(values: NDArray[np.float64]) -> Vector:
         return iterative_mean(values, descent.clip_norm, groups, descent.rho, rng, share=share, steps=steps)
 
     return descend(gradients, mean, project, start, descent.rounds, descent.step_size)
-
-
-def _check_shape(smoothness: float, diameter: float) -> None:
-    for name, value in (("smoothness", smoothness), ("diameter", diameter)):
-        if not 0 < value < math.inf:
-            raise BadInput(f"{name} = {value}: must be a positive number")

@@ -17,11 +17,7 @@ from userdp.randomness import stream
 class Hull(Polytope):
     """The convex hull of any vertices. O(count d) a round; its diameters take O(count^2 d) once.
 
-    Args:
-        vertices: (count, d), finite; at least two different ones.
-
-    Raises:
-        BadInput: other vertices.
+    Raises `BadInput` unless vertices (count, d) are finite, and at least two of them differ.
     """
 
     def __init__(self, vertices: NDArray[np.float64]) -> None:
@@ -47,29 +43,24 @@ class Hull(Polytope):
 def excess_bound(rounds: int, curvature: float, start_gap: float, error: float) -> float:
     """``2 h / ((T+1) (T+2)) + 2 C / (T+2) + e``: excess of T rounds of `step_size` on a convex loss.
 
-    Proof. A vertex whose inner product with the gradient is within e of the least gives
-    ``h_t <= (1 - a) h_(t-1) + a e + a^2 C / 2`` with a = 2 / (t + 2). The part of the start is the product of
-    ``t / (t + 2)``; that of e is a weighted mean of e; and ``2 C / (t + 1) -> 2 C / (t + 2)`` by induction, as
-    ``t / (t + 1) + 1 / (t + 2) <= 1``.
-
-    Args:
-        rounds: T.
-        curvature: C, l2 smoothness times the squared l2 diameter.
-        start_gap: h, excess of the start.
-        error: e, at most, every round.
+    Proof. A vertex whose inner product with the gradient is within e of the least gives ``h_t <= (1 - a) h_(t-1) + a e
+    + a^2 C / 2`` with a = 2 / (t + 2). The part of the start is the product of ``t / (t + 2)``; that of e is a weighted
+    mean of e; and ``2 C / (t + 1) -> 2 C / (t + 2)`` by induction, as ``t / (t + 1) + 1 / (t + 2) <= 1``. C is the l2
+    smoothness times the squared l2 diameter, h the excess of the start, e the error of every round at most.
     """
     return 2 * start_gap / ((rounds + 1) * (rounds + 2)) + 2 * curvature / (rounds + 2) + error
 
 
 def robust_frank_wolfe(
+    # (t from 0, model) -> (m, d) gradients of the samples of fold t, anything that floats can be
     gradients: Callable[[int, Vector], NDArray[np.float64]],
-    start: Vector,
-    theory: FrankWolfeTheory,
-    rounds: int,
-    scale: float,
+    start: Vector,  # (d,) in the polytope
+    theory: FrankWolfeTheory,  # polytope, budget and truncation
+    rounds: int,  # T
+    scale: float,  # s
     *,
-    seed: int,
-    step: Callable[[int], float] = step_size,
+    seed: int,  # of the noise
+    step: Callable[[int], float] = step_size,  # t from 0 -> step size in (0, 1]
 ) -> NDArray[np.float64]:
     """(rounds + 1, d): the start and every iterate; all of them may be released.
 
@@ -79,17 +70,7 @@ def robust_frank_wolfe(
     by at most `coordinate_sensitivity`, scores by `Polytope.score_sensitivity`, and the exponential mechanism spends
     epsilon. Noise is simulated from the seed.
 
-    Args:
-        gradients: (t from 0, model) -> (m, d) gradients of the samples of fold t, anything that floats can be.
-        start: (d,) in the polytope.
-        theory: polytope, budget and truncation.
-        rounds: T.
-        scale: s.
-        seed: of the noise.
-        step: t from 0 -> step size in (0, 1].
-
-    Raises:
-        BadInput: fewer samples than rounds, or a fold of another size.
+    Raises `BadInput`: fewer samples than rounds, or a fold of another size.
     """
     fold = theory.samples // rounds
     if fold < 1:

@@ -18,20 +18,16 @@ from strategies.baselines.peeling import Peeling, PeelingAccounting
 from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
 from userdp.estimators import LARGEST, smoothed_truncation_mean
+from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource
 
 
 @dataclass(frozen=True)
 class SparseFit:
-    """The result of a run of private hard thresholding; all of it is private.
+    """The result of a run of private hard thresholding; all of it is private."""
 
-    Attributes:
-        iterates: (T + 1, d), the start and the model after each round.
-        peeling: the mechanism of every round.
-    """
-
-    iterates: NDArray[np.float64]
-    peeling: Peeling
+    iterates: NDArray[np.float64]  # (T + 1, d), the start and the model after each round
+    peeling: Peeling  # the mechanism of every round
 
     @property
     def model(self) -> Vector:
@@ -41,37 +37,20 @@ class SparseFit:
 
 @dataclass(frozen=True)
 class SparseBudget:
-    """Settings of both algorithms.
+    """Settings of both algorithms. Raises `BadInput` for a learning rate that is no positive number."""
 
-    Attributes:
-        sparsity: s, most entries of the model that are not zero.
-        epsilon: > 0.
-        delta: in [0, 1); 0 for pure privacy.
-        learning_rate: eta; the paper's is 2 / (3 gamma), with gamma the smoothness of the expected loss.
-        rounds: T; floor(ln n), at least 1, if not given.
-        accounting: of `Peeling`.
-
-    Raises:
-        BadInput: a learning rate that is no positive number.
-    """
-
-    sparsity: int
-    epsilon: float
-    delta: float
-    learning_rate: float
-    rounds: int | None = None
-    accounting: PeelingAccounting = "tight"
+    sparsity: int  # s, most entries of the model that are not zero
+    epsilon: float  # > 0
+    delta: float  # in [0, 1); 0 for pure privacy
+    learning_rate: float  # eta; the paper's is 2 / (3 gamma), with gamma the smoothness of the expected loss
+    rounds: int | None = None  # T; floor(ln n), at least 1, if not given
+    accounting: PeelingAccounting = "tight"  # of `Peeling`
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < math.inf:
-            raise BadInput(f"learning_rate = {self.learning_rate}: must be a positive number")
+        require_positive(learning_rate=self.learning_rate)
 
     def rounds_of(self, records: int) -> int:
-        """T for n records.
-
-        Raises:
-            BadInput: no round, or more rounds than records.
-        """
+        """T for n records. Raises `BadInput`: no round, or more rounds than records."""
         rounds = log_rounds(records) if self.rounds is None else self.rounds
         if not 1 <= rounds <= records:
             raise BadInput(f"rounds = {rounds}: must lie between 1 and the {records} records, each round takes some")
@@ -89,13 +68,14 @@ def folds(records: int, rounds: int) -> list[slice]:
 
 
 def private_hard_thresholding(
-    features: Rows,
-    targets: Vector,
-    budget: SparseBudget,
-    noise: NoiseSource,
+    features: Rows,  # (n, d)
+    targets: Vector,  # (n,)
+    budget: SparseBudget,  # sparsity, privacy, step and rounds
+    noise: NoiseSource,  # where noise comes from
     *,
-    level: float | None = None,
-    fourth_moment: float = 1.0,
+    level: float | None = None,  # K; `truncation_level` if not given
+    fourth_moment: float = 1.0,  # M of `truncation_level`
+    # (d,) first model, s-sparse and in the unit l2 ball, not from private data; zero if not given
     start: Vector | None = None,
 ) -> SparseFit:
     """Sparse least squares on data cut at K (Hu, Ni, Xiao, Wang 2022, Algorithm 3).
@@ -107,17 +87,7 @@ def private_hard_thresholding(
     replacing it moves the step by at most ``2 K^2 (sqrt(s) + 1) eta / m`` in every coordinate, which `Peeling` hides;
     later rounds are post-processing on other records. NaNs count as zero.
 
-    Args:
-        features: (n, d).
-        targets: (n,).
-        budget: sparsity, privacy, step and rounds.
-        noise: where noise comes from.
-        level: K; `truncation_level` if not given.
-        fourth_moment: M of `truncation_level`.
-        start: (d,) first model, s-sparse and in the unit l2 ball, not from private data; zero if not given.
-
-    Raises:
-        BadInput: shapes that do not fit, a level that is no positive number, or a start that is not as it must be.
+    Raises `BadInput`: shapes that do not fit, a level that is no positive number, or a start that is not as it must be.
     """
     records, dimension = _shape(features)
     if targets.shape != (records,):
@@ -125,8 +95,7 @@ def private_hard_thresholding(
     rounds = budget.rounds_of(records)
     if level is None:
         level = truncation_level(records, budget.epsilon, budget.sparsity, rounds, fourth_moment)
-    if not 0 < level < math.inf:
-        raise BadInput(f"level = {level}: must be a positive number")
+    require_positive(level=level)
     bound = truncated_gradient_bound(level, budget.sparsity)
     peeling = budget.peeling(2 * bound * budget.learning_rate / (records // rounds))
 
@@ -139,17 +108,18 @@ def private_hard_thresholding(
 
 
 def private_sparse_optimisation(
+    # from (d,) model and a slice of records to (m, d), one row a record; rows that are not finite count as zero
     gradients: Callable[[Vector, slice], Rows],
-    records: int,
-    dimension: int,
-    budget: SparseBudget,
-    noise: NoiseSource,
+    records: int,  # n
+    dimension: int,  # d
+    budget: SparseBudget,  # sparsity, privacy, step and rounds
+    noise: NoiseSource,  # where noise comes from
     *,
-    scale: float | None = None,
-    second_moment: float = 1.0,
-    inverse_variance: float = 1.0,
-    failure: float = 0.1,
-    start: Vector | None = None,
+    scale: float | None = None,  # k of the truncation; `truncation_scale` if not given
+    second_moment: float = 1.0,  # tau of `truncation_scale`
+    inverse_variance: float = 1.0,  # beta of the smoothing noise
+    failure: float = 0.1,  # zeta of `truncation_scale`
+    start: Vector | None = None,  # (d,) first model, s-sparse, not from private data; zero if not given
 ) -> SparseFit:
     """Sparse minimiser of any loss, along smoothly truncated gradients (Hu, Ni, Xiao, Wang 2022, Algorithm 5).
 
@@ -160,21 +130,7 @@ def private_sparse_optimisation(
     record i and the model alone. A record lies in one fold, and there moves every coordinate of the step by at most
     ``4 sqrt(2) k eta / (3 m)``, which `Peeling` hides; later rounds are post-processing on other records.
 
-    Args:
-        gradients: from (d,) model and a slice of records to (m, d), one row a record; rows that are not finite count as
-            zero.
-        records: n.
-        dimension: d.
-        budget: sparsity, privacy, step and rounds.
-        noise: where noise comes from.
-        scale: k of the truncation; `truncation_scale` if not given.
-        second_moment: tau of `truncation_scale`.
-        inverse_variance: beta of the smoothing noise.
-        failure: zeta of `truncation_scale`.
-        start: (d,) first model, s-sparse, not from private data; zero if not given.
-
-    Raises:
-        BadInput: gradients of another shape, a number out of range, or a start that is not sparse.
+    Raises `BadInput`: gradients of another shape, a number out of range, or a start that is not sparse.
     """
     rounds = budget.rounds_of(records)
     size = records // rounds
@@ -195,8 +151,8 @@ def private_sparse_optimisation(
 def checked_start(start: Vector | None, dimension: int, sparsity: int, length: float = math.inf) -> Vector:
     """(d,) a first model from which the sensitivity of the first step is what it should be; zero if none is given.
 
-    Raises:
-        BadInput: no finite (d,) vector, more than ``sparsity`` entries that are not zero, or longer than ``length``.
+    Raises `BadInput`: no finite (d,) vector, more than ``sparsity`` entries that are not zero, or longer than
+    ``length``.
     """
     if start is None:
         return np.zeros(dimension)

@@ -14,14 +14,14 @@ from userdp.randomness import stream
 
 
 def private_lasso(
-    block: Block,
-    start: Vector,
+    block: Block,  # users with features and targets; any values
+    start: Vector,  # (d,), with ``||x||_1 <= radius``
     *,
-    radius: float,
-    threshold: float,
-    epsilon: float,
-    rounds: int,
-    seed: int,
+    radius: float,  # r
+    threshold: float,  # K
+    epsilon: float,  # of each round
+    rounds: int,  # T
+    seed: int,  # of the noise
 ) -> NDArray[np.float64]:
     """(rounds + 1, d): the start and every iterate; all of them may be released.
 
@@ -30,17 +30,7 @@ def private_lasso(
     iterates are convex combinations of the start and vertices, so ``||x||_1 <= r``. `Selections` composes rounds.
     Noise is simulated from the seed.
 
-    Args:
-        block: users with features and targets; any values.
-        start: (d,), with ``||x||_1 <= radius``.
-        radius: r.
-        threshold: K.
-        epsilon: of each round.
-        rounds: T.
-        seed: of the noise.
-
-    Raises:
-        BadInput: a start outside the ball.
+    Raises `BadInput`: a start outside the ball.
     """
     ball = L1Ball(radius, len(start))
     check_in_ball(start, radius)

@@ -18,7 +18,7 @@ from strategies.baselines.sparse_gradients.reference.descent import Gradients, S
 from strategies.baselines.sparse_gradients.stopping import StepBudget, convex_rate, typical_length
 from userdp.arrays import Rows, Vector, clip_rows, finite_rows
 from userdp.errors import BadInput
-from userdp.mechanisms import LaplaceMechanism
+from userdp.mechanisms import LaplaceMechanism, require_positive
 from userdp.noise import NoiseSource
 
 Candidate = TypeVar("Candidate")
@@ -39,22 +39,15 @@ class SelectionBudget:
     probability ``gamma / (1 + gamma)`` at most (but for the cut at K, of probability ``delta / 4``), so a gamma of
     half of ``failure`` leaves the other half to the noise of the scores.
 
-    Attributes:
-        epsilon: > 0.
-        delta: in (0, epsilon / 10].
-        failure: beta, in (0, 1): the chance that the result is not good.
-
-    Raises:
-        BadInput: an attribute out of range.
+    Raises `BadInput` for an attribute out of range.
     """
 
-    epsilon: float
-    delta: float
-    failure: float
+    epsilon: float  # > 0
+    delta: float  # in (0, epsilon / 10]
+    failure: float  # beta, in (0, 1): the chance that the result is not good
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < math.inf:
-            raise BadInput(f"epsilon = {self.epsilon}: must be a positive number")
+        require_positive(epsilon=self.epsilon)
         if not 0 < self.delta <= min(self.epsilon / 10, 0.5):
             raise BadInput(
                 f"delta = {self.delta}: must be positive and at most min(epsilon / 10, 1/2) = "
@@ -85,41 +78,32 @@ class SelectionBudget:
 
     @property
     def score_epsilon(self) -> float:
-        """The sensitivity of one score."""
+        """The epsilon of one score."""
         return self.epsilon / 12
 
     def score_mechanism(self, sensitivity: float) -> LaplaceMechanism:
-        """The mechanism that adds noise to a score.
+        """Return the mechanism that adds noise to a score.
 
-        Args:
-            sensitivity: most that replacing a record changes the score of a fixed candidate: B / n for the mean of n
-                losses within an interval of length B (a bound on how much a loss varies over the DOMAIN is not
-                enough); 2L / n for the l2 norm of the mean of gradients of norm at most L.
+        Replacing a record changes the score of a fixed candidate by ``sensitivity`` at most: B / n for the mean of n
+        losses within an interval of length B (a bound on how much a loss varies over the DOMAIN is not enough); 2L / n
+        for the l2 norm of the mean of gradients of norm at most L.
         """
         return LaplaceMechanism(sensitivity, self.score_epsilon)
 
 
 def private_select(
-    sample: Callable[[int], Candidate],
-    score: Callable[[Candidate], float],
-    stop_chance: float,
-    most_runs: int,
-    coins: np.random.Generator,
+    sample: Callable[[int], Candidate],  # a private run, from its index (0, 1, ...) to its candidate
+    score: Callable[[Candidate], float],  # a private score of a candidate, the lower the better
+    stop_chance: float,  # gamma, in (0, 1]
+    most_runs: int,  # K, at least 1
+    coins: np.random.Generator,  # secret
 ) -> Candidate:
     """Run, score, toss a coin whether to stop; give the candidate of the LOWEST score.
 
     *Formal guarantees.* See `SelectionBudget`. The coins do not depend on data. The number of runs is not returned, for
     the promise does not cover it.
 
-    Args:
-        sample: a private run, from its index (0, 1, ...) to its candidate.
-        score: a private score of a candidate, the lower the better.
-        stop_chance: gamma, in (0, 1].
-        most_runs: K, at least 1.
-        coins: secret.
-
-    Raises:
-        BadInput: an argument out of range, or a score that is not finite.
+    Raises `BadInput` for an argument out of range, or a score that is not finite.
     """
     if not 0 < stop_chance <= 1 or most_runs < 1:
         raise BadInput(f"stop_chance = {stop_chance}, most_runs = {most_runs}: need (0, 1], and at least 1")
@@ -136,18 +120,19 @@ def private_select(
 
 
 def boosted_sgd(
-    gradients: Gradients,
-    losses: Callable[[Vector], NDArray[np.float64]],
-    start: Vector,
-    records: int,
-    members: SparseVectors,
+    gradients: Gradients,  # of records at a model; what becomes of a record depends on that record alone
+    losses: Callable[[Vector], NDArray[np.float64]],  # (n,) of all records at a model, likewise
+    start: Vector,  # (d,)
+    records: int,  # n, at least 2
+    members: SparseVectors,  # s and L
+    # lowest and highest loss of a record; the score of a model has sensitivity ``(high - low) / n``
     loss_range: tuple[float, float],
-    distance: float,
-    budget: SelectionBudget,
-    rng: np.random.Generator,
-    noise: NoiseSource,
+    distance: float,  # D, bound on the l2 distance from start to minimiser, for the step size
+    budget: SelectionBudget,  # of everything
+    rng: np.random.Generator,  # tosses coins, draws levels and batches; secret
+    noise: NoiseSource,  # of gradients and scores
     *,
-    project: Callable[[Vector], Vector] = lambda x: x,
+    project: Callable[[Vector], Vector] = lambda x: x,  # the nearest point of the domain
 ) -> StoppedRun:
     """The run of `stopped_sgd`, of a random number of them, whose noisy empirical risk is the lowest (convex losses).
 
@@ -156,21 +141,7 @@ def boosted_sgd(
     the time taken) stay secret. It rests on no promise: gradients are clipped to l2 norm L, losses into their range;
     a gradient that is not finite counts as zero, a loss that is NaN as the highest.
 
-    Args:
-        gradients: of records at a model; what becomes of a record depends on that record alone.
-        losses: (n,) of all records at a model, likewise.
-        start: (d,).
-        records: n, at least 2.
-        members: s and L.
-        loss_range: lowest and highest loss of a record; the score of a model has sensitivity ``(high - low) / n``.
-        distance: D, bound on the l2 distance from start to minimiser, for the step size.
-        budget: of everything.
-        rng: tosses coins, draws levels and batches; secret.
-        noise: of gradients and scores.
-        project: the nearest point of the domain.
-
-    Raises:
-        BadInput: a number out of range, or another number of losses than n.
+    Raises `BadInput` for a number out of range, or another number of losses than n.
     """
     low, high = loss_range
     if not -math.inf < low < high < math.inf:

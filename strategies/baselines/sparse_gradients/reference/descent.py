@@ -1,6 +1,5 @@
 """Stopped SGD on plain arrays, and the oracle without noise that it is compared with."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from strategies.baselines.sparse_gradients.bias_reduction import Draw, MeanOracle, bias_reduced_gradient
 from strategies.baselines.sparse_gradients.stopping import Output, StepBudget
 from userdp.arrays import Rows, Vector
-from userdp.errors import BadInput
+from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource
 
 Gradients = Callable[[Vector, NDArray[np.int64]], Rows]
@@ -22,12 +21,9 @@ class ExactMean:
     """The mean itself: no privacy, to see what bias reduction does without noise.
 
     *Formal guarantees.* None.
-
-    Attributes:
-        largest_norm: l2 bound on the records, hence on their means.
     """
 
-    largest_norm: float
+    largest_norm: float  # l2 bound on the records, hence on their means
 
     def __call__(self, mean: Vector, size: int, noise: NoiseSource) -> Vector:
         """See `MeanOracle`."""
@@ -40,30 +36,24 @@ class ExactMean:
 
 @dataclass(frozen=True)
 class StoppedRun:
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes:
-        model: (d,) the average of x^0..x^T, or one of them, drawn uniformly.
-        steps: T.
-        epsilon: what the filter was charged.
-    """
-
-    model: Vector
-    steps: int
-    epsilon: float
+    model: Vector  # (d,) the average of x^0..x^T, or one of them, drawn uniformly
+    steps: int  # T
+    epsilon: float  # what the filter was charged
 
 
 def stopped_sgd(
-    gradients: Gradients,
-    start: Vector,
-    budget: StepBudget,
-    oracle: MeanOracle,
-    learning_rate: float,
-    rng: np.random.Generator,
-    noise: NoiseSource,
+    gradients: Gradients,  # of records at a model
+    start: Vector,  # (d,) x^0
+    budget: StepBudget,  # of all steps
+    oracle: MeanOracle,  # estimates means
+    learning_rate: float,  # eta, the same in all steps
+    rng: np.random.Generator,  # draws levels, batches, and the iterate of ``output = "random"``; secret
+    noise: NoiseSource,  # for the oracle
     *,
-    project: Callable[[Vector], Vector] = lambda x: x,
-    output: Output = "average",
+    project: Callable[[Vector], Vector] = lambda x: x,  # the nearest point of the domain
+    output: Output = "average",  # "average" (convex losses) or "random" (any loss)
 ) -> StoppedRun:
     """Projected steps ``x - eta G`` until the filter ends them.
 
@@ -71,22 +61,9 @@ def stopped_sgd(
     `oracle_delta`)-DP (such as `ProjectedMean` with the budget's noise multiplier) on gradients of l2 norm at most
     its clip, as long as who is drawn stays secret. Every iterate is private.
 
-    Args:
-        gradients: of records at a model.
-        start: (d,) x^0.
-        budget: of all steps.
-        oracle: estimates means.
-        learning_rate: eta, the same in all steps.
-        rng: draws levels, batches, and the iterate of ``output = "random"``; secret.
-        noise: for the oracle.
-        project: the nearest point of the domain.
-        output: "average" (convex losses) or "random" (any loss).
-
-    Raises:
-        BadInput: a learning rate that is not positive, or gradients that are not finite.
+    Raises `BadInput` for a learning rate that is not positive, or gradients that are not finite.
     """
-    if not 0 < learning_rate < math.inf:
-        raise BadInput(f"learning_rate = {learning_rate}: must be a positive number")
+    require_positive(learning_rate=learning_rate)
     levels = budget.draw_levels(rng)
     kept_at = int(rng.integers(len(levels) + 1))
     x = kept = total = start

@@ -16,21 +16,10 @@ from userdp.errors import BadInput
 def block_data(
     records: int, dimension: int, sparsity: int, blocks: int, norm: float, rng: np.random.Generator
 ) -> csr_array:
-    """Records in blocks: all of a block equal one vector, and no two blocks share a coordinate.
+    """Return (n, d) records in K blocks: all of a block equal one vector, and no two blocks share a coordinate.
 
-    Args:
-        records: n.
-        dimension: d, at least ``blocks * sparsity``.
-        sparsity: s, entries of size ``norm / sqrt(s)`` and of either sign.
-        blocks: K, each of ``n // K`` records; what is left over is zero.
-        norm: L, l2 norm of the records, > 0.
-        rng: draws supports and signs.
-
-    Returns:
-        (n, d) sparse matrix.
-
-    Raises:
-        BadInput: a number below one, or blocks that do not fit.
+    A block has ``n // K`` records; what is left over is zero. Their s entries have size ``norm / sqrt(s)`` and random
+    signs. Raises `BadInput` for a number below one, or blocks that do not fit, ``d < K s``.
     """
     if min(records, dimension, sparsity, blocks) < 1 or not 0 < norm < math.inf:
         raise BadInput(
@@ -57,8 +46,7 @@ def hardest_blocks(records: int, dimension: int, sparsity: int, epsilon: float, 
     ``epsilon n / (s ln d)`` for pure privacy (delta = 0), ``epsilon n / sqrt(s ln(d) ln(1 / delta))`` otherwise; at
     least 1, and no more than fit.
 
-    Raises:
-        BadInput: fewer than 2 coordinates, an epsilon that is not positive, or a delta outside [0, 1).
+    Raises `BadInput`: fewer than 2 coordinates, an epsilon that is not positive, or a delta outside [0, 1).
     """
     if dimension < 2 or not 0 < epsilon < math.inf or not 0 <= delta < 1:
         raise BadInput(f"dimension = {dimension}, epsilon = {epsilon}, delta = {delta}: out of range")

@@ -14,9 +14,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import ndtr
 from scipy.stats import binom, kurtosis
 
-from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.parameters import (
     TheoryConstants,
+    average_clip,
     constrained,
     constrained_rounds,
     non_smooth,
@@ -25,19 +25,17 @@ from strategies.baselines.averaged_clipping.parameters import (
     practical_step,
     unconstrained,
     unconstrained_clip,
+    unconstrained_excess,
     unconstrained_rounds,
 )
 from strategies.baselines.averaged_clipping.reference.descent import (
     averaged_clipping_sgd,
     ball,
     batch_mean,
-    fresh_rows,
     poisson_rows,
-    private_clipped_mean,
     restarted_clipping_sgd,
     sample_clipping_sgd,
 )
-from strategies.baselines.averaged_clipping.reference.formulas import closed_form_noise, noise_floor
 from strategies.baselines.averaged_clipping.restarts import default_runs, radii, restarted, rounds_per_run
 from strategies.samples.batch_rounds import clamped_batch
 from userdp.accounting.amplified import poisson_epsilon
@@ -50,6 +48,59 @@ from userdp.accounting.sampled_gaussian import (
 )
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
+from userdp.noise import SeededNoise
+
+
+def private_clipped_mean(rows, clip, epsilon, delta, rng):
+    """The mean of the rows, clipped once, with Gaussian noise.
+
+    *Formal guarantees.* (epsilon, delta), replace-one, by the analytic Gaussian mechanism at sensitivity ``2 clip``
+    (`average_clip`); n is public. The unit is a row, and in fact any set of rows, since the sensitivity is the same.
+    Accuracy: with ``||mean of the population|| <= clip / 2`` and covariance trace s^2, the bias is at most
+    ``s^2 / (2 n clip)`` and the mean squared error before noise at most ``s^2 / n``.
+
+    Rows are (n, d). Raises `BadInput` for an argument out of range, or no rows.
+    """
+    if rows.ndim != 2 or len(rows) == 0:
+        raise BadInput(f"rows must be a matrix with at least one row, got shape {rows.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite becomes zero in the clip
+        mean = rows.mean(axis=0, dtype=np.float64)
+    return GaussianMechanism.calibrated(2 * clip, epsilon, delta).release(average_clip(mean, clip), SeededNoise(rng))
+
+
+def fresh_rows(samples, batch, rounds, rng):
+    """Disjoint rounds of exactly ``batch`` rows: what the utility theory assumes.
+
+    Raises `BadInput`: the rows do not suffice.
+    """
+    if batch * rounds > samples:
+        raise BadInput(f"{rounds} fresh batches of {batch} take {batch * rounds} samples, there are {samples}")
+    order = rng.permutation(samples)
+    return lambda index: np.sort(order[index * batch : (index + 1) * batch])
+
+
+def closed_form_noise(constants: TheoryConstants, clip: float, batch: int, rounds: int) -> float:
+    """Equation (9) with ``constants.constant``, if the accountant agrees that it is private.
+
+    2 sqrt(2) is the constant that small epsilon and much noise would take at sensitivity ``2 clip``. Raises `BadInput`:
+    it is not (epsilon, delta)-DP for adding or removing one sample.
+    """
+    deviation, rate = paper_noise(constants, clip, batch, rounds), min(1.0, batch / constants.samples)
+    spent = poisson_epsilon(deviation / (2 * clip), rate, rounds, constants.delta)
+    if spent > constants.epsilon:
+        raise BadInput(
+            f"constant = {constants.constant:.3g}: noise by the closed form costs epsilon = {spent:.4g}, more than "
+            f"{constants.epsilon:g}; raise the constant or calibrate by the accountant"
+        )
+    return deviation
+
+
+def noise_floor(constants: TheoryConstants, rounds: int) -> float:
+    """Return what the proof adds to the gap for the noise of a run, ``2 D / (gamma L^2 N0)``; huge unless n is."""
+    step, excess = unconstrained_excess(constants, rounds)
+    return 2 * excess / (step * constants.smoothness**2 * rounds)
+
 
 UNIT = TheoryConstants(100_000, 10, 1.0, 1e-5)
 SECOND = TheoryConstants(1_000_000, 20, 0.5, 1e-7, radius=1.5, smoothness=2.0, deviation=3.0, failure=0.05)

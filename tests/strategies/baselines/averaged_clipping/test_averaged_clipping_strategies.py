@@ -19,9 +19,9 @@ from strategies import (
     PoissonSampleSGD,
     SmoothedTruncationGD,
 )
-from strategies.baselines.averaged_clipping.clip import average_clip
 from strategies.baselines.averaged_clipping.parameters import (
     TheoryConstants,
+    average_clip,
     hoelder_step,
     non_smooth,
     plain_rounds,

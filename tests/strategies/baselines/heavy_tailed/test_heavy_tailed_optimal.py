@@ -35,12 +35,9 @@ from strategies.baselines.heavy_tailed.reference.descent import (
 from strategies.baselines.heavy_tailed.reference.estimators import (
     clip_samples,
     group_means,
-    inner_steps,
     iterative_mean,
-    paper_groups,
     random_partition,
     sample_mechanism,
-    settled_distance,
     simple_clip_mean,
 )
 from strategies.baselines.heavy_tailed.shuffling import (
@@ -56,6 +53,44 @@ from userdp.accounting import Cost, delta_of, epsilon_of, rho_for
 from userdp.accounting.composition import advanced_composition, step_budget, zcdp_to_epsilon_simple
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
+
+
+def paper_groups(failure: float) -> int:
+    """The number of groups in the paper's proof: ``800 ln(1/beta)``, rounded up, for a chance beta of failure.
+
+    Raises `BadInput`: a chance outside (0, 1).
+    """
+    if not 0 < failure < 1:
+        raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1")
+    return math.ceil(800 * math.log(1 / failure))
+
+
+def settled_distance(samples: int, dimension: int, groups: int, clip_norm: float, rho: float, moment: float) -> float:
+    """r_0 of the paper: with chance 1 - beta, no direction has a tenth of the group means farther than this.
+
+    ``max(160 M sqrt(d/n), 160 sqrt(2) (R sqrt(k)/n) sqrt(d/rho), 40 sqrt(2 R^2 k^2 / (rho n^2) + M^2 k/n))``, for
+    ``k = paper_groups(beta)`` and rho that of a group. The iterative mean then ends within 6 r_0 of the mean of the
+    clipped samples.
+    """
+    n, d, k = samples, dimension, groups
+    return max(
+        160 * moment * math.sqrt(d / n),
+        160 * math.sqrt(2) * clip_norm * math.sqrt(k) / n * math.sqrt(d / rho),
+        40 * math.sqrt(2 * (clip_norm * k / n) ** 2 / rho + moment**2 * k / n),
+    )
+
+
+def inner_steps(start_distance: float, settled: float) -> int:
+    """t_c of the paper: ``2 ln(||c_1 - mu|| / (4 r_0)) / ln(256/233)``, rounded up, at least 1.
+
+    Raises `BadInput`: a distance that is not a number, or r_0 that is not positive.
+    """
+    if not (settled > 0 and start_distance >= 0):
+        raise BadInput(f"distances {start_distance} and {settled}: must be numbers, the second positive")
+    if start_distance <= 4 * settled:
+        return 1
+    return math.ceil(2 * math.log(start_distance / (4 * settled)) / math.log(256 / 233))
+
 
 WILD = [0.0, 1.0, -1.0, 0.3, 1e200, -1e300, 5e-324, np.nan, np.inf, -np.inf]
 SHARES = [0.5, 0.9]

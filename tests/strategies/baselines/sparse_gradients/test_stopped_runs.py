@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from strategies import StoppedSGD
 from strategies.baselines.sparse_gradients.bias_reduction import bias_reduced_gradient
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
-from strategies.baselines.sparse_gradients.recovered_mean import RecoveredMean
+from strategies.baselines.sparse_gradients.recovery import RecoveredMean
 from strategies.baselines.sparse_gradients.stopped_scheme import IterateAverage
 from strategies.baselines.sparse_gradients.stopping import StepBudget
 from strategies.baselines.sparse_gradients.truncated_geometric import TruncatedGeometric
