@@ -91,10 +91,7 @@ class Peeling:
         return Cost(pure_epsilon=self.epsilon, failure_delta=0.0 if self.pure else self.delta)
 
     def select(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.int64]:
-        """Return the (s,) entries chosen of (d,) finite values, in order of choice.
-
-        Raises `BadInput` if the values are no vector of at least ``sparsity`` finite numbers.
-        """
+        """Return the (s,) entries chosen of (d,) values, in order; `BadInput` for fewer than s finite numbers."""
         if values.ndim != 1 or len(values) < self.sparsity:
             raise BadInput(f"values of shape {values.shape}: must be a vector of at least {self.sparsity} entries")
         left, sizes = np.arange(len(values)), np.abs(values)
@@ -111,10 +108,7 @@ class Peeling:
         return int(noise.choose(sizes[None] / self.sensitivity, 2 * self.sensitivity / self.scale)[0])
 
     def release(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.float64]:
-        """Return (d,): the chosen entries of (d,) values with Laplace noise, zero elsewhere.
-
-        Raises `BadInput` if the values are no vector of at least ``sparsity`` finite numbers.
-        """
+        """Return (d,): the chosen entries of (d,) values with Laplace noise, zero elsewhere; `BadInput` as `select`."""
         noise.charge(self.cost)
         chosen = self.select(values, noise)
         released = np.zeros(len(values))

@@ -71,10 +71,7 @@ class SampleLevelOptions(StrategyOptions):
     )
 
     def known_smoothness(self, given: Given, sets: str) -> float:
-        """L, for numbers that cannot be set without it; ``sets`` says which.
-
-        Raises `BadInput`: it is neither declared nor certified.
-        """
+        """L, for the numbers that ``sets`` names; `BadInput` if it is neither declared nor certified."""
         smoothness = self.smoothness or given.problem.certificate.smoothness
         if not smoothness:
             raise BadInput(
@@ -154,10 +151,7 @@ def samples_of(given: Given) -> int:
 
 
 def most_of(given: Given) -> int | None:
-    """Samples of a user that count, where users are protected; None where samples are, which needs no limit.
-
-    Raises `BadInput`: users are protected, and no limit is declared.
-    """
+    """Samples of a user that count at user level; None at sample level. `BadInput` if that limit is not declared."""
     return given.public.declared("max_samples", given.strategy) if given.privacy.unit == "user" else None
 
 

@@ -37,10 +37,7 @@ class HeavyTailedOptions(SampleLevelOptions):
         return rounds_by_theory(self.rounds, wanted, self.max_rounds)
 
     def rate(self, given: Given, rounds: int) -> float:
-        """The step size: by default the paper's, ``1 / (smoothness sqrt(2 T))``.
-
-        Raises `BadInput`: neither step nor smoothness are known.
-        """
+        """The step size, by default the paper's ``1 / (smoothness sqrt(2 T))``; `BadInput` if neither is known."""
         return self.learning_rate or 1 / (self.known_smoothness(given, _SET_BY_SMOOTHNESS) * math.sqrt(2 * rounds))
 
 

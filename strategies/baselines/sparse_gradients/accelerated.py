@@ -69,10 +69,7 @@ def gap_after(rounds: int, gap: float, theta: float) -> float:
 
 
 def rounds_until(target: float, gap: float, theta: float) -> int:
-    """Fewest steps, at least 1, after which `gap_after` is at most ``target``.
-
-    Raises `BadInput`: the target is no positive number.
-    """
+    """Fewest steps, at least 1, after which `gap_after` is at most ``target``; `BadInput` unless that is positive."""
     require_positive(target=target)
     if theta == 1 or gap <= target:
         return 1
