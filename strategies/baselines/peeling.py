@@ -23,12 +23,11 @@ PeelingAccounting = Literal["tight", "paper"]
 class Peeling:
     """Chooses ``sparsity`` entries of a vector, one after the other, by noisy size; then releases them with noise.
 
-    *Formal guarantees.* (epsilon, delta)-DP for the unit and relation for which ``sensitivity`` bounds
-    ``||v - v'||_inf`` =: lam; all d entries may move at once. With noise of scale b there are s selections and one
-    release of s entries. Adding Laplace noise to the s chosen entries is pure, at ``s lam / b``; each entry is (lam /
-    b)-DP, so together they are ``s (lam / b)^2 / 2``-zCDP (Bun, Steinke 2016). Each selection is (2 lam / b)-DP, for
-    Gumbel noise (the exponential mechanism) and for Laplace noise (report noisy max), as sizes ``|v_j|`` move by at
-    most lam.
+    *Formal guarantees.* (epsilon, delta)-DP for the unit and relation for which ``sensitivity`` bounds ``||v -
+    v'||_inf`` =: lam; all d entries may move at once. With noise of scale b there are s selections and one release of s
+    entries. Adding Laplace noise to the s chosen entries is pure, at ``s lam / b``; each entry is (lam / b)-DP, so
+    together they are ``s (lam / b)^2 / 2``-zCDP (Bun, Steinke 2016). Each selection is (2 lam / b)-DP, for Gumbel noise
+    (the exponential mechanism) and for Laplace noise (report noisy max), as sizes ``|v_j|`` move by at most lam.
 
     "tight" selects by Gumbel noise. An exponential mechanism at e is ``e^2 / 8``-zCDP (Cesar, Rogers 2021), so the
     whole costs ``rho = s (lam / b)^2``, `largest_rho` of (epsilon, delta). Pure costs are ``3 s lam / b``; the smaller

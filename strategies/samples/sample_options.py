@@ -66,9 +66,7 @@ class SampleLevelOptions(StrategyOptions):
         "is the start; or the last iterate, with which one round of rate 1 on a quadratic loss is private mean "
         "estimation.",
     )
-    smoothness: float | None = Field(
-        None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
-    )
+    smoothness: float | None = Field(None, gt=0, description="L, of the expected loss; certified if not given.")
 
     def known_smoothness(self, given: Given, sets: str) -> float:
         """L, for the numbers that ``sets`` names; `BadInput` if it is neither declared nor certified."""

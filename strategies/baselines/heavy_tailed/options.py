@@ -15,9 +15,7 @@ class HeavyTailedOptions(SampleLevelOptions):
 
     moment_order: float = Field(2.0, ge=2, description="p: the order of the bounded gradient moment.")
     moment: float = Field(1.0, gt=0, description="M: E |<u, gradient>|^p <= M^p for every direction u.")
-    clip_norm: float | None = Field(
-        None, gt=0, description="R, l2 clip of each sample; the paper's choice if not given."
-    )
+    clip_norm: float | None = Field(None, gt=0, description="R, l2 clip of each sample; the paper's if not given.")
     rounds: int | None = Field(None, ge=1, description="T; the paper's choice (at most max_rounds) if not given.")
     max_rounds: int = Field(200, ge=1, description="Cap on the paper's number of rounds.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / (smoothness sqrt(2 T)) if not given.")

@@ -18,9 +18,8 @@ from userdp.state import Stateful
 class AcceleratedDescent(Stateful):
     """Minimises phi, mu-strongly convex with a beta-Lipschitz gradient (l2) over a closed convex set.
 
-    With ``theta = sqrt(mu / beta)``, from ``x = z``:
-    ``y = (x + theta z) / (1 + theta)``, ``w = (1 - theta) z + theta y``,
-    ``z+ = project(w - (theta / mu) grad phi(y))``, ``x+ = (1 - theta) x + theta z+``.
+    With ``theta = sqrt(mu / beta)``, from ``x = z``: ``y = (x + theta z) / (1 + theta)``, ``w = (1 - theta) z + theta
+    y``, ``z+ = project(w - (theta / mu) grad phi(y))``, ``x+ = (1 - theta) x + theta z+``.
 
     *Formal guarantees.* ``E = phi(x) - min phi + (mu / 2) ||z - x*||^2`` falls at least by the factor ``1 - theta`` a
     step, whatever the set. *Proof.* ``x+ - y = theta (z+ - w)`` and ``beta theta^2 = mu``, so with l the linear
