@@ -71,7 +71,7 @@ def test_where_a_calibration_proves_nothing_no_epsilon_is_promised(name):
     assert guarantee.sentence().startswith("no privacy guarantee: ")
 
 
-@pytest.mark.parametrize("verb", ["reports/console.py", "api/plans.py", "api/scoring.py"])
+@pytest.mark.parametrize("verb", ["reports/console.py", "api/plans.py", "api/prediction.py"])
 def test_run_plan_and_predict_print_guarantees_in_no_other_way(verb):
     text = (ROOT / "simulations" / verb).read_text(encoding="utf-8")
     promises = re.findall(r'\["sentence"\]|guarantee\.sentence\(\)', text)

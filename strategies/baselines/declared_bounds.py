@@ -11,10 +11,7 @@ from userdp.problems import Box
 
 
 def check_room(domain: Box, centre: Vector, radius: float, setting: str, ball: str) -> None:
-    """Refuse a ball about ``centre`` that leaves the domain: models in it are what is released.
-
-    Raises `BadInput`: it does; names the setting.
-    """
+    """Refuse (`BadInput`) a ball about ``centre`` that leaves the domain: models in it are released."""
     room = domain.radius - float(np.abs(centre - domain.centre).max())
     if not radius <= room:
         raise BadInput(
@@ -24,10 +21,7 @@ def check_room(domain: Box, centre: Vector, radius: float, setting: str, ball: s
 
 
 def declared(given: Given, setting: str, value: float | None, use: str) -> float:
-    """A setting, or what stands for it, which must be a positive number that the strategy can ``use``.
-
-    Raises `BadInput`: it is none, because the problem bounds nothing.
-    """
+    """Return a setting, or its stand-in, that ``use`` needs; `BadInput` if it is no positive number."""
     if not value or math.isinf(value):
         raise BadInput(f"strategy.{setting} must be declared: {given.strategy} {use}")
     return value

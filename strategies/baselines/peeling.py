@@ -23,12 +23,11 @@ PeelingAccounting = Literal["tight", "paper"]
 class Peeling:
     """Chooses ``sparsity`` entries of a vector, one after the other, by noisy size; then releases them with noise.
 
-    *Formal guarantees.* (epsilon, delta)-DP for the unit and relation for which ``sensitivity`` bounds
-    ``||v - v'||_inf`` =: lam; all d entries may move at once. With noise of scale b there are s selections and one
-    release of s entries. Adding Laplace noise to the s chosen entries is pure, at ``s lam / b``; each entry is (lam /
-    b)-DP, so together they are ``s (lam / b)^2 / 2``-zCDP (Bun, Steinke 2016). Each selection is (2 lam / b)-DP, for
-    Gumbel noise (the exponential mechanism) and for Laplace noise (report noisy max), as sizes ``|v_j|`` move by at
-    most lam.
+    *Formal guarantees.* (epsilon, delta)-DP for the unit and relation for which ``sensitivity`` bounds ``||v -
+    v'||_inf`` =: lam; all d entries may move at once. With noise of scale b there are s selections and one release of s
+    entries. Adding Laplace noise to the s chosen entries is pure, at ``s lam / b``; each entry is (lam / b)-DP, so
+    together they are ``s (lam / b)^2 / 2``-zCDP (Bun, Steinke 2016). Each selection is (2 lam / b)-DP, for Gumbel noise
+    (the exponential mechanism) and for Laplace noise (report noisy max), as sizes ``|v_j|`` move by at most lam.
 
     "tight" selects by Gumbel noise. An exponential mechanism at e is ``e^2 / 8``-zCDP (Cesar, Rogers 2021), so the
     whole costs ``rho = s (lam / b)^2``, `largest_rho` of (epsilon, delta). Pure costs are ``3 s lam / b``; the smaller
@@ -91,10 +90,7 @@ class Peeling:
         return Cost(pure_epsilon=self.epsilon, failure_delta=0.0 if self.pure else self.delta)
 
     def select(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.int64]:
-        """Return the (s,) entries chosen of (d,) finite values, in order of choice.
-
-        Raises `BadInput` if the values are no vector of at least ``sparsity`` finite numbers.
-        """
+        """Return the (s,) entries chosen of (d,) values, in order; `BadInput` for fewer than s finite numbers."""
         if values.ndim != 1 or len(values) < self.sparsity:
             raise BadInput(f"values of shape {values.shape}: must be a vector of at least {self.sparsity} entries")
         left, sizes = np.arange(len(values)), np.abs(values)
@@ -111,10 +107,7 @@ class Peeling:
         return int(noise.choose(sizes[None] / self.sensitivity, 2 * self.sensitivity / self.scale)[0])
 
     def release(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.float64]:
-        """Return (d,): the chosen entries of (d,) values with Laplace noise, zero elsewhere.
-
-        Raises `BadInput` if the values are no vector of at least ``sparsity`` finite numbers.
-        """
+        """Return (d,): the chosen entries of (d,) values with Laplace noise, zero elsewhere; `BadInput` as `select`."""
         noise.charge(self.cost)
         chosen = self.select(values, noise)
         released = np.zeros(len(values))

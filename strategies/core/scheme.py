@@ -34,6 +34,10 @@ class Outline:
     warnings: tuple[str, ...] = ()
 
 
+def no_memory() -> None:
+    """Return None: the server remembers nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scheme(ABC):
     """The private part of a strategy as one immutable value: clip, sampler, noise and accounting cannot disagree.
@@ -47,7 +51,7 @@ class Scheme(ABC):
     outline: Outline  # the scheme in numbers
     # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
     # holds
-    new_memory: Callable[[], Stateful | None] = lambda: None
+    new_memory: Callable[[], Stateful | None] = no_memory
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
     summands: int | None = None  # most vectors that one release adds up, for the rounding of sums; n if not given
     spread: float = 1.0  # largest norm of such a vector over the sum's sensitivity (see `userdp.noise.rounding_slack`)

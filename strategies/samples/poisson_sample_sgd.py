@@ -19,11 +19,10 @@ class PoissonSampleSGD(Recipe, BatchOptions):
 
     *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, add-or-remove, round release, any loss. *Why.*
     Unit: one sample; relation: add-or-remove; N, the number of samples, is public. Each sample is drawn by its own
-    secret coin at rate q = m/N, and its gradient is clipped to l2 norm R, so one sample moves the sum by at most R;
-    the divisor is the public m. Rounds are Poisson-sampled Gaussians. Under ``unit = "user"`` the first max_samples
-    samples of a user come or go together and move the sum by R for each one drawn: group privacy by mixtures of
-    Gaussians (Ganesh 2024). Nodes draw none of those beyond. calibration = "paper" promises nothing. Every iterate
-    is released; the server is trusted, nodes clip and draw as requested.
+    secret coin at rate q = m/N, and its gradient is clipped to l2 norm R, so one sample moves the sum by at most R; the
+    divisor is the public m. Rounds are Poisson-sampled Gaussians. Under ``unit = "user"`` the first max_samples samples
+    of a user come or go together and move the sum by R for each one drawn: group privacy by mixtures of Gaussians
+    (Ganesh 2024). Nodes draw none of those beyond. calibration = "paper" promises nothing. Every iterate is released.
 
     *Assumptions.* N, and for user level `max_samples`, are public. Which samples take part stays secret. The server
     is trusted. Nodes clip and draw as requested.

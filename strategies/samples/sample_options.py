@@ -66,10 +66,10 @@ class SampleLevelOptions(StrategyOptions):
         "is the start; or the last iterate, with which one round of rate 1 on a quadratic loss is private mean "
         "estimation.",
     )
-    smoothness: float | None = Field(None, gt=0, description="L, of the expected loss; default the certified bound.")
+    smoothness: float | None = Field(None, gt=0, description="L, of the expected loss; certified if not given.")
 
     def known_smoothness(self, given: Given, sets: str) -> float:
-        """Return L, which sets ``sets``; `BadInput` if it is neither declared nor certified."""
+        """L, for the numbers that ``sets`` names; `BadInput` if it is neither declared nor certified."""
         smoothness = self.smoothness or given.problem.certificate.smoothness
         if not smoothness:
             raise BadInput(
@@ -149,7 +149,7 @@ def samples_of(given: Given) -> int:
 
 
 def most_of(given: Given) -> int | None:
-    """Samples of a user that count, which must be declared (`BadInput`); None where samples are protected."""
+    """Samples of a user that count at user level; None at sample level. `BadInput` if that limit is not declared."""
     return given.public.declared("max_samples", given.strategy) if given.privacy.unit == "user" else None
 
 

@@ -77,9 +77,7 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
     batches: Literal["poisson_samples", "full"] = Field(
         "poisson_samples", description="poisson_samples: a coin for each sample; full: everybody in every round."
     )
-    strong_convexity: float | None = Field(
-        None, gt=0, description="mu, of the expected loss; the problem's certified bound if not given."
-    )
+    strong_convexity: float | None = Field(None, gt=0, description="mu, of the expected loss; certified if not given.")
     first_gap: float | None = Field(
         None, gt=0, description="Bound on the excess risk at the start; smoothness radius^2 / 2 if not given."
     )

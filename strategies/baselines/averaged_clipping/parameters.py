@@ -24,10 +24,7 @@ REACH = 7.0
 
 @dataclass(frozen=True)
 class TheoryConstants:
-    """The public constants of a problem and a budget, about which the theorems speak.
-
-    Raises `BadInput` for a constant out of range.
-    """
+    """The public constants of a problem and a budget in the theorems; `BadInput` for one out of range."""
 
     samples: int  # n
     dimension: int  # d

@@ -33,10 +33,7 @@ class Reach:
 
 
 def needed(count: int, share: float) -> int:
-    """Return how many of ``count`` points make up a share: the product rounded up, but for its rounding errors.
-
-    Raises `BadInput` for a share outside (0, 1].
-    """
+    """Return how many of ``count`` points a share in (0, 1] is, rounded up but for rounding errors; else `BadInput`."""
     if not 0 < share <= 1:
         raise BadInput(f"share = {share}: must lie in (0, 1]")
     return max(1, math.ceil(share * count - 1e-9))

@@ -96,21 +96,19 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
     the paper uses for the variance of a group mean, ``E <u, Y>^2 / m <= M^2 / m``, since empty slots are zero. No
     user's number of samples is told or needed. Bounds far above what users hold make messages long and groups uneven.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, round release, any loss. *Why.* Unit: one
-    sample; relation: replace-one; N and max_samples are public. A sample is clipped to l2 norm R and lies in at
-    most one group, so it moves the k means, as one vector, by at most 2R/m. "parallel": the k noisy means are one
-    Gaussian mechanism, and T rounds compose as one. Under ``unit = "user"`` the partition spreads each user's slots
-    over the groups (and is not of exactly equal groups, which "parallel" does not need), so that with c_j slots in
-    group j a user moves the k means by at most ``(2R/m) sqrt(sum c_j^2)``: sqrt(max_samples) times as far as a
-    sample where k >= max_samples, and max_samples / sqrt(k) times where k divides max_samples, so that the noise of
-    the mean of all groups is then no larger than that of `sample_clipped_sgd`. "calibrated_shuffle" and
-    "paper_shuffle": since all groups have one number of slots, the partition is uniform, and drawn anew every
-    round, the amplification of `heavy_tailed.shuffling` holds with slots as records, empty or not; rounds
-    compose as the worst (e, d)-DP mechanisms do, and user level follows by (e, d) group privacy. The partition must
-    then stay secret: nodes know the groups of their own samples, so this promise is NOT against other nodes. All
-    that follows the noisy means is post-processing; every iterate is released; the server is trusted, nodes clip
-    and sum as requested. Slots and their accounting are ours, and for fixed groups amplification by shuffling would be
-    false.
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, round release, any loss. *Why.* Unit: one sample;
+    relation: replace-one; N and max_samples are public. A sample is clipped to l2 norm R and lies in at most one group,
+    so it moves the k means, as one vector, by at most 2R/m. "parallel": the k noisy means are one Gaussian mechanism,
+    and T rounds compose as one. Under ``unit = "user"`` the partition spreads each user's slots over the groups (and is
+    not of exactly equal groups, which "parallel" does not need), so that with c_j slots in group j a user moves the k
+    means by at most ``(2R/m) sqrt(sum c_j^2)``: sqrt(max_samples) times as far as a sample where k >= max_samples, and
+    max_samples / sqrt(k) times where k divides max_samples, so that the noise of the mean of all groups is then no
+    larger than that of `sample_clipped_sgd`. "calibrated_shuffle" and "paper_shuffle": since all groups have one number
+    of slots, the partition is uniform, and drawn anew every round, the amplification of `heavy_tailed.shuffling` holds
+    with slots as records, empty or not; rounds compose as the worst (e, d)-DP mechanisms do, and user level follows by
+    (e, d) group privacy. The partition must then stay secret: nodes know the groups of their own samples, so this
+    promise is NOT against other nodes. All that follows the noisy means is post-processing; every iterate is released.
+    Slots and their accounting are ours, and for fixed groups amplification by shuffling would be false.
 
     *Assumptions.* N and `max_samples` are public. The server is trusted. Nodes clip each sample as requested. By
     shuffling: groups stay secret, and nodes, which know those of their own samples, are trusted; "auto" shuffles

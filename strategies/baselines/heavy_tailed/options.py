@@ -15,9 +15,7 @@ class HeavyTailedOptions(SampleLevelOptions):
 
     moment_order: float = Field(2.0, ge=2, description="p: the order of the bounded gradient moment.")
     moment: float = Field(1.0, gt=0, description="M: E |<u, gradient>|^p <= M^p for every direction u.")
-    clip_norm: float | None = Field(
-        None, gt=0, description="R, l2 clip of each sample; the paper's choice if not given."
-    )
+    clip_norm: float | None = Field(None, gt=0, description="R, l2 clip of each sample; the paper's if not given.")
     rounds: int | None = Field(None, ge=1, description="T; the paper's choice (at most max_rounds) if not given.")
     max_rounds: int = Field(200, ge=1, description="Cap on the paper's number of rounds.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / (smoothness sqrt(2 T)) if not given.")
@@ -37,10 +35,7 @@ class HeavyTailedOptions(SampleLevelOptions):
         return rounds_by_theory(self.rounds, wanted, self.max_rounds)
 
     def rate(self, given: Given, rounds: int) -> float:
-        """The step size: by default the paper's, ``1 / (smoothness sqrt(2 T))``.
-
-        Raises `BadInput`: neither step nor smoothness are known.
-        """
+        """The step size, by default the paper's ``1 / (smoothness sqrt(2 T))``; `BadInput` if neither is known."""
         return self.learning_rate or 1 / (self.known_smoothness(given, _SET_BY_SMOOTHNESS) * math.sqrt(2 * rounds))
 
 

@@ -18,16 +18,15 @@ from userdp.sampling import DisjointBatches
 class SampleClippedSGD(Recipe, HeavyTailedOptions):
     """Projected gradient descent with a clipped, noisy mean of per-sample gradients (all samples, every round).
 
-    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, round release, any loss. *Why.* Unit: one
-    sample; relation: replace-one; N, the number of samples of all users, is public and divides. Each sample's
-    gradient is clipped to l2 norm R, so replacing one sample moves the mean by at most 2R/N. Under ``unit =
-    "user"`` a user holds at most max_samples samples, each user's sum is held to norm R max_samples, and the
-    sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. A gradient that is not finite
-    counts as zero, and is not counted among ``non_finite_users``. T rounds compose as one Gaussian mechanism. Every
-    iterate is released; the server is trusted, nodes clip and sum as requested.
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, round release, any loss. *Why.* Unit: one sample;
+    relation: replace-one; N, the number of samples of all users, is public and divides. Each sample's gradient is
+    clipped to l2 norm R, so replacing one sample moves the mean by at most 2R/N. Under ``unit = "user"`` a user holds
+    at most max_samples samples, each user's sum is held to norm R max_samples, and the sensitivity is max_samples times
+    larger: group privacy, exact for Gaussian noise. A gradient that is not finite counts as zero, and is not counted
+    among ``non_finite_users``. T rounds compose as one Gaussian mechanism. Every iterate is released.
 
     *Assumptions.* N, and for user level `max_samples`, are public. The server is trusted. Nodes clip each sample as
-    told.
+    requested.
     """
 
     about: ClassVar[About] = About(

@@ -26,13 +26,12 @@ from userdp.sampling import DisjointBatches
 class SmoothedTruncationGD(Recipe, SampleRateOptions):
     """Projected gradient descent with a smoothly truncated, noisy mean of per-sample gradients, every round.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, replace-one, round release, any loss. *Why.*
-    Unit: one sample; relation: replace-one; N, the number of samples, is public and divides. Each coordinate of a
-    sample's gradient is truncated to ``s 2 sqrt(2)/3``, so replacing a sample moves the mean by at most ``sqrt(d) 4
-    sqrt(2) s / (3 N)`` in l2. Under ``unit = "user"`` a user holds at most max_samples samples, each user's sum is
-    held to that many, and the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. T
-    rounds compose as one Gaussian mechanism. Every iterate is released; the server is trusted, nodes truncate as
-    told.
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, replace-one, round release, any loss. *Why.* Unit:
+    one sample; relation: replace-one; N, the number of samples, is public and divides. Each coordinate of a sample's
+    gradient is truncated to ``s 2 sqrt(2)/3``, so replacing a sample moves the mean by at most ``sqrt(d) 4 sqrt(2) s /
+    (3 N)`` in l2. Under ``unit = "user"`` a user holds at most max_samples samples, each user's sum is held to that
+    many, and the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. T rounds compose as
+    one Gaussian mechanism. Every iterate is released.
 
     *Assumptions.* N, and for user level `max_samples`, are public. The server is trusted. Nodes truncate each
     sample as requested.

@@ -76,10 +76,7 @@ def step_size(index: int) -> float:
 
 @dataclass(frozen=True)
 class FrankWolfeTheory:
-    """The public numbers behind the parameters of private Frank-Wolfe, and the bounds that they promise.
-
-    Raises `BadInput` for a number out of range.
-    """
+    """The public numbers of private Frank-Wolfe, and the bounds that they promise; `BadInput` for one out of range."""
 
     polytope: Polytope  # W
     dimension: int  # d

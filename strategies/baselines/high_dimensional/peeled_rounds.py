@@ -50,10 +50,7 @@ class SparseRoundsOptions(StrategyOptions):
     )
 
     def folds(self, given: Given) -> Folds:
-        """The folds of ``rounds``, or of as many rounds as theory says.
-
-        Raises `BadInput`: more rounds than users, or samples are protected and their number is not declared.
-        """
+        """The folds of ``rounds``, or of theory; `BadInput` for more rounds than users, or no sample count."""
         users, records = given.users, given.public.records(given.privacy.unit, given.strategy)
         rounds = min(log_rounds(records), users) if self.rounds is None else self.rounds
         if rounds > users:

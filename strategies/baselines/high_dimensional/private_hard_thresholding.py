@@ -24,14 +24,13 @@ class PrivateHardThresholding(Recipe, SparseRoundsOptions):
 
     *Formal guarantees.* *Claim.* (epsilon, delta), or pure epsilon, replace-one, for one user or one sample, round
     release, any loss. *Why.* Unit: one whole user, or one sample; relation: replace-one; n (and N, for samples) is
-    public. For an s-sparse w in the unit ball a truncated gradient's coordinates are at most ``B = K^2 (sqrt(s) +
-    1)``, and so are their mean's. Nodes hold coordinates to B, whatever the loss, so nothing rests on that.
-    Replacing a record moves each coordinate of the step by at most ``2 B eta / m``, m being the public number of
-    records of a fold; `Peeling` makes that (epsilon, delta)-DP, or pure. A user takes part in one round, so all
-    rounds together cost no more. Every iterate is released; the server is trusted, nodes truncate as requested. With
-    noise of scale b and that sensitivity lam, peeling makes s selections at 2 lam / b and releases s entries at lam
-    / b: (s lam^2 / b^2)-zCDP together, or pure at 3 s lam / b. A user's average is one record, so user level is no
-    group privacy.
+    public. For an s-sparse w in the unit ball a truncated gradient's coordinates are at most ``B = K^2 (sqrt(s) + 1)``,
+    and so are their mean's. Nodes hold coordinates to B, whatever the loss, so nothing rests on that. Replacing a
+    record moves each coordinate of the step by at most ``2 B eta / m``, m being the public number of records of a fold;
+    `Peeling` makes that (epsilon, delta)-DP, or pure. A user takes part in one round, so all rounds together cost no
+    more. Every iterate is released. With noise of scale b and that sensitivity lam, peeling makes s selections at 2 lam
+    / b and releases s entries at lam / b: (s lam^2 / b^2)-zCDP together, or pure at 3 s lam / b. A user's average is
+    one record, so user level is no group privacy.
 
     *Assumptions.* n, and for sample level N, are public. The server is trusted. Nodes truncate as requested.
     """

@@ -32,14 +32,13 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
     exponential mechanism chooses the vertex of the ball along which it descends, and the model moves towards it.
 
     *Formal guarantees.* *Claim.* (epsilon, delta) for one *user*, replace-one, round release, least squares. *Why.*
-    Unit: one whole user; relation: replace-one; n public. A user's record is the mean of its samples' gradients ``2
-    a (<a, x> - y)`` on truncated data. Iterates stay in the ball of radius r, so each coordinate of a record is at
-    most ``2 (r + 1) K^2``, and replacing a user moves a vertex's score by at most ``4 r (r + 1) K^2 / n``. A choice
-    of epsilon e is e^2/8-zCDP ("zcdp"), or (e, 0)-DP ("paper"); T choices compose. Under ``unit = "sample"`` the
-    record is a sample and the divisor is the public number N of samples; a user keeps its number of samples between
-    neighbours. Every iterate is released; the server is trusted, nodes truncate as requested. The first is so because
-    the privacy loss of a choice lies in an interval of length e. The paper's sensitivity is too small for balls of
-    radius above 3.
+    Unit: one whole user; relation: replace-one; n public. A user's record is the mean of its samples' gradients ``2 a
+    (<a, x> - y)`` on truncated data. Iterates stay in the ball of radius r, so each coordinate of a record is at most
+    ``2 (r + 1) K^2``, and replacing a user moves a vertex's score by at most ``4 r (r + 1) K^2 / n``. A choice of
+    epsilon e is e^2/8-zCDP ("zcdp"), as its privacy loss lies in an interval of length e, or (e, 0)-DP ("paper"); T
+    choices compose. Under ``unit = "sample"`` the record is a sample and the divisor is the public number N of samples;
+    a user keeps its number of samples between neighbours. Every iterate is released. The paper's sensitivity is too
+    small for balls of radius above 3.
 
     *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as requested.
     """

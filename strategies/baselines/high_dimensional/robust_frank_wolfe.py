@@ -28,16 +28,15 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
     smoothly, coordinate by coordinate, and averaged; the exponential mechanism chooses the vertex of the ball along
     which the mean descends, and the model moves towards it.
 
-    *Formal guarantees.* *Claim.* (epsilon, 0) for one *user*, replace-one, round release, any loss; `delta = 0` can
-    be asked for. *Why.* Unit: one whole user; relation: replace-one; n public. A user's record is its MEAN
-    gradient, each coordinate of which is truncated to ``s B(beta)`` after that, so replacing a user moves each
-    coordinate of the cohort's mean by at most ``2 s B(beta) / m``, m users in the cohort, and a vertex's score by
-    at most r times that. The exponential mechanism on these scores is (epsilon, 0)-DP. Cohorts are disjoint and
-    drawn without looking at data, so rounds compose in parallel: a run is (epsilon, 0)-DP, with no delta. Under
-    ``unit = "sample"`` the record is a sample: every sample is truncated, cohorts are still of users, whose samples
-    stay together, and the divisor m is the public number N of samples times the cohort's share of the users,
-    whatever samples the cohort has; a user keeps its number of samples between neighbours. Every iterate is
-    released; the server is trusted, nodes truncate as requested.
+    *Formal guarantees.* *Claim.* (epsilon, 0) for one *user*, replace-one, round release, any loss; `delta = 0` can be
+    asked for. *Why.* Unit: one whole user; relation: replace-one; n public. A user's record is its MEAN gradient, each
+    coordinate of which is truncated to ``s B(beta)`` after that, so replacing a user moves each coordinate of the
+    cohort's mean by at most ``2 s B(beta) / m``, m users in the cohort, and a vertex's score by at most r times that.
+    The exponential mechanism on these scores is (epsilon, 0)-DP. Cohorts are disjoint and drawn without looking at
+    data, so rounds compose in parallel: a run is (epsilon, 0)-DP, with no delta. Under ``unit = "sample"`` the record
+    is a sample: every sample is truncated, cohorts are still of users, whose samples stay together, and the divisor m
+    is the public number N of samples times the cohort's share of the users, whatever samples the cohort has; a user
+    keeps its number of samples between neighbours. Every iterate is released.
 
     *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as requested.
     """

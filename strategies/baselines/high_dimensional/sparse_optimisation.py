@@ -19,12 +19,11 @@ class SparseOptimisation(Recipe, SparseRoundsOptions):
     coordinate smoothly truncated at the scale k. The server takes a step and peels: s entries are chosen by noisy size
     and released with noise. A user's average counts as one record: averaging makes tails lighter before they are cut.
 
-    *Formal guarantees.* *Claim.* As `private_hard_thresholding`. *Why.* Unit: one whole user, or one sample;
-    relation: replace-one; n (and N, for samples) is public. Each coordinate of a record is truncated to ``2 sqrt(2)
-    k / 3``, whatever its data, so replacing it moves each coordinate of the step by at most ``4 sqrt(2) k eta / (3
-    m)``, m being the public number of records of a fold; `Peeling` makes that (epsilon, delta)-DP, or pure. A user
-    takes part in one round, so all rounds together cost no more. Every iterate is released; the server is trusted,
-    nodes truncate as requested.
+    *Formal guarantees.* *Claim.* As `private_hard_thresholding`. *Why.* Unit: one whole user, or one sample; relation:
+    replace-one; n (and N, for samples) is public. Each coordinate of a record is truncated to ``2 sqrt(2) k / 3``,
+    whatever its data, so replacing it moves each coordinate of the step by at most ``4 sqrt(2) k eta / (3 m)``, m being
+    the public number of records of a fold; `Peeling` makes that (epsilon, delta)-DP, or pure. A user takes part in one
+    round, so all rounds together cost no more. Every iterate is released.
 
     *Assumptions.* n, and for sample level N, are public. The server is trusted. Nodes truncate as requested.
     """

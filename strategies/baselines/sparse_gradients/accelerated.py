@@ -18,9 +18,8 @@ from userdp.state import Stateful
 class AcceleratedDescent(Stateful):
     """Minimises phi, mu-strongly convex with a beta-Lipschitz gradient (l2) over a closed convex set.
 
-    With ``theta = sqrt(mu / beta)``, from ``x = z``:
-    ``y = (x + theta z) / (1 + theta)``, ``w = (1 - theta) z + theta y``,
-    ``z+ = project(w - (theta / mu) grad phi(y))``, ``x+ = (1 - theta) x + theta z+``.
+    With ``theta = sqrt(mu / beta)``, from ``x = z``: ``y = (x + theta z) / (1 + theta)``, ``w = (1 - theta) z + theta
+    y``, ``z+ = project(w - (theta / mu) grad phi(y))``, ``x+ = (1 - theta) x + theta z+``.
 
     *Formal guarantees.* ``E = phi(x) - min phi + (mu / 2) ||z - x*||^2`` falls at least by the factor ``1 - theta`` a
     step, whatever the set. *Proof.* ``x+ - y = theta (z+ - w)`` and ``beta theta^2 = mu``, so with l the linear
@@ -69,10 +68,7 @@ def gap_after(rounds: int, gap: float, theta: float) -> float:
 
 
 def rounds_until(target: float, gap: float, theta: float) -> int:
-    """Fewest steps, at least 1, after which `gap_after` is at most ``target``.
-
-    Raises `BadInput`: the target is no positive number.
-    """
+    """Fewest steps, at least 1, after which `gap_after` is at most ``target``; `BadInput` unless that is positive."""
     require_positive(target=target)
     if theta == 1 or gap <= target:
         return 1

@@ -86,10 +86,7 @@ class Draw:
 
     @classmethod
     def of(cls, records: int, level: int, rng: np.random.Generator) -> "Draw":
-        """A uniform draw without replacement, and the single record independently of it.
-
-        Raises `BadInput`: the batch would exceed the records.
-        """
+        """A uniform draw without replacement, and the single record independently; `BadInput` for too few records."""
         if level < 0 or 2 << level > records:
             raise BadInput(f"level = {level}: a batch of 2^(level + 1) must not exceed the {records} records")
         return cls(level, rng.choice(records, 2 << level, replace=False), rng.integers(records, size=1))

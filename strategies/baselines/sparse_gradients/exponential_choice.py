@@ -68,10 +68,7 @@ def enumerable(dimension: int) -> NDArray[np.float64]:
 
 
 def lattice_points(dimension: int, squared_norm: int) -> NDArray[np.int8]:
-    """(M, d): every integer vector with a squared l2 norm of at most ``squared_norm``.
-
-    Raises `BadInput`: there are more than are enumerated.
-    """
+    """(M, d): all integer vectors of squared l2 norm up to ``squared_norm``; `BadInput` if they are too many."""
     if dimension < 1 or not 0 <= squared_norm < len(enumerable(dimension)):
         raise BadInput(
             f"dimension = {dimension}, squared norm = {squared_norm}: there must be a dimension, and at most "
@@ -175,10 +172,7 @@ class SparseExponential:
         return int(enumerable(self.dimension)[self.steps])
 
     def excess_bound(self, failure: float) -> float:
-        """``L sqrt(s) tau + (2 B / (epsilon n)) (ln candidates + ln(1/failure))``.
-
-        Raises `BadInput`: a failure outside (0, 1).
-        """
+        """``L sqrt(s) tau + (2 B / (epsilon n)) (ln candidates + ln(1/failure))``; `BadInput` unless failure < 1."""
         if not 0 < failure < 1:
             raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1")
         logs = math.log(self.candidates) - math.log(failure)

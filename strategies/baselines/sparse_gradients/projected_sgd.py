@@ -24,16 +24,15 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
     leaves an error of at most ``sqrt(2 L sqrt(s) ||noise||_inf)``, in which the dimension counts by its logarithm. A
     loss whose gradients are not that sparse is biased by the l1 clip, and protected all the same.
 
-    *Formal guarantees.* *Claim.* For delta > 0 that of `dp_fed_sgd`. For delta = 0 pure epsilon, replace-one,
-    disjoint cohorts. *Why.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and
-    allocation). With delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and
-    their accounting are those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so
-    replacing a user moves the mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round
-    purely private, a user's rounds add up, and disjoint cohorts compose in parallel. The projection sees only what
-    is noisy already. Every iterate is released: nodes are protected from each other; the server is trusted. Nodes
-    clip and sum; an answer larger than clipped users can add up to, in either norm, is refused. If samples'
-    gradients have s non-zeros and norm at most L, users' averages lie in both balls whatever their size, so neither
-    clip nor projection costs accuracy.
+    *Formal guarantees.* *Claim.* For delta > 0 that of `dp_fed_sgd`. For delta = 0 pure epsilon, replace-one, disjoint
+    cohorts. *Why.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and
+    allocation). With delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and their
+    accounting are those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so replacing a user
+    moves the mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round purely private, a
+    user's rounds add up, and disjoint cohorts compose in parallel. The projection sees only what is noisy already.
+    Every iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an answer
+    larger than clipped users can add up to, in either norm, is refused. If samples' gradients have s non-zeros and norm
+    at most L, users' averages lie in both balls whatever their size, so neither clip nor projection costs accuracy.
 
     *Assumptions.* Those of `dp_fed_sgd`. A wrong s biases the gradient and protects as before. More on
     `strategies/baselines/sparse_gradients/README.md`.
@@ -61,9 +60,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
     clip_norm: float = Field(
         1.0, gt=0, description="L: l2 norm that each user's average gradient is clipped to; its l1 norm to L sqrt(s)."
     )
-    learning_rate: float | None = Field(
-        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
-    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / smoothness, or 0.5, or 0.1 for adam.")
     sparsity: int | None = Field(
         None, ge=1, description="s: most non-zeros of a sample's gradient; the problem's certificate if not given."
     )

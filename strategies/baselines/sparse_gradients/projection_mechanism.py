@@ -45,10 +45,7 @@ class SparseVectors:
         return self.norm * math.sqrt(self.sparsity)
 
     def project(self, vector: ArrayLike, ball: Ball = "l1l2") -> Vector:
-        """(d,) nearest point of the l1 ball, or of what it has in common with the l2 ball.
-
-        Raises `BadInput` for a number that is not finite, or another shape.
-        """
+        """(d,) nearest point of the l1 ball, or of its part in the l2 ball; `BadInput` if not (d,) and finite."""
         if ball == "l1":
             return project_l1(vector, self.l1_norm)
         return project_l1_l2(vector, self.l1_norm, self.norm)

@@ -195,10 +195,7 @@ def stretch_bound(measurements: int, dimension: int, sparsity: int, failure: flo
 
 
 def least_measurements(dimension: int, sparsity: int, failure: float, stretch: float = _PAPER_STRETCH) -> int:
-    """Fewest m for which `stretch_bound` is at most ``stretch``, which must exceed 1.
-
-    Raises `BadInput` for a number out of range.
-    """
+    """Fewest m for which `stretch_bound` is at most ``stretch``; `BadInput` unless that is finite and exceeds 1."""
     if not 1 < stretch < math.inf:
         raise BadInput(f"stretch = {stretch}: must exceed 1")
     return math.ceil(((stretch_bound(1, dimension, sparsity, failure) - 1) / (stretch - 1)) ** 2)

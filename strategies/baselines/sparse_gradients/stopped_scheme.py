@@ -65,10 +65,7 @@ class StoppedRounds:
         return self.steps + (len(self.ends) > 1)
 
     def draw(self, index: int) -> Draw:
-        """Return the draw of round ``index``: its cohort and their halves.
-
-        Raises `BadInput`: there is no such round.
-        """
+        """Return the cohort of round ``index`` and its halves; `BadInput` if there is no such round."""
         if not 0 <= index < self.steps:
             raise BadInput(f"round {index} was asked for, there are {self.steps}")
         rng = stream(self.seed, "sampling", _BATCHES, index)
@@ -85,10 +82,7 @@ class StoppedRounds:
         return noise_multiplier / 2
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Epsilon after ``rounds`` rounds (all of them if not given).
-
-        Raises `BadInput`: less noise, or a smaller delta, than the budget's.
-        """
+        """Epsilon after ``rounds`` rounds (all if not given); `BadInput` for less noise or delta than the budget's."""
         if noise_multiplier < self.budget.noise_multiplier or delta < self.budget.delta:
             raise BadInput(
                 f"noise multiplier = {noise_multiplier:g}, delta = {delta:g}: the rounds are accounted for at least "

@@ -76,11 +76,7 @@ class PrivacyFilter:
         return spread(squares, self.spread_delta) <= self.limit and deltas <= self.sum_delta
 
     def charge(self, epsilon: float, delta: float) -> None:
-        """Count a step, before it runs.
-
-        Raises `RunFailed`: it does not fit; nothing is counted then; `BadInput`: a cost that is negative or not a
-        number.
-        """
+        """Count a step before it runs; `RunFailed`, and nothing is counted, if it does not fit."""
         if not self.can_run(epsilon, delta):
             raise RunFailed(
                 f"a step of epsilon = {epsilon:.4g}, delta = {delta:.3g} would exceed epsilon = {self.limit:g} in all: "

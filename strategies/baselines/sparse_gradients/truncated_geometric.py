@@ -32,10 +32,7 @@ class TruncatedGeometric:
 
     @classmethod
     def for_records(cls, records: int) -> Self:
-        """The law whose largest batch is the largest power of two that is at most ``records``: M = floor(log2 n) - 1.
-
-        Raises `BadInput`: fewer than two records.
-        """
+        """The law whose largest batch is the largest power of two up to n, M = floor(log2 n) - 1; n >= 2."""
         if records < 2:
             raise BadInput(f"records = {records}: a batch of two halves needs at least 2")
         return cls(records.bit_length() - 2)

@@ -212,7 +212,7 @@ def test_a_run_that_is_worse_than_doing_nothing_asks_and_runs_when_insisted_on(t
     hopeless = 'strategy={kind="local_dp", rounds=20}'
     overrides = [hopeless, "data.users=400", "privacy.epsilon=0.5", "problem.radius=1.0"]
     config = load_config(CONFIGS / "quickstart.toml", overrides)
-    with pytest.raises(BadInput, match=r"--anyway or output.anyway = true"):
+    with pytest.raises(BadInput, match=r"--anyway or output\.anyway"):
         insist(config, make_plan(config))
     insisted = load_config(CONFIGS / "quickstart.toml", [*overrides, "output.anyway=true"])
     insist(insisted, make_plan(insisted))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -133,10 +134,7 @@ def dp_sco_clip(
     ``gradients`` are of all samples at a model, ``project`` is on the domain, ``start`` (d,) lies in it and must not
     depend on private data, and ``descent`` comes from `simple_descent`.
     """
-
-    def mean(values: NDArray[np.float64]) -> Vector:
-        return simple_clip_mean(values, descent.clip_norm, descent.rho, rng)
-
+    mean = partial(simple_clip_mean, clip_norm=descent.clip_norm, rho=descent.rho, rng=rng)
     return descend(gradients, mean, project, start, descent.rounds, descent.step_size)
 
 
@@ -155,8 +153,6 @@ def dp_sco_iterative(
 
     *Formal guarantees.* As `iterative_descent` has it; the partitions are drawn from ``rng``, secret and fresh.
     """
-
-    def mean(values: NDArray[np.float64]) -> Vector:
-        return iterative_mean(values, descent.clip_norm, groups, descent.rho, rng, share=share, steps=steps)
-
+    clip, rho = descent.clip_norm, descent.rho
+    mean = partial(iterative_mean, clip_norm=clip, groups=groups, rho=rho, rng=rng, share=share, steps=steps)
     return descend(gradients, mean, project, start, descent.rounds, descent.step_size)
