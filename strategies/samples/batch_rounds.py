@@ -59,15 +59,19 @@ class BatchOptions(SampleRateOptions):
         rests_on: tuple[str, ...],
         *,
         numbers: Mapping[str, Number],
+        spent: float | None = None,
         **outline: Any,
     ) -> dict[str, Any]:
-        """Return the fields of `followed`, with the promise that ``calibration`` allows and its epsilons."""
-        multiplier, by_paper = mechanism.noise_multiplier, self.calibration == "paper"
-        spent = sampler.epsilon(multiplier, given.privacy.delta) if by_paper else None
-        promise = accounted(given, sampler, multiplier, rests_on, spent)
-        costs = epsilons(given, sampler, multiplier)
-        if spent is not None:
+        """Return the fields of `followed`, with the promise that ``calibration`` allows and its epsilons.
+
+        ``spent`` is what noise by the paper's formula costs, where it differs from round to round.
+        """
+        multiplier = mechanism.noise_multiplier
+        costs = epsilons(given, sampler, multiplier) if spent is None else {}
+        if self.calibration == "paper":
+            spent = sampler.epsilon(multiplier, given.privacy.delta) if spent is None else spent
             costs["accounted_epsilon"] = spent
+        promise = accounted(given, sampler, multiplier, rests_on, spent)
         numbers = {
             **numbers,
             **noise_numbers(given, mechanism, drawn_apart(sampler)),

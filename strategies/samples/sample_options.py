@@ -84,7 +84,7 @@ class SampleLevelOptions(StrategyOptions):
 
     def followed(
         self,
-        given: Given,  # what the scheme is made from
+        given: Given,
         sampler: Sampler,  # who takes part
         mechanism: GaussianMechanism,  # of a round's mean, or of each of its groups' means
         rate: float,  # step size

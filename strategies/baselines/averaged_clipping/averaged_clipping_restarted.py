@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies import About, Fact, Given, MeanRounds, Number, Recipe, Runs
+from strategies import About, Fact, Given, MeanRounds, Recipe, Runs
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants, average_clip, practical_step
 from strategies.baselines.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
@@ -16,14 +16,10 @@ from strategies.samples import (
     BATCH_MEANING,
     MEANINGS,
     OutputAverage,
-    accounted,
     balanced_batch,
     clamped_batch,
     drawn_apart,
-    epsilons,
     most_of,
-    noise_numbers,
-    promised_numbers,
     sample_rate,
     sample_sum,
     samples_of,
@@ -94,16 +90,14 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
         spent = _spent(drawn, steps, given.privacy.delta) if self.calibration == "paper" else None
         # Where noise is certified all runs have one sampler and one multiplier.
         (first, sampler, mechanism), (last, _, of_last) = drawn[0], drawn[-1]
-        multiplier, way = mechanism.noise_multiplier, sum(run.step * run.clip for run, _, _ in drawn)
-        costs: dict[str, Number] = (
-            epsilons(given, sampler, multiplier) if spent is None else {"accounted_epsilon": spent}
-        )
-        promise = accounted(given, sampler, multiplier, ("the server is trusted",), spent)
-        whole = self.followed(
+        distance = sum(run.step * run.clip for run, _, _ in drawn)
+        whole = self.drawn(
             given,
             sampler,
             mechanism,
             first.step,
+            ("the server is trusted",),
+            spent=spent,
             rounds=runs * steps,
             signal=first.clip,
             numbers={
@@ -114,15 +108,12 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
                 "sample_batch": float(first.batch),
                 "sampling": self.batches,
                 "learning_rate": first.step,
-                **noise_numbers(given, mechanism, drawn_apart(sampler)),
-                **costs,
-                **promised_numbers(sampler, promise["guarantee"]),
             },
             warnings=warnings,
         )
         # Runs begin where the one before ended: the last says what noise is left, all of them how far it may be.
-        path = self.course(steps, last.step, of_last.standard_deviation, way / last.step)
-        shared = promise | {
+        path = self.course(steps, last.step, of_last.standard_deviation, distance / last.step)
+        shared = {name: whole[name] for name in ("guarantee", "ledger")} | {
             "outline": replace(whole["outline"], path=path),
             # Gradients come to it at the length of their run's steps.
             "new_memory": partial(OutputAverage, 1.0, self.output, given.dimension, steps),

@@ -45,7 +45,7 @@ _SECRET = "the random groups of every round stay secret: nodes do not tell those
 class Spending:
     """The division of a budget over the rounds."""
 
-    accounting: GroupAccounting  # which
+    accounting: GroupAccounting
     rho: float  # of each group, for one sample, a round
     cost: Cost  # of one round, for the unit of privacy
 

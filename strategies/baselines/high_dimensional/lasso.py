@@ -53,7 +53,7 @@ class Selections:
 
     users: int  # n
     rounds: int  # T
-    accounting: Accounting  # which
+    accounting: Accounting
 
     def cohort(self, index: int) -> NDArray[np.int64]:
         """All users, every round."""

@@ -84,10 +84,8 @@ def peeled_rounds(
     rate = options.learning_rate or 2 / (3 * (options.smoothness or given.problem.certificate.smoothness or 1.0))
     peeling = options.peeling(given, 2 * bound * rate / folds.size)
     # The root of the expected square of s independent Laplace noises, and about the largest of d.
-    noise, selection = (
-        math.sqrt(2 * peeling.sparsity) * peeling.scale,
-        peeling.scale * math.log(max(2, given.dimension)),
-    )
+    noise = math.sqrt(2 * peeling.sparsity) * peeling.scale
+    selection = peeling.scale * math.log(max(2, given.dimension))
     kind = "pure composition" if peeling.pure else "zero-concentrated privacy"
     counted = ("the number of samples is public",) if given.privacy.unit == "sample" else ()
     assumptions = (DisjointBatches.assumption, *counted, "nodes truncate as requested, and the server is trusted")

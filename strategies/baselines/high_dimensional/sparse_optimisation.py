@@ -65,10 +65,8 @@ class SparseOptimisation(Recipe, SparseRoundsOptions):
         scale = self.scale or truncation_scale(
             folds.size, given.dimension, folds.rounds, unit_peeling, moment, beta, self.failure
         )
-        parameters, kinds = (
-            {"scale": scale, "inverse_variance": beta},
-            ("truncated_user_gradient", "truncated_sample_sum"),
-        )
+        parameters = {"scale": scale, "inverse_variance": beta}
+        kinds = ("truncated_user_gradient", "truncated_sample_sum")
         return peeled_rounds(
             given,
             self,

@@ -172,7 +172,7 @@ class SparseExponential:
         return int(enumerable(self.dimension)[self.steps])
 
     def excess_bound(self, failure: float) -> float:
-        """``L sqrt(s) tau + (2 B / (epsilon n)) (ln candidates + ln(1/failure))``; `BadInput` unless failure < 1."""
+        """``L sqrt(s) tau + (2 B / (epsilon n)) (ln candidates + ln(1/failure))``, for a failure in (0, 1)."""
         if not 0 < failure < 1:
             raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1")
         logs = math.log(self.candidates) - math.log(failure)

@@ -271,7 +271,7 @@ class PerturbedMinimiser:
         self,
         gradient: Projection,  # from x (d,) to the gradient of F at x
         start: Vector,  # (d,), public, in the domain
-        noise: NoiseSource,  # where noise comes from
+        noise: NoiseSource,
         project: Projection = np.asarray,  # Euclidean projection onto the domain
         sup_project: Projection = np.asarray,  # projection onto the domain in the sup norm
     ) -> Vector:

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.baselines.sparse_gradients.bias_reduction import TruncatedGeometric
 from strategies.baselines.sparse_gradients.projection_mechanism import classical_multiplier
-from strategies.baselines.sparse_gradients.truncated_geometric import TruncatedGeometric
 from userdp.accounting import calibrate_noise
 from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import require_positive

@@ -16,7 +16,6 @@ from userdp.noise import SeededNoise
 MeanGradient = Callable[[int, Vector], Vector]
 """(round, x) -> mean gradient of the round's batch, by a public divisor."""
 
-
 Project = Callable[[Vector], Vector]
 
 

@@ -21,7 +21,6 @@ from userdp.mechanisms import require_positive
 Gradients = Callable[[Vector], NDArray[np.float64]]
 """(d,) model -> (n, d) gradients of the samples."""
 
-
 Projection = Callable[[Vector], Vector]
 
 

@@ -71,7 +71,7 @@ def private_hard_thresholding(
     features: Rows,  # (n, d)
     targets: Vector,  # (n,)
     budget: SparseBudget,  # sparsity, privacy, step and rounds
-    noise: NoiseSource,  # where noise comes from
+    noise: NoiseSource,
     *,
     level: float | None = None,  # K; `truncation_level` if not given
     fourth_moment: float = 1.0,  # M of `truncation_level`
@@ -113,7 +113,7 @@ def private_sparse_optimisation(
     records: int,  # n
     dimension: int,  # d
     budget: SparseBudget,  # sparsity, privacy, step and rounds
-    noise: NoiseSource,  # where noise comes from
+    noise: NoiseSource,
     *,
     scale: float | None = None,  # k of the truncation; `truncation_scale` if not given
     second_moment: float = 1.0,  # tau of `truncation_scale`

@@ -12,13 +12,13 @@ from scipy import stats
 from strategies.baselines.sparse_gradients.bias_reduction import (
     Draw,
     ProjectedMean,
+    TruncatedGeometric,
     bias_reduced_gradient,
     second_moment_bound,
 )
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.reference.descent import ExactMean
 from strategies.baselines.sparse_gradients.stopping import PrivacyFilter, spread
-from strategies.baselines.sparse_gradients.truncated_geometric import TruncatedGeometric
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import SeededNoise
 

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strategies import StoppedSGD
-from strategies.baselines.sparse_gradients.bias_reduction import bias_reduced_gradient
+from strategies.baselines.sparse_gradients.bias_reduction import TruncatedGeometric, bias_reduced_gradient
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.recovery import RecoveredMean
 from strategies.baselines.sparse_gradients.stopped_scheme import IterateAverage
 from strategies.baselines.sparse_gradients.stopping import StepBudget
-from strategies.baselines.sparse_gradients.truncated_geometric import TruncatedGeometric
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
