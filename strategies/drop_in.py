@@ -124,11 +124,9 @@ class ClientWire(Wire):
         return NodeRoster(users, max_missing)
 
     def record(self, x: Vector) -> ArrayRecord:
-        """See `Wire`."""
         return self._known.record(x)
 
     def vector(self, arrays: ArrayRecord) -> Vector:
-        """See `Wire`."""
         return self._known.vector(arrays)
 
     @property

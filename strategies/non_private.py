@@ -99,7 +99,6 @@ class ReferenceScheme(Scheme):
     def take(
         self, index: int, x: Vector, gathered: Gathered, memory: Momentum | Search | Following, noise: Noise
     ) -> Step:
-        """See `Scheme`."""
         asked = self.users if self.cohorts is None else self.cohorts.batch
         gradient = gathered.values / (asked - gathered.missing)
         if isinstance(memory, Following):
@@ -198,7 +197,6 @@ class NonPrivate(Recipe):
     )
 
     def scheme(self, given: Given) -> ReferenceScheme:
-        """See `Recipe`."""
         certificate = given.problem.certificate
         uncertified = not certificate.convex and certificate.smoothness is None
         if (self.optimiser or ("adam" if uncertified else "descent")) == "adam":

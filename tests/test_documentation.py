@@ -120,7 +120,10 @@ def public_members() -> list[tuple[str, object]]:
                     found.append((f"{module.__name__}.{name}", member))
                 for key, value in list(vars(member).items()) if inspect.isclass(member) else []:
                     method = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
-                    if not key.startswith("_") and inspect.isfunction(method):
+                    inherited = any(
+                        inspect.getdoc(vars(base).get(key)) for base in member.__mro__[1:] if key in vars(base)
+                    )
+                    if not key.startswith("_") and inspect.isfunction(method) and not inherited:
                         found.append((f"{module.__name__}.{name}.{key}", method))
     return found
 

@@ -70,12 +70,10 @@ class SeededNoise(NoiseSource):
     generator: np.random.Generator
 
     def gaussian(self, value: ArrayLike, deviation: float) -> Values:
-        """See `NoiseSource`."""
         values = releasable(value)
         return np.asarray(values + self.generator.normal(scale=deviation, size=values.shape), dtype=np.float64)
 
     def laplace(self, value: ArrayLike, scale: float) -> Values:
-        """See `NoiseSource`."""
         values = releasable(value)
         return np.asarray(values + self.generator.laplace(scale=scale, size=values.shape), dtype=np.float64)
 
@@ -90,7 +88,6 @@ class SeededNoise(NoiseSource):
         return {"generator": self.generator.bit_generator.state}
 
     def restore(self, state: State) -> None:
-        """See `Stateful`."""
         self.generator.bit_generator.state = state["generator"]
 
 
@@ -135,12 +132,10 @@ class SecureNoise(NoiseSource):
             raise BadInput(f"slack = {self.slack}: must be zero or a positive number")
 
     def gaussian(self, value: ArrayLike, deviation: float) -> Values:
-        """See `NoiseSource`."""
         dp = _opendp()
         return self._added(value, deviation, dp.m.make_gaussian, dp.l2_distance)
 
     def laplace(self, value: ArrayLike, scale: float) -> Values:
-        """See `NoiseSource`."""
         dp = _opendp()
         return self._added(value, scale, dp.m.make_laplace, dp.l1_distance)
 
@@ -152,7 +147,6 @@ class SecureNoise(NoiseSource):
         return np.array(measurement(values.ravel().tolist()), dtype=np.float64).reshape(values.shape)
 
     def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
-        """See `NoiseSource`."""
         dp, values = _opendp(), releasable(scores)
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
         measure = dp.zero_concentrated_divergence()  # OpenDP takes Gumbel noise for this one

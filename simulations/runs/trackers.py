@@ -115,7 +115,6 @@ class TensorBoardTracker:
         self._writer.flush()
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
-        """See `MLflowTracker.round`."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, number)
         self._writer.flush()

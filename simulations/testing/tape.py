@@ -91,15 +91,12 @@ class Taped(NoiseSource):
     tape: Tape
 
     def gaussian(self, value: ArrayLike, deviation: float) -> NDArray[np.float64]:
-        """See `NoiseSource`."""
         return np.asarray(self._noted("gaussian", value, deviation))
 
     def laplace(self, value: ArrayLike, scale: float) -> NDArray[np.float64]:
-        """See `NoiseSource`."""
         return np.asarray(self._noted("laplace", value, scale))
 
     def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
-        """See `NoiseSource`."""
         return np.asarray(self._noted("choose", scores, epsilon))
 
     def _noted(self, kind: Kind, value: ArrayLike, scale: float) -> Any:

@@ -128,7 +128,6 @@ class Auto(Recipe):
     )
 
     def scheme(self, given: Given) -> AutoScheme:
-        """See `Recipe`."""
         stages = self._stages(given)
         sampler = self._sampler(given, stages)
         multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)

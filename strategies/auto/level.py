@@ -42,7 +42,6 @@ class Counts(Stage):
     problem: Poisson
 
     def computation(self, progress: Progress) -> Computation:
-        """See `Stage`."""
         return _mean_target(self.problem.family.low, self.problem.family.high)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
@@ -61,7 +60,6 @@ class Level(Stage):
     problem: GeneralisedLinear
 
     def computation(self, progress: Progress) -> Computation:
-        """See `Stage`."""
         return _mean_target(*self._range(progress))
 
     def _range(self, progress: Progress) -> tuple[float, float]:

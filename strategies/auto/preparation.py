@@ -179,18 +179,15 @@ class LearnCoordinates(Preparation):
         super().__init__(problem, public, privacy, seed)
 
     def new_memory(self) -> "Measured":
-        """See `Preparation`."""
         return Measured(new_progress(self.problem, self._step), self.rounds)
 
     def _make_ledger(self) -> AnyLedger:
         return self.shares.sampler.ledger(self.shares.noise_multiplier, self.privacy)
 
     def numbers(self) -> dict[str, Any]:
-        """See `ExtraRounds`."""
         return super().numbers() | {"filled_noise": self._doubt}
 
     def warnings(self) -> tuple[str, ...]:
-        """See `ExtraRounds`."""
         return doubts(self._doubt)
 
     @property
@@ -205,7 +202,6 @@ class LearnCoordinates(Preparation):
         return Request(self.shares.sampler.cohort(index), self._stages[index].computation(self.memory.progress))
 
     def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
-        """See `ExtraRounds`."""
         progress, stage = self.memory.progress, self._stages[index]
         release = Release(self.shares, index, noise, stage.computation(progress))
         facts = stage.take(progress, gathered.values, release)

@@ -159,14 +159,12 @@ class AutoScheme(Shares, Scheme):
     domain: Box
 
     def ask(self, index: int, memory: Progress) -> Request:
-        """See `Scheme`."""
         stage = self.stages[index]
         asked = stage.computation(memory)
         # Other stages clip no gradients.
         return Request(self.sampler.cohort(index), replace(asked, lengths=isinstance(stage, MOVING)))
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Progress, noise: Noise) -> Step:
-        """See `Scheme`."""
         if index == 0:
             memory.begin(x)
         release = Release(self, index, noise, self.stages[index].computation(memory))

@@ -45,7 +45,6 @@ class ProposeThenRelease(Scheme):
         return lambda values: choice_probabilities(mechanism, self.propose(np.zeros(0), values[-1]))
 
     def ask(self, index: int, memory: Stateful | None) -> Request:
-        """See `Scheme`."""
         return Request(self.sampler.cohort(index), self.query(memory))
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:

@@ -68,7 +68,6 @@ class AdaptiveScheme(Scheme):
         return self.masked.sum(math.hypot(clip, weight / 2), weight)
 
     def ask(self, index: int, memory: MovingClip) -> Request:
-        """See `Scheme`."""
         masked = self.masked_sum(memory.clip)
         asked = replace(self.computation, clip_norm=memory.clip, masked=masked, lengths=masked is None)
         if masked is None:
@@ -76,7 +75,6 @@ class AdaptiveScheme(Scheme):
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:
-        """See `Scheme`."""
         clip = memory.clip
         if gathered.lost:
             return Step(x, x, {"lost": 1.0, "clip_norm": clip})
@@ -170,7 +168,6 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         return {"clip_norm": found.clip(self.rounds), **steps}
 
     def scheme(self, given: Given) -> AdaptiveScheme:
-        """See `Recipe`."""
         sampler, privacy, p = self.sampler(given), given.privacy, given.dimension
         if not self.trains:
             self.check_untrained()

@@ -65,7 +65,6 @@ class DPFedAvg(
         return {"clip_norm": found.clip(self.rounds) * distance, "local_rate": found.own_rate, **steps}
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         training = self.local_training(_STEPS, given.default_step)
         update = Computation("local_update", "sum", self.clip_norm, parameters=training.parameters())
         return clipped_rounds(given, self, update, 1.0, gradient=np.negative, numbers=local_numbers(training))

@@ -51,11 +51,9 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5; adam 0.1.")
 
     def found(self, found: Found) -> dict[str, float]:
-        """See `PreparedOptions`."""
         steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
         return {"clip_norm": found.clip(self.rounds), **steps}
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         gradient = Computation("user_gradient", reduce="sum", clip_norm=self.clip_norm)
         return clipped_rounds(given, self, gradient, given.default_step)

@@ -113,11 +113,9 @@ class DPFTRL(Recipe, PreparedOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
     def found(self, found: Found) -> dict[str, float]:
-        """See `PreparedOptions`."""
         return {"clip_norm": found.clip(self.rounds), **found.steps(self.rounds)}
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         p, clip = given.dimension, self.clip_norm
         cohort = self.cohort or max(1, given.users // self.rounds)
         sampler = CorrelatedBatches(given.users, cohort, self.rounds, given.seed, self.factorisation)

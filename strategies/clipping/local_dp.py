@@ -54,7 +54,6 @@ class LocalDP(Recipe):
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         n, clip = given.users, self.clip_norm
         cohort = self.cohort or n
         epochs = math.ceil(self.rounds / DisjointBatches(n, cohort).rounds_per_epoch)

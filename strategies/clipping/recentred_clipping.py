@@ -160,7 +160,6 @@ class RecentredScheme(Scheme):
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Centre, noise: Noise) -> Step:
-        """See `Scheme`."""
         means, p = gathered.values / self.sampler.batch, len(x)
         mean = means[:p] if self.training is None else -means[:p]
         multiplier = self.sampler.multiplier(index, self.noise_multiplier)
@@ -264,11 +263,9 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
     found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
 
     def found(self, found: Found) -> dict[str, float]:
-        """See `PreparedOptions`."""
         return {"clip_norm": CLIP_WIDTH * found.length}
 
     def scheme(self, given: Given) -> RecentredScheme:
-        """See `Recipe`."""
         n, p = given.users, given.dimension
         cohort = self.cohort or n
         epochs = math.ceil(self.rounds / DisjointBatches(n, cohort).rounds_per_epoch)

@@ -143,28 +143,22 @@ class Preparation(ExtraRounds):
         return problem, coordinates, options.found(found)
 
     def charge(self, request: Request) -> None:
-        """See `ExtraRounds`."""
         self.ledger.charge(request.users)
 
     def check_drawn(self, drawn: Cost) -> None:
-        """See `ExtraRounds`."""
         self.ledger.check_drawn(drawn)
 
     def numbers(self) -> dict[str, Any]:
-        """See `ExtraRounds`."""
         return {"preparation_rounds": self.rounds, "preparation_epsilon": self.epsilon, "preparation_delta": self.delta}
 
     def spent(self) -> Callable[[], float]:
-        """See `ExtraRounds`."""
         return self.ledger.spent()
 
     def keep(self, taken: Snapshot) -> None:
-        """See `ExtraRounds`."""
         taken.add("found", state_of(self.memory))
         taken.add("found_ledger", self.ledger.state())
 
     def recall(self, kept: Snapshot) -> None:
-        """See `ExtraRounds`."""
         self.memory = self.new_memory()
         put_back(self.memory, kept.get("found"))
         self.ledger.restore(kept.get("found_ledger"))
@@ -205,21 +199,17 @@ class LastComparison(ExtraRounds):
         return LaplaceMechanism(1.0, self.epsilon)
 
     def numbers(self) -> dict[str, Any]:
-        """See `ExtraRounds`."""
         # Noise reverses a sum of n times the margin with probability _DOUBT.
         margin = math.log(1 / (2 * _DOUBT)) / (self.epsilon * self.users)
         return {"comparison_epsilon": self.epsilon, "comparison_margin": margin}
 
     def spent(self) -> Callable[[], float]:
-        """See `ExtraRounds`."""
         return partial(float, self.epsilon if self.charged else 0.0)
 
     def charge(self, request: Request) -> None:
-        """See `ExtraRounds`."""
         self.charged = True
 
     def check_drawn(self, drawn: Cost) -> None:
-        """See `ExtraRounds`."""
         check_drawn(drawn, self.mechanism.cost)
 
     def request(self, index: int, initial: Vector) -> Request:
@@ -233,11 +223,9 @@ class LastComparison(ExtraRounds):
         return Step(chosen, chosen, {"improved_share": 0.5 + total / self.users, "went_back": float(total < 0)})
 
     def keep(self, taken: Snapshot) -> None:
-        """See `ExtraRounds`."""
         taken.add("compared", self.charged)
 
     def recall(self, kept: Snapshot) -> None:
-        """See `ExtraRounds`."""
         self.charged = bool(kept.get("compared"))
 
 

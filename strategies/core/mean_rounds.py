@@ -83,7 +83,6 @@ class PlainDescent(Descent):
     """Steps against each gradient."""
 
     def step(self, x: Vector, gradient: Vector, deviation: float) -> Vector:
-        """See `Descent`."""
         return x - self.rate * gradient
 
 
@@ -175,11 +174,9 @@ class Runs(Scheme):
         return self.runs[index // self.rounds_of_each]
 
     def ask(self, index: int, memory: Stateful | None) -> Request | None:
-        """See `Scheme`."""
         return self.run(index).ask(index, memory)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:
-        """See `Scheme`."""
         return self.run(index).take(index, x, gathered, memory, noise)
 
 

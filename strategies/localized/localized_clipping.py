@@ -86,7 +86,6 @@ class LocalizedClipping(Recipe, DeviationOptions):
     without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:
-        """See `Recipe.scheme`."""
         certificate, n, rounds = given.problem.certificate, given.users, self.phases * self.steps
         check_contractive(given, self.learning_rate, opted_out=self.without_certificate, needs={"clip": self.clip})
         if n < rounds:

@@ -102,7 +102,6 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
     without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:
-        """See `Recipe.scheme`."""
         certificate, root = given.problem.certificate, math.sqrt(given.dimension)
         self.check_estimate()
         check_contractive(given, self.learning_rate, opted_out=self.without_certificate, needs={"radius": self.radius})

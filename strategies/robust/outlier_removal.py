@@ -52,7 +52,6 @@ class OutlierRemoval(Recipe, TestedOptions):
     )
 
     def scheme(self, given: Given) -> RowRounds:
-        """See `Recipe.scheme`."""
         return self.agreeing_rounds(given, partial(self._search, given), SMALLEST_BATCH)
 
     def _search(self, given: Given, batch: int) -> Agreement | None:

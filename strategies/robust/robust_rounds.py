@@ -72,7 +72,6 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         return {"deviation": deviation, **found.steps(self.rounds)}
 
     def scheme(self, given: Given) -> RowRounds:
-        """See `Recipe.scheme`."""
         self.check_estimate()
         search = partial(self._search, given)
         return self.agreeing_rounds(given, search, self._least(given), by_theory=self.radius is None)

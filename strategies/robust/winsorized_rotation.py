@@ -118,7 +118,6 @@ class WinsorizedRotation(Recipe, RowOptions):
     failure: float = Field(0.01, gt=0, lt=1, description="Probability that some coordinate of a round goes wrong.")
 
     def scheme(self, given: Given) -> RowRounds:
-        """See `Recipe.scheme`."""
         n, batch, privacy = given.users, self.cohort(given.users), given.privacy
         if batch < 1:
             raise PopulationTooSmall(

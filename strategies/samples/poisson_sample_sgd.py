@@ -43,7 +43,6 @@ class PoissonSampleSGD(Recipe, BatchOptions):
     )
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         samples, privacy = samples_of(given), given.privacy
         batch = clamped_batch(self.batch or balanced_batch(samples), samples)
         rounds, warnings = self.wanted_rounds(lambda: max(2, samples // batch))

@@ -72,7 +72,6 @@ class Approximate(TradeOff):
             raise BadInput(f"delta = {self.delta}: must lie in [0, 1]")
 
     def false_negatives(self, false_positives: ArrayLike) -> Floats:
-        """See `TradeOff`."""
         alarms = np.asarray(false_positives, dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             steep = np.where(alarms > 0, 1 - self.delta - np.exp(self.epsilon) * alarms, 1 - self.delta)
@@ -104,7 +103,6 @@ class Gaussian(TradeOff):
         return 0.0 if self.mu == 0 else epsilon_of(Cost(1 / self.mu), 1, delta)
 
     def false_negatives(self, false_positives: ArrayLike) -> Floats:
-        """See `TradeOff`."""
         # Phi^-1(1 - a) = -Phi^-1(a), without cancellation; at a = 0 and 1 the limits are 1 and 0.
         return np.asarray(ndtr(-ndtri(np.asarray(false_positives, dtype=np.float64)) - self.mu))
 

@@ -183,11 +183,9 @@ class ExpKernel(Kernel):
         return _phi_of_steps(distance)
 
     def unaligned_bound(self, batch: int) -> float:
-        """See `Kernel.unaligned_bound`."""
         return batch * (2 + math.exp(-1) + 1 / STEPS) / 3
 
     def movement_bound(self, batch: int, movement: float) -> float:
-        """See `Kernel.movement_bound`."""
         return _moved_pairs(batch, movement, -math.expm1(-_checked_movement(movement) / self.radius))
 
 
@@ -203,11 +201,9 @@ class RampKernel(Kernel):
         return _phi_of_steps(distance)
 
     def unaligned_bound(self, batch: int) -> float:
-        """See `Kernel.unaligned_bound`."""
         return 2 * batch / 3
 
     def movement_bound(self, batch: int, movement: float) -> float:
-        """See `Kernel.movement_bound`."""
         return _moved_pairs(batch, movement, 2 * _checked_movement(movement) / self.radius)
 
 

@@ -62,15 +62,12 @@ class IndicatorKernel(Kernel):
     """
 
     def values(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Kernel.values`."""
         return (distance <= self.radius).astype(np.float64)
 
     def unaligned_bound(self, batch: int) -> float:
-        """See `Kernel.unaligned_bound`."""
         return 2 * batch / 3
 
     def movement_bound(self, batch: int, movement: float) -> float:
-        """See `Kernel.movement_bound`."""
         return 0.0 if movement == 0 else float(batch - 1)
 
     def score(self, rows: NDArray[np.float64]) -> float:

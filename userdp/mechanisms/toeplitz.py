@@ -57,7 +57,6 @@ class Toeplitz(Factorisation):
         return self._column(inverse=True)
 
     def encoder(self) -> RowMap:
-        """See `Factorisation.encoder`."""
         return self._map(inverse=False)
 
     def decoder(self) -> RowMap:
@@ -117,7 +116,6 @@ class SquareRoot(Banded):
 
     @property
     def coefficients(self) -> Vector:
-        """See `Banded.coefficients`."""
         return square_root(min(self.rounds, self.separation))
 
 
@@ -130,7 +128,6 @@ class OptimisedBanded(Banded):
 
     @property
     def coefficients(self) -> Vector:
-        """See `Banded.coefficients`."""
         return np.array(best_diagonals(self.rounds, self.separation))
 
 
@@ -151,7 +148,6 @@ class BandedInverseSquareRoot(Banded):
 
     @property
     def coefficients(self) -> Vector:
-        """See `Banded.coefficients`."""
         return np.array(best_bands(self.rounds, self.separation))
 
 
@@ -167,7 +163,6 @@ class BandedInverse(Banded):
 
     @property
     def coefficients(self) -> Vector:
-        """See `Banded.coefficients`."""
         return np.array(best_inverse(self.rounds, self.separation))
 
 

@@ -115,7 +115,6 @@ class LogisticFamily(Family):
     curvature = 0.25
 
     def losses(self, scores: Array, targets: Floats) -> Array:
-        """See `Family.losses`."""
         return np.asarray(np.logaddexp(0.0, scores) - targets * scores)
 
     def slopes(self, scores: Array, targets: Floats) -> Array:
@@ -186,7 +185,6 @@ class SquaredFamily(ResidualFamily):
     kind = SQUARED
 
     def losses(self, scores: Array, targets: Floats) -> Array:
-        """See `Family.losses`."""
         return np.asarray(0.5 * (scores - targets) ** 2)
 
     def slopes(self, scores: Array, targets: Floats) -> Array:
@@ -255,11 +253,9 @@ class BiweightFamily(ResidualFamily):
         return np.clip((scores - targets) / self.threshold, -1.0, 1.0)
 
     def losses(self, scores: Array, targets: Floats) -> Array:
-        """See `Family.losses`."""
         return np.asarray(self.threshold**2 / 6 * (1 - (1 - self._clipped(scores, targets) ** 2) ** 3))
 
     def slopes(self, scores: Array, targets: Floats) -> Array:
-        """See `Family.slopes`."""
         clipped = self._clipped(scores, targets)
         return np.asarray(self.threshold * clipped * (1 - clipped**2) ** 2)
 
@@ -297,7 +293,6 @@ class LpFamily(ResidualFamily):
         self.hoelder = (order - 1.0, 2.0 ** (2.0 - order)) if order < 2 else None
 
     def losses(self, scores: Array, targets: Floats) -> Array:
-        """See `Family.losses`."""
         return np.asarray(np.abs(scores - targets) ** self.order / self.order)
 
     def slopes(self, scores: Array, targets: Floats) -> Array:

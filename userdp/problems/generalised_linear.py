@@ -146,7 +146,6 @@ class GeneralisedLinear(LinearScores, OneScore):
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:
-        """See `Problem.sample_gradients`."""
         gradients = np.empty((block.samples, self.dimension))
         gradients[:, : self.columns] = block.dense_features
         gradients[:, self.columns :] = 1.0

@@ -97,7 +97,6 @@ class InCoordinates(Problem):
             self.landscape = Landscape(lies.start, curvature.most * self.dimension, math.inf, assumed=lies.assumed)
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """See `Problem.bound`."""
         return self.problem.bound(block)
 
     def user_gradients(self, x: Vector, block: Block) -> Rows:
@@ -113,7 +112,6 @@ class InCoordinates(Problem):
         return self._turned(dense(self.problem.sample_gradients(self.coordinates.models(x), block)))
 
     def sample_losses(self, x: Vector, block: Block) -> NDArray[np.float64]:
-        """See `Problem.sample_losses`."""
         return self.problem.sample_losses(self.coordinates.models(x), block)
 
     def _turned(self, gradients: Rows) -> Rows:

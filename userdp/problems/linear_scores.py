@@ -256,7 +256,6 @@ class OneScore(Problem):
 
     @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
-        """See `Problem.predict`."""
         return self.family.predictions(self._scores(x, block))
 
 

@@ -89,7 +89,6 @@ class OneHot(SummedSamples):
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:
-        """See `Problem.sample_gradients`."""
         gradients = np.zeros((block.samples, self.dimension))
         if self.ridge:
             gradients += self.ridge * x
@@ -157,7 +156,6 @@ class OneHotSettings(LossSettings):
     ridge: float = Field(0.0, ge=0, description=RIDGE)
 
     def build(self, shape: Shape, seed: int) -> Problem:
-        """See `ProblemSettings.build`."""
         if shape.levels is None:
             raise BadInput(f"problem.kind = {self.kind!r} needs one column of categories: set data.codes, data.levels")
         return super().build(shape, seed)

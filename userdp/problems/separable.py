@@ -87,11 +87,9 @@ class Separable(Problem):
         """Return ``f(x; z_i)`` (N,) for samples z (N, d)."""
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
-        """See `Problem.user_gradients`."""
         return self._averages(block, lambda users, part, features: self.slopes(x, features))
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """See `Problem.user_gradients_at`."""
         return self._averages(
             block, lambda users, part, features: self.slopes(np.repeat(models[users], part.sizes, axis=0), features)
         )
@@ -104,11 +102,9 @@ class Separable(Problem):
         return sums
 
     def sample_gradients(self, x: Vector, block: Block) -> Array:
-        """See `Problem.sample_gradients`."""
         return self.slopes(x, block.dense_features.astype(np.float64))
 
     def sample_losses(self, x: Vector, block: Block) -> Array:
-        """See `Problem.sample_losses`."""
         return np.concatenate([self.values(x, features) for _, _, features in float64_parts(block)])
 
 
@@ -144,7 +140,6 @@ class MeanSufficient(Separable):
         return np.subtract(self.mean_at(x), means, out=means)
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """See `Problem.user_gradients_at`."""
         return self.user_gradients(models, block)
 
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
@@ -286,7 +281,6 @@ class SeparableSettings(LossSettings):
     most_classes: ClassVar[int | None] = None
 
     def build(self, shape: Shape, seed: int) -> Problem:
-        """See `ProblemSettings.build`."""
         if shape.codes_from is not None:
             raise BadInput(
                 f"problem.kind = {self.kind!r} needs numeric features, and {shape.codes_from} gives categories: "

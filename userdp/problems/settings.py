@@ -173,7 +173,6 @@ class GeneralisedLinearSettings(LossSettings):
     intercept: bool = Field(True, description="Append a feature of value 1 to each sample.")
 
     def build(self, shape: Shape, seed: int) -> Problem:
-        """See `ProblemSettings.build`."""
         if shape.levels is not None:
             raise BadInput(
                 f"problem.kind = {self.kind!r} needs feature columns, and the data give codes: use problem.kind = "

@@ -170,7 +170,6 @@ class Softmax(LinearScores):
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:
-        """See `Problem.sample_gradients`."""
         rows = np.ones((block.samples, self.width))
         rows[:, : self.columns] = block.dense_features
         slopes = np.concatenate([self._slopes(scores, part) for _, part, _, scores in self._pieces(x, block)])

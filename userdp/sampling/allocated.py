@@ -100,7 +100,6 @@ class AllocatedBatches(Sampler):
         return allocation_epsilon(noise_multiplier, self.rounds, self.participations, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`."""
         return calibrate_allocation(self.rounds, self.participations, epsilon, delta)
 
 

@@ -105,7 +105,6 @@ class SizedSampler(Sampler):
 
     @property
     def expected_batch(self) -> float:
-        """See `Sampler.expected_batch`."""
         return float(self.batch)
 
     def _check_sizes(self, **numbers: int) -> None:

@@ -62,7 +62,6 @@ class CorrelatedBatches(SizedSampler):
         return self.factorisation.sensitivity(self.rounds)
 
     def cohort(self, index: int) -> NDArray[np.int64]:
-        """See `Sampler.cohort`."""
         return self.batches.cohort(self._checked(index))
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
@@ -74,5 +73,4 @@ class CorrelatedBatches(SizedSampler):
         return epsilon_of(Cost(noise_multiplier=noise_multiplier / share), 1, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`."""
         return calibrate_noise(epsilon, delta, 1)

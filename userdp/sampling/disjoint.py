@@ -77,7 +77,6 @@ class DisjointBatches(SizedSampler):
         return -(-self._counted(rounds) // self.rounds_per_epoch)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`."""
         return calibrate_noise(epsilon, delta, self.epochs)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
@@ -140,7 +139,6 @@ class ConcentratedBatches(DisjointBatches):
         return zcdp_to_epsilon(self._begun(rounds) / (2 * noise_multiplier**2), delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`."""
         return math.sqrt(self.epochs / (2 * largest_rho(epsilon, delta)))
 
 

@@ -112,7 +112,6 @@ class PoissonBatches(_RandomCohorts):
         return self.rate * self.users
 
     def cohort(self, index: int) -> Cohort:
-        """See `Sampler.cohort`."""
         return self._tossed(self._checked(index), self.rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
@@ -150,7 +149,6 @@ class FixedSizeBatches(_RandomCohorts, SizedSampler):
         self._check_sizes(rounds=self.rounds)
 
     def cohort(self, index: int) -> Cohort:
-        """See `Sampler.cohort`."""
         self._checked(index)
         if self.seed is None:
             return self.drawn.cohort(index, self._drawn)
@@ -230,7 +228,6 @@ class MixedBatches(_RandomCohorts):
         return _epsilon(self.rates[:counted], self.shares[:counted], noise_multiplier, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`."""
         # With this noise plain composition of all rounds costs as much as one Gaussian of multiplier one.
         plain = math.sqrt(sum(share / rate**2 for rate, share in zip(self.rates, self.shares, strict=True)))
         return plain * calibrate_amplified(lambda noise: self.epsilon(plain * noise, delta), epsilon, delta, 1)

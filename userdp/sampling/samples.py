@@ -95,7 +95,6 @@ class PoissonSamples(Sampler):
         return grouped_poisson_epsilon(noise_multiplier, self.rate, self.group, counted, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`."""
         unit = 1 if self.joint else self.group  # noise over what the whole group can move, as plain composition has it
         return unit * calibrate_amplified(lambda noise: self.epsilon(unit * noise, delta), epsilon, delta, self.rounds)
 

@@ -100,7 +100,6 @@ class AveragedClipping(Recipe, TheoryOptions):
     alpha: float | None = Field(None, gt=0, description="Accuracy aimed at, for non_smooth; balanced if not given.")
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         constants = self._constants(given)
         rounds, warnings = self.wanted_rounds(lambda: self._default_rounds(given, constants))
         theory = self._theory(given, constants, rounds)

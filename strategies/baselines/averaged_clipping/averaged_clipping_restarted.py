@@ -80,7 +80,6 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
     clip_norm: float | None = Field(None, gt=0, description="Clip of the first run; later ones shrink in proportion.")
 
     def scheme(self, given: Given) -> Runs:
-        """See `Recipe`."""
         constants = self.constants(given, self.known_smoothness(given, "its clip"))
         convexity = self._strong_convexity(given)
         runs, steps, warnings = self._lengths(given, constants, convexity)

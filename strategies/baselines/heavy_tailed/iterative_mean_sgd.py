@@ -152,7 +152,6 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
     )
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         users, privacy, k = given.users, given.privacy, self.groups
         samples, slots = self._checked_samples(given)
         group = most_of(given) or 1

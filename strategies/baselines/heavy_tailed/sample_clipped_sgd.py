@@ -53,7 +53,6 @@ class SampleClippedSGD(Recipe, HeavyTailedOptions):
     )
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         privacy, samples, group = given.privacy, samples_of(given), most_of(given) or 1
         # What the budget is worth for one sample: zCDP of a group grows with its square.
         rho = rho_for(privacy.epsilon, privacy.delta, "paper" if self.accounting == "paper" else "tight") / group**2

@@ -68,7 +68,6 @@ class SmoothedTruncationGD(Recipe, SampleRateOptions):
     )
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         privacy, d, samples, group = given.privacy, given.dimension, samples_of(given), most_of(given) or 1
         sampler = DisjointBatches(given.users, given.users, self.rounds, given.seed)
         if self.accounting == "paper":

@@ -58,11 +58,9 @@ class L1Ball(Polytope):
         self.reach = radius
 
     def scores(self, gradient: Vector) -> Vector:
-        """See `Polytope`."""
         return np.concatenate([-self.radius * gradient, self.radius * gradient])
 
     def towards(self, x: Vector, vertex: int, step: float) -> Vector:
-        """See `Polytope`."""
         moved = (1 - step) * x
         sign = 1 if vertex < self.dimension else -1
         moved[vertex % self.dimension] += sign * step * self.radius

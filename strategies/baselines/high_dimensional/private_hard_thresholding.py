@@ -63,7 +63,6 @@ class PrivateHardThresholding(Recipe, SparseRoundsOptions):
     )
 
     def scheme(self, given: Given) -> ProposeThenRelease:
-        """See `Recipe`."""
         folds, sparsity, project = self.folds(given), min(self.sparsity, given.dimension), given.problem.domain.project
         level = self.level or truncation_level(
             folds.records, given.privacy.epsilon, sparsity, folds.rounds, self.fourth_moment

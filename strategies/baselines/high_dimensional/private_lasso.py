@@ -73,7 +73,6 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
     )
 
     def scheme(self, given: Given) -> ProposeThenRelease:
-        """See `Recipe`."""
         _check_problem(given.problem)
         privacy, radius = given.privacy, self.l1_radius
         ball, records = self.ball(given), given.public.records(privacy.unit, given.strategy)

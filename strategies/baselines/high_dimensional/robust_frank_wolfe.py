@@ -78,7 +78,6 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
     )
 
     def scheme(self, given: Given) -> ProposeThenRelease:
-        """See `Recipe`."""
         n, epsilon, beta = given.users, given.privacy.epsilon, self.inverse_variance
         ball, records = self.ball(given), given.public.records(given.privacy.unit, given.strategy)
         moment, failure = self.second_moment, self.failure

@@ -59,7 +59,6 @@ class SparseOptimisation(Recipe, SparseRoundsOptions):
     failure: float = Field(0.1, gt=0, lt=1, description="zeta, the chance that the bound behind the scale fails.")
 
     def scheme(self, given: Given) -> ProposeThenRelease:
-        """See `Recipe`."""
         folds, domain, unit_peeling = self.folds(given), given.problem.domain, self.peeling(given, 1.0)
         moment, beta = self.second_moment, self.inverse_variance
         scale = self.scale or truncation_scale(

@@ -54,7 +54,6 @@ class ReleaseScheme(Scheme):
     project: Projection  # onto the domain; clipping into a box is the projection in the sup norm as well as in l2
 
     def ask(self, index: int, memory: Minimisation) -> Request:
-        """See `Scheme`."""
         return Request(np.arange(self.users), self.query)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Minimisation, noise: Noise) -> Step:
@@ -140,7 +139,6 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
     failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that the risk bound fails.")
 
     def scheme(self, given: Given) -> ReleaseScheme:
-        """See `Recipe`."""
         samples, epsilon, delta = given.privacy.unit == "sample", given.privacy.epsilon, given.privacy.delta
         risk, radius = _risk(given), self.radius or given.problem.domain.radius * math.sqrt(given.dimension)
         radius = declared(given, "radius", radius, "weighs noise against it, and the domain is unbounded")

@@ -71,7 +71,6 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
     )
 
     def scheme(self, given: Given) -> MeanRounds:
-        """See `Recipe`."""
         if self.noise_corrected and self.projection != "none":
             raise BadInput(
                 f"strategy.noise_corrected with projection = {self.projection!r}: how much noise a projection "

@@ -283,7 +283,6 @@ class RecoveredMean:
         return SparseRecovery(size, self.dimension, self.members, self.epsilon, self.delta)
 
     def __call__(self, mean: Vector, size: int, noise: NoiseSource) -> Vector:
-        """See `MeanOracle`."""
         recovery = self.recovery(size)
         if recovery.low_dimensional:
             return recovery.without_measurements(mean, noise)

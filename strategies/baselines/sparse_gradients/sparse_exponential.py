@@ -97,7 +97,6 @@ class SparseExponentialChoice(Recipe):
     failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that the risk bound fails.")
 
     def scheme(self, given: Given) -> ProposeThenRelease:
-        """See `Recipe`."""
         algorithm, domain, users = self._algorithm(given), given.problem.domain, given.users
         start = Start(domain, algorithm.radius, given.problem.initial())
         mechanism = ExponentialMechanism(algorithm.range_of_losses, given.privacy.epsilon)

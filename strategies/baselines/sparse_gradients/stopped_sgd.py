@@ -125,7 +125,6 @@ class StoppedSGD(Recipe):
     learning_rate: float | None = Field(None, gt=0, description="Step size; by theory if not given.")
 
     def scheme(self, given: Given) -> StoppedScheme:
-        """See `Recipe`."""
         n, p, epsilon, recovery = given.users, given.dimension, given.privacy.epsilon, self.oracle == "recovery"
         choice = self.choice_share * epsilon if self.runs > 1 else 0.0
         budget = theory.StepBudget(

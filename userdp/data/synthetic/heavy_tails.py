@@ -65,7 +65,6 @@ class HeavyTailedRegression(WithParameter):
 
     @property
     def sample_shape(self) -> Shape:
-        """See `Population.sample_shape`."""
         target_range = (-math.inf, math.inf) if self.link == "linear" else (0.0, 1.0)
         return Shape(self.columns, has_target=True, feature_norm=math.inf, target_range=target_range)
 
@@ -93,7 +92,6 @@ class HeavyTailedRegression(WithParameter):
         return features, scores.astype(np.float32) if self.link == "linear" else (scores > 0).astype(np.float32)
 
     def regression(self, truth: Vector) -> RegressionModel:
-        """See `Population.regression`."""
         variance = self.feature_deviation**2 if self._feature.variance is not None else None
         scale = self._logistic_scale(truth) if self.link == "logistic" else None
         return RegressionModel(self.link, truth, variance, self._noise.symmetric, self.heterogeneity == 0, scale)

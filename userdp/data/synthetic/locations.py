@@ -39,7 +39,6 @@ class WithMean(VectorPopulation):
     spread: float = field(default=1.0, metadata=NOT_NEGATIVE)
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """See `Population.truth`."""
         if self.mean is not None:
             return vector_of("mean", self.mean, self.dimension)
         return self.spread * rng.uniform(-1.0, 1.0, self.dimension)
@@ -226,7 +225,6 @@ class BernoulliRates(WithMean):
 
     @property
     def sample_shape(self) -> Shape:
-        """See `Population.sample_shape`."""
         return Shape(self.columns, has_target=False, bound=1.0)
 
     @property
@@ -239,7 +237,6 @@ class BernoulliRates(WithMean):
         )
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """See `Population.truth`."""
         rates = 0.5 + super().truth(rng) / 2 if self.mean is None else super().truth(rng)
         if rates.min() < 0 or rates.max() > 1:
             raise BadInput("mean of bernoulli must hold rates in [0, 1]; change those outside")

@@ -147,10 +147,8 @@ class VectorPopulation(Population):
 
     @property
     def columns(self) -> int:
-        """See `Population.columns`."""
         return self.dimension
 
     @property
     def sample_bytes(self) -> int:
-        """See `Population.sample_bytes`."""
         return 4 * (self.dimension + (self.truth_is == "parameter"))

@@ -53,7 +53,6 @@ class WithParameter(VectorPopulation):
             raise BadInput("parameter_sparsity describes a drawn parameter: leave out parameter_sparsity or parameter")
 
     def truth(self, rng: np.random.Generator) -> Vector:
-        """See `Population.truth`."""
         if self.parameter is not None:
             return self._filled(self.parameter)
         direction = rng.normal(size=self.dimension)
@@ -95,7 +94,6 @@ class Regression(WithParameter):
 
     @property
     def sample_shape(self) -> Shape:
-        """See `Population.sample_shape`."""
         return Shape(self.columns, has_target=True, feature_norm=self.feature_norm)
 
     @property
@@ -141,7 +139,6 @@ class LogisticRegression(Regression):
     summary = "dense features, zero-one targets, a true parameter"
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-        """See `Regression.targets`."""
         return logistic_targets(predictors, noise)
 
 
@@ -158,7 +155,6 @@ class LinearRegression(Regression):
     noise_deviation: float = field(default=0.1, metadata=NOT_NEGATIVE)
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
-        """See `Regression.targets`."""
         return linear_targets(predictors, noise, self.noise_deviation)
 
 
@@ -216,7 +212,6 @@ class Categorical(Population):
 
     @property
     def sample_shape(self) -> Shape:
-        """See `Population.sample_shape`."""
         return Shape(1, has_target=True, target_range=(0.0, 1.0), levels=self.levels)
 
     @property

@@ -51,30 +51,25 @@ class SyntheticData(DataSettings):
 
     @property
     def declared_users(self) -> int:
-        """See `DataSettings.declared_users`."""
         return self.users
 
     @property
     def declared_samples(self) -> int | None:
-        """See `DataSettings.declared_samples`."""
         if self.samples is None and self.samples_tail is None:
             return self.users * self.samples_per_user
         return self.samples
 
     @property
     def sample_limits(self) -> tuple[int, int | None]:
-        """See `DataSettings.sample_limits`."""
         if self.samples_tail is None:
             return self.samples_per_user, self.samples_per_user
         return self.samples_per_user, self.samples_max or 100 * self.samples_per_user
 
     @cached_property
     def sample_shape(self) -> Shape:
-        """See `DataSettings.sample_shape`."""
         return self.recipe.sample_shape
 
     def load(self, seed: int) -> Datasets:
-        """See `DataSettings.load`."""
         try:
             train = SyntheticFederation(
                 self.recipe,

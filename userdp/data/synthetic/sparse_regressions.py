@@ -59,7 +59,6 @@ class SparseRegression(VectorPopulation):
 
     @property
     def sample_shape(self) -> Shape:
-        """See `Population.sample_shape`."""
         bounds = (0.0, 1.0) if self.link == "logistic" else None
         return Shape(self.columns, True, target_range=bounds, sparsity=self.nonzeros, feature_length=self.feature_norm)
 

@@ -110,17 +110,14 @@ class TableColumns(DataSettings):
 
     @property
     def declared_users(self) -> int | None:
-        """See `DataSettings.declared_users`."""
         return self.training_users
 
     @property
     def declared_samples(self) -> int | None:
-        """See `DataSettings.declared_samples`."""
         return self.samples
 
     @property
     def sample_limits(self) -> tuple[int, int | None]:
-        """See `DataSettings.sample_limits`."""
         return self.min_samples, self.max_samples
 
     def held_out(self, users: int) -> int:
@@ -197,7 +194,6 @@ class TableColumns(DataSettings):
         )
 
     def load(self, seed: int) -> Datasets:
-        """See `DataSettings.load`."""
         wanted, table = self.training_users, self.table(seed)
         for sentence in table.report.met_nowhere:
             log.warning("%s", sentence)
@@ -239,12 +235,10 @@ class TableColumns(DataSettings):
 
     @property
     def keeps_some_samples(self) -> bool:
-        """See `DataSettings.keeps_some_samples`."""
         return self.max_samples is not None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """See `DataSettings.assumptions`."""
         found = []
         if self.declared_users is None:
             found.append("the number of users was read from the data and is taken as public")
@@ -272,7 +266,6 @@ class TableData(TableColumns):
 
     @property
     def file(self) -> str:
-        """See `TableColumns.file`."""
         return self.path
 
 

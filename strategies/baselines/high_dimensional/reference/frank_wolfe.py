@@ -32,11 +32,9 @@ class Hull(Polytope):
         self.reach = min(self.diameter, float(np.abs(vertices - middle).sum(axis=1).max()))
 
     def scores(self, gradient: Vector) -> Vector:
-        """See `Polytope`."""
         return np.asarray(-(self.vertices @ gradient))
 
     def towards(self, x: Vector, vertex: int, step: float) -> Vector:
-        """See `Polytope`."""
         return np.asarray((1 - step) * x + step * self.vertices[vertex])
 
 

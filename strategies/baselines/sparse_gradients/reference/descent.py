@@ -26,7 +26,6 @@ class ExactMean:
     largest_norm: float  # l2 bound on the records, hence on their means
 
     def __call__(self, mean: Vector, size: int, noise: NoiseSource) -> Vector:
-        """See `MeanOracle`."""
         return mean
 
     def squared_error(self, size: int) -> float:
