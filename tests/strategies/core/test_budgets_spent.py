@@ -31,15 +31,6 @@ def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(nam
         assert name in UNSPENT or guarantee.epsilon >= 0.995 * epsilon
 
 
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize("sampling", ["cyclic", "poisson", "fixed_size"])
-@pytest.mark.parametrize("epsilon", [0.1, 8.0])
-def test_every_sampling_spends_what_is_asked_for(sampling, epsilon):
-    options = {"sampling": sampling, "cohort": 100, "rounds": 20}
-    method = make(STRATEGIES["dp_fed_sgd"], Quadratic(2, 1.0, 2.0), 1000, epsilon, 1e-5, **options)
-    assert epsilon * (1 - 2e-4) <= method.plan.guarantee.epsilon <= epsilon
-
-
 # --- One cell --------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import MetricRecord
 from helpers import federation_of, final, local_grid, make, run
 
 from strategies import (
@@ -17,7 +17,6 @@ from strategies import (
     model_record,
     model_vector,
 )
-from strategies.core.recipe import documentation
 from userdp.accounting import Guarantee, Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.problems import Quadratic
@@ -34,27 +33,6 @@ def method_of(name, **options):
 
 
 # --- Before a run --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sweep(1)
-@each_strategy
-def test_a_strategy_says_what_it_is_and_what_it_promises(name):
-    strategy = STRATEGIES[name]
-    assert strategy.about.name == name
-    assert all(
-        [
-            strategy.about.summary_line,
-            strategy.about.family,
-            strategy.about.paper,
-            strategy.about.needs,
-            strategy.about.units,
-        ]
-    )
-    assert len(documentation(strategy)) > 20
-    promise = method_of(name).plan.guarantee
-    assert promise.holds == (name != "non_private")
-    assert method_of(name).plan.as_dict()["users_needed"] <= 400
-    assert ("None" in documentation(strategy)) == (name == "non_private")
 
 
 @each_strategy
@@ -154,13 +132,6 @@ def test_samples_outside_the_declared_bounds_are_clipped_and_reported():
     values = np.full((400, 2), 0.5)
     values[:7] = 3.0
     assert run(method_of("dp_fed_sgd"), federation_of(values)).clipped_samples == 7
-
-
-def test_users_are_never_asked_to_evaluate():
-    method = method_of("dp_fed_sgd")
-    with local_grid(PROBLEM, FEDERATION) as grid:
-        assert method.configure_evaluate(1, model_record(np.zeros(2)), ConfigRecord(), grid) == []
-    assert method.aggregate_evaluate(1, []) is None
 
 
 def test_a_round_that_was_not_asked_for_gives_nothing():
