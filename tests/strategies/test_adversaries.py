@@ -107,7 +107,7 @@ def test_a_sentence_that_names_somebody_else_is_noticed():
 
 
 def overheard(small: Small, user: tuple[float, float], monkeypatch: Any, first: Tape) -> tuple[Tape, list[Any]]:
-    """Run with these features of a user, and a first run's releases if it has any; return the tape and all questions."""
+    """Run with these features of a user, and the first run's releases if any; return the tape and all questions."""
     strategy, tape, features = small.strategy(), Tape(first.draws or None), small.alike()
     if isinstance(strategy.memory, CorrelatedDescent):  # whose simulated noise is not added to a value
         strategy = small.strategy(noise="secure")

@@ -210,10 +210,7 @@ def test_a_stopped_run_that_goes_on_from_its_checkpoint_stops_again(place):
 def test_a_first_round_that_was_lost_stops_nothing(place):
     """Nobody answers it, which is no answer that one's data cannot be used."""
     problem = Logistic(2, 2.0, 5.0, intercept=True)
-    kind, more = [
-        (Auto, {}),
-        (STRATEGIES["dp_fed_sgd"], {"rounds": 3, "preparation": LearnCoordinates}),
-    ][place]
+    kind, more = [(Auto, {}), (STRATEGIES["dp_fed_sgd"], {"rounds": 3, "preparation": LearnCoordinates})][place]
 
     def method():
         return kind(problem, PublicFacts(USERS), Privacy(4.0, 1e-6, noise="secure"), **more)

@@ -4,19 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import (
-    WILD,
-    federation_of,
-    final,
-    gathered,
-    make,
-    requested,
-    rows_of,
-    run,
-    silenced,
-    taken,
-    with_scheme,
-)
+from helpers import WILD, federation_of, final, gathered, make, requested, rows_of, run, silenced, taken, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays

@@ -9,14 +9,7 @@ from any_strategy import halves, options_of, problem_of
 from flwr.app import MetricRecord
 from helpers import federation_of, final, local_grid, make, run
 
-from strategies import (
-    STRATEGIES,
-    DPFedSGD,
-    Plan,
-    PublicFacts,
-    model_record,
-    model_vector,
-)
+from strategies import STRATEGIES, DPFedSGD, Plan, PublicFacts, model_record, model_vector
 from userdp.accounting import Guarantee, Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.problems import Quadratic
@@ -164,10 +157,7 @@ def test_before_anything_is_run_nothing_is_promised():
 def test_pure_privacy_is_refused_by_strategies_that_cannot_promise_it(name):
     strategy = STRATEGIES[name]
     if strategy.about.pure:
-        assert make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name)).plan.guarantee.delta in (
-            0,
-            1,
-        )
+        assert make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name)).plan.guarantee.delta in (0, 1)
     else:
         with pytest.raises(BadInput, match="cannot promise pure privacy"):
             make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name))

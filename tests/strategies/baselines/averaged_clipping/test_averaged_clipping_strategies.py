@@ -12,13 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.integrate import trapezoid
 from scipy.stats import norm
 
-from strategies import (
-    STRATEGIES,
-    AveragedClipping,
-    AveragedClippingRestarted,
-    PoissonSampleSGD,
-    SmoothedTruncationGD,
-)
+from strategies import STRATEGIES, AveragedClipping, AveragedClippingRestarted, PoissonSampleSGD, SmoothedTruncationGD
 from strategies.baselines.averaged_clipping.parameters import (
     TheoryConstants,
     average_clip,
@@ -27,10 +21,7 @@ from strategies.baselines.averaged_clipping.parameters import (
     plain_rounds,
     practical_step,
 )
-from strategies.baselines.averaged_clipping.reference.descent import (
-    averaged_clipping_sgd,
-    smoothed_truncation_gd,
-)
+from strategies.baselines.averaged_clipping.reference.descent import averaged_clipping_sgd, smoothed_truncation_gd
 from strategies.baselines.averaged_clipping.restarts import default_runs, rounds_per_run
 from strategies.samples.sample_options import SampleLevelOptions
 from strategies.wire.questions import Reader
@@ -41,10 +32,7 @@ from userdp.accounting.costs import Cost
 from userdp.accounting.sampled_gaussian import group_rate, grouped_poisson_epsilon
 from userdp.data import Block
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators.smoothed_truncation import (
-    LARGEST,
-    truncation_sensitivity,
-)
+from userdp.estimators.smoothed_truncation import LARGEST, truncation_sensitivity
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.problems import Linear, LpRegression, Quadratic

@@ -240,12 +240,7 @@ def test_the_sensitivities_are_attained_by_opposite_records():
 
 @pytest.mark.slow
 @settings(max_examples=300)
-@given(
-    st.data(),
-    st.integers(1, 5),
-    st.sampled_from(["l1", "l1l2"]),
-    st.sampled_from([1e-6, 0.1, 1.0, 1e6]),
-)
+@given(st.data(), st.integers(1, 5), st.sampled_from(["l1", "l1l2"]), st.sampled_from([1e-6, 0.1, 1.0, 1e6]))
 def test_the_error_is_bounded_by_the_noise_whatever_the_noise_c02(data, sparsity, ball, size):
     rows = data.draw(arrays(np.float64, (4, 8), elements=st.floats(-1, 1, width=32)))
     noise = size * data.draw(arrays(np.float64, 8, elements=st.floats(-1, 1, width=32)))
