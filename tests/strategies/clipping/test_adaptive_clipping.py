@@ -91,12 +91,8 @@ def test_flower_each_round_is_clipped_at_the_clip_in_force_in_it_and_noised_for_
     method = make(AdaptiveClipping, Quadratic(3, 5.0, 2.0), 2000, 4.0, 1e-5, clip_norm=0.2, rounds=8, **more)
     asked, ask = [], method.request_of
     method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
-    facts = [
-        record.facts
-        for record in run(
-            method, SyntheticFederation(Gaussian(dimension=3), users=2000, seed=1, samples_per_user=20)
-        ).rounds
-    ]
+    users = SyntheticFederation(Gaussian(dimension=3), users=2000, seed=1, samples_per_user=20)
+    facts = [record.facts for record in run(method, users).rounds]
     assert len({fact["clip_norm"] for fact in facts}) == 8
     for request, fact in zip(asked, facts, strict=True):
         assert request.computation.clip_norm == fact["clip_norm"]
