@@ -40,10 +40,7 @@ LOSSES = {  # (phi, phi') of a score and a target
         lambda s, y: np.where(np.abs(s - y) < 0.2, (s - y) ** 2 / 2, 0.2 * (np.abs(s - y) - 0.1)),
         lambda s, y: np.clip(s - y, -0.2, 0.2),
     ),
-    "lp_regression": (
-        lambda s, y: np.abs(s - y) ** 1.5 / 1.5,
-        lambda s, y: np.sign(s - y) * np.abs(s - y) ** 0.5,
-    ),
+    "lp_regression": (lambda s, y: np.abs(s - y) ** 1.5 / 1.5, lambda s, y: np.sign(s - y) * np.abs(s - y) ** 0.5),
 }
 
 
@@ -52,10 +49,7 @@ def table(columns=6, seed=0):
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 15, USERS)
     rows = np.hstack(
-        [
-            np.clip(rng.normal(0.4, 0.4, (sizes.sum(), columns)), -1, 1),
-            np.eye(4)[rng.integers(0, 4, sizes.sum())],
-        ]
+        [np.clip(rng.normal(0.4, 0.4, (sizes.sum(), columns)), -1, 1), np.eye(4)[rng.integers(0, 4, sizes.sum())]]
     ).astype(np.float32)
     return rows, sizes, rows @ rng.normal(0, 1.5, columns + 4), rng
 

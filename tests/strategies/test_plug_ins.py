@@ -151,16 +151,8 @@ def test_code_of_a_strangers_run_runs_only_when_trusted(folder):
         ),
         (TEXT.replace("paper=", "papers="), "mine.py:SignDescent", r"SignDescent \(line \d+ of .*mine\.py\) .* paper"),
         (TEXT.replace("paper=", "meaning={}, paper="), "mine.py:SignDescent", r"is meanings meant\?"),
-        (
-            TEXT.replace("paper=", "example={'round': 1}, paper="),
-            "mine.py:SignDescent",
-            r"with round, wh",
-        ),
-        (
-            re.sub(r"About\(\n(.*\n)*?    \)", "3", TEXT, count=1),
-            "mine.py:SignDescent",
-            r"make it an About",
-        ),
+        (TEXT.replace("paper=", "example={'round': 1}, paper="), "mine.py:SignDescent", r"with round, wh"),
+        (re.sub(r"About\(\n(.*\n)*?    \)", "3", TEXT, count=1), "mine.py:SignDescent", r"make it an About"),
         (TEXT.replace("*Assumptions.*", "Assumed."), "mine.py:SignDescent", r"states no guarantee"),
     ],
 )

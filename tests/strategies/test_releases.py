@@ -436,16 +436,12 @@ def test_a_run_that_draws_one_stream_for_all_its_releases_ends(name):
 @pytest.mark.parametrize("name", [*("dp_fed_sgd", "adaptive_clipping", "auto"), "auto, linear model", "prepared"])
 def test_a_release_with_less_noise_than_is_charged_ends_the_run(name, monkeypatch):
     method, release = method_of(name), GaussianMechanism.release
-    louder = lambda mechanism, *given: release(replace(mechanism, noise_multiplier=_less(mechanism)), *given)  # noqa: E731
+    louder = lambda one, *given: release(replace(one, noise_multiplier=one.noise_multiplier * (1 - 1e-7)), *given)  # noqa: E731
     monkeypatch.setattr(GaussianMechanism, "release", louder)
     with pytest.raises(RunFailed, match="releases of a round have a cost"):
         run(method, rows(method.problem.columns) if name in MORE else halves(method.problem))
     assert method.result.rounds == []  # the first that draws, a preparation's too
     np.testing.assert_array_equal(method.state.released, method.state.initial)
-
-
-def _less(mechanism):
-    return mechanism.noise_multiplier * (1 - 1e-7)
 
 
 def test_a_comparison_with_less_noise_than_is_charged_ends_the_run(monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from helpers import afresh, federation_of, gathered, make, noise_again, taken, with_scheme
 from scipy import stats
 
-from strategies import DPFedSGD, LocalizedRobustSGD, PublicFacts, RobustRounds, SampleClippedSGD
+from strategies import DPFedSGD, LocalizedRobustSGD, PublicFacts, RobustRounds
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.arrays.sparse_rows import clip_rows
@@ -189,20 +189,6 @@ def test_dp_fed_sgd_leaks_no_more_than_it_claims_and_hardly_less_and_mistakes_ar
     ]
     claimed = method.plan.guarantee.epsilon
     assert least * claimed < audit(method, *sums) <= most * claimed
-
-
-@pytest.mark.slow
-def test_sample_clipped_sgd_at_user_level_leaks_no_more_than_it_claims():
-    """Two users of three samples each: the group privacy of all of a user's samples."""
-    facts = {"max_samples": 3, "samples": 6}
-    options = {"rounds": 2, "clip_norm": 1.0, "learning_rate": 1.0}
-    problem = Linear(1, FAR, radius=1e6)
-    method = make(SampleClippedSGD, problem, 2, epsilon=1.0, delta=0.02, facts=facts, **options)
-    sums = [
-        [gathered(method, federation_of(rows, sizes=[3, 3]), index, np.zeros(1)).values for index in range(2)]
-        for rows in (np.array([[side]] * 3 + [[0.0]] * 3) for side in (FAR, -FAR))
-    ]
-    assert 0.6 < audit(method, *sums) <= method.plan.guarantee.epsilon
 
 
 def robust_method(strategy, users, estimate, **options):

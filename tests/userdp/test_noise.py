@@ -14,13 +14,7 @@ from scipy import stats
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
 from userdp.estimators import CellGrid, RampKernel
-from userdp.mechanisms import (
-    AboveThreshold,
-    ExponentialMechanism,
-    GaussianMechanism,
-    LaplaceMechanism,
-    MinimumScore,
-)
+from userdp.mechanisms import AboveThreshold, ExponentialMechanism, GaussianMechanism, LaplaceMechanism, MinimumScore
 from userdp.noise import SecureNoise, SeededNoise, granularity, rounding_slack
 
 FALSE_ALARM = 1e-9

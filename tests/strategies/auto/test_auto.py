@@ -268,16 +268,6 @@ def test_the_initial_model_is_released_only_where_most_users_are_clearly_worse_o
     assert np.array_equal(progress.model, np.zeros(3)) == back
 
 
-def test_a_model_that_serves_nobody_is_taken_back():
-    rng = np.random.default_rng(5)
-    problem = Squared(2, np.inf, 5.0, low=-1.0, high=1.0)
-    federation = federation_of(rng.normal(size=(500, 3, 2)), targets=np.zeros(1500))
-    method = make(Auto, problem, 500, 2.0, 1e-5)
-    result = run(method, federation)
-    assert result.rounds[-1].facts["went_back"] == 1.0
-    np.testing.assert_array_equal(final(result), np.zeros(2))
-
-
 # --- What its defaults reach -----------------------------------------------------------------------------------------
 
 

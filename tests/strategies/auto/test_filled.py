@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from helpers import federation_of, make, run
 from resumable import Kept
+from test_adaptive import uncertified
 from test_auto import Watched
 
 import simulations
@@ -20,8 +21,7 @@ from userdp.accounting import Privacy
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
-from userdp.problems import Linear, Logistic, Quadratic, Softmax
-from userdp.problems.base import Certificate
+from userdp.problems import Logistic, Quadratic, Softmax
 
 USERS = 800
 SENTENCE = (
@@ -99,13 +99,7 @@ def test_who_counts_as_filled_is_who_adds_to_the_rounds_that_follow():
     assert gradients.non_finite == 4
 
 
-def uncertified():
-    problem = Linear(1, 5.0, radius=1e6)
-    problem.certificate = Certificate(reason="none")
-    return problem
-
-
-@pytest.mark.parametrize("problem", [Logistic(2, 2.0, 5.0), Quadratic(2, 5.0, 3.0), uncertified()])
+@pytest.mark.parametrize("problem", [Logistic(2, 2.0, 5.0), Quadratic(2, 5.0, 3.0), uncertified(5.0)])
 def test_it_comes_first_for_every_loss_and_takes_a_hundredth(problem):
     method = make(Auto, problem, 400, 4.0)
     shares = method.scheme.sampler.shares
@@ -216,10 +210,7 @@ def test_a_stopped_run_that_goes_on_from_its_checkpoint_stops_again(place):
 def test_a_first_round_that_was_lost_stops_nothing(place):
     """Nobody answers it, which is no answer that one's data cannot be used."""
     problem = Logistic(2, 2.0, 5.0, intercept=True)
-    kind, more = [
-        (Auto, {}),
-        (STRATEGIES["dp_fed_sgd"], {"rounds": 3, "preparation": LearnCoordinates}),
-    ][place]
+    kind, more = [(Auto, {}), (STRATEGIES["dp_fed_sgd"], {"rounds": 3, "preparation": LearnCoordinates})][place]
 
     def method():
         return kind(problem, PublicFacts(USERS), Privacy(4.0, 1e-6, noise="secure"), **more)

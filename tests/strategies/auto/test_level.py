@@ -9,16 +9,7 @@ from strategies import Auto
 from strategies.auto.level import Balance, ClassShares, Counts, unevenness
 from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, Choice, clip_width
 from userdp.errors import BadInput
-from userdp.problems import (
-    Logistic,
-    OneHotLogistic,
-    OneHotPoisson,
-    OneHotSquared,
-    Poisson,
-    Quadratic,
-    Softmax,
-    Squared,
-)
+from userdp.problems import Logistic, OneHotLogistic, OneHotPoisson, OneHotSquared, Poisson, Quadratic, Softmax, Squared
 
 USERS = 1500
 FAMILIES = {

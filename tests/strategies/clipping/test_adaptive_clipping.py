@@ -19,11 +19,6 @@ from userdp.nodes.statistics import unclipped
 from userdp.problems import Linear, Quadratic
 from userdp.randomness import stream
 
-
-def population(users=2000, d=3, m=20):
-    return SyntheticFederation(Gaussian(dimension=d), users=users, seed=1, samples_per_user=m)
-
-
 # --- Formal guarantee: count and sum are one Gaussian mechanism ------------------------------------------------------
 
 
@@ -63,10 +58,6 @@ def test_noise_of_a_small_cohorts_count_is_raised_to_what_the_budget_allows():
 # --- Where the clip goes --------------------------------------------------------------------------------------------
 
 
-def clips(result):
-    return np.array([record.facts["clip_norm"] for record in result.rounds])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
 def test_without_noise_the_clip_settles_at_the_quantile(quantile):
@@ -74,7 +65,8 @@ def test_without_noise_the_clip_settles_at_the_quantile(quantile):
     method = silenced(
         make(AdaptiveClipping, Linear(1, 5.0), 400, 8.0, 1e-4, clip_norm=1.0, rounds=200, quantile=quantile)
     )
-    path = clips(run(method, federation_of(norms[:, None])))
+    rounds = run(method, federation_of(norms[:, None])).rounds
+    path = np.array([record.facts["clip_norm"] for record in rounds])
     assert path[-1] == pytest.approx(np.quantile(norms, quantile), rel=0.03)
 
 
@@ -99,7 +91,8 @@ def test_flower_each_round_is_clipped_at_the_clip_in_force_in_it_and_noised_for_
     method = make(AdaptiveClipping, Quadratic(3, 5.0, 2.0), 2000, 4.0, 1e-5, clip_norm=0.2, rounds=8, **more)
     asked, ask = [], method.request_of
     method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
-    facts = [record.facts for record in run(method, population()).rounds]
+    users = SyntheticFederation(Gaussian(dimension=3), users=2000, seed=1, samples_per_user=20)
+    facts = [record.facts for record in run(method, users).rounds]
     assert len({fact["clip_norm"] for fact in facts}) == 8
     for request, fact in zip(asked, facts, strict=True):
         assert request.computation.clip_norm == fact["clip_norm"]

@@ -4,19 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import (
-    WILD,
-    federation_of,
-    final,
-    gathered,
-    make,
-    requested,
-    rows_of,
-    run,
-    silenced,
-    taken,
-    with_scheme,
-)
+from helpers import WILD, federation_of, final, gathered, make, requested, rows_of, run, silenced, taken, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -139,18 +127,11 @@ LEARNING = {
 
 @pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", LEARNING)
-def test_it_learns_repeats_itself_by_seed_and_spends_its_budget(name):
+def test_it_learns_and_spends_its_budget(name):
     (strategy, options, least), problem, federation = LEARNING[name], Quadratic(3, 5.0, 4.0), population(users=2000)
-
-    def result(seed):
-        return run(make(strategy, problem, 2000, 6.0, 1e-5, seed=seed, **{"clip_norm": 3.0} | options), federation)
-
-    first = result(0)
-    np.testing.assert_array_equal(final(first), final(result(0)))
-    assert not np.array_equal(final(first), final(result(1)))
-    assert problem.excess_risk(final(first), federation) < least * problem.excess_risk(problem.initial(), federation)
-    spent = [record.spent_epsilon for record in first.rounds]
-    assert np.all(np.diff(spent) >= 0)
+    result = run(make(strategy, problem, 2000, 6.0, 1e-5, **{"clip_norm": 3.0} | options), federation)
+    assert problem.excess_risk(final(result), federation) < least * problem.excess_risk(problem.initial(), federation)
+    spent = [record.spent_epsilon for record in result.rounds]
     assert 0.999 * 6 < spent[-1] <= 6
     assert spent[0] < 0.9 * 6 or len(spent) == 1 or "allocation" in name  # all of a user's rounds are paid at once
 

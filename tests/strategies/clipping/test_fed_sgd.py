@@ -7,7 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run, silenced, taken
+from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -189,14 +189,6 @@ def test_noise_that_drowns_the_clip_is_a_warning(kind, dimension, caplog):
         method.summary()
     assert method.plan.warnings[0] in caplog.text
     assert "Doing nothing " in method.plan.warnings[0]
-
-
-def test_noise_of_the_size_of_nothing_leaves_gradient_descent_on_the_mean():
-    problem, federation = Quadratic(3, 10.0, 10.0), population(m=50)
-    method = silenced(make(DPFedSGD, problem, 60, clip_norm=100.0, rounds=2))
-    block = problem.bound(federation.block(np.arange(60)))[0]
-    mean = -problem.user_gradients(np.zeros(3), block).mean(axis=0)
-    np.testing.assert_allclose(final(run(method, federation)), mean, rtol=1e-9)
 
 
 # --- No privacy at all -------------------------------------------------------------------------------------------

@@ -6,17 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
-from helpers import (
-    MARK,
-    ChangedNode,
-    FaultyQuadratic,
-    ShuffledGrid,
-    content_of,
-    federation_of,
-    final,
-    requested,
-    run,
-)
+from helpers import MARK, ChangedNode, FaultyQuadratic, ShuffledGrid, content_of, federation_of, final, requested, run
 from helpers_adversaries import Overheard
 from helpers_flower import ClientGrid
 from resumable import Kept

@@ -5,19 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import (
-    ChangedNode,
-    Wild,
-    federation_of,
-    final,
-    gathered,
-    make,
-    noise_again,
-    requested,
-    rows_of,
-    run,
-    taken,
-)
+from helpers import ChangedNode, Wild, federation_of, final, gathered, make, noise_again, requested, rows_of, run, taken
 
 from simulations.engines.grids import LocalGrid
 from strategies import DPFedSGD, RecentredClipping

@@ -26,10 +26,6 @@ MAYBE = "Doing nothing may be as good"
 ONE_ROUND = "the budget is spent and the model stays as it is"
 
 
-def planned(name, *overrides):
-    return make_plan(load_config(CONFIGS / name, overrides))
-
-
 def said(plan, sentence):
     return any(sentence in warning for warning in plan.warnings)
 
@@ -57,7 +53,7 @@ SILENT = {
 @pytest.mark.parametrize("case", SILENT)
 def test_what_was_silent_is_told_and_the_papers_choices_have_to_be_insisted_on(case):
     config, overrides, sentence = SILENT[case]
-    plan = planned(f"{config}.toml", *overrides)
+    plan = make_plan(load_config(CONFIGS / f"{config}.toml", overrides))
     assert said(plan, sentence)
     assert case != "the paper's choices" or plan.forecast.hopeless
     assert case != "on the hard instance" or plan.forecast.noise > plan.forecast.reach

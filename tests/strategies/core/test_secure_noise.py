@@ -302,8 +302,3 @@ def test_a_comparison_refuses_secure_noise():
         parse_comparison(raw)
     raw["privacy"]["noise"] = "seeded"
     parse_comparison(raw)
-
-
-def test_an_unknown_source_of_noise_is_refused():
-    with pytest.raises(BadInput, match=r"privacy\.noise = 'random': must be 'seeded' or 'secure'"):
-        Privacy(1.0, 1e-6, noise="random")

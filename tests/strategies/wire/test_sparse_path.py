@@ -477,10 +477,7 @@ MALFORMED = {
     "indptr_beyond": ({"indptr": [0, 2, 3, 9]}, "indptr must rise"),
     "indptr_falls": ({"indptr": [0, 4, 3, 3]}, "indptr must not fall"),
     "indptr_falls_by_more_than_integers_hold": ({"indptr": [0, 2**62 + 1, -(2**62) - 1, 3]}, "indptr must not fall"),
-    "indptr_falls_by_more_than_a_byte_holds": (
-        {"indptr": np.array([0, 100, -56, 3], np.int8)},
-        "indptr must not fall",
-    ),
+    "indptr_falls_by_more_than_a_byte_holds": ({"indptr": np.array([0, 100, -56, 3], np.int8)}, "indptr must not fall"),
     "indptr_empty": ({"indptr": np.empty(0, np.int32)}, "indptr must be whole numbers of shape"),
     "no_columns": ({"columns": 0}, "sparse values must have 3 columns"),
     "too_many_columns": ({"columns": 2**40}, "columns must be a whole number from 0 to 3"),

@@ -436,6 +436,7 @@ def test_a_claim_is_that_of_one_gaussian_where_its_accountant_says_so_and_nothin
                 ({"delta": -0.1}, "privacy.delta = -0.1"),
                 ({"delta": 1.0}, "privacy.delta = 1.0"),
                 ({"unit": "device"}, "privacy.unit = 'device'"),
+                ({"noise": "random"}, "privacy.noise = 'random': must be 'seeded' or 'secure'"),
             )
         ],
     ],

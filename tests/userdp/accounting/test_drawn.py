@@ -35,8 +35,7 @@ def test_releases_with_one_source_add_up():
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{"noise_multiplier": 4.0 * (1 - 1e-7)}, {"pure_epsilon": 0.1 * (1 + 1e-7)}, {"failure_delta": 1.1e-6}],
+    "more", [{"noise_multiplier": 4.0 * (1 - 1e-7)}, {"pure_epsilon": 0.1 * (1 + 1e-7)}, {"failure_delta": 1.1e-6}]
 )
 def test_a_round_draws_no_more_than_its_participation_costs(more):
     cost = Cost(noise_multiplier=4.0, pure_epsilon=0.1, failure_delta=1e-6)

@@ -186,8 +186,7 @@ def declared_columns(draw):
 
 @settings(max_examples=80)
 @given(
-    declared_columns(),
-    st.lists(st.tuples(st.sampled_from(LEVELS), st.sampled_from(LEVELS)), min_size=1, max_size=6),
+    declared_columns(), st.lists(st.tuples(st.sampled_from(LEVELS), st.sampled_from(LEVELS)), min_size=1, max_size=6)
 )
 def test_a_missing_cell_is_the_level_that_is_declared_for_it_and_moves_no_other_column(declared, cells):
     """Each row by hand: features by their names, of which each column sets one at most."""

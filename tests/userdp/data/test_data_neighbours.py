@@ -294,9 +294,7 @@ def form_of(draw, kind, columns):
         "listed codes": {"codes": "a", "levels": levels},
         "hashed codes": {"codes": ["a", "b"], "buckets": 64, "target": "y"},
         "several codes": {"codes": ["a", "b"], "levels": {"a": levels, "b": levels}, "target": "y"},
-        "sequence": {
-            "sequence": SequenceColumns(window=2, order="y", inputs={"b": levels}, predict="a", levels=4),
-        },
+        "sequence": {"sequence": SequenceColumns(window=2, order="y", inputs={"b": levels}, predict="a", levels=4)},
         "text": {"sequence": SequenceColumns(window=3, order="y", text="b", alphabet="abcé\r")},
     }[kind]
 

@@ -196,12 +196,7 @@ def test_bernoulli_rates_are_drawn_within_the_spread_and_outliers_stay_rates():
 @given(st.floats(0.3, 4.0), st.integers(1, 20), st.integers(0, 300), st.integers(0, 5))
 def test_heavy_tailed_sizes_stay_within_their_bounds(tail, fewest, room, seed):
     federation = SyntheticFederation(
-        Gaussian(dimension=1),
-        200,
-        seed,
-        samples_per_user=fewest,
-        samples_tail=tail,
-        samples_max=fewest + room,
+        Gaussian(dimension=1), 200, seed, samples_per_user=fewest, samples_tail=tail, samples_max=fewest + room
     )
     assert federation.sizes.min() >= fewest
     assert federation.sizes.max() <= fewest + room

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.estimators import (
-    ExpKernel,
-    RampKernel,
-    concentration,
-    concentration_score,
-    replacement_bound,
-)
+from userdp.estimators import ExpKernel, RampKernel, concentration, concentration_score, replacement_bound
 
 KERNELS = [ExpKernel(1.0), RampKernel(1.0)]
 each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=["exp", "ramp"])

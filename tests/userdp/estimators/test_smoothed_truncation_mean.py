@@ -157,11 +157,7 @@ def test_the_sensitivity_is_attained_and_the_mean_follows_units_t04(beta):
 
 
 @pytest.mark.parametrize("beta", [0.5, 5.0, math.inf])
-@pytest.mark.parametrize(
-    "law",
-    [stats.t(2.1), stats.pareto(2.2), stats.lognorm(1.0)],
-    ids=["t", "pareto", "lognormal"],
-)
+@pytest.mark.parametrize("law", [stats.t(2.1), stats.pareto(2.2), stats.lognorm(1.0)], ids=["t", "pareto", "lognormal"])
 def test_the_mean_is_as_close_as_the_bound_says_t05(law, beta):
     samples, failure, repeats = 500, 0.05, 600
     second = law.var() + law.mean() ** 2

@@ -28,10 +28,7 @@ def test_no_row_grows_and_none_moves_by_a_step(rows, exponent):
 
 @quick
 @given(
-    arrays(np.float64, (5, 2), elements=NUMBERS),
-    st.floats(1e-3, 1e3),
-    st.floats(1e-3, 1e3),
-    st.permutations(range(5)),
+    arrays(np.float64, (5, 2), elements=NUMBERS), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.permutations(range(5))
 )
 def test_a_sum_read_modulo_2_64_is_the_true_one_in_any_order(rows, clip, deviation, order):
     grid = IntegerGrid.finest(deviation, 5, clip)

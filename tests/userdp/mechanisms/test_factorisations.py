@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from helpers import encoder, noise_matrix
 
-from userdp.mechanisms import (
-    toeplitz,
-)
+from userdp.mechanisms import toeplitz
 from userdp.mechanisms.prefix_sums import Tree
 from userdp.mechanisms.toeplitz import (
     FACTORISATIONS,

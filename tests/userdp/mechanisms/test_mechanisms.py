@@ -353,13 +353,6 @@ def test_private_quantile_of_any_neighbours_is_epsilon_private():
     assert 0.5 < worst <= 1.0 + 1e-12
 
 
-def test_private_quantile_with_a_large_budget_is_the_quantile():
-    values = np.random.default_rng(1).uniform(0, 10, size=2001)
-    grid = np.linspace(0, 10, 101)
-    found, _ = private_quantile(values, 0.9, 50.0, grid, SeededNoise(np.random.default_rng(2)))
-    assert found == pytest.approx(np.quantile(values, 0.9), abs=0.11)
-
-
 # --- What is refused ---------------------------------------------------------------------------------------------
 
 NO_SIZE = (0.0, -1.0, math.nan, math.inf)

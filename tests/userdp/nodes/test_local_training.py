@@ -57,10 +57,7 @@ THEIRS = {
         {"momentum": 0.7, "second_moment": 0.95, "adaptivity": 1e-3},
         lambda given: torch.optim.Adam(given, lr=0.1, betas=(0.7, 0.95), eps=1e-3),
     ),
-    "adam, decoupled decay": (
-        {"weight_decay": 0.3},
-        lambda given: torch.optim.AdamW(given, lr=0.1, weight_decay=0.3),
-    ),
+    "adam, decoupled decay": ({"weight_decay": 0.3}, lambda given: torch.optim.AdamW(given, lr=0.1, weight_decay=0.3)),
     # Of plain steps decay is the same whether it goes through the gradient or not.
     "sgd, decay": ({"weight_decay": 0.3}, lambda given: torch.optim.SGD(given, lr=0.1, weight_decay=0.3)),
 }

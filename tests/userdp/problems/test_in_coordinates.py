@@ -15,8 +15,7 @@ def turned(p, seed=3):
 
 
 @pytest.mark.parametrize(
-    "problem",
-    [Squared(2, 4.0, 0.5, low=-2.0, high=2.0), Logistic(2, 4.0, 5.0), Poisson(2, 4.0, 1.0, count_bound=9.0)],
+    "problem", [Squared(2, 4.0, 0.5, low=-2.0, high=2.0), Logistic(2, 4.0, 5.0), Poisson(2, 4.0, 1.0, count_bound=9.0)]
 )
 def test_gradients_in_coordinates_are_the_derivatives_of_losses_by_them(problem):
     rng = np.random.default_rng(4)

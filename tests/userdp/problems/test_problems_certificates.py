@@ -31,11 +31,7 @@ from userdp.problems import (
 )
 from userdp.problems.registry import PROBLEMS
 
-CURVATURE = {
-    "logistic": lambda s: expit(s) * expit(-s),
-    "squared": np.ones_like,
-    "poisson": np.exp,
-}
+CURVATURE = {"logistic": lambda s: expit(s) * expit(-s), "squared": np.ones_like, "poisson": np.exp}
 SEPARABLE_CURVATURE = {
     "linear": np.zeros_like,
     "quadratic": np.ones_like,

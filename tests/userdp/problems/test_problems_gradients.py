@@ -26,13 +26,7 @@ from userdp.problems import (
     one_pass,
     segments,
 )
-from userdp.problems.families import (
-    HuberFamily,
-    LogisticFamily,
-    LpFamily,
-    PoissonFamily,
-    SquaredFamily,
-)
+from userdp.problems.families import HuberFamily, LogisticFamily, LpFamily, PoissonFamily, SquaredFamily
 from userdp.problems.segments import clip_factors, float64_parts, parts, user_means, weighted_sums
 
 RAGGED = [3, 1, 5, 2, 2]

@@ -15,16 +15,7 @@ import userdp.problems
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.errors import BadInput
-from userdp.problems import (
-    Bernoulli,
-    Huber,
-    Linear,
-    Logistic,
-    Poisson,
-    Problem,
-    Quadratic,
-    Squared,
-)
+from userdp.problems import Bernoulli, Huber, Linear, Logistic, Poisson, Problem, Quadratic, Squared
 
 KNOWN = {"linear": Linear(3, 1.0, 0.7), "quadratic": Quadratic(3, 1.0, 0.5), "bernoulli": Bernoulli(3, 1.2)}
 MEANS = {

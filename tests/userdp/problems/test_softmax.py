@@ -17,13 +17,10 @@ from userdp.problems.softmax import LEAST_SHARE
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, classes=3)
 
 
-def with_ones(problem, block):
-    rows = block.features.astype(np.float64)
-    return np.hstack([rows, np.ones((len(rows), 1))]) if problem.intercept else rows
-
-
 def scores_of(problem, x, block):
-    return with_ones(problem, block) @ x.reshape(problem.outputs, -1).T
+    rows = block.features.astype(np.float64)
+    rows = np.hstack([rows, np.ones((len(rows), 1))]) if problem.intercept else rows
+    return rows @ x.reshape(problem.outputs, -1).T
 
 
 def test_loss_metrics_and_predictions_are_those_of_their_definitions():

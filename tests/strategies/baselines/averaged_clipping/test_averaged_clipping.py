@@ -298,11 +298,7 @@ def test_restarts_t06():
     constants = TheoryConstants(10**9, 10, 1.0, 1e-9)
     assert [
         rounds_per_run(TheoryConstants(10**9, 10, 1.0, 1e-9, smoothness=ratio), 1.0) for ratio in (1.0, 5.0, 10.0)
-    ] == [
-        9899,
-        56160,
-        118023,
-    ]
+    ] == [9899, 56160, 118023]
     first = restarted(constants, 1.0, 12.5, 6, 9899)[0]
     assert first.step == pytest.approx(0.00323271, abs=5e-9)
     assert ((first.clip - 4 * 5.0) / 2) ** 2 == pytest.approx(2.79366e6, rel=2e-6)
@@ -314,13 +310,7 @@ def test_restarts_t06():
 
 
 @settings(max_examples=40)
-@given(
-    st.integers(2, 40),
-    st.floats(0.1, 5),
-    st.floats(0.1, 5),
-    st.floats(0.1, 5),
-    st.integers(10**4, 10**7),
-)
+@given(st.integers(2, 40), st.floats(0.1, 5), st.floats(0.1, 5), st.floats(0.1, 5), st.integers(10**4, 10**7))
 def test_how_parameters_scale_t07(rounds, radius, smoothness, deviation, samples):
     constants = TheoryConstants(samples, 5, 1.0, 1e-6, radius, smoothness, deviation)
     double = TheoryConstants(2 * samples, 5, 1.0, 1e-6, radius, smoothness, deviation)

@@ -111,10 +111,6 @@ def student_moment(freedom, order):
     return math.exp((log - gammaln(freedom / 2) - 0.5 * math.log(math.pi)) / order)
 
 
-def slope(sizes, values):
-    return np.polyfit(np.log(sizes), np.log(values), 1)[0]
-
-
 def farthest_but_a_tenth(points, mean):
     """r_0 of the proofs, exactly for d <= 2: nine tenths of the points lie within it in any direction."""
     rank = len(points) // 10 + 1
@@ -603,7 +599,7 @@ def simple_error(samples, dimension, order, epsilon, rng, runs=20):
 def test_errors_grow_with_samples_dimension_and_epsilon_as_proven_v17(samples, dimension, epsilon, exponent, order):
     rng, varied = np.random.default_rng(17), max(samples, dimension, epsilon, key=len)
     errors = [simple_error(n, d, order, e, rng) for n in samples for d in dimension for e in epsilon]
-    assert slope(varied, errors) == pytest.approx(exponent(order), abs=0.08)
+    assert np.polyfit(np.log(varied), np.log(errors), 1)[0] == pytest.approx(exponent(order), abs=0.08)
 
 
 @pytest.mark.slow

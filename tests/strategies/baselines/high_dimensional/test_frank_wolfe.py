@@ -210,15 +210,6 @@ def test_the_strategy_draws_disjoint_cohorts_without_looking_at_data_t11():
     assert len(np.unique(np.concatenate(cohorts))) == 60
 
 
-def test_the_strategy_promises_pure_privacy_and_less_than_epsilon_with_a_delta():
-    assert strategy().plan.guarantee.epsilon == 1.0
-    assert strategy().plan.guarantee.delta == 0.0
-    assert "pure 1-differential privacy for replacing one whole user" in strategy().plan.guarantee.sentence()
-    assert 0.9 < strategy(delta=1e-6).plan.guarantee.epsilon <= 1.0
-    result = run(strategy(), federation_of(np.zeros((600, 3))))
-    assert result.rounds[-1].spent_epsilon == result.guarantee.epsilon == 1.0
-
-
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("unit", ["user", "sample"])
 def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t04(unit):

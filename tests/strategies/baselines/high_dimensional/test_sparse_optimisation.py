@@ -107,23 +107,6 @@ def test_the_papers_noise_is_refused_where_it_is_not_proven_t10(kind):
 
 
 @each_kind
-def test_folds_are_disjoint_and_models_before_a_users_round_do_not_depend_on_it_t11(kind):
-    options = {"rounds": 4, "sparsity": 2}
-    rng, models, cohorts = np.random.default_rng(1), [], []
-    data = rng.normal(size=(400, 5))
-    for value in (0.0, 50.0):
-        data[7] = value
-        method, seen = make(kind, Quadratic(5, 9.0, 1.0), 400, 20.0, 1e-4, **options), []
-        run(method, federation_of(data), evaluate_fn=lambda _, arrays, seen=seen: seen.append(arrays["x"].numpy()))
-        models.append(np.array(seen))
-        cohorts = [method.scheme.sampler.cohort(index) for index in range(4)]
-    assert len(np.unique(np.concatenate(cohorts))) == 400
-    turn = next(index for index, cohort in enumerate(cohorts) if 7 in cohort)
-    np.testing.assert_array_equal(models[0][: turn + 1], models[1][: turn + 1])
-    assert not np.array_equal(models[0][turn + 1], models[1][turn + 1])
-
-
-@each_kind
 def test_numbers_that_are_not_declared_or_do_not_fit_are_refused(kind):
     with pytest.raises(BadInput, match=r"data.samples must be declared"):
         make(kind, Quadratic(5, 1.0, 1.0), 100, unit="sample")
