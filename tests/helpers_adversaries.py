@@ -67,8 +67,6 @@ class Draw:
 
 
 class _Kept(NoiseSource):
-    """Whatever is drawn goes through ``_kept``."""
-
     def gaussian(self, value: Any, deviation: float) -> Any:
         return self._kept("gaussian", value, deviation)
 
@@ -95,8 +93,6 @@ class Recorded(_Kept):
 
 @dataclass
 class Replayed(_Kept):
-    """Gives the outcomes of another run, and keeps what it was to hide here."""
-
     outcomes: Iterator[Draw]
     draws: list[Draw]
 
@@ -136,7 +132,6 @@ class Losses:
             self.others += [_choice(*pair, one.size) for pair in pairs if not np.array_equal(*pair)]
 
     def epsilon(self, delta: float) -> float:
-        """Of all of them."""
         losses, together = list(self.others), math.sqrt(self.square)
         if not losses:
             return gaussian_epsilon(together, delta) if together > _STILL else 0.0
@@ -159,8 +154,6 @@ def _choice(one: Floats, other: Floats, epsilon: float) -> PrivacyLossDistributi
 
 
 class Overheard(LocalGrid):
-    """Keeps all that it delivers."""
-
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)
         self.asked: list[Message] = []
@@ -174,7 +167,6 @@ class Overheard(LocalGrid):
 
     @property
     def trained(self) -> list[Message]:
-        """The messages of rounds, in their order."""
         return [message for message in self.asked if "model" in message.content]
 
 

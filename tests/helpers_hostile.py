@@ -72,7 +72,6 @@ def damage(content: RecordDict, rng: np.random.Generator) -> None:
 
 
 def damaged(array: Array, rng: np.random.Generator) -> Array:
-    """An array with other bytes, or with another envelope."""
     data, fields = bytearray(array.data), {"dtype": array.dtype, "shape": array.shape, "stype": array.stype}
     start = 10 + int.from_bytes(data[8:10], "little")
     match int(rng.integers(8)):

@@ -42,7 +42,6 @@ def configuration(path, **settings):
 
 
 def same(trained, outcome):
-    """Two runs are one, but for clocks and memory."""
     np.testing.assert_array_equal(trained.model, outcome.model)
     assert trained.guarantee == outcome.guarantee
     assert trained.plan == outcome.plan

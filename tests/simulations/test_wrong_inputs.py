@@ -85,7 +85,6 @@ def test_cells_of_another_kind(frame, settings, told):
 
 @pytest.mark.parametrize("bound", ["1977-01-01", date(1977, 1, 1), pd.Timestamp("1977-01-01")])
 def test_dates_as_bounds(frame, bound):
-    """One sentence for both bounds, with the value."""
     feature = refused(frame, **BORN, ranges={"height": [150, 200], "born": [bound, bound]})
     assert feature.match(r"data\.ranges\.born = .*1977.*: a range takes two numbers; " + IN_DATES)
     target = refused(frame, target="born", positive=None, problem="squared", target_range=[bound, bound])

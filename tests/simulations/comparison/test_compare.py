@@ -58,7 +58,6 @@ def table(folder):
 
 
 def assert_same(first, second):
-    """The tables of two directories, but for seconds."""
     pd.testing.assert_frame_equal(*(table(folder).drop(columns="seconds") for folder in (first, second)))
 
 
@@ -144,7 +143,6 @@ def test_problems_replace_the_base_sections():
 
 
 def by_problem(*settings, **changes):
-    """COMPARISON with problems that set strategies."""
     base = changed(**changes)
     same = {"problem": base.pop("problem"), "data": base.pop("data")}
     return base | {"problems": [same | {"label": f"p{at}", "strategy": own} for at, own in enumerate(settings)]}
@@ -425,7 +423,6 @@ def test_without_a_numeric_grid_each_problem_has_a_plot_and_no_privacy_is_told(t
 
 @pytest.fixture
 def listed(tmp_path):
-    """The files of a comparison of four strategies, without a run."""
     values = {"good": [0.25, 0.5, 0.75], "same": [1.0] * 3, "hair": [1.0000004] * 3, "none": [None] * 3}
     fixed = {"problem": "quadratic", "privacy.epsilon": 1.0, "epsilon": 1.0, "delta": 1e-6, "unit": "user"}
     fixed |= {"relation": "replace_one", "main_metric": "test_loss", "initial": 1.0, "reference_private": 0.0}

@@ -13,7 +13,6 @@ from userdp.accounting import add_or_remove_to_replace_one
 
 
 def raw(path, **sections):
-    """Two strategies and the reference at two budgets, on a table."""
     return {
         "name": "clinic",
         "seeds": 1,

@@ -36,7 +36,6 @@ def people(rng, users, spread=1.0):
 
 
 def leaving_out(measure, owners):
-    """The jackknife, one user after the other."""
     users = np.unique(owners)
     values = np.array([measure(owners != user) for user in users])
     return math.sqrt((len(users) - 1) / len(users) * ((values - values.mean()) ** 2).sum())
@@ -119,7 +118,6 @@ def test_samples_of_one_user_go_together():
 
 
 def covered(errors, values, truth):
-    """Shares of draws whose value is within one and within two standard errors of the truth."""
     far = np.abs(np.array(values) - truth) / np.array(errors)
     return float((far < 1).mean()), float((far < 2).mean())
 

@@ -28,8 +28,6 @@ ROUNDS = 14
 
 
 class Clock:
-    """Says what it is set to, and goes on by so much each time that it is looked at."""
-
     def __init__(self, step=0.0):
         self.now, self.step = 100.0, step
 

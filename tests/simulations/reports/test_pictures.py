@@ -127,7 +127,6 @@ def test_counts_are_drawn_as_counts_and_a_page_names_the_class_and_the_column(mo
 
 @pytest.fixture
 def copied(models, tmp_path):
-    """A copy of a run's directory."""
     return shutil.copytree(models["logistic"].directory, tmp_path / "copied")
 
 

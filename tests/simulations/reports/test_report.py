@@ -31,7 +31,6 @@ ROBUST = {"kind": "localized_robust_sgd", "batch": 500, "phases": 2, "deviation"
 
 @pytest.fixture(scope="module")
 def robust(tmp_path_factory):
-    """The directory of a run with tests and two releases."""
     raw = changed(name="robust", strategy=ROBUST, data__users=4000)
     return run(parse_config(raw), directory=tmp_path_factory.mktemp("report") / "run").directory
 
@@ -41,7 +40,6 @@ def page_of(directory):
 
 
 def made(folder, **settings):
-    """(a run's directory, its page)."""
     directory = run(parse_config(changed(**settings)), directory=folder / "run").directory
     return directory, page_of(directory)
 
@@ -221,7 +219,6 @@ def test_numbers_side_by_side_have_the_digits_that_tell_them_apart():
 
 
 def result_of(loss, constant, initial, released=None, **metrics):
-    """What a verdict reads of result.json."""
     reference = {name: {"test_loss": one} for name, one in (("initial", initial), ("constant", constant)) if one}
     return {
         "strategy": "dp_fed_sgd",

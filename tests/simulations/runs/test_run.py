@@ -75,12 +75,10 @@ EIGHT_NODES = {"kind": "local", "users_per_node": 50}
 
 
 def go(folder, report=False, **settings):
-    """A run; its report's charts take ten times as long as the run itself."""
     return run(parse_config(changed(**settings)), directory=folder / "run", report=report)
 
 
 def stored(folder, name="result.json"):
-    """A file of the run: its arrays, its table, or what its JSON holds."""
     path = folder / "run" / name
     if path.suffix == ".npz":
         with np.load(path) as arrays:

@@ -25,7 +25,6 @@ PEOPLE = {key: value for key, value in ASKED.items() if key != "problem"}
 
 @pytest.fixture
 def trained(tmp_path):
-    """A run of other users, and the file of its model."""
     raw = changed(seed=9, data__mean=MEAN, privacy__epsilon=100.0)
     outcome = run(parse_config(raw), directory=tmp_path / "public", report=False)
     return outcome, str(tmp_path / "public" / "model.npz")
