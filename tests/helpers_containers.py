@@ -22,13 +22,7 @@ def engine_answers() -> bool:
 
 
 class Containers:
-    """A compose project.
-
-    Args:
-        output: where runs leave their files.
-        files: further compose files, overriding the checkout's.
-        environment: variables that the compose file reads.
-    """
+    """A compose project whose runs leave their files in ``output``; later ``files`` override earlier ones."""
 
     def __init__(self, output: Path, *files: str, environment: Mapping[str, str] | None = None) -> None:
         self.output = output
@@ -89,14 +83,7 @@ class Containers:
 
 
 class Run:
-    """A submitted run.
-
-    Args:
-        containers: where it runs.
-        process: the one-shot.
-        before: train messages that each SuperNode had received before.
-        answered: those that it had answered.
-    """
+    """A submitted run; ``before`` and ``answered`` count the train messages of each SuperNode before it."""
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -43,14 +44,6 @@ KINDS = {
 KINDS["one_hot_squared"][1]["target_range"] = [0.0, 9.0]
 
 
-class Numbers:
-    def __init__(self, users):
-        self.users = users
-
-    def select(self, users):
-        return users
-
-
 def configuration(path, kind="logistic", **settings):
     problem, table, _ = KINDS[kind]
     precision = {"precision": "double"} if kind == "torch" else {}
@@ -84,7 +77,8 @@ def folder(whole, tmp_path):
 
 def write_held_out(config, table, path):
     labels = config.data.table(config.seed).labels
-    _, held_out = split(Numbers(len(labels)), test_fraction=config.data.test_fraction, seed=config.seed)
+    numbers = SimpleNamespace(users=len(labels), select=lambda users: users)
+    _, held_out = split(numbers, test_fraction=config.data.test_fraction, seed=config.seed)
     text = {"dtype": str, "keep_default_na": False}
     frame = pd.read_csv(table, **text) if table.suffix == ".csv" else pd.read_parquet(table)
     mine = frame[frame[config.data.declarations["user"]].astype(str).isin(labels[held_out])]

@@ -53,6 +53,7 @@ def test_text_page_and_print_say_what_all_runs_on_the_same_people_cost_together(
     assert line.endswith(
         "; 2 more runs promise nothing; further runs on these users add to it (simulation: nothing was released)"
     )
+    assert compared.report() == compared.directory / "report.html"
     assert line in repr(compared)
     assert line in compared._repr_html_()
     assert line in compared.page

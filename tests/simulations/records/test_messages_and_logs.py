@@ -156,13 +156,10 @@ def log_calls():
             yield module, call.func.attr, text.value, tuple(ast.unparse(value) for value in values)
 
 
-def key_of(line):
-    return line.module, line.level, line.text, tuple(line.values)
-
-
 def test_every_line_of_a_log_is_listed_with_the_values_that_it_shows():
     """A new line, another value in a line or another level is not in the list until somebody says what it tells."""
-    found, listed = Counter(set(log_calls())), Counter(map(key_of, LOG_LINES))
+    found = Counter(set(log_calls()))
+    listed = Counter((line.module, line.level, line.text, tuple(line.values)) for line in LOG_LINES)
     assert not found - listed, "list these in simulations/records/log_lines.toml"
     assert not listed - found, "these are not written any more"
 

@@ -69,11 +69,6 @@ def test_what_was_done_before_says_nothing_about_the_time_left(capsys):
     assert lines(capsys) == ["userdp: 50 of 100", "userdp: 52 of 100, about 24 minutes left"]
 
 
-def test_nothing_is_left_of_what_is_done(capsys):
-    MinuteLines(Clock(step=100.0)).tell(3, 3, lambda: "3 of 3")
-    assert lines(capsys) == ["userdp: 3 of 3"]
-
-
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [(0, "10 seconds"), (54, "50 seconds"), (55, "1 minute"), (5900, "98 minutes"), (9000, "2 hours")],

@@ -279,11 +279,7 @@ class Trap:
     sprung = False
 
     def __reduce__(self):
-        return spring, ()
-
-
-def spring():
-    Trap.sprung = True
+        return setattr, (Trap, "sprung", True)
 
 
 def test_a_run_that_failed_goes_on(tmp_path, monkeypatch, whole):
