@@ -15,7 +15,6 @@ __all__ = ["SHAPE", "halves", "options_of", "problem_of"]
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """Options with which the strategy makes a short run."""
     return dict(STRATEGIES[name].about.example)
 
 

@@ -72,7 +72,6 @@ def altered(config: RunConfig, **settings: Any) -> RunConfig:
 
 
 def call(*words: object) -> Result:
-    """What ``userdp`` does with these words, in this process."""
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
@@ -146,5 +145,4 @@ def table_section(path: Path, **settings: Any) -> dict[str, Any]:
 
 
 def columns_section(path: Path, ranges: dict[str, list[float]], user: str = "who", **settings: Any) -> dict[str, Any]:
-    """A [data] section for a table of numbers."""
     return {"kind": "table", "path": str(path), "user": user, "features": [*ranges], "ranges": ranges, **settings}

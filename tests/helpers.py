@@ -80,7 +80,6 @@ def own_ray(**resources: Any) -> Iterator[Any]:
 
 
 def content_of(x: NDArray[np.float64], users: NDArray[np.int64], computation: Computation) -> RecordDict:
-    """What one node is asked by itself."""
     return train_content(common_records(model_record(x), computation), users, computation)
 
 
@@ -99,8 +98,6 @@ def _fail(error: Exception) -> None:
 
 
 class ChangedNode(Node):
-    """A node whose answers go through ``change``, which may also raise."""
-
     def __init__(self, node: Node, change: Callable[[Answer], Answer]) -> None:
         self.__dict__.update(node.__dict__)
         self.change = change
@@ -110,8 +107,6 @@ class ChangedNode(Node):
 
 
 class ShuffledGrid(LocalGrid):
-    """Replies arrive in another order than messages were sent."""
-
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         replies = list(super().send_and_receive(messages, timeout=timeout))
         return [replies[index] for index in np.random.default_rng(len(replies)).permutation(len(replies))]
@@ -155,7 +150,6 @@ def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x:
 
 
 def requested(strategy: UserLevelStrategy, index: int) -> Request | None:
-    """The request of the strategy's own round ``index``."""
     before = strategy.around.before
     return strategy.request_of(index + 1 + (0 if before is None else before.rounds))
 
@@ -242,8 +236,6 @@ class Wild(Quadratic):
 
 
 class Silent(NoiseSource):
-    """No noise at all."""
-
     def gaussian(self, value, deviation):
         return np.array(value)
 

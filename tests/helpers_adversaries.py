@@ -28,8 +28,6 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
 
 class Overheard(LocalGrid):
-    """Keeps all that it delivers."""
-
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)
         self.asked: list[Message] = []
@@ -43,7 +41,6 @@ class Overheard(LocalGrid):
 
     @property
     def trained(self) -> list[Message]:
-        """The messages of rounds, in their order."""
         return [message for message in self.asked if "model" in message.content]
 
 

@@ -13,7 +13,6 @@ NODES = ("node-1", "node-2", "node-3")
 
 
 def engine_answers() -> bool:
-    """Whether there is a container engine with Compose."""
     try:
         done = subprocess.run(["docker", "info"], capture_output=True, timeout=30, check=False)
         compose = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=30, check=False)
@@ -23,13 +22,7 @@ def engine_answers() -> bool:
 
 
 class Containers:
-    """A compose project.
-
-    Args:
-        output: where runs leave their files.
-        files: further compose files, overriding the checkout's.
-        environment: variables that the compose file reads.
-    """
+    """A compose project whose runs leave their files in ``output``; later ``files`` override earlier ones."""
 
     def __init__(self, output: Path, *files: str, environment: Mapping[str, str] | None = None) -> None:
         self.output = output
@@ -39,7 +32,6 @@ class Containers:
         self.environment = os.environ | {"OUTPUT": str(output)} | dict(environment or {})
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """A compose command, its output in a pipe."""
         return subprocess.Popen(
             [*self.compose, *arguments],
             cwd=ROOT,
@@ -50,7 +42,6 @@ class Containers:
         )
 
     def call(self, *arguments: str, timeout: float = 300, check: bool = True) -> str:
-        """The output of a compose command."""
         process = self.start(*arguments)
         try:
             said, _ = process.communicate(timeout=timeout)
@@ -76,7 +67,6 @@ class Containers:
         return sum("Sent successfully" in after for after in sent)
 
     def wait_for(self, text: str, *services: str, timeout: float = 300) -> None:
-        """Return once every service's log holds the text."""
         deadline = time.monotonic() + timeout
         for service in services:
             while text not in self.call("logs", "--no-color", service):
@@ -84,25 +74,16 @@ class Containers:
                 time.sleep(1)
 
     def engine(self, *arguments: str) -> str:
-        """The output of an engine's command."""
         done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def container(self, service: str) -> str:
-        """A service's container."""
         return f"{PROJECT}-{service}-1"
 
 
 class Run:
-    """A submitted run.
-
-    Args:
-        containers: where it runs.
-        process: the one-shot.
-        before: train messages that each SuperNode had received before.
-        answered: those that it had answered.
-    """
+    """A submitted run; ``before`` and ``answered`` count the train messages of each SuperNode before it."""
 
     def __init__(
         self,
@@ -114,7 +95,6 @@ class Run:
         self._containers, self._process, self._before, self._answered = containers, process, before, answered
 
     def wait_for_round(self, number: int, timeout: float = 300) -> None:
-        """Return once round ``number`` has reached node 1."""
         deadline = time.monotonic() + timeout
         while self._received("node-1") < number:
             assert self._process.poll() is None, self._process.communicate()[0]
@@ -128,7 +108,6 @@ class Run:
         return whole
 
     def answered(self, node: str) -> int:
-        """In how many rounds the node has answered."""
         return self._containers.answers(node) - self._answered[node]
 
     def _received(self, node: str) -> int:

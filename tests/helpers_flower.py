@@ -62,7 +62,6 @@ class FlowerEngine:
         self.wait(self.submit(app, nodes, settings), timeout)
 
     def submit(self, app: Path, nodes: int, settings: Mapping[str, str | int | float]) -> str:
-        """The run's number."""
         run_config = self.home / "run-config.toml"
         run_config.write_text(tomli_w.dumps(settings))
         federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
@@ -70,7 +69,6 @@ class FlowerEngine:
         return str(json.loads(self.flwr("run", str(app), *options))["run-id"])
 
     def wait(self, number: str, timeout: float = PATIENCE) -> None:
-        """Until a run has finished."""
         deadline, status = time.monotonic() + timeout, ""
         while not status.startswith("finished") and time.monotonic() < deadline:
             time.sleep(1)

@@ -3,44 +3,13 @@
 import numpy as np
 from flwr.app import Array, MetricRecord, RecordDict
 
-_TYPES = [
-    "<f8",
-    ">f8",
-    "<f4",
-    "<i8",
-    "|u1",
-    "|O",
-    "<c16",
-    "<U1",
-    "<M8[s]",
-    "|V8",
-    "<f16",
-    "|b1",
-    "<f8,<i4",
-    "f8f8f8",
-    "9",
-]
+_TYPES = ["<f8", ">f8", "<f4", "<i8", "|u1", "|O", "<c16", "<U1", "<M8[s]", "|V8", "<f16", "|b1"]
+_TYPES += ["<f8,<i4", "f8f8f8", "9"]
 DESCRIPTIONS = [*map(repr, _TYPES), "[('a', '<f8')]", "('<f8', (2,))", "None", "[]", "''", "{'names': ['a']}"]
 """What a header may say of the type of its numbers."""
 
-SHAPES = [
-    "(2,4)",
-    "(1,4)",
-    "(4,)",
-    "(8,)",
-    "()",
-    "(2,)",
-    "(3,)",
-    "(4,2)",
-    "(2,400000000000)",
-    "(-2,-4)",
-    "(True,4)",
-    "(2,0)",
-    "(0,)",
-    "[2,4]",
-    "2",
-    "(2.0,4)",
-]
+SHAPES = ["(2,4)", "(1,4)", "(4,)", "(8,)", "()", "(2,)", "(3,)", "(4,2)", "(2,400000000000)", "(-2,-4)", "(True,4)"]
+SHAPES += ["(2,0)", "(0,)", "[2,4]", "2", "(2.0,4)"]
 SHAPES += [f"({10**400},)", "(1,) * 99", "(2, 4L)"]
 """What it may say of their shape."""
 
@@ -72,7 +41,6 @@ def damage(content: RecordDict, rng: np.random.Generator) -> None:
 
 
 def damaged(array: Array, rng: np.random.Generator) -> Array:
-    """An array with other bytes, or with another envelope."""
     data, fields = bytearray(array.data), {"dtype": array.dtype, "shape": array.shape, "stype": array.stype}
     start = 10 + int.from_bytes(data[8:10], "little")
     match int(rng.integers(8)):

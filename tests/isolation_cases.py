@@ -49,8 +49,6 @@ class RunningStatistics(Body):
 
 
 class CountingBuffer(Body):
-    """A buffer that counts calls."""
-
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
@@ -61,8 +59,6 @@ class CountingBuffer(Body):
 
 
 class CountingAttribute(Body):
-    """A number that counts samples."""
-
     seen = 0
 
     def between(self, values, x):
@@ -71,8 +67,6 @@ class CountingAttribute(Body):
 
 
 class GrowingList(Body):
-    """A list that grows, and changes nothing."""
-
     def __init__(self):
         super().__init__()
         self.log = []
@@ -83,8 +77,6 @@ class GrowingList(Body):
 
 
 class LastBatch(Body):
-    """What the last call was given."""
-
     last_batch = None
 
     def between(self, values, x):
@@ -93,8 +85,6 @@ class LastBatch(Body):
 
 
 class AccumulatedAttribute(Body):
-    """A tensor that is no buffer, written to in place."""
-
     def __init__(self):
         super().__init__()
         self.total = torch.zeros(WIDTH)
@@ -116,15 +106,11 @@ class FirstUser(Body):
 
 
 class Held:
-    """Somebody's own object, neither module nor tensor."""
-
     def __init__(self):
         self.numbers = {"sum": np.zeros(1)}
 
 
 class InsideAnObject(Body):
-    """An array in a dictionary in an object."""
-
     def __init__(self):
         super().__init__()
         self.held = Held()
@@ -135,8 +121,6 @@ class InsideAnObject(Body):
 
 
 class OwnGenerator(Body):
-    """Random numbers from a generator that the module keeps."""
-
     def __init__(self):
         super().__init__()
         self.generator = torch.Generator().manual_seed(1)
@@ -149,8 +133,6 @@ CALLS = []
 
 
 class OutsideOfItself(Body):
-    """A list that is no part of the module."""
-
     def between(self, values, x):
         CALLS.append(len(x))
         return values * len(CALLS)
@@ -185,22 +167,16 @@ def dropout():
 
 
 class AlwaysDropout(Body):
-    """Dropout in whatever mode the module is."""
-
     def between(self, values, x):
         return functional.dropout(values, 0.5, training=True)
 
 
 class OtherGenerators(Body):
-    """Random numbers of numpy and Python."""
-
     def between(self, values, x):
         return values * (random.random() + float(np.random.random()))  # noqa: NPY002
 
 
 class TableMadeOnce(Body):
-    """A table of constants, made when it is first asked for."""
-
     table = None
 
     def between(self, values, x):
@@ -224,22 +200,16 @@ class TableThatGrows(Body):
 
 
 class BatchMean(Body):
-    """Takes the mean of the batch off each sample."""
-
     def between(self, values, x):
         return values - values.mean(0)
 
 
 class NextSample(Body):
-    """Adds the sample before to each sample."""
-
     def between(self, values, x):
         return values + torch.roll(values, 1, 0)
 
 
 class ShareOfTheBatch(Body):
-    """Divides by how many samples there are."""
-
     def between(self, values, x):
         return values / len(x)
 
@@ -282,8 +252,6 @@ class SomeSamplesDraw(Body):
 
 
 class CarryingLoss:
-    """Squared errors by a loss that counts, but only targets that made-up samples never have."""
-
     def __init__(self):
         self.large = 0
 
@@ -293,8 +261,6 @@ class CarryingLoss:
 
 
 class SomeLossesCarry(Body):
-    """A module whose loss is `CarryingLoss`."""
-
     loss = CarryingLoss()
 
 

@@ -79,7 +79,6 @@ def run(stage: str, before: dict[str, Any], python: str) -> dict[str, Any]:
 
 
 def slowest(report: Path) -> dict[str, int]:
-    """Test file -> seconds of its tests, of the slowest files."""
     seconds: Counter[str] = Counter()
     for case in ElementTree.parse(report).iter("testcase"):
         seconds[case.get("classname", "")] += float(case.get("time", "0"))
@@ -87,7 +86,6 @@ def slowest(report: Path) -> dict[str, int]:
 
 
 def git(*arguments: str) -> str:
-    """What git prints."""
     return subprocess.run(
         ["git", *arguments], cwd=selection.ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -27,8 +27,6 @@ class Reader(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """A recurrence written by hand, one step after the other."""
-
     def __init__(self):
         super().__init__()
         self.into, self.within = nn.Linear(3, 6), nn.Linear(6, 6, bias=False)
@@ -85,7 +83,6 @@ EVERY = [*ROWS, *READERS]
 
 
 def windows(seed=0, sizes=SIZES, steps=STEPS, levels=LEVELS):
-    """A block of windows, of which most end early."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, levels, (int(np.sum(sizes)), steps)).astype(np.int32)
     codes[np.arange(steps) >= rng.integers(1, steps + 1, len(codes))[:, None]] = -1
@@ -93,7 +90,6 @@ def windows(seed=0, sizes=SIZES, steps=STEPS, levels=LEVELS):
 
 
 def rows(seed=0, codes=False):
-    """A block of sixteen columns with three classes."""
     rng = np.random.default_rng(seed)
     count = OFFSETS[-1]
     features = rng.integers(0, LEVELS, (count, 16)) if codes else rng.normal(size=(count, 16))

@@ -71,7 +71,6 @@ class Case:
         return self.problem.bound(raw)[0]
 
     def model(self, seed: int = 0) -> NDArray[np.float64]:
-        """A model inside the domain."""
         reach = min(1.0, self.problem.domain.radius)
         return np.random.default_rng(seed + 1000).uniform(-reach, reach, self.problem.dimension)
 

@@ -44,7 +44,6 @@ class Run:
     epsilon: float = 8.0
 
     def method(self) -> UserLevelStrategy:
-        """The strategy, made anew."""
         kind = STRATEGIES[self.strategy]
         known = {"deviation": 1.0} if "deviation" in kind.model_fields else {}
         return kind(
@@ -156,14 +155,12 @@ def strays(run: Run, kept: list[Snapshot]) -> list[int]:
 
 
 def written(kept: list[Snapshot], path: Path) -> None:
-    """All of a run in one file."""
     arrays = {f"{number}.{key}": array for number, one in enumerate(kept) for key, array in one.arrays.items()}
     texts = json.dumps([one.values for one in kept]).encode()
     np.savez(path, values=np.frombuffer(texts, np.uint8), **arrays)
 
 
 def read(path: Path) -> list[Snapshot]:
-    """What `written` wrote."""
     with np.load(path, allow_pickle=False) as archive:
         texts = json.loads(archive["values"].tobytes())
         arrays: list[dict[str, Any]] = [{} for _ in texts]

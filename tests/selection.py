@@ -153,7 +153,6 @@ def noticing(changed: frozenset[str] | None) -> frozenset[str] | None:
 
 
 def touched(file: str, changed: frozenset[str] | None) -> bool:
-    """Whether a change touches a file of tests or a module of its room."""
     room = Path(file).parent.as_posix()
     return any(one == file or f"tests/{Path(one).parent.as_posix()}" == room for one in changed or ())
 
@@ -187,7 +186,6 @@ def drawn(cases: Sequence[str], most: int, seed: str) -> frozenset[str]:
 
 
 def by_lot(case: str, seed: str) -> bool:
-    """Whether the seed draws a case of a long test."""
     return random.Random(f"{seed} {case}").randrange(LONG) == 0
 
 

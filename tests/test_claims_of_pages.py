@@ -122,7 +122,6 @@ def concepts(module_of):
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a table, without its head."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 

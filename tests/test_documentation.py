@@ -135,7 +135,6 @@ def test_everything_public_has_a_docstring():
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level packages that a file imports anywhere, type-checking blocks included."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

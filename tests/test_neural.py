@@ -19,12 +19,10 @@ TRIED = ("perceptron", "gru", "transformer")
 
 @pytest.fixture
 def scripts(module_of):
-    """The command's modules by name."""
     return {name: module_of(name) for name in NAMES}
 
 
 def rows(command, **seconds):
-    """Of one model, {tool: median seconds}."""
     return [command.Row("lstm", tool, [value], 500.0, 1e-7) for tool, value in seconds.items()]
 
 

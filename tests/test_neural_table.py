@@ -19,7 +19,6 @@ NAMES = ("neural_table", "neural_trivial", "neural_convention")
 
 @pytest.fixture
 def scripts(module_of):
-    """(the command, trivial models, the convention, the section of the page)."""
     return *map(module_of, NAMES), module_of("making.neural")
 
 
@@ -166,7 +165,6 @@ def test_the_most_frequent_digit_is_right_as_often_as_each_user_writes_it(script
 
 
 def rows(command, values, **changes):
-    """The table for {(problem, strategy, epsilon): values of seeds}."""
     fixed = dict.fromkeys(command.COLUMNS) | {"userdp": "1", "python": "3", "torch": "2", "seconds": 1.0}
     fixed |= {"relation": "add_or_remove", "replace_one_epsilon": 16.0, "replace_one_delta": 0.03}
     fixed |= {"users": 1000, "dimension": 10, "users_needed": 50}

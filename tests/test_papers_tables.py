@@ -21,7 +21,6 @@ TABLES = sorted((ROOT / "research" / "results" / "papers").glob("*.csv"))
 
 @pytest.fixture
 def papers(module_of):
-    """(the command, the section of the pages)."""
     return module_of("papers"), module_of("making.papers")
 
 
@@ -120,7 +119,6 @@ def test_a_run_of_a_table_gives_its_number_again(table, papers, tmp_path):
 
 @pytest.fixture
 def sweeps(module_of):
-    """The command."""
     return module_of("paper_sweeps")
 
 

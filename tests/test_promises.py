@@ -7,7 +7,6 @@ SCRIPTS = ("peers", "population", "start", "robust")
 
 @pytest.fixture
 def scripts(module_of):
-    """Name -> module, and the page's under "page"."""
     return {name: module_of(name) for name in SCRIPTS} | {"page": module_of("making.promises")}
 
 

@@ -23,13 +23,11 @@ MOST_WORDS = 1100
 
 
 def blocks(language: str, page: str = "README.md") -> list[str]:
-    """Return a page's fenced blocks of a language."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def app_code() -> str:
-    """The example of a Flower app."""
     (code,) = (block for block in blocks("python", "docs/flower-app.md") if "ServerApp()" in block)
     return code
 
@@ -40,7 +38,6 @@ def context(node_config: dict | None = None, run_config: dict | None = None) -> 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    """The example, imported from a file as its reader would have it."""
     path = tmp_path_factory.mktemp("readme") / "app.py"
     path.write_text(app_code())
     spec = importlib.util.spec_from_file_location("readme_app", path)

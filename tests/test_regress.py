@@ -10,7 +10,6 @@ BEFORE, NOW = Path("before"), Path("now")
 
 @pytest.fixture(scope="module")
 def scripts(module_of):
-    """(the command, the kernels)."""
     return module_of("regress"), module_of("kernels")
 
 

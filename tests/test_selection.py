@@ -93,7 +93,6 @@ def test_a_fifth_of_long_cases_is_drawn_and_all_of_a_room_that_changed():
 
 
 def committed(folder: Path, file: str) -> str:
-    """The commit that adds the file."""
     (folder / file).write_text(file, encoding="utf-8")
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
     for arguments in (("add", file), (*who, "commit", "-q", "-m", file)):

@@ -32,7 +32,6 @@ def site(module_of):
 
 
 def listed(entries) -> list[str]:
-    """Every page of a navigation."""
     if isinstance(entries, str):
         return [entries]
     inside = entries.values() if isinstance(entries, dict) else entries

@@ -23,7 +23,6 @@ FEWEST_PIXELS = 13.9
 
 @pytest.fixture(scope="module")
 def pages(module_of):
-    """Name -> module of docs."""
     names = ("make_courses", "making.courses", "making.examples", "making.strategy_pages", "making.neural")
     return {name.rpartition(".")[2]: module_of(name) for name in names}
 

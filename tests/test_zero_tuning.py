@@ -7,12 +7,10 @@ import pytest
 
 @pytest.fixture
 def scripts(module_of):
-    """(benchmark, its tasks, the section of the page)."""
     return module_of("zero_tuning"), module_of("zero_tuning_tasks"), module_of("making.zero_tuning")
 
 
 def rows(benchmark, shares, *, warned=False):
-    """The table for {(task, epsilon, strategy): shares of seeds}."""
     return pd.DataFrame(
         [
             dict.fromkeys(benchmark.COLUMNS, 0)

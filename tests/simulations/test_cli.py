@@ -18,7 +18,6 @@ import simulations.runs.run
 from simulations import cli
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import load_config, parse_config
-from simulations.reports.console import show_outcome
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.errors import RunFailed
@@ -104,31 +103,6 @@ def test_private_figures_are_shown_of_simulations_and_where_they_are_asked_for(c
     assert ("figures_private" in page) == shown
 
 
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        (0.9999996, ["│ 0.9999996 │ 1 ", "Better than the initial model: The test loss is 0.9999996, against 1 "]),
-        (1.0, ["│ 1 │ 1 ", "Equal to the initial model, no better: The test loss is 1, against 1 for the init"]),
-        (1.0000004, ["│ 1.0000004 │ 1 ", "WORSE than the initial model: The test loss is 1.0000004, against 1 "]),
-    ],
-)
-def test_numbers_that_a_verdict_tells_apart_look_different(tmp_path, capsys, value, told):
-    promised = {"sentence": "none", "assumptions": []}
-    for name, content in (("data.json", {"table_private": None}), ("guarantee.json", promised)):
-        (tmp_path / name).write_text(json.dumps(content))
-    (tmp_path / "config.toml").write_text('data = { kind = "synthetic" }')
-    result = {
-        "name": "close",
-        "strategy": "dp_fed_sgd",
-        "metrics": {"test_loss": value},
-        "reference": {"initial": {"test_loss": 1.0}},
-        "reference_private": {"non_private": None},
-    }
-    show_outcome(result, tmp_path, private=True)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert all(one in printed for one in told)
-
-
 @pytest.mark.slow
 def test_a_run_worse_than_nothing_says_so(config, tmp_path):
     refused = call("run", config, "--output", tmp_path, "--set", "privacy.epsilon=0.01")
@@ -156,18 +130,6 @@ def test_plan_with_json_prints_every_number(config):
     tested = ["plan", config, "--set", 'strategy={kind="robust_rounds", rounds=1, deviation=1.0}']
     assert 0 < json.loads(call(*tested, "--json").stdout)["pass_probability"] <= 1
     assert "pass_probability" in call(*tested).stdout
-
-
-@pytest.mark.slow
-def test_report_is_written_anew(config, tmp_path):
-    call("run", config, "--output", tmp_path / "runs")
-    page = tmp_path / "runs" / "small-dp_fed_sgd-seed3" / "report.html"
-    page.unlink()
-    assert call("report", page.parent).exit_code == 0
-    assert page.is_file()
-    empty = call("report", tmp_path)
-    assert empty.exit_code == 2
-    assert "holds no config.toml: give the directory of a run" in empty.stderr
 
 
 # Listings ----------------------------------------------------------------------------------------------------------
@@ -242,22 +204,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(config, arguments, told):
     assert "Traceback" not in outcome.stderr
 
 
-@pytest.mark.slow
-def test_bad_data_files_are_exit_code_2(tmp_path):
-    raw = changed(problem={"kind": "logistic"}, data=table_section(tmp_path / "absent.csv"), privacy__delta=1e-3)
-    path = tmp_path / "run.toml"
-    path.write_text(parse_config(raw).toml(), encoding="utf-8")
-    arguments = ["run", path, "--output", tmp_path / "runs"]
-    outcome = call(*arguments)
-    assert (outcome.exit_code, outcome.stdout) == (2, "")
-    assert "absent.csv does not exist" in outcome.stderr
-    write_table(tmp_path / "absent.csv")
-    assert call(*arguments).exit_code == 0
-    missing = call(*arguments, "--set", "data.user=whom")
-    assert missing.exit_code == 2
-    assert "has no column 'whom'; did you mean 'who'?" in missing.stderr
-
-
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
@@ -273,12 +219,6 @@ def test_failures_have_their_exit_codes(config, monkeypatch, error, code, told):
     assert (outcome.exit_code, outcome.stdout) == (code, "")
     assert told in outcome.stderr
     assert "Traceback" not in outcome.stderr
-
-
-def test_debug_shows_the_traceback(config):
-    outcome = call("plan", config, "--debug", "--set", "privacy.epsilon=-1")
-    assert outcome.exit_code == 2
-    assert "Traceback" in outcome.stderr
 
 
 def test_a_failed_run_keeps_its_files_and_its_report_can_be_made(config, tmp_path, monkeypatch):

@@ -140,10 +140,6 @@ def test_a_silo_and_a_simulation_say_what_cannot_be_read(tmp_path, caplog):
         ),
         ({"date_formats": {"born": 5}}, "date_formats.born = 5: must be text, such as '%d.%m.%Y'"),
         ({"date_format": {"born": "%Y"}}, "unknown key data.date_format; did you mean data.date_formats?"),
-        (
-            {"features": ["born"], "ranges": {"born": [date(1940, 1, 1), 5]}},
-            "a range takes two numbers; for dates, decl",
-        ),
         ({"target": "born", "target_range": [0.0, 1.0], "positive": None}, "dates names 'born', the target"),
     ],
 )

@@ -26,7 +26,6 @@ finally:
 
 
 def imported(*command):
-    """The modules that a process has at the end of that command."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *command], capture_output=True, text=True, check=True, cwd=ROOT
     )

@@ -114,8 +114,6 @@ class Killed(BaseException):
 
 @pytest.fixture
 def killed(folder, monkeypatch):
-    """The directory of a run that ended behind its first round."""
-
     config = parse_config(raw(folder))
     with monkeypatch.context() as patch:
         patch.setattr(simulations.runs.run._Run, "finish", lambda *_: None)

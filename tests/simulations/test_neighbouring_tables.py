@@ -60,7 +60,6 @@ class Given:
     outcome: Any = None
 
     def distance(self, other: "Given") -> float:
-        """In the norm of the mechanism."""
         moved = (self.value - other.value).ravel()
         if self.kind == "choice":  # the same constant on all scores changes no probability
             return float(np.ptp(moved)) / 2
@@ -71,8 +70,6 @@ class Given:
 
 @dataclass
 class Log:
-    """All that the mechanisms of a run were given, in order."""
-
     given: list[Given] = field(default_factory=list)
     round: int = 0
     scheme: Any = None
@@ -157,7 +154,6 @@ def recording():
 
 
 def one_round(scheme: MeanRounds) -> float:
-    """How far a user moves the mean of a round in which it takes part."""
     return scheme.mechanism.l2_sensitivity / scheme.sampler.sensitivity
 
 
@@ -224,7 +220,6 @@ def write(path, columns: dict[str, list]) -> None:
 
 
 def person(fault: str | None = None) -> list[dict[str, Any]]:
-    """The rows of zoe, ordinary or with the fault."""
     rows = [dict(CELLS) for _ in range(ROWS)]
     if fault == "fewer":
         return rows[:1]
@@ -327,7 +322,6 @@ class Case:
 
     @property
     def columns(self) -> set[str]:
-        """Those that are read."""
         named = [self.data.get(key) or [] for key in ("features", "codes", "categorical", "dates", "target")]
         derived = [column for made in self.data.get("derive", {}).values() for column in made["of"]]
         return {column for one in [*named, derived] for column in ([one] if isinstance(one, str) else one)}
@@ -428,15 +422,12 @@ SOURCES = [
 
 @dataclass
 class Ending:
-    """How a run ended, and what its mechanisms were given."""
-
     code: int
     log: Log
     result: dict[str, Any] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
 
     def like(self, other: "Ending") -> None:
-        """Two neighbours end alike, whatever their data, and nobody is missing."""
         assert self.code == other.code
         if self.code == 0:
             assert (self.result["missing_users_private"], other.result["missing_users_private"]) == (0, 0)
@@ -445,7 +436,6 @@ class Ending:
 
 
 def command(case: Case, path) -> Ending:
-    """`userdp run` on the table at ``path``."""
     file = path.parent / "run.toml"
     file.write_text(tomli_w.dumps(case.raw(path)), encoding="utf-8")
     with recording() as log:
@@ -463,7 +453,6 @@ def go(case: Case, folder, fault: str | None = None) -> Ending:
 
 
 def compare(case: Case, faults, run) -> None:
-    """The run on zoe's ordinary rows and on those with each fault."""
     ordinary, moves = run(None), set()
     assert ordinary.code == 0
     released = any(given.kind != "score" for given in ordinary.log.given)

@@ -16,7 +16,6 @@ def notebook():
 
 
 def run_cell(source: str, namespace: dict) -> object:
-    """Run a cell; its last expression, as a notebook would show it."""
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, str(NOTEBOOK), "exec"), namespace)

@@ -163,15 +163,6 @@ def test_a_target_range_scales_classes_and_counts_and_is_refused(path, problem, 
     build_problem(configuration(path, problem, **settings))
 
 
-@pytest.mark.parametrize("bounds", [["1977-01-01", "1983-12-31"], [1977, None]])
-def test_dates_as_a_range_get_one_sentence(path, bounds):
-    with pytest.raises(BadInput, match=r"data.ranges.born = .*: a range takes two numbers; for dates") as refused:
-        configuration(path, features=["born"], ranges={"born": bounds})
-    assert len(str(refused.value).splitlines()) == 1
-    with pytest.raises(BadInput, match=r"ranges.born = .*: a range takes two numbers; for dates, declare"):
-        read_table(path, user="who", features=["born"], ranges={"born": bounds})
-
-
 # What is said of the model --------------------------------------------------------------------------------------------
 
 

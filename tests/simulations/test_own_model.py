@@ -21,7 +21,6 @@ def _quiet(monkeypatch):
 
 
 def beside_with(folder, *change):
-    """The page's files with fewer listeners, and with something replaced in their module."""
     path, module = beside(folder, listeners=40, heard=10), folder / "own_model.py"
     if change:
         module.write_text(module.read_text().replace(*change))
@@ -29,7 +28,6 @@ def beside_with(folder, *change):
 
 
 def small(folder, *more, change=()):
-    """A run of them."""
     overrides = [part for override in (*SMALL, *more) for part in ("--set", override)]
     return call("run", beside_with(folder, *change), "--json", "--output", folder / "runs", *overrides)
 

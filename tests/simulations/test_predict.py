@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -43,16 +44,6 @@ KINDS = {
 KINDS["one_hot_squared"][1]["target_range"] = [0.0, 9.0]
 
 
-class Numbers:
-    """Stands for a federation where only the numbers of users matter."""
-
-    def __init__(self, users):
-        self.users = users
-
-    def select(self, users):
-        return users
-
-
 def configuration(path, kind="logistic", **settings):
     problem, table, _ = KINDS[kind]
     precision = {"precision": "double"} if kind == "torch" else {}
@@ -66,7 +57,6 @@ def configuration(path, kind="logistic", **settings):
 
 
 def made(folder, kind="logistic"):
-    """The configuration of a run in the folder, made on a table there."""
     config = configuration(write_table(folder / "people.csv"), kind)
     run(config, directory=folder / "run", report=False)
     return config
@@ -86,9 +76,9 @@ def folder(whole, tmp_path):
 
 
 def write_held_out(config, table, path):
-    """The rows of the users whom a run holds out, written to a table of their own."""
     labels = config.data.table(config.seed).labels
-    _, held_out = split(Numbers(len(labels)), test_fraction=config.data.test_fraction, seed=config.seed)
+    numbers = SimpleNamespace(users=len(labels), select=lambda users: users)
+    _, held_out = split(numbers, test_fraction=config.data.test_fraction, seed=config.seed)
     text = {"dtype": str, "keep_default_na": False}
     frame = pd.read_csv(table, **text) if table.suffix == ".csv" else pd.read_parquet(table)
     mine = frame[frame[config.data.declarations["user"]].astype(str).isin(labels[held_out])]
@@ -98,7 +88,6 @@ def write_held_out(config, table, path):
 
 @pytest.fixture
 def table(tmp_path):
-    """Sixty people, some cells of whom no model can use."""
     path = write_table(tmp_path / "people.csv")
     frame = pd.read_csv(path, dtype=str)
     frame.loc[::17, "height"] = "tall"
@@ -155,7 +144,6 @@ def predict(*words):
 
 
 def by_user(values, frame):
-    """Each user's average, then that of the users."""
     return values.groupby(frame["who"]).mean().mean()
 
 

@@ -23,14 +23,12 @@ NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 
 
 def faces() -> list[str]:
-    """The public faces, from the page that lists them."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     section = page.partition("## Public faces\n")[2].partition("\nSo do")[0].partition(":\n")[2]
     return re.findall(r"`([\w.]+)`", section)
 
 
 def names_of(face: str) -> set[str]:
-    """What a face exports: its ``__all__``, or what a module without one defines."""
     module = importlib.import_module(face)
     own = {name for name, value in vars(module).items() if getattr(value, "__module__", None) == face}
     return set(getattr(module, "__all__", own))
@@ -48,7 +46,6 @@ def imports(code: str) -> list[tuple[str, str | None]]:
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module or package of this project."""
     path = ROOT / module.replace(".", "/")
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 

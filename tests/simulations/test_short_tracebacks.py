@@ -43,7 +43,6 @@ def raised(call):
 
 
 def files(error):
-    """The files of a traceback's frames below this one."""
     return [frame.filename for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
 
 

@@ -13,15 +13,11 @@ from examples import ASKED, call, changed, table_section, write_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-import userdp
-from simulations import compare, plan, train
+from simulations import plan, train
 from simulations.api.comparing import ComparisonResult
-from simulations.api.keywords import OF_A_COMPARISON, sections
 from simulations.api.prediction import score
-from simulations.comparison.config import parse_comparison
 from simulations.config.run_config import PrivacySection, parse_config
 from simulations.records.environment import own_version
-from simulations.reports.explain import shown_claim
 from simulations.reports.report import page
 from simulations.reports.units import ordered
 from simulations.runs.run import run
@@ -50,13 +46,6 @@ def test_too_many_declared_users_are_offered_as_all_users(path):
     with pytest.raises(PopulationTooSmall) as refused:
         train(path, **DECLARED, users=60, min_samples=2, strategy=CLIPPING, progress=False)
     assert "all_users" not in str(refused.value)
-
-
-def test_a_list_of_epsilons_belongs_under_the_grid(path):
-    told = r"privacy.epsilon = \[1.0, 4.0\]: put lists of values under \[grid\], \"privacy.epsilon\" = \[1.0, 4.0\]"
-    raw = sections(DECLARED | {"users": 48, "strategy": [CLIPPING]}, str(path), OF_A_COMPARISON, "comparison")
-    with pytest.raises(BadInput, match=told):
-        parse_comparison(raw | {"privacy": raw["privacy"] | {"epsilon": [1.0, 4.0]}})
 
 
 @pytest.mark.parametrize(
@@ -194,11 +183,3 @@ def test_userdp_trains_beside_a_folder_of_ones_own_that_has_a_packages_name(tmp_
     assert done.stdout.split() == ["simulations.api.training", "plan", "compare"], done.stderr
     refused = python(f"import {name}, userdp; userdp.train")
     assert f"ImportError: '{name}' was imported from {tmp_path / name}, which hides the package" in refused.stderr
-
-
-def test_the_three_functions_are_those_of_simulations():
-    assert (userdp.train, userdp.plan, userdp.compare) == (train, plan, compare)
-
-
-def test_claims_are_shown_rounded_up():
-    assert [shown_claim(value) for value in (1.00001, 3.999999, 1.23441e-6)] == ["1.001", "4", "1.235e-06"]

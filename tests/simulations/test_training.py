@@ -9,7 +9,7 @@ from examples import changed, table_section, write_table
 import userdp
 from simulations import RunConfig, compare, load_config, plan, train
 from simulations.api import comparing
-from simulations.api.keywords import OF_A_COMPARISON, OF_A_RUN, sections
+from simulations.api.keywords import OF_A_COMPARISON, sections
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare as run_all
 from simulations.config.run_config import parse_config
@@ -42,7 +42,6 @@ def configuration(path, **settings):
 
 
 def same(trained, outcome):
-    """Two runs are one, but for clocks and memory."""
     np.testing.assert_array_equal(trained.model, outcome.model)
     assert trained.guarantee == outcome.guarantee
     assert trained.plan == outcome.plan
@@ -174,16 +173,6 @@ def test_a_saved_model_is_loaded_from_anywhere(tmp_path, path):
             saved.save(taken)
 
 
-@pytest.mark.slow
-def test_a_comparison_in_a_directory_goes_on_where_it_was(tmp_path, path, monkeypatch):
-    settings = DECLARED | {"users": 48, "epsilon": 8.0, "strategy": [CLIPPING], "seeds": 1, "directory": tmp_path / "c"}
-    first = compare(path, **settings)
-    monkeypatch.setattr("simulations.comparison.jobs.run_job", None)
-    again = compare(path, **settings)
-    pd.testing.assert_frame_equal(first.table, again.table)
-    assert again.report() == tmp_path / "c" / "report.html"
-
-
 # Refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -195,14 +184,3 @@ def test_settings_beside_a_configuration_and_data_of_another_kind_are_refused(pa
     for call in (train, plan, compare):
         with pytest.raises(BadInput, match="data is a list: give a pandas DataFrame, a path, or a"):
             call([1, 2])
-
-
-def test_every_key_of_a_table_and_of_privacy_has_its_section():
-    raw = sections({"user": "who", "epsilon": 1.0, "seed": 4, "problem": {"kind": "squared"}}, "p", OF_A_RUN, "n")
-    assert raw == {
-        "name": "n",
-        "data": {"kind": "table", "path": "p", "user": "who"},
-        "privacy": {"epsilon": 1.0},
-        "seed": 4,
-        "problem": {"kind": "squared"},
-    }

@@ -8,7 +8,7 @@ from examples import ASKED, write_table
 
 from simulations.api.keywords import OF_A_RUN, sections
 from userdp import compare, plan, train
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import BadInput
 
 CLASSES = {"kind": "torch", "loss": "cross_entropy", "outputs": 3}
 WORDS = {"target": "grade", "positive": None}
@@ -85,7 +85,6 @@ def test_cells_of_another_kind(frame, settings, told):
 
 @pytest.mark.parametrize("bound", ["1977-01-01", date(1977, 1, 1), pd.Timestamp("1977-01-01")])
 def test_dates_as_bounds(frame, bound):
-    """One sentence for both bounds, with the value."""
     feature = refused(frame, **BORN, ranges={"height": [150, 200], "born": [bound, bound]})
     assert feature.match(r"data\.ranges\.born = .*1977.*: a range takes two numbers; " + IN_DATES)
     target = refused(frame, target="born", positive=None, problem="squared", target_range=[bound, bound])
@@ -114,18 +113,12 @@ def test_dates_as_bounds(frame, bound):
         ({"rounds": 5, "strategy": "no_such"}, "there is no setting 'rounds'; those of a strategy stand in strategy="),
         ({"epsilom": 1.0}, "there is no setting 'epsilom'; did you mean 'epsilon'"),
         ({"epsilon": None}, "privacy.epsilon is missing"),
-        ({"epsilon": "1"}, "privacy.epsilon"),
-        ({"strategy": "dp_fed_sdg"}, "strategy.kind = 'dp_fed_sdg' is unknown: did you mean 'dp_fed_sgd'"),
-        ({"ranges": None}, r"ranges has no \[low, high\] for the numeric feature 'height'"),
         ({"user": "whom"}, "the DataFrame has no column 'whom'; did you mean 'who'"),
-        ({"users": 10**6}, "data.users = 1000000, but the data leave 48 training users"),
         ({"path": "people.csv"}, "there is no setting 'path'"),
     ],
 )
 def test_settings_of_another_shape(frame, settings, told):
-    found = refused(frame, **settings)
-    assert found.match(told)
-    assert isinstance(found.value, PopulationTooSmall) == ("users" in settings)
+    assert refused(frame, **settings).match(told)
 
 
 @pytest.mark.parametrize(

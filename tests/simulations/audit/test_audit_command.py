@@ -34,7 +34,6 @@ GAUSSIAN += ["projected_sgd", "local_dp", "sample_clipped_sgd"]
 
 
 def config_of(name, epsilon=1.0, delta=1e-5, **options):
-    """A short run of 4096 users, on a loss that the strategy can be run with."""
     strategy = STRATEGIES[name]
     problem, population = {"kind": "quadratic", "bound": 6.0, "radius": 1.0}, "gaussian"
     if strategy.about.example_problem["kind"] != "quadratic":
@@ -52,7 +51,6 @@ def config_of(name, epsilon=1.0, delta=1e-5, **options):
 
 
 def instance_of(name, epsilon=1.0, **options):
-    """The first small instance of a strategy's run."""
     return Instance.all_of(config_of(name, epsilon, **options))[0]
 
 
@@ -155,7 +153,6 @@ def test_there_is_an_instance_for_whatever_noise_follows_from():
 
 
 def attack_of(instance, beginning):
-    """The number of the attack whose name begins so."""
     return next(number for number, one in enumerate(attacks(instance)) if one.name.startswith(beginning))
 
 

@@ -42,7 +42,6 @@ def run_config(**settings):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Four settings a strategy."""
     monkeypatch.setattr(oracle, "CLIPS", (0.01, 1.0))
     monkeypatch.setattr(oracle, "STEPS", (1.0,))
     monkeypatch.setattr(oracle, "ROUNDS", (1, 3))

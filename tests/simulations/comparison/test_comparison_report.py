@@ -37,7 +37,6 @@ KEYS = ("privacy.epsilon", "data.users", "data.samples_per_user", "data.dimensio
 
 
 def changed(**sections):
-    """RAW with keys of sections replaced; a key given as None is left out."""
     raw = copy.deepcopy(RAW)
     for name, values in sections.items():
         if isinstance(values, dict):
@@ -64,7 +63,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def copied(folder, tmp_path):
-    """A copy of its four files."""
     for name in FILES:
         shutil.copy(folder[0] / name, tmp_path / name)
     return tmp_path
@@ -243,7 +241,6 @@ def test_labels_of_settings_do_not_touch():
 
 @pytest.fixture(params=[1.0, 8.0])
 def ranked(request, folder):
-    """(epsilon, the lines of its ranking, strategy -> its first row)."""
     epsilon, rows = request.param, pd.read_parquet(folder[0] / "results.parquet")
     own = rows[rows["privacy.epsilon"] == epsilon].groupby("strategy").first()
     markdown = (folder[0] / "report.md").read_text()

@@ -13,7 +13,6 @@ from userdp.accounting import add_or_remove_to_replace_one
 
 
 def raw(path, **sections):
-    """Two strategies and the reference at two budgets, on a table."""
     return {
         "name": "clinic",
         "seeds": 1,
@@ -54,6 +53,7 @@ def test_text_page_and_print_say_what_all_runs_on_the_same_people_cost_together(
     assert line.endswith(
         "; 2 more runs promise nothing; further runs on these users add to it (simulation: nothing was released)"
     )
+    assert compared.report() == compared.directory / "report.html"
     assert line in repr(compared)
     assert line in compared._repr_html_()
     assert line in compared.page

@@ -32,7 +32,6 @@ CONFIGS = sorted(
 
 
 def refusal(change):
-    """The one sentence that refuses a configuration."""
     with pytest.raises(BadInput) as caught:
         parse_config(changed(**change))
     assert "\n" not in str(caught.value)
@@ -40,7 +39,6 @@ def refusal(change):
 
 
 def table(**settings):
-    """Of a table that nobody has."""
     return {"data": table_section(Path("absent.csv"), **settings)}
 
 

@@ -315,7 +315,6 @@ def test_good_keys_stay_and_others_are_all_made_anew(tmp_path, monkeypatch):
 
 
 def through_the_gate(upstream, *requests):
-    """Replies to requests, and what reached the SuperLink."""
     reached = []
 
     def answer(request):
@@ -375,7 +374,6 @@ def test_the_gate_says_who_was_refused_and_when_the_superlink_is_gone(caplog):
 
 @pytest.fixture
 def flwr(tmp_path, monkeypatch):
-    """A `flwr` that answers from a script: answers("print(...)")."""
     program = tmp_path / "bin" / "flwr"
     program.parent.mkdir()
 

@@ -44,7 +44,6 @@ def method_of(strategy=DPFedSGD, problem=PROBLEM, **options):
 
 
 def nodes_with(change, nodes=(3,), problem=PROBLEM):
-    """Ten nodes, some of whose answers are changed."""
     healthy = [Node(problem, FEDERATION, users) for users in shards(USERS, PER_NODE)]
     return [ChangedNode(node, change) if at in nodes else node for at, node in enumerate(healthy)]
 
@@ -54,7 +53,6 @@ def grid_with(change, nodes=(3,)):
 
 
 def trained(grid, **options):
-    """(the strategy, what it gives on the grid)."""
     with grid:
         method = method_of(**options)
         return method, method.start(grid)
@@ -257,7 +255,6 @@ def test_a_number_of_rounds_that_is_not_the_plans_is_refused():
 
 @pytest.fixture(scope="module")
 def actors():
-    """One Ray for the tests below."""
     with own_ray(num_cpus=8):
         yield
 
@@ -268,7 +265,6 @@ LAST = [np.arange(90), np.arange(90, USERS)]
 
 
 def on_ray(caplog, method, blocks=LAST, workers=2, **patient):
-    """What the strategy gives on actors."""
     with RayGrid(method.original, MARKED, blocks, workers) as grid:
         return method.start(grid, **PATIENT | patient)
 

@@ -91,7 +91,6 @@ def method_of(name, seed=3):
 
 
 def trace(grid, name, seed=3):
-    """Everything that a run leaves behind: released models round by round, and what the rounds recorded."""
     released = []
     method = method_of(name, seed)
     result = method.start(
@@ -208,7 +207,6 @@ def test_small_populations_are_on_few_nodes_unless_their_arithmetic_is_large(meb
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.slow)])
 def pair_grid(request):
-    """Two nodes of one user each."""
     if request.param == "ray":
         return request.getfixturevalue("ray_grids")["pair"]
     return local_grid(PROBLEM, federation_of(PAIR), 1)

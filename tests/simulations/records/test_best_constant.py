@@ -49,7 +49,6 @@ def evaluation(problem, targets, features=FEATURES):
 
 
 def mean_of(targets):
-    """Of the users' means."""
     return float(WEIGHTS @ targets)
 
 
@@ -62,17 +61,14 @@ def squares(targets, predicted):
 
 
 def log_loss(classes, probabilities):
-    """Of (N, K) probabilities."""
     return -mean_of(np.log([row[int(one)] for row, one in zip(probabilities, classes, strict=True)]))
 
 
 def of_two(rates):
-    """(N, 2), of the probabilities of class 1."""
     return np.column_stack([1 - np.broadcast_to(rates, N), np.broadcast_to(rates, N)])
 
 
 def deviance(counts, predicted):
-    """Of Poisson's law; 0 log 0 is 0."""
     logs = np.where(counts > 0, counts * np.log(np.maximum(counts, 1) / predicted), 0.0)
     return 2 * mean_of(logs - counts + predicted)
 
@@ -157,8 +153,6 @@ def test_of_sequences_it_is_how_often_each_code_follows():
 
 
 class Next(nn.Module):
-    """Scores of the next code, by the one before."""
-
     def __init__(self, levels):
         super().__init__()
         self.embedding = nn.Embedding(levels + 1, levels)

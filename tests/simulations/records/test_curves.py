@@ -55,15 +55,6 @@ def test_a_thinned_curve_keeps_its_ends_and_nearly_its_area(samples, points):
     assert abs(area(false, true) - auc(scores, positive)) <= 2 / (points - 1)
 
 
-def test_a_curve_by_hand():
-    # Scores 0.8+, 0.4-, 0.35+, 0.1-; the example of scikit-learn's roc_curve.
-    false, true = roc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True]))
-    assert false.tolist() == [0.0, 0.0, 0.5, 0.5, 1.0]
-    assert true.tolist() == [0.0, 0.5, 0.5, 1.0, 1.0]
-    false, true = roc(np.array([0.5, 0.5]), np.array([False, True]))
-    assert (false.tolist(), true.tolist()) == ([0.0, 1.0], [0.0, 1.0])
-
-
 # Groups ------------------------------------------------------------------------------------------------------------
 
 

@@ -36,19 +36,16 @@ METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 
 def calls(*packages):
-    """(file, call) of every call in the source."""
     for path in sorted(path for package in packages for path in (ROOT / package).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def names_in(content):
-    """Record and key of every field."""
     return {f"{record}.{key}" for record, values in content.items() for key in values}
 
 
 def strategy_of(name):
-    """A short run of 400 people."""
     privacy = Privacy(8.0, 1e-4, unit=STRATEGIES[name].about.units[0])
     return STRATEGIES[name](problem_of(name), PublicFacts(400, 1, 1, 400), privacy, seed=1, **options_of(name))
 
@@ -57,7 +54,6 @@ def strategy_of(name):
 
 
 def message_field(message: str, sender: str, name: str) -> MessageField:
-    """The entry of a field."""
     for field in MESSAGE_FIELDS:
         same = field.name == name or (field.name.endswith(".") and name.startswith(field.name))
         if same and (field.message, field.sender) == (message, sender):
@@ -66,8 +62,6 @@ def message_field(message: str, sender: str, name: str) -> MessageField:
 
 
 class Recorded(LocalGrid):
-    """Keeps (message, sender, field) of all that passes."""
-
     def _deliver(self, messages, timeout):
         self.seen = getattr(self, "seen", set())
         for message in messages:
@@ -162,13 +156,10 @@ def log_calls():
             yield module, call.func.attr, text.value, tuple(ast.unparse(value) for value in values)
 
 
-def key_of(line):
-    return line.module, line.level, line.text, tuple(line.values)
-
-
 def test_every_line_of_a_log_is_listed_with_the_values_that_it_shows():
     """A new line, another value in a line or another level is not in the list until somebody says what it tells."""
-    found, listed = Counter(set(log_calls())), Counter(map(key_of, LOG_LINES))
+    found = Counter(set(log_calls()))
+    listed = Counter((line.module, line.level, line.text, tuple(line.values)) for line in LOG_LINES)
     assert not found - listed, "list these in simulations/records/log_lines.toml"
     assert not listed - found, "these are not written any more"
 
@@ -187,7 +178,6 @@ def test_no_other_way_to_print_is_used_below_the_command_line():
 
 
 def written_by(message):
-    """The listed lines that a message of a log can be."""
     patterns = {line.text: ".*".join(map(re.escape, re.split(r"%[sd]", line.text))) for line in LOG_LINES}
     return [line for line in LOG_LINES if re.fullmatch(patterns[line.text], message, flags=re.DOTALL)]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulations.config.run_config import parse_config
 from simulations.records.evaluation import Evaluation
-from simulations.records.held_out import HeldOut, held_out
+from simulations.records.held_out import held_out
 from simulations.records.quality import (
     auc,
     auc_influences,
@@ -36,7 +36,6 @@ def people(rng, users, spread=1.0):
 
 
 def leaving_out(measure, owners):
-    """The jackknife, one user after the other."""
     users = np.unique(owners)
     values = np.array([measure(owners != user) for user in users])
     return math.sqrt((len(users) - 1) / len(users) * ((values - values.mean()) ** 2).sum())
@@ -119,7 +118,6 @@ def test_samples_of_one_user_go_together():
 
 
 def covered(errors, values, truth):
-    """Shares of draws whose value is within one and within two standard errors of the truth."""
     far = np.abs(np.array(values) - truth) / np.array(errors)
     return float((far < 1).mean()), float((far < 2).mean())
 
@@ -217,10 +215,3 @@ def test_the_loss_above_the_optimum_has_the_error_of_differences():
     assert "excess_loss" in evaluation(x)
     assert 0 < found["standard_errors"]["excess_loss"] < 0.5 * found["standard_errors"]["test_loss"]
     assert evaluation.shown(optimum)["standard_errors"]["excess_loss"] == 0.0
-
-
-def test_a_pass_keeps_who_owns_what():
-    seen = held_out(Squared(2, 2.0, 5.0, low=0.0, high=2.0), np.ones(2), [block_of(3), block_of(2)])
-    assert isinstance(seen, HeldOut)
-    assert seen.owners.tolist() == np.repeat(np.arange(5), seen.sizes).tolist()
-    assert len(seen.owners) == len(seen.predicted) == len(seen.observed)

@@ -82,7 +82,6 @@ def configuration(name, path, *, noise="seeded", trackers=()):
 
 
 def training_user(config, path):
-    """The label of a person who takes part."""
     first = load_datasets(config).users.block(np.array([0])).features[0, 0]
     table = pd.read_csv(path)
     return table["who"][(table["a"] - first).abs().idxmin()]
@@ -139,8 +138,6 @@ def differing(first, second):
 
 
 class Told:
-    """A tracker that keeps what it is told, as fields."""
-
     def __init__(self, directory, parameters):
         self.fields = {("tracker", f"parameters.{key}"): repr(value) for key, value in parameters.items()}
         self.files = {}
@@ -273,7 +270,6 @@ def test_sentences_of_a_failed_run_hold_no_counts(tmp_path, monkeypatch, caplog)
 
 @pytest.fixture(scope="module")
 def tested(tmp_path_factory):
-    """The directory of a run with private facts."""
     raw = changed(strategy={"kind": "robust_rounds", "rounds": 2, "deviation": 1.0}, data__users=1000)
     return run(parse_config(raw), directory=tmp_path_factory.mktemp("released") / "run").directory
 

@@ -28,8 +28,6 @@ ROUNDS = 14
 
 
 class Clock:
-    """Says what it is set to, and goes on by so much each time that it is looked at."""
-
     def __init__(self, step=0.0):
         self.now, self.step = 100.0, step
 
@@ -69,11 +67,6 @@ def test_what_was_done_before_says_nothing_about_the_time_left(capsys):
     clock.now += 60.0
     told.tell(52, 100, lambda: "52 of 100")
     assert lines(capsys) == ["userdp: 50 of 100", "userdp: 52 of 100, about 24 minutes left"]
-
-
-def test_nothing_is_left_of_what_is_done(capsys):
-    MinuteLines(Clock(step=100.0)).tell(3, 3, lambda: "3 of 3")
-    assert lines(capsys) == ["userdp: 3 of 3"]
 
 
 @pytest.mark.parametrize(

@@ -3,27 +3,20 @@
 import json
 import re
 import shutil
-from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
-from examples import changed
 from matplotlib.axes import Axes
 from rich.console import Console
 
 from simulations.api.training import train
-from simulations.config.run_config import parse_config
-from simulations.records.evaluation import Evaluation
 from simulations.records.quality import POINTS
-from simulations.records.released_fields import RELEASED, SHARED
 from simulations.reports import console as console_module
 from simulations.reports.console import show_outcome
 from simulations.reports.pictures import in_units, pictures
-from simulations.reports.report import page, render
+from simulations.reports.report import render
 from simulations.reports.units import FEW, about_errors, errors_of, in_target_units, shown_with_error
-from simulations.runs.released_copy import copy_released
-from simulations.runs.run import run
 
 HEADING = "Predictions against observations"
 NOT_COVERED = "Measured on held-out users: simulation only,\nnot covered by the guarantee."
@@ -127,7 +120,6 @@ def test_counts_are_drawn_as_counts_and_a_page_names_the_class_and_the_column(mo
 
 @pytest.fixture
 def copied(models, tmp_path):
-    """A copy of a run's directory."""
     return shutil.copytree(models["logistic"].directory, tmp_path / "copied")
 
 
@@ -140,30 +132,6 @@ def test_an_older_run_without_curves_still_has_a_page(copied):
     assert HEADING not in told
     assert "+/-" not in told
     assert "Metrics" in told
-
-
-def test_a_copy_for_others_holds_neither_curves_nor_errors(models, copied, tmp_path):
-    written = (copied / "config.toml").read_text()
-    (copied / "config.toml").write_text(written.replace('noise = "seeded"', 'noise = "secure"'))
-    released = copy_released(copied, tmp_path / "copy").parent
-    kept = json.loads((released / "result.json").read_text())
-    assert not {"curves", "measured_users", "standard_errors"} & set(kept)
-    told = (released / "report.html").read_text()
-    assert not [word for word in (HEADING, "<svg") if word in told]
-    source = models["logistic"].directory
-    assert [HEADING in page(source, kinds) for kinds in (SHARED, RELEASED)] == [True, False]
-
-
-def test_a_failed_run_and_one_with_nobody_held_out_measure_nothing(tmp_path, monkeypatch):
-    nobody = run(parse_config(changed(data__test_users=0)), directory=tmp_path / "nobody", report=False).result
-    for name in ("shown", "details"):
-        monkeypatch.setattr(Evaluation, name, lambda *_: pytest.fail("measured"))
-    with pytest.raises(KeyboardInterrupt):
-        run(parse_config(changed()), directory=tmp_path / "failed", progress=Mock(side_effect=KeyboardInterrupt))
-    failed = json.loads((tmp_path / "failed" / "result.json").read_text())
-    assert failed["error"] == "interrupted"
-    for result in (failed, nobody):
-        assert not {"curves", "measured_users", "standard_errors"} & set(result)
 
 
 # Errors beside metrics ---------------------------------------------------------------------------------------------

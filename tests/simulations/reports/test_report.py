@@ -31,7 +31,6 @@ ROBUST = {"kind": "localized_robust_sgd", "batch": 500, "phases": 2, "deviation"
 
 @pytest.fixture(scope="module")
 def robust(tmp_path_factory):
-    """The directory of a run with tests and two releases."""
     raw = changed(name="robust", strategy=ROBUST, data__users=4000)
     return run(parse_config(raw), directory=tmp_path_factory.mktemp("report") / "run").directory
 
@@ -41,7 +40,6 @@ def page_of(directory):
 
 
 def made(folder, **settings):
-    """(a run's directory, its page)."""
     directory = run(parse_config(changed(**settings)), directory=folder / "run").directory
     return directory, page_of(directory)
 
@@ -122,6 +120,7 @@ def test_a_run_of_nobody_held_out_and_no_closed_form_is_not_measured_and_has_a_p
     directory, page = made(tmp_path, problem={"kind": "huber", "bound": 5.0}, data__test_users=0)
     result = json.loads((directory / "result.json").read_text())
     assert (result["metrics"], result["better_than_initial"]) == ({}, None)
+    assert not {"curves", "measured_users", "standard_errors"} & set(result)
     assert "Not measured" in page
     assert "<svg" not in page
 
@@ -221,7 +220,6 @@ def test_numbers_side_by_side_have_the_digits_that_tell_them_apart():
 
 
 def result_of(loss, constant, initial, released=None, **metrics):
-    """What a verdict reads of result.json."""
     reference = {name: {"test_loss": one} for name, one in (("initial", initial), ("constant", constant)) if one}
     return {
         "strategy": "dp_fed_sgd",
@@ -239,6 +237,9 @@ def result_of(loss, constant, initial, released=None, **metrics):
         ((0.65, 0.6, 0.7), "bad", "WORSE than the best constant"),
         ((0.5, None, 0.7), "good", "Better than the initial model"),
         ((0.8, None, 0.7), "bad", "WORSE than the initial model"),
+        ((0.9999996, None, 1), "good", "Better than the initial model"),
+        ((1, None, 1), "even", "Equal to the initial model, no better"),
+        ((1.0000004, None, 1), "bad", "WORSE than the initial model"),
         ((0.55, 0.6, 0.5), "bad", "WORSE than the initial model"),  # one that was trained on public data
         ((0.62, 0.6, 0.7, 0.65), "good", "Better than the best constant"),  # than the one that anybody could have used
         ((None, 0.6, 0.7), "none", "Not measured"),

@@ -9,7 +9,7 @@ from scipy import stats
 
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
-from simulations.config.run_config import load_config, parse_config
+from simulations.config.run_config import parse_config
 from simulations.reports.explain import shown
 from simulations.runs.advice import advise
 from strategies import STRATEGIES
@@ -104,10 +104,3 @@ def test_strategies_come_out_in_about_the_order_that_advice_gives(tmp_path):
     # The comparison's own report says the same.
     page = (outcome.directory / "report.md").read_text(encoding="utf-8")
     assert f"with a rank correlation of {shown(correlation)}" in page
-
-
-def test_a_config_is_advised_as_it_would_be_planned():
-    config = load_config(CONFIGS / "quickstart.toml")
-    own = next(each for each in advise(config) if each.configured)
-    assert own.strategy == "auto"
-    assert own.plan.guarantee.assumptions[-1].startswith("noise comes from a seeded generator")

@@ -56,7 +56,6 @@ ROUNDS = 5
 
 @pytest.fixture(autouse=True)
 def every_round(monkeypatch):
-    """Checkpoints after every round, also where that is more than a twentieth of the time."""
     monkeypatch.setattr(simulations.records.checkpoints, "SPARING", -1e9)
 
 
@@ -70,7 +69,6 @@ def whole(tmp_path_factory):
 
 
 def kept_at(config, directory, name=CHECKPOINT):
-    """The round that a file is about; None where there is no file."""
     snapshot = Checkpoints(directory, config)._read(name)
     return None if snapshot is None else snapshot.get("round")
 
@@ -150,7 +148,6 @@ def test_under_secure_noise_the_charge_is_on_disk_first_and_nobody_is_asked_twic
 
 
 def drawn_at(directory):
-    """The round that was asked last, and its cohort."""
     return Checkpoints(directory, SAMPLED)._read(ASKED).get("drawn")
 
 
@@ -282,11 +279,7 @@ class Trap:
     sprung = False
 
     def __reduce__(self):
-        return spring, ()
-
-
-def spring():
-    Trap.sprung = True
+        return setattr, (Trap, "sprung", True)
 
 
 def test_a_run_that_failed_goes_on(tmp_path, monkeypatch, whole):

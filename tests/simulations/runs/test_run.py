@@ -75,12 +75,10 @@ EIGHT_NODES = {"kind": "local", "users_per_node": 50}
 
 
 def go(folder, report=False, **settings):
-    """A run; its report's charts take ten times as long as the run itself."""
     return run(parse_config(changed(**settings)), directory=folder / "run", report=report)
 
 
 def stored(folder, name="result.json"):
-    """A file of the run: its arrays, its table, or what its JSON holds."""
     path = folder / "run" / name
     if path.suffix == ".npz":
         with np.load(path) as arrays:
@@ -437,17 +435,6 @@ def test_a_table_that_does_not_fit_is_refused_and_nothing_is_written(tmp_path, s
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_sample_level_needs_the_declared_number_of_samples(tmp_path):
-    raw = logistic(write_table(tmp_path / "t.csv"))
-    raw["privacy"]["unit"] = "sample"
-    raw["strategy"] = {"kind": "sample_clipped_sgd", "rounds": 2}
-    with pytest.raises(BadInput, match=r"data.samples must be declared"):
-        run(parse_config(raw), directory=tmp_path / "run")
-    raw["data"]["samples"] = 192
-    assert run(parse_config(raw), directory=tmp_path / "run").result["guarantee"]["unit"] == "sample"
-
-
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["insteval", "chem97", "males"])
 def test_real_users_beat_the_initial_model(tmp_path, monkeypatch, public_cache, name):
@@ -575,14 +562,6 @@ def test_which_samples_are_kept_is_said_where_a_sample_may_come_or_go(keeps, uni
     told = with_assumptions(promise(unit, relation), config).assumptions
     kept = any("one of those that data.max_samples keeps" in one for one in told)
     assert kept == (keeps and (unit, relation) == ("sample", "add_or_remove"))
-
-
-def test_a_second_secure_run_of_one_name_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    config = parse_config(changed(privacy__noise="secure", output={"reference": False}))
-    run(config, report=False)
-    with pytest.raises(BadInput, match="spends its budget on top"):
-        run(config, report=False)
 
 
 def test_a_round_that_fails_after_its_charge_is_in_the_guarantee(tmp_path, monkeypatch):

@@ -50,7 +50,6 @@ def database(tmp_path_factory):
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow)])  # it takes seconds to import
 def mlflow(database, tmp_path):
-    """MLflow, with an empty store where runs under ``tmp_path`` write."""
     shutil.copy(database, tmp_path)
     return sys.modules["mlflow"]
 
@@ -61,13 +60,11 @@ def tensorboard():
 
 
 def go(folder, *trackers, report=False, directory=None, **settings):
-    """A run; its report's charts take ten times as long as the run itself."""
     raw = changed(output={"directory": str(folder), "trackers": list(trackers)}, **settings)
     return run(parse_config(raw), report=report, directory=directory)
 
 
 def mlflow_runs(mlflow, uri, experiment="small"):
-    """(client, runs of the experiment, newest first)."""
     client = mlflow.MlflowClient(tracking_uri=uri)
     number = client.get_experiment_by_name(experiment).experiment_id
     return client, client.search_runs([number], order_by=["attributes.start_time DESC"])
@@ -78,7 +75,6 @@ def local(folder):
 
 
 def events(directory):
-    """What TensorBoard reads in a run directory."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(directory / "tensorboard"))
@@ -95,7 +91,6 @@ def stored(outcome, name):
 
 
 def steps(client, found):
-    """The rounds that MLflow has of a run."""
     return [point.step for point in client.get_metric_history(found.info.run_id, "spent_epsilon")]
 
 
@@ -127,7 +122,6 @@ class Noted:
 
 @contextmanager
 def noting(monkeypatch, *broken):
-    """`Noted` in the place of MLflow."""
     made = []
 
     def make(directory, parameters):
@@ -326,7 +320,6 @@ def test_a_run_that_cannot_write_its_end_still_closes_its_events(tensorboard, tm
 
 
 def _stopped(folder, monkeypatch, *trackers):
-    """A run that fails in its second round."""
     broken(monkeypatch, lambda node, x: np.abs(x).max() > 0)
     return go(folder, *trackers)
 

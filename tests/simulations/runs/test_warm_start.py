@@ -12,7 +12,6 @@ from simulations import load_config, load_model, plan, train
 from simulations.comparison.config import load_comparison
 from simulations.comparison.jobs import compare
 from simulations.config.run_config import parse_config
-from simulations.runs.advice import advise
 from simulations.runs.build import build_problem, make_plan, starting_problem
 from simulations.runs.run import run
 from userdp.errors import BadInput
@@ -25,7 +24,6 @@ PEOPLE = {key: value for key, value in ASKED.items() if key != "problem"}
 
 @pytest.fixture
 def trained(tmp_path):
-    """A run of other users, and the file of its model."""
     raw = changed(seed=9, data__mean=MEAN, privacy__epsilon=100.0)
     outcome = run(parse_config(raw), directory=tmp_path / "public", report=False)
     return outcome, str(tmp_path / "public" / "model.npz")
@@ -84,13 +82,6 @@ def test_the_plan_says_that_the_model_is_public_and_predicts_nothing_of_a_start_
     assert (planned.forecast.start, planned.forecast.excess) == (None, None)
     assert warm(trained[1]).run_directory.name == "small-dp_fed_sgd-warm-seed3"
     assert parse_config(changed()).run_directory.name == "small-dp_fed_sgd-seed3"
-
-
-@pytest.mark.slow
-def test_advice_for_a_warm_start_predicts_nothing_and_says_where_it_starts(trained):
-    for found in advise(warm(trained[1])):
-        assert found.predicted is None
-        assert found.plan is None or found.plan.numbers["initial_model"] == "model.npz"
 
 
 BAD_FILES = {
