@@ -102,7 +102,7 @@ def dot_chart(point: Mapping[str, Any]) -> str:
     if not lines:
         return ""
     edge = _edge([*(line[part] for line in lines for part in ("low", "high")), *(point[part] for part in _LEVELS)])
-    with drawing(point["metric"], "", 1.2 + 0.3 * len(lines)) as (figure, axes):
+    with drawing(point["metric"], "", max(2.0, 1.2 + 0.3 * len(lines))) as (figure, axes):  # the legend needs room
         for row, line in enumerate(lines):
             colour, marker, label = (RED, "X", "no better than the baseline") if line["worse"] else (BLUE, "o", None)
             ends = [max(edge, line["low"]), max(edge, line["high"])]

@@ -173,6 +173,16 @@ def test_a_saved_model_is_loaded_from_anywhere(tmp_path, path):
             saved.save(taken)
 
 
+@pytest.mark.slow
+def test_a_comparison_in_a_directory_goes_on_where_it_was(tmp_path, path, monkeypatch):
+    settings = DECLARED | {"users": 48, "epsilon": 8.0, "strategy": [CLIPPING], "seeds": 1, "directory": tmp_path / "c"}
+    first = compare(path, **settings)
+    monkeypatch.setattr("simulations.comparison.jobs.run_job", None)
+    again = compare(path, **settings)
+    pd.testing.assert_frame_equal(first.table, again.table)
+    assert again.report() == tmp_path / "c" / "report.html"
+
+
 # Refusals ----------------------------------------------------------------------------------------------------------
 
 

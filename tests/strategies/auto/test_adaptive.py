@@ -191,6 +191,8 @@ def told(method, first_seed, present):
             original = release.mean
 
             class Kept:
+                fraction, logarithm = Release.fraction, Release.logarithm
+
                 def mean(self, *given, kept=kept, original=original):
                     kept.append(original(*given))
                     return kept[-1]
