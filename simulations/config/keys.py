@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -84,8 +85,13 @@ class Key:
         return "\n".join([*lines, f"{key} = {_sample(self.field)}"])
 
 
-def keys() -> Iterator[Key]:
-    """Yield every key of a run's configuration, in the order of the page."""
+@cache
+def keys() -> tuple[Key, ...]:
+    """Return every key of a run's configuration, in the order of the page."""
+    return tuple(_keys())
+
+
+def _keys() -> Iterator[Key]:
     for name in ("name", "seed", "preparation"):
         yield Key(name, None, RunConfig.model_fields[name])
     kinds: list[tuple[str, str, type[BaseModel]]] = [("problem", name, one) for name, one in PROBLEMS.items()]
@@ -106,10 +112,9 @@ def explained(name: str) -> list[Key]:
     Raises:
         BadInput: no configuration has such a key; names the nearest.
     """
-    every = list(keys())
-    found = [key for key in every if name in (key.name, key.name.rpartition(".")[2])]
+    found = [key for key in keys() if name in (key.name, key.name.rpartition(".")[2])]
     if not found:
-        names = {key.name for key in every}
+        names = {key.name for key in keys()}
         raise BadInput(f"no configuration has a key {name!r}{did_you_mean(name, names)}: docs/configuration.md has all")
     return list({(key.name, key.meaning, key.default): key for key in reversed(found)}.values())[::-1]
 
