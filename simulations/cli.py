@@ -340,7 +340,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain one setting of a configuration: values, default, meaning, effect on privacy, and an example."""
-    from simulations.explaining import explain as shown  # noqa: PLC0415
+    from simulations.listings import explain as shown  # noqa: PLC0415
 
     with exit_codes(debug=False):
         shown(key, as_json)

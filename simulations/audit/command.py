@@ -1,6 +1,5 @@
 """`userdp audit`: run the audits, write their files, print the results."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from simulations.audit.one_run import audit_one_run
 from simulations.audit.report import AUDIT, CONFIG, CURVE, render_audit
 from simulations.config.run_config import REFERENCE, RunConfig, parse_config
 from simulations.records.environment import versions
-from simulations.records.run_directory import new_directory, plain
+from simulations.records.run_directory import as_json, new_directory, plain
 from simulations.reports.explain import shown
 from simulations.reports.minutes import Clock, MinuteLines, progress_on_terminal
 from strategies.registry import STRATEGIES
@@ -114,14 +113,8 @@ def leave(
     values: Any = [plain(one.as_dict() | made) for one in found]
     values += [{"strategy": name, "refused": why} | made for name, why in refusals.items()]
     values = values if wanted.everything else values[0]
-    (directory / AUDIT).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    (directory / AUDIT).write_text(as_json(values), encoding="utf-8")
     (directory / CONFIG).write_text(config.toml(), encoding="utf-8")
-    _write_curves(directory / CURVE, [one for one in found if len(one.false_positives)])
-    render_audit(directory)
-    return values
-
-
-def _write_curves(path: Path, found: Sequence[Audit]) -> None:
     curves = [
         pd.DataFrame(
             {
@@ -132,9 +125,12 @@ def _write_curves(path: Path, found: Sequence[Audit]) -> None:
             }
         )
         for one in found
+        if len(one.false_positives)
     ]
     if curves:
-        pd.concat(curves).to_csv(path, index=False, float_format="%.6g", lineterminator="\r\n")
+        pd.concat(curves).to_csv(directory / CURVE, index=False, float_format="%.6g", lineterminator="\r\n")
+    render_audit(directory)
+    return values
 
 
 # On a terminal -----------------------------------------------------------------------------------------------------

@@ -1,18 +1,4 @@
-"""A comparison's TOML file: the sections of a run, with several strategies, problems, seeds and a grid of settings.
-
->>> from simulations.comparison.config import parse_comparison
->>> comparison = parse_comparison({
-...     "name": "example",
-...     "seeds": 3,
-...     "problem": {"kind": "quadratic", "bound": 3.0},
-...     "data": {"kind": "synthetic", "population": "gaussian", "dimension": 5, "users": 1000},
-...     "privacy": {"delta": 1e-6},
-...     "strategy": [{"kind": "dp_fed_sgd"}, {"kind": "recentred_clipping", "label": "ours"}],
-...     "grid": {"privacy.epsilon": [1.0, 4.0]},
-... })
->>> len(comparison.cells), comparison.labels
-(12, ('dp_fed_sgd', 'ours'))
-"""
+"""A comparison's TOML file: the sections of a run, with several strategies, problems, seeds and a grid of settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

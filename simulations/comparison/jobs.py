@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,10 +21,10 @@ from simulations.comparison.one_cell import Record, finished, run_job
 from simulations.comparison.oracle import scales_of
 from simulations.comparison.table import NOT_RUN, row, write_table
 from simulations.config.run_config import RunConfig
+from simulations.engines.ray_grid import begin_ray
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import writing
-from userdp.errors import RunFailed
 
 log = logging.getLogger("userdp")
 
@@ -209,16 +208,7 @@ def _executor(workers: int | None) -> Iterator[Execute]:
     if workers == 0:
         yield _one_by_one
         return
-    # Ray's future default; without it Ray prints a warning.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray  # noqa: PLC0415
-
-    own = not ray.is_initialized()
-    if own:
-        try:
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RunFailed(f"Ray cannot be started ({error}); --workers 0 runs without it") from error
+    ray, own = begin_ray("Ray cannot be started", "; --workers 0 runs without it", num_cpus=workers)
     try:
         yield _side_by_side
     finally:

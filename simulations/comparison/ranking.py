@@ -1,6 +1,5 @@
 """The rankings of a comparison, at every point of its grid and as plain text for a terminal, a log or a file."""
 
-import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,7 +10,7 @@ import pandas as pd
 
 from simulations.comparison.oracle import ORACLE
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE, sentences
-from simulations.records.run_directory import check_files
+from simulations.records.run_directory import check_files, read_json
 from simulations.reports.explain import digits_apart, percent, shown, shown_claim, shown_promise
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
@@ -23,7 +22,7 @@ def read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any], list[str]]:
     """Read the cells, the summary, and the keys of the grid with several values; BadInput if a file is missing."""
     check_files(directory, (TABLE, ROUNDS, SUMMARY, "comparison.toml"), "a comparison, such as comparisons/...")
     frame = pd.read_parquet(directory / TABLE)
-    summary: dict[str, Any] = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
+    summary: dict[str, Any] = read_json(directory / SUMMARY)
     return frame, summary, [key for key in summary["grid"] if frame[key].nunique() > 1]
 
 
