@@ -197,9 +197,13 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
     """Check plain values and return their configuration; BadInput with one sentence a line for each problem."""
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
-    problem, data, population, strategy = _kinds(raw)
+    kinds = [_chosen(raw.get(name), "kind", of) for name, of in (("problem", PROBLEMS), ("data", DATA_SOURCES))]
+    population, strategy = (
+        _chosen(raw.get("data"), "population", POPULATIONS),
+        _chosen(raw["strategy"], "kind", STRATEGIES),
+    )
     # The cache needs the class: one in a file changes with the file.
-    model = _model_of(problem, data, population, strategy_section(strategy) if strategy else None)
+    model = _model_of(*kinds, population, strategy_section(strategy) if strategy else None)
     try:
         config = model.model_validate(raw, strict=True)
     except ValidationError as error:
@@ -235,18 +239,9 @@ def _with_preparation(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"preparation": "none"}) if given else config
 
 
-def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
-    def kind(name: str, key: str, kinds: Container[str]) -> str | None:
-        section = raw.get(name)
-        found = section.get(key) if isinstance(section, Mapping) else None
-        return found if isinstance(found, str) and found in kinds else None
-
-    return (
-        kind("problem", "kind", PROBLEMS),
-        kind("data", "kind", DATA_SOURCES),
-        kind("data", "population", POPULATIONS),
-        kind("strategy", "kind", STRATEGIES),
-    )
+def _chosen(section: Any, key: str, kinds: Container[str]) -> str | None:
+    found = section.get(key) if isinstance(section, Mapping) else None
+    return found if isinstance(found, str) and found in kinds else None
 
 
 @cache
