@@ -313,7 +313,7 @@ def predict(
 
         log_warnings()
         scores = score(directory, table, output, keep or (), trust_code=trust_code)
-    answer(as_json, scores.as_dict(), lambda: show_scores(scores, Console()))
+    answer(as_json, scores.values, lambda: show_scores(scores, Console()))
 
 
 @app.command()

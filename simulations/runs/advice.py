@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from simulations.config.run_config import REFERENCE, RunConfig
+from simulations.config.run_config import REFERENCE, OutputSection, RunConfig, strategy_section
 from simulations.runs import build
-from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
@@ -71,24 +69,17 @@ def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
         if progress is not None:
             progress(name, done, len(names))
         found.append(_advice(config, problem, facts, name))
-    return sorted(found, key=_order)
+    return sorted(found, key=lambda one: (one.plan is None, one.predicted is None, one.predicted or 0.0))
 
 
 def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) -> Advice:
     own = name == config.strategy.kind
     trusting = STRATEGIES[name].about.server_trusted and config.privacy.trust == "server"
     try:
-        if own:
-            made = build.make_strategy(config, problem, facts)
-        else:
-            recipe = STRATEGIES[name].parsed({})
-            make = partial(UserLevelStrategy, recipe, problem, facts, build.build_privacy(config), seed=config.seed)
-            made = build.prepared_if("where_useful", make)
+        if not own:
+            other = {"strategy": strategy_section(name).model_validate({"kind": name}), "output": OutputSection()}
+            config = config.model_copy(update=other | {"preparation": "where_useful"})
+        made = build.make_strategy(config, problem, facts)
     except UserdpError as error:
         return Advice(name, own, None, str(error), trusting)
     return Advice(name, own, build.with_declarations(made.plan, config), "", trusting)
-
-
-def _order(advice: Advice) -> tuple[bool, bool, float]:
-    predicted = advice.predicted
-    return advice.plan is None, predicted is None, 0.0 if predicted is None else predicted

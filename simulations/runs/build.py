@@ -1,7 +1,8 @@
 """The problem, users, strategy and plan of a configuration. Only `load_datasets` reads data."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -149,20 +150,13 @@ def make_strategy(
         seed=config.seed,
         compare_with_initial=config.output.compare_with_initial,
     )
-    return prepared_if(config.preparation, make)
-
-
-def prepared_if(wanted: str, make: Callable[..., UserLevelStrategy]) -> UserLevelStrategy:
-    """Call ``make``, with a ``preparation`` or without, according to a file's ``preparation``."""
-    if wanted == "learn":
+    if config.preparation == "learn":
         return make(preparation=LearnCoordinates)
-    if wanted == "where_useful":
-        try:
+    if config.preparation == "where_useful":
+        with suppress(BadInput):
             prepared = make(preparation=LearnCoordinates)
-        except BadInput:
-            return make()
-        if prepared.plan.forecast is None or not prepared.plan.forecast.hopeless:
-            return prepared
+            if prepared.plan.forecast is None or not prepared.plan.forecast.hopeless:
+                return prepared
     return make()
 
 
