@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -87,12 +87,13 @@ class Observer:
         coins = 2 * np.random.default_rng(thrown).integers(0, 2, len(self.attack.canaries)) - 1
         return coins, int(noise.generate_state(1, np.uint64)[0] >> 1)
 
-    def reach(self, pairs: int) -> float:
+    def reach(self, pairs: int | None = None) -> float:
         """Estimate from very few runs the share of right guesses of a score with Gaussian noise.
 
         Each run is made twice with one seed and flipped coins. The noise is the same, so the difference is the
         canaries' effect, and its size relative to the spread of single runs says how far apart the two laws are.
         """
+        pairs = pairs or (_PAIRS if len(self.attack.canaries) == 1 else _PAIRS_OF_MANY)
         heads, tails = [], []
         for run in range(1 << 31, (1 << 31) + pairs):
             coins, seed = self._chance(run)
@@ -171,10 +172,15 @@ def innovations(moves: Array) -> Array:
 
 @dataclass(frozen=True)
 class Laboratory:
-    """Makes runs of some instances, in this process or in a pool; the results do not depend on that."""
+    """Makes runs of a configuration's small instances; ``each`` is `map`, here or in a pool, with the same results."""
 
-    instances: Sequence[Instance]
-    pool: ProcessPoolExecutor | None
+    toml: str
+    each: Callable[..., Iterable[Any]]
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """The instances to attack; BadInput without any."""
+        return _instances(self.toml)
 
     def observer(self, case: Case) -> Observer:
         """Return the observer of a case's runs."""
@@ -182,60 +188,40 @@ class Laboratory:
 
     def reach(self, cases: Sequence[Case]) -> list[float]:
         """Return `Observer.reach` of each case."""
-        return list(self._each(_reach, [(case, None) for case in cases]))
+        return list(self.each(partial(_observed, Observer.reach, self.toml), cases))
 
     def runs(self, case: Case, numbers: range, progress: Progress) -> Runs:
         """Make the runs with these numbers."""
         parts = [numbers[first : first + _CHUNK] for first in range(0, len(numbers), _CHUNK)]
         made = []
-        for part in self._each(Observer.some, [(case, part) for part in parts]):
+        for part in self.each(partial(_observed, Observer.some, self.toml, case), parts):
             made.append(part)
             progress(len(part.coins))
         return Runs(np.concatenate([part.features for part in made]), np.concatenate([part.coins for part in made]))
 
-    def _each(self, task: Callable[[Observer, Any], Any], given: Sequence[tuple[Case, Any]]) -> Iterable[Any]:
-        if self.pool is None:
-            return (task(self.observer(case), value) for case, value in given)
-        return self.pool.map(partial(_in_worker, task), given)
-
 
 @contextmanager
 def laboratory(config: RunConfig, workers: int | None) -> Iterator[Laboratory]:
-    """Provide the place where runs are made, with one process for each CPU if ``workers`` is None."""
+    """Provide the place where runs are made, with one process for each CPU if ``workers`` is None; no log lines."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = cpus if workers is None else workers
-    with _quiet():
-        instances = Instance.all_of(config)
-        if count <= 1:
-            yield Laboratory(instances, None)
-            return
-        begin = partial(_begin, config.toml())
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=begin) as pool:
-            yield Laboratory(instances, pool)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
     log = logging.getLogger("userdp")
     disabled, log.disabled = log.disabled, True
     try:
-        yield
+        if count <= 1:
+            yield Laboratory(config.toml(), map)
+            return
+        quiet = partial(setattr, log, "disabled", True)
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=quiet) as pool:
+            yield Laboratory(config.toml(), pool.map)
     finally:
         log.disabled = disabled
 
 
-_INSTANCES: list[Instance] = []  # those of a worker process
+@lru_cache(maxsize=1)
+def _instances(toml: str) -> tuple[Instance, ...]:
+    return Instance.all_of(parse_config(tomllib.loads(toml)))
 
 
-def _begin(toml: str) -> None:
-    logging.getLogger("userdp").disabled = True
-    _INSTANCES[:] = Instance.all_of(parse_config(tomllib.loads(toml)))
-
-
-def _in_worker(task: Callable[[Observer, Any], Any], given: tuple[Case, Any]) -> Any:
-    (instance, attack), value = given
-    return task(Observer.of(_INSTANCES[instance], attack), value)
-
-
-def _reach(observer: Observer, _: None) -> float:
-    return observer.reach(_PAIRS if len(observer.attack.canaries) == 1 else _PAIRS_OF_MANY)
+def _observed(task: Callable[..., Any], toml: str, case: Case, *values: Any) -> Any:
+    return task(Observer.of(_instances(toml)[case[0]], case[1]), *values)
