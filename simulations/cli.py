@@ -104,10 +104,10 @@ def run(
     with working(debug):
         log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
+        from simulations.api.console import show_outcome  # noqa: PLC0415
         from simulations.api.progress import progress_bar  # noqa: PLC0415
         from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
-        from simulations.reports.console import show_outcome  # noqa: PLC0415
         from simulations.runs.run import run as train  # noqa: PLC0415
 
         place = configuration_file(file, resume)
@@ -137,7 +137,7 @@ def plan(
         advise(file, overrides, as_json, debug)
         return
     with working(debug):
-        from simulations.api.plans import show_plan  # noqa: PLC0415
+        from simulations.api.console import show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.build import make_plan  # noqa: PLC0415
         from strategies.core.descriptions import explained  # noqa: PLC0415
@@ -159,7 +159,7 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
     for a stand-in as far from the start as the declared bounds allow: it ranks strategies, and promises nothing.
     """
     with working(debug):
-        from simulations.api.plans import show_advice  # noqa: PLC0415
+        from simulations.api.console import show_advice  # noqa: PLC0415
         from simulations.api.progress import planning_bar  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.advice import advise as rank  # noqa: PLC0415

@@ -1,7 +1,6 @@
 """Listings of strategies, problems and data, each a list of plain objects, and `userdp explain KEY`."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -120,12 +119,7 @@ def show(what: str, name: str | None, as_json: bool) -> None:
         for fault in faults.values():
             complain(str(fault))
         place = name if name is not None and STRATEGIES.is_place(name) else None
-    listings: dict[str, Callable[[], list[Entry]]] = {
-        "strategies": partial(strategies, place),
-        "problems": problems,
-        "data": data,
-    }
-    entries = listings[what]()
+    entries = strategies(place) if what == "strategies" else problems() if what == "problems" else data()
     if name is not None and place is None:
         names = [entry["name"] for entry in entries]
         if name not in names:

@@ -16,7 +16,7 @@ from simulations.comparison.jobs import compare as run_all
 from simulations.comparison.live import live
 from simulations.comparison.ranking import read
 from simulations.comparison.table import sentences
-from simulations.records.measured import EXPLAINED
+from simulations.records.held_out import EXPLAINED
 from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import write_frame

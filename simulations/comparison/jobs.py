@@ -15,8 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from simulations.comparison.cells import Cell
-from simulations.comparison.config import Comparison
+from simulations.comparison.config import Cell, Comparison
 from simulations.comparison.one_cell import Record, finished, run_job
 from simulations.comparison.oracle import scales_of
 from simulations.comparison.table import NOT_RUN, row, write_table
@@ -206,7 +205,9 @@ def measured(record: Record) -> float:
 @contextmanager
 def _executor(workers: int | None) -> Iterator[Execute]:
     if workers == 0:
-        yield _one_by_one
+        yield lambda jobs, root: (
+            (job, run_job(job.config.toml(), job.digest, root / job.folder, job.private)) for job in jobs
+        )
         return
     ray, own = begin_ray("Ray cannot be started", "; --workers 0 runs without it", num_cpus=workers)
     try:
@@ -214,11 +215,6 @@ def _executor(workers: int | None) -> Iterator[Execute]:
     finally:
         if own:
             ray.shutdown()
-
-
-def _one_by_one(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
-    for job in jobs:
-        yield job, run_job(job.config.toml(), job.digest, root / job.folder, job.private)
 
 
 def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:

@@ -7,6 +7,7 @@ from pydantic import Field
 from simulations.config.run_config import Preparing
 from strategies.registry import STRATEGIES
 from userdp.data.source import DescribedSection
+from userdp.errors import BadInput
 
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
@@ -77,3 +78,9 @@ class ComparisonConfig(DescribedSection):
     against_oracle: bool = False
     """Also run clipping strategies tuned on the private data itself, to see how much tuning is worth: NOT private, not
     something you may do. `--against-oracle` sets it."""
+
+    def check_strategy(self, key: str, name: str) -> None:
+        """Raise BadInput for a name that is neither a label nor a kind of a strategy."""
+        known = {name for entry in self.strategy for name in (entry.name, entry.kind)}
+        if name not in known:
+            raise BadInput(f"{key}: no strategy has this label or kind; choose one of {', '.join(sorted(known))}")

@@ -11,8 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.comparison.cells import Cell
-from simulations.comparison.config import Comparison
+from simulations.comparison.config import Cell, Comparison
 from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.theory import expected_slopes
 from simulations.records.environment import versions

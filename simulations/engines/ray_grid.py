@@ -131,7 +131,10 @@ class RayGrid(InMachineGrid):
 
     def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        asked: Mapping[int, Sequence[Message]] = self._by_worker(messages)
+        asked: dict[int, Sequence[Message]] = {}
+        for message in messages:
+            worker = (message.metadata.dst_node_id - 1) % len(self._workers)
+            asked[worker] = [*asked.get(worker, ()), message]
         reader = Reader()
         for attempt in range(1, ATTEMPTS + 1):
             replies, lost = self._answers(asked, reader, deadline)
@@ -174,12 +177,6 @@ class RayGrid(InMachineGrid):
                 users, computation = reader.request(message)
             tasks.append((message.metadata.dst_node_id, users, computation))
         return self._workers[worker].compute.remote(x, tasks)
-
-    def _by_worker(self, messages: Sequence[Message]) -> dict[int, list[Message]]:
-        parts: dict[int, list[Message]] = {}
-        for message in messages:
-            parts.setdefault((message.metadata.dst_node_id - 1) % len(self._workers), []).append(message)
-        return parts
 
     def _replace(self, worker: int, why: str) -> None:
         """Replace a dead or stuck actor, which would fail in every later round.

@@ -151,10 +151,8 @@ def check_installed(names: Sequence[str]) -> None:
 def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundRecord], None]]:
     """Open trackers of a run, and yield a function to call after every round; later failures are warnings.
 
-    The directory holds config.toml and plan.json on entry, the other files on exit. BadInput if a package is missing or
-    a tracker cannot be opened.
+    The directory holds config.toml and plan.json on entry, the other files on exit. BadInput if one cannot be opened.
     """
-    check_installed(names)
     trackers: dict[str, Tracker] = {}
     failed: set[str] = set()
 
