@@ -79,15 +79,10 @@ def assignments(given: dict[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
-def print_json(values: Any) -> None:
-    """Print values on standard output, and nothing else."""
-    sys.stdout.write(json.dumps(values, indent=2) + "\n")
-
-
 def answer(as_json: bool, values: Any, show: Callable[[], None]) -> None:
-    """Print the result of a verb as JSON, or show it."""
+    """Print the result of a verb as JSON and nothing else, or show it."""
     if as_json:
-        print_json(values)
+        sys.stdout.write(json.dumps(values, indent=2) + "\n")
     else:
         show()
 

@@ -99,22 +99,22 @@ def bound_of(
     learnt, tested = made[:lessons], made[lessons:]
     scores = _scorer(learnt, alike)
     before, after = scores(learnt), scores(tested)
-    errors = error_rates(after[tested.coins == 1], after[tested.coins == -1])
-    rates = dict(zip(("false_positives", "false_negatives"), errors, strict=True))
+    alarms, misses = error_rates(after[tested.coins == 1], after[tested.coins == -1])
+    proven = partial(Bound, false_positives=alarms, false_negatives=misses)
     if not guarantee.is_one_gaussian and sampler is None:
         guesses = 2 * max(1, int(best_guesses(before, learnt.coins, guarantee.delta) * after.size) // 2)
         correct = int(np.count_nonzero(guessed(after.ravel(), guesses) == tested.coins.ravel()))
         measured = one_run_lower_bound(after.size, guesses, correct, guarantee.delta, confidence)
-        return Bound(bound="coins", measured=measured, guesses=guesses, correct=correct, **rates)
+        return proven(bound="coins", measured=measured, guesses=guesses, correct=correct)
     rehearsed, right = _right(before, learnt.coins), _right(after, tested.coins)
     correct = round(float(right.sum()) * after.shape[1])
     if guarantee.is_one_gaussian:
         mu = mu_lower_bound(rehearsed, right, confidence)
         measured = Gaussian(mu).epsilon(guarantee.delta)
-        return Bound(bound="Gaussian", mu=mu, measured=measured, guesses=after.size, correct=correct, **rates)
+        return proven(bound="Gaussian", mu=mu, measured=measured, guesses=after.size, correct=correct)
     assert sampler is not None
     measured = _least_epsilon(sampler, accuracy_lower_bound(rehearsed, right, confidence), guarantee)
-    return Bound(bound="rounds", measured=measured, guesses=after.size, correct=correct, **rates)
+    return proven(bound="rounds", measured=measured, guesses=after.size, correct=correct)
 
 
 def accounted_sampler(instance: Instance) -> Sampler | None:

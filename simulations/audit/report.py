@@ -24,7 +24,10 @@ def render_audit(directory: Path) -> Path:
     """
     values = read_json(directory / AUDIT)
     several = isinstance(values, list)
-    entries, curves = values if several else [values], _curves(directory / CURVE)
+    entries, curves = values if several else [values], dict[str, Points]()
+    if (directory / CURVE).is_file():
+        for name, own in pd.read_csv(directory / CURVE).groupby("strategy"):
+            curves[str(name)] = own["false_positives"].tolist(), own["false_negatives"].tolist()
     images = () if several else tuple(directory / f"trade-off.{kind}" for kind in ("svg", "png"))
     audits = [_shown(one, curves.get(one["strategy"], ([], [])), images) for one in entries if "refused" not in one]
     content = {
@@ -72,10 +75,3 @@ def _chart(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> 
         for path in images:
             figure.savefig(path, dpi=160)
         return svg(figure, f"errors of an attacker on {one['strategy']}")
-
-
-def _curves(path: Path) -> dict[str, Points]:
-    if not path.is_file():
-        return {}
-    rows = pd.read_csv(path).groupby("strategy")
-    return {str(name): (own["false_positives"].tolist(), own["false_negatives"].tolist()) for name, own in rows}

@@ -70,20 +70,19 @@ def compare(
     *,
     workers: int | None = None,
     directory: Path | None = None,
-    limit: int | None = None,
     watch: Watch | None = None,
 ) -> ComparisonOutcome:
     """Run every cell that has not been run, and write the table and the report.
 
     ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process. The
-    ``directory`` is by default the file's output directory and name. After ``limit`` runs the other cells are "not run
-    yet"; ``watch`` is called after every run. BadInput if the directory cannot be written, RunFailed without Ray.
+    ``directory`` is by default the file's output directory and name; ``watch`` is called after every run. BadInput if
+    the directory cannot be written, RunFailed without Ray.
     """
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
     with writing(f"output.directory: {root}"):
         root.mkdir(parents=True, exist_ok=True)
         (root / "comparison.toml").write_text(comparison.toml(), encoding="utf-8")
-    state = _State(comparison, root, math.inf if limit is None else limit, watch)
+    state = _State(comparison, root, watch)
     try:
         with _executor(workers) as execute:
             state.run(execute)
@@ -99,11 +98,10 @@ def compare(
 
 @dataclass
 class _State:
-    """A comparison under way: runs still allowed, runs made, records by digest, chosen settings by group of cells."""
+    """A comparison under way: runs made, records by digest, chosen settings by group of cells."""
 
     comparison: Comparison
     root: Path
-    left: float
     watch: Watch | None
     ran: int = 0
     records: dict[str, Record] = field(default_factory=dict)
@@ -166,9 +164,8 @@ class _State:
                 missing.append(job)
             else:
                 self._note(job, record, made_now=False)
-        now = missing[: int(min(self.left, len(missing)))]
-        for job, record in execute(now, self.root):
-            self.left, self.ran = self.left - 1, self.ran + 1
+        for job, record in execute(missing, self.root):
+            self.ran += 1
             self._note(job, record, made_now=True)
 
     def _note(self, job: Job, record: Record, *, made_now: bool) -> None:

@@ -217,15 +217,12 @@ def _row(line: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
     name = line["strategy"] if line["oracle"] or line["holds"] is not False else f"{line['strategy']} (no privacy)"
     if line["median"] is None:
         return name, "-", "-", f"no result: {line['failed']} failed", "-"
-    verdict = _against(line["median"], point["zero"]) + (f"; {line['failed']} failed" if line["failed"] else "")
+    value, zero = line["median"], point["zero"]
+    equal = "equal, no better" if value == zero else "WORSE"
+    verdict = "not measured" if zero is None else "better" if value < zero else equal
+    verdict += f"; {line['failed']} failed" if line["failed"] else ""
     spread = f"{shown(line['low'])} to {shown(line['high'])}"
-    return name, shown(line["median"], point["digits"]), spread, verdict, _dash(line["closed"], percent)
-
-
-def _against(value: float, zero: float | None) -> str:
-    if zero is None:
-        return "not measured"
-    return "better" if value < zero else "equal, no better" if value == zero else "WORSE"
+    return name, shown(value, point["digits"]), spread, verdict, _dash(line["closed"], percent)
 
 
 def _dash(value: float | None, formatted: Callable[[float], str]) -> str:

@@ -77,7 +77,10 @@ def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) 
     trusting = STRATEGIES[name].about.server_trusted and config.privacy.trust == "server"
     try:
         if not own:
-            other = {"strategy": strategy_section(name).model_validate({"kind": name}), "output": OutputSection()}
+            other = {
+                "strategy": strategy_section(name).model_validate({"kind": name}),
+                "output": OutputSection.model_validate({}),
+            }
             config = config.model_copy(update=other | {"preparation": "where_useful"})
         made = build.make_strategy(config, problem, facts)
     except UserdpError as error:

@@ -1,7 +1,6 @@
 """The problem, users, strategy and plan of a configuration. Only `load_datasets` reads data."""
 
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -55,22 +54,14 @@ def load_datasets(config: RunConfig) -> Datasets:
         PopulationTooSmall: fewer training users than data.users declares.
     """
     datasets: Datasets = config.data.load(config.seed)
-    if datasets.report is not None and datasets.report.nothing_usable:
-        _refuse_unusable(config, datasets.report.nothing_usable)
+    columns = [] if datasets.report is None else datasets.report.nothing_usable
+    # One person's cell can decide whether any sample is usable, and everybody sees whether a run stops. So a run with
+    # secure noise, which protects real people, continues, and a warning in the log informs the holder of the data.
+    if columns and config.privacy.noise != "secure":
+        raise BadInput(f"{'; '.join(columns)}. Every sample would be set aside, and nothing be learnt. {_PRIVATE}")
+    for sentence in columns:
+        log.warning("%s. Every sample is set aside, and the model will be noise. %s", sentence, _PRIVATE)
     return datasets
-
-
-def _refuse_unusable(config: RunConfig, columns: Sequence[str]) -> None:
-    """Refuse to simulate a run without a usable sample.
-
-    One person's cell can decide this, and everybody sees whether a run stops. So a run with secure noise, which
-    protects real people, continues, and a warning in the log informs the holder of the data.
-    """
-    if config.privacy.noise == "secure":
-        for sentence in columns:
-            log.warning("%s. Every sample is set aside, and the model will be noise. %s", sentence, _PRIVATE)
-        return
-    raise BadInput(f"{'; '.join(columns)}. Every sample would be set aside, and nothing be learnt. {_PRIVATE}")
 
 
 def server_datasets(config: RunConfig) -> Datasets:
