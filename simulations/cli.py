@@ -278,8 +278,7 @@ def report(
         from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
         from simulations.comparison.report import render_comparison  # noqa: PLC0415
         from simulations.comparison.table import SUMMARY  # noqa: PLC0415
-        from simulations.reports.report import render  # noqa: PLC0415
-        from simulations.runs.released_copy import copy_released  # noqa: PLC0415
+        from simulations.reports.report import copy_released, render  # noqa: PLC0415
 
         if released is not None:
             typer.echo(copy_released(directory, released))

@@ -77,11 +77,9 @@ def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) 
     trusting = STRATEGIES[name].about.server_trusted and config.privacy.trust == "server"
     try:
         if not own:
-            other = {
-                "strategy": strategy_section(name).model_validate({"kind": name}),
-                "output": OutputSection.model_validate({}),
-            }
-            config = config.model_copy(update=other | {"preparation": "where_useful"})
+            other, plain = strategy_section(name).model_validate({"kind": name}), OutputSection.model_validate({})
+            changed = {"strategy": other, "preparation": "where_useful", "output": plain}
+            config = config.model_copy(update=changed)
         made = build.make_strategy(config, problem, facts)
     except UserdpError as error:
         return Advice(name, own, None, str(error), trusting)

@@ -20,9 +20,8 @@ from simulations.comparison.oracle import ORACLE, STRATEGIES, Scales, measured_s
 from simulations.comparison.ranking import rankings
 from simulations.comparison.report import render_comparison
 from simulations.config.run_config import parse_config
-from simulations.reports.report import render
+from simulations.reports.report import copy_released, render
 from simulations.runs.build import load_datasets
-from simulations.runs.released_copy import copy_released
 from userdp.errors import BadInput
 
 SMALL = COMPARISON | {"strategy": COMPARISON["strategy"][:1], "grid": {}, "against_oracle": True}
