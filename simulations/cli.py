@@ -105,9 +105,9 @@ def run(
         log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
         from simulations.api.console import show_outcome  # noqa: PLC0415
-        from simulations.api.progress import progress_bar  # noqa: PLC0415
         from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
+        from simulations.reports.progress import progress_bar  # noqa: PLC0415
         from simulations.runs.run import run as train  # noqa: PLC0415
 
         place = configuration_file(file, resume)
@@ -160,9 +160,9 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
     """
     with working(debug):
         from simulations.api.console import show_advice  # noqa: PLC0415
-        from simulations.api.progress import planning_bar  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
-        from simulations.runs.advice import advise as rank  # noqa: PLC0415
+        from simulations.reports.progress import planning_bar  # noqa: PLC0415
+        from simulations.runs.build import advise as rank  # noqa: PLC0415
 
         config = _load(file, overrides or [])
         with planning_bar() as progress:

@@ -13,7 +13,7 @@ from simulations.records.run_directory import read_json
 from simulations.reports.explain import NOTHING_PROMISED, cell_counts, show_promise, shown, shown_number
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.units import about_errors, errors_of, in_target_units, metric_table
-from simulations.runs.advice import Advice
+from simulations.runs.build import Advice
 from strategies.core.plan import Plan
 from userdp.accounting.composition import promises_something
 

@@ -1,8 +1,6 @@
 """`userdp audit`: run the audits, write their files, print the results."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from simulations.config.run_config import REFERENCE, RunConfig, parse_config
 from simulations.records.environment import versions
 from simulations.records.run_directory import as_json, new_directory, plain
 from simulations.reports.explain import shown
-from simulations.reports.minutes import Clock, MinuteLines, progress_on_terminal
+from simulations.reports.progress import Bar, audit_bar
 from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
 
@@ -88,7 +86,7 @@ def audit_file(config: RunConfig, wanted: Wanted) -> Done:
     return Done(values, found, refusals, directory)
 
 
-def _audit(config: RunConfig, wanted: Wanted, bar: "Bar") -> Audit:
+def _audit(config: RunConfig, wanted: Wanted, bar: Bar) -> Audit:
     progress = bar(config.strategy.kind, "runs")
     return audit(config, runs=wanted.runs, confidence=wanted.confidence, workers=wanted.workers, progress=progress)
 
@@ -178,22 +176,3 @@ def _explanation(one: Audit) -> Iterator[str]:
             f"  A guess about a {unit} that is right with probability {float(rate):.0%} without their data is right "
             f"with probability at most {most:.1%}."
         )
-
-
-Bar = Callable[[str, str], Callable[[int, int], None]]  # (audited strategy, counted unit) -> function of (done, of)
-
-
-@contextmanager
-def audit_bar(clock: Clock = time.monotonic) -> Iterator[Bar]:
-    """Show the progress of audits on standard error: a bar on a terminal, a line a minute elsewhere."""
-    lines = MinuteLines(clock)
-    with progress_on_terminal("{task.description}") as bar:
-
-        def begin(name: str, unit: str) -> Callable[[int, int], None]:
-            if bar is None:
-                lines.count_from(0)
-                return lambda done, of: lines.tell(done, of, lambda: f"audit of {name}: {done} of {of} {unit} done")
-            task = bar.add_task(name, total=None, beside=unit)
-            return lambda done, of: bar.update(task, completed=done, total=of)
-
-        yield begin

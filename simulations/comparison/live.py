@@ -17,7 +17,7 @@ from simulations.comparison.jobs import Job, Watch, measured
 from simulations.comparison.one_cell import Record
 from simulations.comparison.oracle import TRIED
 from simulations.reports.explain import shown
-from simulations.reports.minutes import Clock, MinuteLines
+from simulations.reports.progress import Clock, MinuteLines
 
 
 @dataclass
