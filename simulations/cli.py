@@ -201,7 +201,7 @@ def compare(
     with working(debug):
         from simulations.comparison.config import load_comparison  # noqa: PLC0415
         from simulations.comparison.jobs import compare as run_all  # noqa: PLC0415
-        from simulations.comparison.live import live  # noqa: PLC0415
+        from simulations.comparison.jobs import live  # noqa: PLC0415
         from simulations.comparison.ranking import rankings  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from simulations.api import keywords
 from simulations.api.files import FRAME, WithReport, folder_of
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
-from simulations.comparison.live import live
+from simulations.comparison.jobs import live
 from simulations.comparison.ranking import read
 from simulations.comparison.table import sentences
 from simulations.records.held_out import EXPLAINED

@@ -296,25 +296,22 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Resolve data paths and named files in ``raw`` relative to ``folder``, in place."""
+    """Resolve data paths and files of code, such as "net.py:make", in ``raw`` relative to ``folder``, in place."""
+
+    def resolved(path: str) -> str:
+        return str((folder / Path(path).expanduser()).resolve())
+
     data, problem, strategies = raw.get("data"), raw.get("problem"), raw.get("strategy")
-    for strategy in strategies if isinstance(strategies, list) else [strategies]:
-        if isinstance(strategy, dict):
-            _absolute_place(strategy, "kind", folder)
     for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):
         for key in keys:
             if isinstance(section, dict) and isinstance(section.get(key), str):
-                section[key] = str((folder / Path(section[key]).expanduser()).resolve())
-    if isinstance(problem, dict):
-        metrics = problem.get("metrics")
-        for places in (problem, metrics if isinstance(metrics, dict) else {}):
-            for key in places:
-                _absolute_place(places, key, folder)
-
-
-def _absolute_place(section: dict[str, Any], key: str, folder: Path) -> None:
-    """Resolve the file of a place of code, such as "net.py:make", relative to ``folder``; other values stay."""
-    place = section.get(key)
-    home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
-    if colon and home.endswith(".py"):
-        section[key] = f"{(folder / Path(home).expanduser()).resolve()}:{name}"
+                section[key] = resolved(section[key])
+    metrics = problem.get("metrics") if isinstance(problem, dict) else None
+    named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
+    named += [(one, ("kind",)) for one in (strategies if isinstance(strategies, list) else [strategies])]
+    for section, fields in named:
+        for key in fields if isinstance(section, dict) else ():
+            place = section.get(key)
+            home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
+            if colon and home.endswith(".py"):
+                section[key] = f"{resolved(home)}:{name}"

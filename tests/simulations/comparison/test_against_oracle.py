@@ -14,8 +14,8 @@ from helpers import at_most
 from simulations import compare
 from simulations.comparison import oracle
 from simulations.comparison.config import parse_comparison
+from simulations.comparison.jobs import Progress
 from simulations.comparison.jobs import compare as run_all
-from simulations.comparison.live import Progress
 from simulations.comparison.oracle import ORACLE, STRATEGIES, Scales, measured_scales, name_of, scales_of
 from simulations.comparison.ranking import rankings
 from simulations.comparison.report import render_comparison

@@ -23,8 +23,7 @@ from rich.console import Console
 import simulations.comparison.one_cell
 from simulations import cli
 from simulations.comparison.config import load_comparison, parse_comparison
-from simulations.comparison.jobs import compare, reference_job
-from simulations.comparison.live import Progress, live
+from simulations.comparison.jobs import Progress, compare, live, reference_job
 from simulations.comparison.one_cell import DONE
 from simulations.comparison.plots import dot_chart, sweep_chart
 from simulations.comparison.ranking import rankings
@@ -509,7 +508,7 @@ def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
     assert re.search(r"too-few .* 4 of 4 .* 4 ", text)
     shown.file.close()
     monkeypatch.setattr(
-        "simulations.comparison.live.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
+        "simulations.comparison.jobs.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
     )
     with live(comparison) as watch:
         watch(reference_job(comparison.cells[0]), {"error_private": None}, True)

@@ -12,7 +12,7 @@ from simulations.api.comparing import compare
 from simulations.audit.many_runs import audit
 from simulations.audit.one_run import _REHEARSALS, audit_one_run
 from simulations.comparison.config import parse_comparison
-from simulations.comparison.live import live
+from simulations.comparison.jobs import live
 from simulations.config.run_config import parse_config
 from simulations.reports.progress import (
     EVERY,
