@@ -27,8 +27,16 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.api.files import FRAME, WithReport, folder_of, frame_datasets
-from simulations.api.keywords import OF_A_RUN, configured, refuse_several, sections
+from simulations.api.arguments import (
+    FRAME,
+    OF_A_RUN,
+    WithReport,
+    configured,
+    folder_of,
+    frame_datasets,
+    refuse_several,
+    sections,
+)
 from simulations.api.prediction import THIS, SavedModel
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.reports.progress import progress_bar

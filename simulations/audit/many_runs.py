@@ -9,10 +9,9 @@ import scipy
 from numpy.typing import NDArray
 
 from simulations.audit.canaries import Coins, attacks
-from simulations.audit.exact import exact_step
 from simulations.audit.finding import Audit, Bound
 from simulations.audit.instance import Instance
-from simulations.audit.trials import Case, Laboratory, Runs, laboratory
+from simulations.audit.trials import Case, Laboratory, Runs, exact_step, laboratory
 from simulations.config.run_config import RunConfig
 from userdp.accounting.guarantee import Guarantee
 from userdp.arrays.types import Array
