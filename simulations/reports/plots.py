@@ -3,7 +3,7 @@
 import html
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,9 +67,7 @@ def course_chart(rounds: pd.DataFrame, metric: str, start: float | None, levels:
         for label, value in levels.items():
             colour, dash = LEVELS[label]
             axes.axhline(value, color=colour, linestyle=dash, label=label)
-        everything = [*values, *levels.values()]
-        if min(everything) > 0 and max(everything) / min(everything) >= LOG_FROM:
-            axes.set_yscale("log")
+        _scale(axes, [*values, *levels.values()])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.legend(**LEGEND)
         return svg(figure, f"{name} by round")
@@ -87,6 +85,11 @@ def score_chart(rounds: pd.DataFrame) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.legend(**LEGEND)
         return svg(figure, "concentration score and threshold by round")
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    if min(values) > 0 and max(values) / min(values) >= LOG_FROM:
+        axes.set_yscale("log")
 
 
 def svg(figure: Figure, title: str) -> str:
