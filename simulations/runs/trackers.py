@@ -169,7 +169,13 @@ def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundR
 
     with ExitStack() as stack:
         for name in dict.fromkeys(names):
-            trackers[name] = _opened(name, directory)
+            try:
+                trackers[name] = TRACKERS[name][2](directory, _parameters(directory))
+            except Exception as error:
+                raise BadInput(
+                    f"output.trackers: {name} cannot be opened ({type(error).__name__}); check its version, "
+                    "MLFLOW_TRACKING_URI if it is set, and the folder, or leave it out"
+                ) from error
             stack.callback(finish, name)
         yield track
 
@@ -184,16 +190,6 @@ def _guarded(name: str, failed: set[str]) -> Iterator[None]:
             # Foreign messages may quote addresses with passwords.
             log.warning("%s failed (%s): later rounds are in the run directory", name, type(error).__name__)
         failed.add(name)
-
-
-def _opened(name: str, directory: Path) -> Tracker:
-    try:
-        return TRACKERS[name][2](directory, _parameters(directory))
-    except Exception as error:
-        raise BadInput(
-            f"output.trackers: {name} cannot be opened ({type(error).__name__}); check its version, "
-            "MLFLOW_TRACKING_URI if it is set, and the folder, or leave it out"
-        ) from error
 
 
 def _parameters(directory: Path) -> dict[str, bool | int | float | str]:
