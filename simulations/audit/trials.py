@@ -263,6 +263,7 @@ def laboratory(config: RunConfig, workers: int | None) -> Iterator[Laboratory]:
     count = cpus if workers is None else workers
     log = logging.getLogger("userdp")
     disabled, log.disabled = log.disabled, True
+    _instances.cache_clear()  # the code of a strategy may have changed since the last audit
     try:
         if count <= 1:
             yield Laboratory(config.toml(), map)
