@@ -118,8 +118,8 @@ class RunConfig(DescribedSection):
     strategy: Any  # StrategyOptions, with the kind
     preparation: Preparing = "where_useful"
     """Choice whether private rounds, for a part of the budget, first estimate a preconditioner and the length of
-    users' gradients, so that strategies with a fixed clip and step size need neither. where_useful: if the strategy can, the
-    file sets neither, and the plan is not hopeless."""
+    users' gradients, so that strategies with a fixed clip and step size need neither. where_useful: if the strategy
+    can, the file sets neither, and the plan is not hopeless."""
     engine: EngineSection = EngineSection.model_validate({})
     output: OutputSection = OutputSection.model_validate({})
 
