@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from strategies.constructor import Constructor
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
-    from strategies.core.mean_rounds import CLIP_FACTS, Descent, MeanRounds, Runs, as_is
+    from strategies.core.mean_rounds import (
+        CLIP_FACTS,
+        AveragedDescent,
+        Descent,
+        MeanRounds,
+        Runs,
+        as_is,
+        sampler_numbers,
+    )
     from strategies.core.noise_forecast import NoisyPhase, NoisyRelease, NoisySteps, Phases
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan
     from strategies.core.public_facts import Given, PublicFacts
     from strategies.core.recipe import Recipe
     from strategies.core.results import PrivateResult, RoundRecord
-    from strategies.core.scheme import Law, Number, Outline, Scheme
+    from strategies.core.scheme import Law, Number, Outline, Scheme, no_ledger
     from strategies.core.step import Noise, Step
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.wire.client import client_app
@@ -65,6 +73,7 @@ __all__ = [
     "Auto",
     "AveragedClipping",
     "AveragedClippingRestarted",
+    "AveragedDescent",
     "Constructor",
     "DPFedAvg",
     "DPFedSGD",
@@ -120,6 +129,8 @@ __all__ = [
     "client_app",
     "model_record",
     "model_vector",
+    "no_ledger",
+    "sampler_numbers",
 ]
 
 

@@ -26,7 +26,6 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
         "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",
         "outlier_removal": "strategies.robust.outlier_removal:OutlierRemoval",
         "winsorized_rotation": "strategies.robust.winsorized_rotation:WinsorizedRotation",
-        "poisson_sample_sgd": "strategies.samples.poisson_sample_sgd:PoissonSampleSGD",
         "non_private": "strategies.non_private:NonPrivate",
     },
     "userdp.strategies",

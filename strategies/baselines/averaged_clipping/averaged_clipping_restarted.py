@@ -12,18 +12,15 @@ from strategies import About, Fact, Given, MeanRounds, Recipe, Runs
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants, average_clip, practical_step
 from strategies.baselines.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
-from strategies.samples import (
+from strategies.baselines.samples.batch_rounds import (
     BATCH_MEANING,
-    MEANINGS,
-    OutputAverage,
     balanced_batch,
     clamped_batch,
     drawn_apart,
-    most_of,
     sample_rate,
     sample_sum,
-    samples_of,
 )
+from strategies.baselines.samples.sample_options import MEANINGS, OutputAverage, most_of, samples_of
 from userdp.accounting import SampledRounds, group_rate, sampled_gaussian_epsilon
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism

@@ -14,7 +14,7 @@ from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radius
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
 from strategies.baselines.heavy_tailed.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
-from strategies.samples import MEANINGS, clipped_sum, most_of, samples_of
+from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
 from userdp.accounting import (
     ONE_GAUSSIAN,
     Cost,

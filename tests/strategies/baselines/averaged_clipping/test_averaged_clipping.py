@@ -37,7 +37,7 @@ from strategies.baselines.averaged_clipping.reference.descent import (
     sample_clipping_sgd,
 )
 from strategies.baselines.averaged_clipping.restarts import default_runs, radii, restarted, rounds_per_run
-from strategies.samples.batch_rounds import clamped_batch
+from strategies.baselines.samples.batch_rounds import clamped_batch
 from userdp.accounting.amplified import poisson_epsilon
 from userdp.accounting.composition import advanced_composition, step_budget
 from userdp.accounting.sampled_gaussian import (
