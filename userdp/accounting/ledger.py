@@ -131,25 +131,6 @@ class Ledger:
         self._participated = counts
 
 
-class ReleaseLedger(Ledger):
-    """Counts the rounds in which users take part in ONE mechanism, which releases at the end.
-
-    *Formal guarantees.* Unit and relation: those of ``cost``, the cost of the release. Rounds that release nothing cost
-    nothing against an observer of releases. The release is charged from the first of ``rounds`` rounds on, before it is
-    made. A round more than planned is refused.
-    """
-
-    def __init__(self, users: int, cost: Cost, rounds: int, privacy: Privacy) -> None:
-        super().__init__(users, cost, 1, privacy)
-        if rounds < 1:
-            raise BadInput(f"rounds = {rounds}: there must be at least one")
-        self.participations = rounds
-
-    def spent(self) -> Callable[[], float]:
-        """See `Ledger.spent`; the release counts from the first round on."""
-        return partial(epsilon_of, self.cost, min(1, self.most_participations), self.privacy.delta)
-
-
 class RoundLedgerState(TypedDict):
     """The content of a checkpoint: rounds charged so far, and the plan they were counted against."""
 

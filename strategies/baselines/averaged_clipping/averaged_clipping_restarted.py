@@ -11,6 +11,7 @@ from pydantic import Field
 from strategies import About, Fact, Given, MeanRounds, Recipe, Runs
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants, average_clip, practical_step
+from strategies.baselines.averaged_clipping.renyi import sampled_gaussian_epsilon
 from strategies.baselines.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
 from strategies.baselines.samples.batch_rounds import (
     BATCH_MEANING,
@@ -21,7 +22,7 @@ from strategies.baselines.samples.batch_rounds import (
     sample_sum,
 )
 from strategies.baselines.samples.sample_options import MEANINGS, OutputAverage, most_of, samples_of
-from userdp.accounting import SampledRounds, group_rate, sampled_gaussian_epsilon
+from userdp.accounting import SampledRounds, group_rate
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import DisjointBatches, PoissonSamples, Sampler

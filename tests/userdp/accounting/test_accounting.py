@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from simulations.audit.finding import claim_of
+from strategies.baselines.composition import share_of_group
 from userdp.accounting import (
     Cost,
     Guarantee,
@@ -27,7 +28,6 @@ from userdp.accounting import (
     group_privacy,
     largest_rho,
     rho_for,
-    share_of_group,
     zcdp_to_epsilon,
 )
 from userdp.accounting.costs import together

@@ -22,19 +22,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from strategies import IterativeMeanSGD, SampleClippedSGD
+from strategies.baselines.composition import calibrate_steps, share_of_group
 from strategies.baselines.heavy_tailed.iterative_mean_sgd import spending
 from strategies.baselines.heavy_tailed.shuffling import group_rho
 from strategies.wire.questions import Reader, model_record
-from userdp.accounting import (
-    Cost,
-    Privacy,
-    calibrate_steps,
-    delta_of,
-    epsilon_of,
-    group_privacy,
-    rho_for,
-    share_of_group,
-)
+from userdp.accounting import Cost, Privacy, delta_of, epsilon_of, group_privacy, rho_for
 from userdp.data import Block
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
