@@ -11,7 +11,6 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from strategies.auto.preparation import LearnCoordinates
-    from strategies.constructor import Constructor
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
     from strategies.core.mean_rounds import (
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
         AveragedDescent,
         Descent,
         MeanRounds,
-        Runs,
         as_is,
         sampler_numbers,
     )
@@ -28,10 +26,10 @@ if TYPE_CHECKING:
     from strategies.core.plan import Plan
     from strategies.core.public_facts import Given, PublicFacts
     from strategies.core.recipe import Recipe
-    from strategies.core.results import PrivateResult, RoundRecord
+    from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
     from strategies.core.scheme import Law, Number, Outline, Scheme, no_ledger
-    from strategies.core.step import Noise, Step
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
+    from strategies.registry import Constructor
     from strategies.wire.client import client_app
     from strategies.wire.questions import model_record, model_vector
     from strategies.wire.replies import Gathered, Request
@@ -114,7 +112,6 @@ __all__ = [
     "RobustFrankWolfe",
     "RobustRounds",
     "RoundRecord",
-    "Runs",
     "SampleClippedSGD",
     "Scheme",
     "SmoothedTruncationGD",

@@ -12,12 +12,13 @@ from strategies.clipping.local_options import UpdateOptions, local_numbers
 from strategies.core.about import About
 from strategies.core.mean_rounds import CLIP_FACTS, check_covered, clip_facts, sampler_numbers
 from strategies.core.noise_forecast import NoisySteps
-from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions
+from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
+from strategies.core.results import Noise, Step
 from strategies.core.scheme import Outline, Scheme
-from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
+from userdp.accounting import Relation
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
@@ -172,7 +173,7 @@ class RecentredScheme(Scheme):
         return Step(following, following, facts | exact)
 
 
-class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions):
+class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
     """Clipped mean of user gradients about a public centre that follows the gradient, with a radius that shrinks.
 
     Round t asks users for ``clip(q_i - c, r)`` and for ``l_i = ln(||q_i - c|| / r)`` held to [-2.5, 1], and releases
@@ -237,6 +238,10 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
         notes=CLIP_FACTS,
     )
 
+    relation: Relation = Field(
+        "replace_one",
+        description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
+    )
     clip_norm: float = Field(
         1.0,
         gt=0,

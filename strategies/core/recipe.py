@@ -16,7 +16,12 @@ from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Scheme
 from userdp.accounting import Privacy
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
+from userdp.problems.base import Problem
+from userdp.problems.registry import PROBLEMS
+
+RADIUS = 2.0  # Of the domain of a strategy's example
 
 
 class Recipe(StrategyOptions):
@@ -82,6 +87,12 @@ def _faults(recipe: type[Recipe]) -> Iterator[str]:
 def meanings_of(recipe: type[Recipe]) -> dict[str, str]:
     """Return the meanings of a plan's numbers, by name."""
     return {**MEANINGS, **recipe.about.meanings}
+
+
+def example_problem(recipe: type[Recipe], shape: Shape) -> Problem:
+    """Build the ``example_problem`` that a strategy declares, for data of this shape, by default within `RADIUS`."""
+    section = {"radius": RADIUS, **recipe.about.example_problem}
+    return PROBLEMS[section["kind"]].model_validate(section).build(shape, seed=0)
 
 
 def notes_of(recipe: type[Recipe]) -> dict[str, Fact]:

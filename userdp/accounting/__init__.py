@@ -11,18 +11,10 @@ from userdp.accounting.composition import (
 )
 from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, delta_of, epsilon_of
 from userdp.accounting.guarantee import Guarantee, NoiseKind, Privacy, Relation, Unit
-from userdp.accounting.ledger import (
-    AnyLedger,
-    Ledger,
-    LedgerState,
-    RoundLedger,
-    RoundLedgerState,
-    Scheme,
-)
+from userdp.accounting.ledger import AnyLedger, Ledger, RoundLedger
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
-    from userdp.accounting.amplified import poisson_epsilon
     from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least
     from userdp.accounting.guarantee import ONE_GAUSSIAN
     from userdp.accounting.sampled_gaussian import SampledRounds, group_rate
@@ -34,14 +26,11 @@ __all__ = [
     "Cost",
     "Guarantee",
     "Ledger",
-    "LedgerState",
     "NoiseKind",
     "Privacy",
     "Relation",
     "RoundLedger",
-    "RoundLedgerState",
     "SampledRounds",
-    "Scheme",
     "Unit",
     "add_or_remove_to_replace_one",
     "calibrate_noise",
@@ -54,7 +43,6 @@ __all__ = [
     "group_privacy",
     "group_rate",
     "largest_rho",
-    "poisson_epsilon",
     "rho_for",
     "zcdp_to_epsilon",
 ]

@@ -137,6 +137,16 @@ def test_each_round_spends_what_group_privacy_and_composition_leave_it(accountin
     assert spent.rho == group_rho(*one, groups, accounting, "exact")
 
 
+def test_the_share_of_a_group_is_what_group_privacy_makes_the_whole():
+    for epsilon in (0.0, 1e-3, 1.0, 30.0):
+        for group in (1, 2, 7):
+            each = share_of_group(epsilon, 1e-6, group)
+            assert group_privacy(*each, group) == pytest.approx((epsilon, 1e-6))
+    assert share_of_group(1e5, 1e-6, 2) == (5e4, 0.0)
+    with pytest.raises(BadInput, match="group = 0"):
+        share_of_group(1.0, 1e-6, 0)
+
+
 def test_exact_composition_of_the_steps_spends_the_budget():
     for rounds, share in ((1, 0.5), (20, 0.5), (20, 0.0)):
         each = calibrate_steps(0.9, 1e-5, rounds, share * 1e-5 / rounds)
