@@ -96,7 +96,7 @@ class ClipScale(Stage):
         logarithm, deviation = release.logarithm(sums[-1:], _SIZE)
         typical = math.exp(logarithm)
         progress.radius = LEAST_WIDTH * typical
-        progress.follow_with(following_optimiser(len(progress.start)), typical)
+        progress.optimiser, progress.unit = following_optimiser(len(progress.start)), typical
         return {"length": typical, "noise_deviation": deviation}
 
 

@@ -203,9 +203,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             computation=asked,
             gradient=np.negative if self.trains else as_is,
             sum_multiplier=sum_multiplier,
-            count_mechanism=GaussianMechanism(
-                sampler.sensitivity_factor / 2 / sampler.expected_batch, count_multiplier
-            ),
+            count_mechanism=mean_mechanism(sampler, 0.5, count_multiplier),
             count_noise=count_noise * louder,
             bounds=(low, high),
             options=self,

@@ -108,11 +108,6 @@ def guarantees(recipe: type[Recipe]) -> str:
     return (stated[0] if stated else after.split("\n\n")[0]).strip()
 
 
-def documentation(recipe: type[Recipe]) -> str:
-    """Return the strategy's formal guarantees in one line."""
-    return " ".join(guarantees(recipe).split())
-
-
 def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
     """Refuse a budget of a kind that the strategy does not support; the `BadInput` names those that it does."""
     about = recipe.about
