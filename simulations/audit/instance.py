@@ -14,9 +14,9 @@ from simulations.config.run_config import RunConfig
 from simulations.runs.build import make_strategy, public_facts, starting_problem
 from strategies.core.about import About
 from strategies.core.base import UserLevelStrategy
-from strategies.core.descriptions import example_problem
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
+from strategies.core.recipe import example_problem
 from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
 from userdp.errors import BadInput

@@ -10,24 +10,13 @@ import numpy as np
 from pydantic import Field
 
 from strategies import About, Given, MeanRounds, Recipe
+from strategies.baselines.composition import calibrate_steps, share_of_group, step_budget
 from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radius
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
 from strategies.baselines.heavy_tailed.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
-from strategies.samples import MEANINGS, clipped_sum, most_of, samples_of
-from userdp.accounting import (
-    ONE_GAUSSIAN,
-    Cost,
-    Guarantee,
-    Ledger,
-    Privacy,
-    calibrate_noise,
-    calibrate_steps,
-    epsilon_of,
-    rho_for,
-    share_of_group,
-    step_budget,
-)
+from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
+from userdp.accounting import ONE_GAUSSIAN, Cost, Guarantee, Ledger, Privacy, calibrate_noise, epsilon_of, rho_for
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism

@@ -23,7 +23,7 @@ from strategies.baselines.averaged_clipping.parameters import (
 )
 from strategies.baselines.averaged_clipping.reference.descent import averaged_clipping_sgd, smoothed_truncation_gd
 from strategies.baselines.averaged_clipping.restarts import default_runs, rounds_per_run
-from strategies.samples.sample_options import SampleLevelOptions
+from strategies.baselines.samples.sample_options import SampleLevelOptions
 from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
 from userdp.accounting import delta_of

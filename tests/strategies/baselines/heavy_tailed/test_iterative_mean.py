@@ -22,19 +22,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from strategies import IterativeMeanSGD, SampleClippedSGD
+from strategies.baselines.composition import calibrate_steps, share_of_group
 from strategies.baselines.heavy_tailed.iterative_mean_sgd import spending
 from strategies.baselines.heavy_tailed.shuffling import group_rho
 from strategies.wire.questions import Reader, model_record
-from userdp.accounting import (
-    Cost,
-    Privacy,
-    calibrate_steps,
-    delta_of,
-    epsilon_of,
-    group_privacy,
-    rho_for,
-    share_of_group,
-)
+from userdp.accounting import Cost, Privacy, delta_of, epsilon_of, group_privacy, rho_for
 from userdp.data import Block
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
@@ -143,6 +135,16 @@ def test_each_round_spends_what_group_privacy_and_composition_leave_it(accountin
     one = share_of_group(each, each_delta, together)
     assert group_privacy(*one, together) == pytest.approx((each, each_delta))
     assert spent.rho == group_rho(*one, groups, accounting, "exact")
+
+
+def test_the_share_of_a_group_is_what_group_privacy_makes_the_whole():
+    for epsilon in (0.0, 1e-3, 1.0, 30.0):
+        for group in (1, 2, 7):
+            each = share_of_group(epsilon, 1e-6, group)
+            assert group_privacy(*each, group) == pytest.approx((epsilon, 1e-6))
+    assert share_of_group(1e5, 1e-6, 2) == (5e4, 0.0)
+    with pytest.raises(BadInput, match="group = 0"):
+        share_of_group(1.0, 1e-6, 0)
 
 
 def test_exact_composition_of_the_steps_spends_the_budget():
