@@ -6,15 +6,15 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.nodes.computations import Computation
+    from userdp.nodes.functions import RowFunction
     from userdp.nodes.partition import Partition, group_size, spread_length
-    from userdp.nodes.truncated import truncated_gradients
 
 __all__ = [
     "Computation",
     "Partition",
+    "RowFunction",
     "group_size",
     "spread_length",
-    "truncated_gradients",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -39,10 +39,6 @@ class GeneralisedLinear(LinearScores, OneScore):
         such an a can occur. Exception, in the code: one parameter alone has nothing to dominate.
         ``||grad||_2 <= L ||a||_2 + ridge sqrt(p) radius``, where features have
         ``||.||_2^2 <= max_j |a_j| ||.||_1 <= c R``.
-        If phi is not convex, ``|phi''| <= K`` gives A2 and A3 as above, and neither A1 nor A4 is claimed.
-        If there is no K, but ``|phi'(s) - phi'(t)| <= H |s - t|^nu``, there is no A3, and
-        ``||grad f(x) - grad f(y)||_2 <= (H ||a||_2^(1 + nu) + ridge (2 sqrt(p) radius)^(1 - nu)) ||x - y||_2^nu``,
-        as ``|<a, x - y>| <= ||a||_2 ||x - y||_2`` and ``||x - y||_2 <= 2 sqrt(p) radius``.
     """
 
     def __init__(
@@ -52,7 +48,7 @@ class GeneralisedLinear(LinearScores, OneScore):
         self.family, self.mean_range = family, family.mean_range if self.intercept else None
         self.first_slope, self.first_hessian = family.slope_bound(0.0), np.array([[family.curvature_bound(0.0)]])
         self.certificate = self._certify()
-        self.landscape = self._landscape() if family.convex else None
+        self.landscape = self._landscape()
 
     def _landscape(self) -> Landscape:
         family, length, reach = self.family.bounded(ASSUMED_SIZE), self.length, self.feature_norm
@@ -68,33 +64,18 @@ class GeneralisedLinear(LinearScores, OneScore):
 
     def _certify(self) -> Certificate:
         family, reach = self.family, self.feature_norm * self.domain.radius
-        slope, reason = family.slope_bound(reach), ""
-        if not family.convex:
-            reason = f"{self.name} is not convex: residuals that are far off pull less"
-        elif family.hoelder is not None:
-            reason = f"{self.name} with problem.order below 2 is not smooth at a perfect prediction"
+        slope = family.slope_bound(reach)
         return self._certified(
             slope,
             slope,
             family.curvature_bound(reach),
             self.first_slope,
-            reason=reason,
             targets=f" and targets in [{family.low:g}, {family.high:g}]",
-            convex=family.convex,
-            hoelder=self._hoelder(),
         )
 
     def _dominance(self, norm: float) -> float:
         cell = min(norm / 4, self.cell)
         return max(cell * (norm - 2 * cell), norm - 2 if self.intercept else 0.0)
-
-    def _hoelder(self) -> tuple[float, float] | None:
-        if self.family.hoelder is None:
-            return None
-        nu, constant = self.family.hoelder
-        reach = 2 * math.sqrt(self.dimension) * self.domain.radius
-        total = constant * self.length ** (1 + nu) + (self.ridge * reach ** (1 - nu) if self.ridge else 0.0)
-        return (nu, total) if math.isfinite(total) else None
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `Problem.bound`: clip features, scale samples into the l1 ball, clip targets into their range."""

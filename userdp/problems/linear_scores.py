@@ -114,44 +114,32 @@ class LinearScores(Problem):
             return 0.0
         return math.inf if math.isinf(self.feature_norm) else curvature * self._dominance(self.feature_norm)
 
-    def _certified(
-        self,
-        slope: float,
-        length: float,
-        curvature: float,
-        first: float,
-        *,
-        reason: str = "",
-        targets: str = "",
-        convex: bool = True,
-        hoelder: tuple[float, float] | None = None,
-    ) -> Certificate:
+    def _certified(self, slope: float, length: float, curvature: float, first: float, targets: str = "") -> Certificate:
         """Certify the loss from bounds on its derivatives by the scores.
 
         Each first derivative is at most ``slope``, at zero scores ``first``; their l2 norm is at most ``length``, and
-        the absolute row sums of second derivatives ``curvature``. A family may give its own ``reason`` for a gap.
+        the absolute row sums of second derivatives ``curvature``.
         """
         norm, radius, peak = self.feature_norm, self.domain.radius, self.peak
         pull = self.ridge * radius if self.ridge else 0.0
         needed = self._ridge_for_dominance(curvature)
-        dominant = convex and self.ridge >= needed
-        if not reason and not (math.isfinite(slope * peak + pull) and math.isfinite(curvature * norm)):
+        dominant, reason = self.ridge >= needed, ""
+        if not (math.isfinite(slope * peak + pull) and math.isfinite(curvature * norm)):
             place = f"problem.feature_norm = {norm:g}, problem.radius = {radius:g}{targets}"
             reason = f"there is no bound at {place}; lower them"
-        elif not reason and not dominant:
+        elif not dominant:
             reason = (
                 f"problem.ridge = {self.ridge:g} is too small at problem.feature_norm = {norm:g}; "
                 f"it takes at least {needed * (1 + 1e-5):.6g}"
             )
         return Certificate(
-            convex=convex,
+            convex=True,
             lipschitz=finite_or_none(slope * peak + pull),
             gradient_norm=finite_or_none(length * self.length + pull * math.sqrt(self.dimension)),
             smoothness=finite_or_none(curvature * peak * norm + self.ridge),
             diagonally_dominant=dominant,
-            strong_convexity=self.ridge if convex else 0.0,
+            strong_convexity=self.ridge,
             first_gradient=finite_or_none(first * peak),
-            hoelder=hoelder,
             reason=reason,
         )
 

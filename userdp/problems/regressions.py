@@ -1,4 +1,4 @@
-"""The regressions on dense features: logistic, least squares, Poisson, Huber's loss, powers of the error, biweight."""
+"""The regressions on dense features: logistic, least squares, Poisson."""
 
 from typing import ClassVar, Unpack
 
@@ -7,7 +7,7 @@ from pydantic import Field
 
 from userdp.arrays.types import Vector
 from userdp.data.federation import Federation
-from userdp.problems.families import BiweightFamily, HuberFamily, LogisticFamily, LpFamily, PoissonFamily, SquaredFamily
+from userdp.problems.families import LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear_scores import Options
 from userdp.problems.settings import RADIUS, BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
@@ -63,79 +63,6 @@ class Poisson(GeneralisedLinear):
         super().__init__(PoissonFamily(count_bound), columns, feature_norm, radius, **options)
 
 
-class HuberRegression(GeneralisedLinear):
-    """Huber regression, y in ``[low, high]``: K = 1, L = ``threshold`` even if targets have no bound.
-
-    See `GeneralisedLinear` for arguments and guarantees. ``phi'`` has no derivative at its kinks but is 1-Lipschitz
-    there, and A3 and A4 use no more than that.
-    """
-
-    name = "huber_regression"
-    summary = "linear regression with Huber's loss and ridge: squares near, lines far"
-
-    def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        low: float,
-        high: float,
-        threshold: float = 1.0,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(HuberFamily(low, high, threshold), columns, feature_norm, radius, **options)
-
-
-class LpRegression(GeneralisedLinear):
-    """``|<a, x> - y|^order / order`` with order in (1, 2], y in ``[low, high]``.
-
-    See `GeneralisedLinear` for arguments and guarantees: ``L = (A radius + max(-low, high))^(order - 1)``. For
-    ``order < 2`` the loss is NOT smooth (its second derivative is infinite at a perfect prediction): there is no A3 and
-    no A4, and the certificate says Hoelder with ``nu = order - 1`` instead.
-    """
-
-    name = "lp_regression"
-    summary = "linear regression with a power of the absolute error, order in (1, 2]; not smooth below 2"
-
-    def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        order: float,
-        low: float,
-        high: float,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(LpFamily(low, high, order), columns, feature_norm, radius, **options)
-
-
-class BiweightRegression(GeneralisedLinear):
-    """Biweight regression, y in ``[low, high]``: K = 1, and L is bounded even if targets have no bound.
-
-    See `GeneralisedLinear` for arguments and guarantees: A2 and A3 hold, as ``|phi''| <= 1``; A1 and A4 are not
-    claimed, so a strategy whose guarantee needs them refuses this loss.
-    """
-
-    name = "biweight_regression"
-    summary = "linear regression with Tukey's biweight and ridge: far residuals do not count; not convex"
-
-    def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        low: float,
-        high: float,
-        threshold: float = 4.685,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(BiweightFamily(low, high, threshold), columns, feature_norm, radius, **options)
-
-
 class LogisticSettings(BinaryTarget, GeneralisedLinearSettings, loss=Logistic):
     """Settings of `userdp.problems.Logistic`."""
 
@@ -151,28 +78,3 @@ class PoissonSettings(CountBound, GeneralisedLinearSettings, loss=Poisson):
 
     for_codes: ClassVar[str] = "one_hot_poisson"
     radius: float = Field(1.0, gt=0, description=RADIUS)
-
-
-class HuberRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=HuberRegression):
-    """Settings of `userdp.problems.HuberRegression`."""
-
-    threshold: float = Field(1.0, gt=0, description="Residual at which the square becomes a line.")
-
-
-class LpRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=LpRegression):
-    """Settings of `userdp.problems.LpRegression`."""
-
-    certificate: ClassVar[str] = (
-        "convex, bounded gradient; below order 2 the gradient is Hoelder continuous, in place of a bounded and "
-        "diagonally dominant Hessian"
-    )
-    order: float = Field(1.5, gt=1, le=2, description="Power of the absolute error in the loss.")
-
-
-class BiweightRegressionSettings(TargetRange, GeneralisedLinearSettings, loss=BiweightRegression):
-    """Settings of `userdp.problems.BiweightRegression`."""
-
-    certificate: ClassVar[str] = "bounded gradient, bounded Hessian; not convex"
-    threshold: float = Field(
-        4.685, gt=0, description="Residual beyond which a sample has no weight; 4.685 deviations of normal noise."
-    )

@@ -25,11 +25,11 @@ def rough_gradients(family: Family, x: Vector, pull: Vector, block: Block) -> tu
     features = cast("NDArray[np.float32]", block.dense_features)
     if family.kind is None or features.nbytes < COMPILED_BYTES or not can_compile():
         return _in_two_products(family, x, pull, block, features)
-    from userdp.problems.one_pass import average_gradients  # noqa: PLC0415 -- compiled: only who has many samples waits
+    from userdp.problems.one_pass import KINDS, average_gradients  # noqa: PLC0415 -- compiled, slow to load
 
     rows, finite = np.empty((block.users, len(x))), np.empty(block.users, dtype=np.bool_)
     targets, model = targets_of(block).astype(np.float32, copy=False), x.astype(np.float32)
-    loss = (family.kind, np.float32(family.parameter))
+    loss = (KINDS.index(family.kind), np.float32(family.parameter))
     average_gradients(np.ascontiguousarray(features), targets, block.offsets, model, pull, *loss, rows, finite)
     return rows, finite
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies import About, Given, MeanRounds, Number, Recipe
+from strategies.baselines.smoothed_truncation import LARGEST, truncation_sensitivity
 from strategies.samples import (
     MEANINGS,
     SampleRateOptions,
@@ -17,7 +18,6 @@ from strategies.samples import (
     samples_of,
 )
 from userdp.accounting import Cost, epsilon_of, rho_for
-from userdp.estimators import LARGEST, truncation_sensitivity
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes import Computation
 from userdp.sampling import DisjointBatches

@@ -16,6 +16,7 @@ from simulations.comparison.config import load_comparison
 from simulations.config.run_config import parse_config
 from simulations.records.evaluation import Evaluation, main_metric
 from simulations.runs.build import build_problem, load_datasets
+from strategies.baselines.regressions import HuberRegression, LpRegression
 from userdp.data import (
     BernoulliRates,
     Block,
@@ -36,7 +37,7 @@ from userdp.data import (
 from userdp.data.synthetic.power_laws import LAWS, directional_moment
 from userdp.data.synthetic.sparse_vectors import greedy_packing
 from userdp.errors import BadInput
-from userdp.problems import HuberRegression, Logistic, LpRegression, Quadratic, Squared
+from userdp.problems import Logistic, Quadratic, Squared
 
 REFERENCES = {
     "normal": lambda shape: stats.norm(),
