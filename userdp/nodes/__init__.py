@@ -7,14 +7,13 @@ from userdp.lazy import lazily
 if TYPE_CHECKING:
     from userdp.nodes.computations import Computation
     from userdp.nodes.functions import RowFunction
-    from userdp.nodes.partition import Partition, group_size, spread_length
+    from userdp.nodes.partition import OUTSIDE, Partition
 
 __all__ = [
+    "OUTSIDE",
     "Computation",
     "Partition",
     "RowFunction",
-    "group_size",
-    "spread_length",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

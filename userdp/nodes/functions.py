@@ -70,10 +70,6 @@ def _of_scaled_columns(entries: Callable[[int], int]) -> Length:
     return lambda dimension, arrays: entries(len(arrays["scales"]) if "scales" in arrays else dimension)
 
 
-def _of_each(array: str) -> Length:
-    return lambda dimension, arrays: len(arrays[array])
-
-
 ROW_FUNCTIONS: dict[str, RowFunction] = {
     "user_gradient": RowFunction(lambda problem, x, block: problem.user_gradients(x, block), keeps_zeros=True),
     "rough_user_gradient": RowFunction(
@@ -92,11 +88,10 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "second_moments": RowFunction(moments.second_moments, _of_scaled_columns(lambda d: d * (d + 1) // 2), acute=True),
     "weighted_gradient": RowFunction(moments.weighted_gradient),
     "mean_target": RowFunction(moments.mean_target, _one_number),
-    "class_shares": RowFunction(moments.class_shares, _of_each("classes"), acute=True),
+    "class_shares": RowFunction(moments.class_shares, lambda dimension, arrays: len(arrays["classes"]), acute=True),
     "filled": RowFunction(moments.filled, _one_number, counts_usable=True),
     "improved": RowFunction(moments.improved, _one_number),
     "curvature_along": RowFunction(moments.curvature_along, _one_number),
-    "loss_changes": RowFunction(moments.loss_changes, _of_each("models")),
 }
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from userdp.problems.bounds import targets_of
     from userdp.problems.families import ResidualFamily, SquaredFamily
     from userdp.problems.linear_scores import Options
-    from userdp.problems.segments import float64_parts, parts, weighted_sums
+    from userdp.problems.segments import float64_parts, parts, user_averages, weighted_sums
     from userdp.problems.settings import GeneralisedLinearSettings, TargetRange
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "float64_parts",
     "parts",
     "targets_of",
+    "user_averages",
     "weighted_sums",
 ]
 
