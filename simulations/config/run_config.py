@@ -30,7 +30,7 @@ from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.errors import BadInput
-from userdp.problems.devices import Device
+from userdp.problems.base import Device
 from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
 from userdp.tracebacks import without_internals

@@ -8,7 +8,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from userdp.errors import BadInput, MissingAssumption
 from userdp.problems.bounds import positive
 from userdp.problems.landscape import Landscape, MeasuredCurvature
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
+
+Device = Literal["auto", "cpu", "cuda"]
+"""What computes a loss. cuda: an NVIDIA GPU; auto: a GPU if this process finds one, else the processor."""
 
 NEXT_TO_NOTHING = 1e-9
 """The least distance, as a part of the range, from a constant prediction to an end that no finite score predicts."""
@@ -158,6 +161,20 @@ class Problem(ABC):
         if self.landscape is not None:
             other.landscape = replace(self.landscape, start=math.inf)
         return other
+
+    def use_device(self, device: Device) -> None:
+        """Set the device for every process that computes this problem, without looking for it yet.
+
+        Raises `BadInput` if it is a GPU and NumPy computes the problem.
+        """
+        if device == "cuda":
+            raise BadInput(
+                f"engine.device = 'cuda': problem.kind = {self.name!r} is computed on the processor, only torch "
+                "modules run on a GPU; leave engine.device out"
+            )
+
+    def settle_device(self) -> None:  # noqa: B027  (the processor is always there)
+        """Look for the device in this process; raise `BadInput` if it is missing or cannot compute the problem."""
 
     @property
     def curvature(self) -> float | None:

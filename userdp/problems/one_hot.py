@@ -92,7 +92,7 @@ class OneHot(SummedSamples):
         gradients = np.zeros((block.samples, self.dimension))
         if self.ridge:
             gradients += self.ridge * x
-        gradients[np.arange(block.samples), _codes(block)] += self._slopes_at(x, block)
+        gradients[np.arange(block.samples), _codes(block)] += self._slopes(self._scores(x, block), block)
         return gradients
 
     def _clip_factors(self, scores: Array, slopes: Array, pull: Vector, block: Block, clip_norm: float) -> Array:

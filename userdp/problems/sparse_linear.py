@@ -123,7 +123,7 @@ class SparseLinear(SummedSamples):
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
         """See `Problem.sample_gradients`; sparse without ridge."""
-        rows = sparse_rows.scaled_rows(block.sparse_features, self._slopes_at(x, block))
+        rows = sparse_rows.scaled_rows(block.sparse_features, self._slopes(self._scores(x, block), block))
         return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * x
 
     def _clip_factors(self, scores: Array, slopes: Array, pull: Vector, block: Block, clip_norm: float) -> Array:
