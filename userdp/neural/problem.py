@@ -22,7 +22,7 @@ from userdp.neural.habits import PROCESSOR
 from userdp.neural.kernels.layers import LAYERS, Kernels
 from userdp.neural.losses import CLASSES, LossName, SampleLoss, constant_outputs, loss_of, measures, predictions
 from userdp.neural.model import Model
-from userdp.neural.parameters import read_state
+from userdp.neural.original import read_state
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
 from userdp.neural.tuner import Choice, Execution

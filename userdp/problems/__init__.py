@@ -9,9 +9,8 @@ from userdp.arrays.types import Vector
 from userdp.lazy import lazily
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.generalised_linear import GeneralisedLinear, Logistic, Poisson, Squared
-from userdp.problems.linear import Linear
 from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
-from userdp.problems.separable import Bernoulli, Huber, Quadratic
+from userdp.problems.separable import Bernoulli, Huber, Linear, Quadratic
 from userdp.problems.softmax import Softmax
 from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSquared
 

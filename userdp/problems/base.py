@@ -19,7 +19,6 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems.bounds import positive
-from userdp.problems.landscape import Landscape, MeasuredCurvature
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -27,6 +26,52 @@ Device = Literal["auto", "cpu", "cuda"]
 
 NEXT_TO_NOTHING = 1e-9
 """The least distance, as a part of the range, from a constant prediction to an end that no finite score predicts."""
+
+AVERAGE_SIZE = math.sqrt(2 / math.pi)
+"""The expected size of a standard normal number."""
+
+ASSUMED_SIZE = 1.0
+"""The assumed largest target, and root mean square of a feature, if they have no declared bound."""
+
+
+@dataclass(frozen=True)
+class MeasuredCurvature:
+    """A measured or guessed bound ``most`` on a loss's curvature, for step sizes; NO PROOF rests on it.
+
+    It is no number, so that no `Certificate` can hold it and no formula can mistake it for certified.
+    """
+
+    most: float
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The sizes of a loss on its declared bounds, from which plans predict accuracy. No privacy proof reads them.
+
+    Attributes:
+        start: bound on the risk of the initial model minus the least one, which the domain is assumed to contain.
+        trace: largest trace of a sample's Hessian at the initial model.
+        steepness: most that the risk grows for each unit of standard deviation of independent normal noise on every
+            coordinate of a model; infinite if unbounded.
+        pull: trace of the ridge term's Hessian, in addition to ``trace``.
+        assumed: whether data have no bounds and `ASSUMED_SIZE` stands for them: a scale to compare noise with, which
+            refuses nothing.
+    """
+
+    start: float
+    trace: float
+    steepness: float
+    pull: float = 0.0
+    assumed: bool = False
+
+    def of_noise(self, deviation: float) -> float:
+        """Bound the cost of independent normal noise of that standard deviation on every coordinate of the best model.
+
+        A loss of curvature H loses ``trace(H) deviation^2 / 2`` in expectation, and one of bounded slope no more than
+        its slope times the expected change of its score by the noise.
+        """
+        square = deviation * deviation  # of a float: infinite where ** would raise
+        return min(self.trace * square / 2, self.steepness * deviation) + self.pull * square / 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,9 @@ from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
-from userdp.problems.base import Certificate
+from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Certificate, Landscape
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces, averaged
 from userdp.problems.segments import Number, float64_parts, weighted_as_read, weighted_sums
 from userdp.problems.settings import RADIUS, BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange

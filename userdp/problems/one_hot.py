@@ -15,9 +15,8 @@ from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems import bounds
-from userdp.problems.base import Box, Certificate, Problem
+from userdp.problems.base import AVERAGE_SIZE, Box, Certificate, Landscape, Problem
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.landscape import AVERAGE_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, SummedSamples, averaged, finite_or_none
 from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, LossSettings, TargetRange

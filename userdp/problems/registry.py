@@ -5,7 +5,7 @@ from userdp.problems.settings import ProblemSettings
 
 PROBLEMS: Kinds[type[ProblemSettings]] = Kinds(
     {
-        "linear": "userdp.problems.linear:LinearSettings",
+        "linear": "userdp.problems.separable:LinearSettings",
         "quadratic": "userdp.problems.separable:QuadraticSettings",
         "huber": "userdp.problems.separable:HuberSettings",
         "bernoulli": "userdp.problems.separable:BernoulliSettings",

@@ -11,9 +11,8 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems.base import NEXT_TO_NOTHING
+from userdp.problems.base import ASSUMED_SIZE, NEXT_TO_NOTHING, Landscape
 from userdp.problems.bounds import counted, set_aside, targets_of
-from userdp.problems.landscape import ASSUMED_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces, averaged
 from userdp.problems.segments import Number, float64_parts, user_shares, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
