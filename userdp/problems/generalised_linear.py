@@ -11,7 +11,7 @@ from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
-from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Certificate, Landscape
+from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces, averaged
@@ -51,7 +51,9 @@ class GeneralisedLinear(LinearScores, OneScore):
         super().__init__(1, columns, feature_norm, radius, **options)
         self.family, self.mean_range = family, family.mean_range if self.intercept else None
         self.first_slope, self.first_hessian = family.slope_bound(0.0), np.array([[family.curvature_bound(0.0)]])
-        self.certificate = self._certify()
+        reach = self.feature_norm * self.domain.radius
+        slope, targets = family.slope_bound(reach), f" and targets in [{family.low:g}, {family.high:g}]"
+        self.certificate = self._certified(slope, slope, family.curvature_bound(reach), self.first_slope, targets)
         self.landscape = self._landscape()
 
     def _landscape(self) -> Landscape:
@@ -64,17 +66,6 @@ class GeneralisedLinear(LinearScores, OneScore):
             AVERAGE_SIZE * family.slope_bound(reach * self.domain.radius) * length,
             pull=self.ridge * self.dimension,
             assumed=family is not self.family or math.isinf(self.length),
-        )
-
-    def _certify(self) -> Certificate:
-        family, reach = self.family, self.feature_norm * self.domain.radius
-        slope = family.slope_bound(reach)
-        return self._certified(
-            slope,
-            slope,
-            family.curvature_bound(reach),
-            self.first_slope,
-            targets=f" and targets in [{family.low:g}, {family.high:g}]",
         )
 
     def _dominance(self, norm: float) -> float:

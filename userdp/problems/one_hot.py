@@ -65,10 +65,7 @@ class OneHot(SummedSamples):
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `Problem.bound`: clip targets into their range, set aside samples with codes outside 0..levels - 1."""
-        bounds.check_columns(block, self.columns, np.integer)
-        codes = cast(NDArray[np.int32], block.dense_features)
-        outside = np.any((codes < 0) | (codes >= self.dimension), axis=1)
-        block = bounds.set_aside_not_finite(bounds.set_aside(block, np.asarray(outside)))
+        block = bounds.set_aside_not_finite(bounds.coded(block, self.columns, self.dimension))
         targets, clipped = bounds.clip_targets(block, self.family.low, self.family.high)
         return bounds.rebuilt(block, block.features, targets), bounds.counted(block, clipped)
 

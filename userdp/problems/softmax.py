@@ -12,7 +12,7 @@ from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import ASSUMED_SIZE, NEXT_TO_NOTHING, Landscape
-from userdp.problems.bounds import counted, set_aside, targets_of
+from userdp.problems.bounds import counted, set_aside, targets_of, without_class
 from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces, averaged
 from userdp.problems.segments import Number, float64_parts, user_shares, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
@@ -116,8 +116,7 @@ class Softmax(LinearScores):
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `LinearScores.bound_features`; a target that is none of 0..K - 1 sets its sample aside."""
         block, changed = self.bound_features(block)
-        targets = targets_of(block)
-        unknown = (targets < 0) | (targets >= self.outputs) | (targets != np.floor(targets))
+        unknown = without_class(block, self.outputs)
         return set_aside(block, unknown), counted(block, changed & ~unknown)
 
     def _pieces(self, x: Vector, block: Block) -> Pieces:
