@@ -1,4 +1,4 @@
-"""What users compute for heavy tails: gradients, or the data before the gradients, are truncated before sums.
+"""Computations for heavy tails: gradients, or the data before the gradients, are truncated before sums.
 
 Entry points of the group ``userdp.row_functions`` give each `RowFunction` its name in messages.
 """

@@ -22,7 +22,7 @@ from userdp.problems.bounds import positive
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
 
 Device = Literal["auto", "cpu", "cuda"]
-"""What computes a loss. cuda: an NVIDIA GPU; auto: a GPU if this process finds one, else the processor."""
+"""A device that computes a loss. cuda: an NVIDIA GPU; auto: a GPU if this process finds one, else the processor."""
 
 NEXT_TO_NOTHING = 1e-9
 """The least distance, as a part of the range, from a constant prediction to an end that no finite score predicts."""

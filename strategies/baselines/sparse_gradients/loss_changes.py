@@ -1,4 +1,4 @@
-"""What users compute to choose among models: by how much each of them changes a user's loss."""
+"""The computation by which models are chosen among: how much each of them changes a user's loss."""
 
 import numpy as np
 
