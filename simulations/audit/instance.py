@@ -21,8 +21,7 @@ from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
-from userdp.problems.linear import Linear
-from userdp.problems.separable import Quadratic
+from userdp.problems.separable import Linear, Quadratic
 from userdp.sampling.base import Sampler
 
 _BOUND, _RADIUS = 1e3, 1e6  # bound of features far above sensible clips, and of a domain that models do not leave

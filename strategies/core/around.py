@@ -18,9 +18,8 @@ from userdp.accounting import AnyLedger, Guarantee, Ledger, Privacy
 from userdp.arrays.types import Vector
 from userdp.mechanisms import LaplaceMechanism
 from userdp.nodes.computations import Computation
-from userdp.problems.base import Problem
+from userdp.problems.base import MeasuredCurvature, Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
-from userdp.problems.landscape import MeasuredCurvature
 from userdp.state import Stateful, put_back, state_of
 
 SHARE = 0.05  # Share of epsilon that a last comparison takes

@@ -12,16 +12,15 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from strategies import DPFedAvg, DPFedSGD, NonPrivate
+from strategies.baselines.regressions import HuberRegression, LpRegression
 from strategies.wire.replies import Gathered
 from userdp.data import ColumnarFederation
 from userdp.data.block import Block
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.problems import (
     Huber,
-    HuberRegression,
     Linear,
     Logistic,
-    LpRegression,
     OneHotLogistic,
     OneHotPoisson,
     Poisson,

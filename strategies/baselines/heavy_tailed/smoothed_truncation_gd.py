@@ -9,8 +9,8 @@ from pydantic import Field
 from strategies import About, Given, MeanRounds, Number, Recipe
 from strategies.baselines.samples.batch_rounds import SampleRateOptions, accounted, noise_numbers, promised_numbers
 from strategies.baselines.samples.sample_options import MEANINGS, most_of, samples_of
+from strategies.baselines.smoothed_truncation import LARGEST, truncation_sensitivity
 from userdp.accounting import Cost, epsilon_of, rho_for
-from userdp.estimators import LARGEST, truncation_sensitivity
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes import Computation
 from userdp.sampling import DisjointBatches

@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid, shards
 from strategies import OutputPerturbation, model_record
+from strategies.baselines.regressions import LpRegression
 from strategies.baselines.sparse_gradients.accelerated import AcceleratedDescent, gap_after, rounds_until
 from strategies.baselines.sparse_gradients.output_perturbation import ReleaseLedger
 from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser
@@ -24,7 +25,7 @@ from userdp.errors import BadInput, MissingAssumption, RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.node import Node
 from userdp.noise import SeededNoise
-from userdp.problems import LpRegression, OneHotLogistic, Quadratic
+from userdp.problems import OneHotLogistic, Quadratic
 
 
 def sup_project_box(point, low, high):
