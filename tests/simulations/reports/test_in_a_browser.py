@@ -54,18 +54,19 @@ DECLARED = {
 }
 
 
-def first_page(folder: Path) -> Path:
-    """The site's first page as mkdocs makes it, without the reference and the search, which take long."""
+def site(folder: Path, gallery: str) -> dict[str, Path]:
+    """The first page and the gallery as mkdocs makes them, without the reference and the search, which take long."""
     (folder / "docs").mkdir()
     shutil.copy(ROOT / "README.md", folder / "docs" / "index.md")
+    (folder / "docs" / "gallery.md").write_text(gallery, encoding="utf-8")
     for file in ("site.css", "people.svg", "insteval.svg"):
         shutil.copy(ROOT / "docs" / file, folder / "docs")
     settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": "docs", "site_dir": "site", "strict": False}
-    settings |= {"plugins": [], "hooks": [], "nav": [{"Start": "index.md"}], "extra": {}}
+    settings |= {"plugins": [], "hooks": [], "nav": ["index.md", "gallery.md"], "extra": {}}
     (folder / "mkdocs.yml").write_text(json.dumps(settings), encoding="utf-8")  # YAML contains JSON
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--config-file", str(folder / "mkdocs.yml")]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    return folder / "site" / "index.html"
+    return {"first page": folder / "site" / "index.html", "gallery": folder / "site" / "gallery.html"}
 
 
 def measured(pages: dict[str, Path], scheme: str, folder: Path) -> dict[str, dict]:
@@ -86,7 +87,7 @@ def measured(pages: dict[str, Path], scheme: str, folder: Path) -> dict[str, dic
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory) -> dict[str, Path]:
+def pages(tmp_path_factory, module_of) -> dict[str, Path]:
     """A page of each kind; without the site's where its builder is not installed."""
     folder = tmp_path_factory.mktemp("pages")
     train(trips(), epsilon=4.0, **DECLARED).report(folder / "run.html")
@@ -100,7 +101,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     assert call("audit", folder / "audit.toml", "--one-run", "--output", folder / "audits").exit_code == 0
     (audited,) = folder.glob("audits/*/report.html")
     found = {"run": folder / "run.html", "comparison": folder / "comparison" / "report.html", "audit": audited}
-    return found | ({"site": first_page(folder)} if find_spec("material") else {})
+    return found | (site(folder, module_of("making.gallery").page()) if find_spec("material") else {})
 
 
 @pytest.fixture(scope="module", params=SCHEMES)
@@ -109,7 +110,7 @@ def shown(request, pages, tmp_path_factory) -> tuple[str, dict[str, dict]]:
     return request.param, measured(pages, request.param, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize("page", ["run", "comparison", "audit", "site"])
+@pytest.mark.parametrize("page", ["run", "comparison", "audit", "first page", "gallery"])
 def test_a_page_on_a_telephone_is_as_wide_as_the_window_and_can_be_read(shown, page):
     scheme, found = shown
     if page not in found:
