@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from strategies.core.public_facts import Given, PublicFacts
     from strategies.core.recipe import Recipe
     from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
+    from strategies.core.row_rounds import RowRounds
     from strategies.core.scheme import Law, Number, Outline, Scheme, no_ledger
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.registry import Constructor
+    from strategies.robust.tested_rounds import ROW_ADVERSARY, ROW_MEANINGS, RowOptions
     from strategies.wire.client import client_app
     from strategies.wire.questions import model_record, model_vector
     from strategies.wire.replies import Gathered, Request
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CLIP_FACTS",
     "DPFTRL",
+    "ROW_ADVERSARY",
+    "ROW_MEANINGS",
     "STRATEGIES",
     "About",
     "AdaptiveClipping",
@@ -112,6 +116,8 @@ __all__ = [
     "RobustFrankWolfe",
     "RobustRounds",
     "RoundRecord",
+    "RowOptions",
+    "RowRounds",
     "SampleClippedSGD",
     "Scheme",
     "SmoothedTruncationGD",

@@ -38,7 +38,6 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
         "robust_rounds": "strategies.robust.robust_rounds:RobustRounds",
         "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",
         "outlier_removal": "strategies.robust.outlier_removal:OutlierRemoval",
-        "winsorized_rotation": "strategies.robust.winsorized_rotation:WinsorizedRotation",
         "non_private": "strategies.non_private:NonPrivate",
     },
     "userdp.strategies",

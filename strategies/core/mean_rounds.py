@@ -20,7 +20,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import statistic
 from userdp.noise import NoiseSource
 from userdp.problems import Box
-from userdp.sampling import AllocatedBatches, DisjointBatches, PoissonSamples, Sampler
+from userdp.sampling import AllocatedBatches, DisjointBatches, Sampler
 from userdp.state import Stateful
 
 CLIP_FACTS: Mapping[str, Fact] = {
@@ -137,7 +137,7 @@ class MeanRounds(Scheme):
         """See `Scheme`. Raises `RunFailed`: a user could move the mean by more than the noise is made for."""
         asked, promised = self.query(index), self.guarantee
         # Clips of single samples, and bounded means, have proofs of their own.
-        plain = self.bound is as_is and self.mean is None and not isinstance(self.sampler, PoissonSamples)
+        plain = self.bound is as_is and self.mean is None and not self.sampler.of_samples
         if self.mechanism is not None and plain and promised.holds and promised.unit == "user":
             check_covered(asked, self.mechanism, self.divisor, promised.relation)
         return Request(self.sampler.cohort(index), asked)

@@ -23,9 +23,8 @@ from userdp.sampling import DisjointBatches
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)  # The shares of epsilon that are tried for the tests
 
-ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
-
-TRUST = "the server is trusted"
+ROW_ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
+"""The adversary of strategies whose server sees each user's row."""
 
 UNDECLARED = (
     "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
@@ -37,6 +36,7 @@ ROW_MEANINGS: Mapping[str, str] = {
     "epochs": "passes over the users",
     "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
 }
+"""Meanings of numbers in plans of `RowRounds`, for `About.meanings`."""
 
 TEST_MEANINGS: Mapping[str, str] = {
     **ROW_MEANINGS,
@@ -56,7 +56,7 @@ TEST_NOTES: Mapping[str, Fact] = {
 
 TESTED_ABOUT: Mapping[str, Any] = {
     "family": "robust",
-    "adversary": ADVERSARY,
+    "adversary": ROW_ADVERSARY,
     "cost": "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users",
     "compares_users": True,
     "with_secure_noise": "scores are exact sums, the test's Laplace noise lies on a grid, and noise is larger by what "
@@ -67,7 +67,7 @@ TESTED_ABOUT: Mapping[str, Any] = {
 
 
 class RowOptions(DeviationOptions):
-    """Settings of every strategy here."""
+    """Settings of a strategy of `RowRounds`, a base of its recipe beside `Recipe`."""
 
     rounds: int = Field(5, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
     epochs: int = Field(1, ge=1, description="How often each user takes part.")
@@ -101,10 +101,10 @@ class RowOptions(DeviationOptions):
         warnings: tuple[str, ...] = (),
         **parts: Any,
     ) -> RowRounds:
-        """Return the scheme of these parts, and of further fields.
+        """Return the scheme of these parts and of further fields: ``estimator``, ``guarantee``, ``ledger`` and others.
 
-        Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm`` (if given), and cohorts of fewer
-        than ``smallest`` users have no scheme.
+        Plans show ``numbers``. Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm`` (if given),
+        and cohorts of fewer than ``smallest`` users have no scheme.
         """
         rounds, rate = min(self.rounds, sampler.rounds), self.learning_rate or given.default_step
         deviation = mechanism.standard_deviation
@@ -199,7 +199,7 @@ class TestedOptions(RowOptions):
             guarantee=given.promise(
                 epsilon_of(cost, self.epochs, given.privacy.delta),
                 f"{ACCOUNTANT}, parallel within an epoch",
-                (sampler.assumption, TRUST),
+                (sampler.assumption, "the server is trusted"),
             ),
             ledger=partial(Ledger, n, cost, self.epochs),
             new_memory=partial(TestUnderWay, lambda: test.session(given.noise(0, 1))),

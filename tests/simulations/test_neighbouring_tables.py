@@ -29,12 +29,12 @@ from simulations.runs.run import run
 from simulations.runs.silos import silo_node
 from strategies import STRATEGIES
 from strategies.baselines.peeling import Peeling
+from strategies.baselines.rotation.rotation import CellGrid
 from strategies.clipping.dp_ftrl import PrefixSums
 from strategies.core.base import UserLevelStrategy
 from strategies.core.mean_rounds import MeanRounds
 from userdp.data.tables.public_sets import PUBLIC_DATASETS
 from userdp.errors import BadInput
-from userdp.estimators.rotation import CellGrid
 from userdp.mechanisms import (
     AboveThreshold,
     ExponentialMechanism,

@@ -15,9 +15,10 @@ from userdp.accounting.ledger import AnyLedger, Ledger, RoundLedger
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
-    from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least
+    from userdp.accounting.amplified import calibrate_amplified, poisson_epsilon
+    from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least, check_rate
     from userdp.accounting.guarantee import ONE_GAUSSIAN
-    from userdp.accounting.sampled_gaussian import SampledRounds, group_rate
+    from userdp.accounting.sampled_gaussian import SampledRounds
 
 __all__ = [
     "ACCOUNTANT",
@@ -33,16 +34,18 @@ __all__ = [
     "SampledRounds",
     "Unit",
     "add_or_remove_to_replace_one",
+    "calibrate_amplified",
     "calibrate_noise",
     "check_delta",
     "check_epsilon",
     "check_guarantee",
     "check_least",
+    "check_rate",
     "delta_of",
     "epsilon_of",
     "group_privacy",
-    "group_rate",
     "largest_rho",
+    "poisson_epsilon",
     "rho_for",
     "zcdp_to_epsilon",
 ]

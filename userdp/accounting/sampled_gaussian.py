@@ -1,26 +1,16 @@
-"""Privacy of Poisson-sampled Gaussians whose rounds have rates and noises of their own, or are about groups.
+"""Privacy of Poisson-sampled Gaussians whose rounds have rates and noises of their own.
 
 Functions raise `BadInput` for an argument out of range.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from typing import TYPE_CHECKING
-
-import numpy as np
-import scipy
+from functools import reduce
 
 from userdp.accounting.amplified import loss_cell
 from userdp.accounting.checks import check_delta, check_least, check_rate
 from userdp.accounting.costs import Cost, epsilon_of
 from userdp.errors import BadInput
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-_CELLS = 3000  # Cells of the privacy loss of one round of a group.
 
 
 @dataclass(frozen=True)
@@ -66,44 +56,3 @@ def unequal_rounds_epsilon(steps: Sequence[SampledRounds], delta: float) -> floa
         parts.append(one.self_compose(step.rounds))
     composed = reduce(lambda before, one: before.compose(one), parts)
     return min(plain, float(composed.get_epsilon_for_delta(delta)))
-
-
-@lru_cache(maxsize=1024)
-def grouped_poisson_epsilon(noise_multiplier: float, rate: float, group: int, rounds: int, delta: float) -> float:
-    """Compute epsilon of Poisson-sampled Gaussian sums for adding or removing up to ``group`` records at once.
-
-    Each record is drawn independently, so the group moves the sum by at most J units with J binomial(group, rate). The
-    pair of N(0, z^2) and the mixture of N(j, z^2) over J dominates every round, for vectors and adaptively too (Ganesh
-    2024, mixtures of Gaussians). Plain composition at ``group`` units is a bound as well, and the smaller is returned.
-    ``noise_multiplier`` is noise over the effect of ONE record on the sum.
-    """
-    check_least("group", group)
-    SampledRounds(noise_multiplier, rate, rounds)
-    plain = epsilon_of(Cost(noise_multiplier=noise_multiplier / group), rounds, delta)
-    if rounds == 0 or rate == 1:
-        return plain
-    mixture = _mixture_round(noise_multiplier, rate, group).self_compose(rounds)
-    return min(plain, float(mixture.get_epsilon_for_delta(delta)))
-
-
-def group_rate(rate: float, group: int) -> float:
-    """Compute the probability that at least one of ``group`` records is drawn: ``1 - (1 - rate)^group``."""
-    return 1.0 if rate == 1 else -math.expm1(group * math.log1p(-rate))
-
-
-@lru_cache(maxsize=16)
-def _mixture_round(noise_multiplier: float, rate: float, group: int) -> "PrivacyLossDistribution":
-    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415 -- slow to import
-
-    counts = np.arange(group + 1)
-    chances = scipy.stats.binom.pmf(counts, group, rate)
-    # Very rare counts are merged into the largest, which can only cost more.
-    last = max(1, int(np.searchsorted(np.cumsum(chances), 1 - 1e-14)))
-    kept = np.append(chances[:last], max(0.0, 1 - chances[:last].sum()))
-    sizes = np.append(counts[:last], group)
-    ratio = group / noise_multiplier
-    # Fine enough for the loss of a typical round, within a fixed number of cells; any width is valid.
-    width = max((ratio * ratio / 2 + 8 * ratio) / _CELLS, rate * ratio / 5)
-    return privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        noise_multiplier, sizes.tolist(), kept.tolist(), value_discretization_interval=width
-    )

@@ -13,7 +13,6 @@ from userdp.estimators.robust import (
     smallest_trim,
     trimmed_mean,
 )
-from userdp.estimators.rotation import CellGrid, HadamardRotation
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MINIMUM_BATCH",
-    "CellGrid",
     "Debiased",
     "Estimator",
     "ExpKernel",
-    "HadamardRotation",
     "IndicatorKernel",
     "Kernel",
     "NeighbourMean",

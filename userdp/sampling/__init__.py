@@ -4,18 +4,17 @@ from typing import TYPE_CHECKING
 
 from userdp.lazy import lazily
 from userdp.sampling.allocated import AllocatedBatches
-from userdp.sampling.base import Sampler, check_batch
+from userdp.sampling.base import Sampler, check_batch, check_whole
+from userdp.sampling.coins import SampleCoins
 from userdp.sampling.correlated import CorrelatedBatches
 from userdp.sampling.disjoint import (
     ConcentratedBatches,
     CyclicBatches,
     DisjointBatches,
-    LaplaceBatches,
     WeightedBatches,
     WeightedSlots,
 )
 from userdp.sampling.random_cohorts import FixedSizeBatches, MixedBatches, PoissonBatches
-from userdp.sampling.samples import PoissonSamples
 
 if TYPE_CHECKING:
     from userdp.sampling.random_cohorts import DRAWN_TOGETHER
@@ -28,14 +27,14 @@ __all__ = [
     "CyclicBatches",
     "DisjointBatches",
     "FixedSizeBatches",
-    "LaplaceBatches",
     "MixedBatches",
     "PoissonBatches",
-    "PoissonSamples",
+    "SampleCoins",
     "Sampler",
     "WeightedBatches",
     "WeightedSlots",
     "check_batch",
+    "check_whole",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -66,7 +66,7 @@ class AllocatedBatches(Sampler):
 
     def cohort(self, index: int) -> Cohort:
         """See `Sampler.cohort`; if the operating system draws, only the last or the next round is allowed."""
-        self._checked(index)
+        self.checked_round(index)
         draw = self.drawn
         if self.seed is None and index not in (draw.index, draw.index + 1):
             raise BadInput(
@@ -96,7 +96,7 @@ class AllocatedBatches(Sampler):
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return the epsilon of all rounds, from the first one on."""
-        if self._counted(rounds) == 0:
+        if self.counted_rounds(rounds) == 0:
             return 0.0
         return allocation_epsilon(noise_multiplier, self.rounds, self.participations, delta)
 

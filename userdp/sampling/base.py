@@ -18,6 +18,9 @@ class Sampler(ABC):
     Noise multipliers are noise over ``sensitivity_factor`` times the clip, the most that one user can move a sum of
     clipped rows under the sampler's own relation. Strategies take factor, noise and ledger from here, so that relations
     are never mixed and the accounted scheme is the drawn one. Samplers raise `BadInput` for an argument out of range.
+
+    A sampler of one's own defines the attributes here that have no value, `expected_batch`, `cohort`, which asks
+    `checked_round`, and `epsilon`, which asks `counted_rounds`.
     """
 
     users: int  # n; under add-or-remove a public constant that stays when a user joins or leaves
@@ -28,6 +31,7 @@ class Sampler(ABC):
     accountant: ClassVar[str]  # the method that computes epsilons, for `Guarantee.accountant`
     assumption: ClassVar[str]  # the accounting's assumption about the cohorts, one sentence
     secret: ClassVar[bool] = False  # whether it assumes that nobody can tell who takes part
+    of_samples: ClassVar[bool] = False  # whether single samples are drawn, and its proof is about these
     adversary: ClassVar[str | None] = None  # the adversary of the guarantee, if weaker than the strategy's; else None
     drawn: Stateful | None = None  # the draws of the operating system so far; a checkpoint keeps it
 
@@ -85,12 +89,14 @@ class Sampler(ABC):
         """Convert an (epsilon, delta) of this sampler's relation to replacing a user, to compare schemes."""
         return (epsilon, delta) if self.relation == "replace_one" else add_or_remove_to_replace_one(epsilon, delta)
 
-    def _checked(self, index: int) -> int:
+    def checked_round(self, index: int) -> int:
+        """Return ``index``; raise `BadInput` for no such round."""
         if not 0 <= index < self.rounds:
             raise BadInput(f"there is no batch {index}: there are {self.rounds}, counted from 0")
         return index
 
-    def _counted(self, rounds: int | None) -> int:
+    def counted_rounds(self, rounds: int | None) -> int:
+        """Return ``rounds``, or all of them for None; raise `BadInput` for more than there are."""
         if rounds is None:
             return self.rounds
         if not 0 <= rounds <= self.rounds:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from userdp.accounting.checks import check_rate
 from userdp.errors import BadInput
-from userdp.randomness import stream
 from userdp.sampling.base import check_whole
 
 Keys = NDArray[np.uint64]
@@ -41,11 +40,6 @@ class SampleCoins:
         numbers = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         drawn = uniforms(np.repeat(keys, sizes), numbers.astype(np.uint64)) < self.rate
         return drawn if self.most is None else drawn & (numbers < self.most)
-
-
-def round_keys(seed: int, users: int, index: int) -> Keys:
-    """Return the (n,) keys of round ``index``."""
-    return stream(seed, "sampling", index).integers(0, 1 << 64, size=users, dtype=np.uint64)
 
 
 def uniforms(keys: Keys, counters: NDArray[np.uint64]) -> NDArray[np.float64]:

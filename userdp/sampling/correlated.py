@@ -62,11 +62,11 @@ class CorrelatedBatches(SizedSampler):
         return self.factorisation.sensitivity(self.rounds)
 
     def cohort(self, index: int) -> NDArray[np.int64]:
-        return self.batches.cohort(self._checked(index))
+        return self.batches.cohort(self.checked_round(index))
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return the epsilon of the first ``rounds`` rounds, as one Gaussian mechanism."""
-        counted = self._counted(rounds)
+        counted = self.counted_rounds(rounds)
         if counted == 0:
             return 0.0
         share = self.factorisation.sensitivity(counted) / self.sensitivity

@@ -19,11 +19,8 @@ from userdp.accounting import (
     zcdp_to_epsilon,
 )
 from userdp.accounting.guarantee import ONE_GAUSSIAN
-from userdp.errors import BadInput
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler, SizedSampler, check_shares
-
-_MARGIN = 1e-12  # A relative margin, so that rounding never takes calibrated noise over the budget
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class DisjointBatches(SizedSampler):
 
     def cohort(self, index: int) -> NDArray[np.int64]:
         """Return the (batch,) rising user indices of batch ``index``, counted from 0 over all epochs."""
-        epoch, position = divmod(self._checked(index), self.rounds_per_epoch)
+        epoch, position = divmod(self.checked_round(index), self.rounds_per_epoch)
         if self.batch == self.users:
             return np.arange(self.users)
         order = stream(self.seed, "sampling", self._partition(epoch)).permutation(self.users)
@@ -71,19 +68,20 @@ class DisjointBatches(SizedSampler):
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return the epsilon of the most participations that a user can have had after ``rounds`` rounds."""
-        return epsilon_of(self._cost(noise_multiplier), self._begun(rounds), delta)
+        return epsilon_of(self.cost(noise_multiplier), self._begun(rounds), delta)
 
     def _begun(self, rounds: int | None) -> int:
-        return -(-self._counted(rounds) // self.rounds_per_epoch)
+        return -(-self.counted_rounds(rounds) // self.rounds_per_epoch)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
         return calibrate_noise(epsilon, delta, self.epochs)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
         """Return a ledger that counts participations, user by user."""
-        return Ledger(self.users, self._cost(noise_multiplier), self.epochs, privacy)
+        return Ledger(self.users, self.cost(noise_multiplier), self.epochs, privacy)
 
-    def _cost(self, noise_multiplier: float) -> Cost:
+    def cost(self, noise_multiplier: float) -> Cost:
+        """Return the cost of one participation."""
         return Cost(noise_multiplier=noise_multiplier)
 
 
@@ -101,25 +99,6 @@ class CyclicBatches(DisjointBatches):
 
     def _partition(self, epoch: int) -> int:
         return 0
-
-
-class LaplaceBatches(DisjointBatches):
-    """Disjoint batches whose sums get Laplace noise, for pure privacy (delta = 0).
-
-    *Formal guarantees.* Noise multipliers are here the scale of the noise over the l1 sensitivity, so one participation
-    is (1 / multiplier)-DP; over the run a user's participations add up. Otherwise those of `DisjointBatches`.
-    """
-
-    accountant: ClassVar[str] = "Laplace mechanism, epsilon added up over participations"
-
-    def calibrate(self, epsilon: float, delta: float) -> float:
-        """Return the multiplier for ``epochs`` participations at delta = 0; raise `BadInput` for another delta."""
-        if not 0 < epsilon < math.inf or delta != 0:
-            raise BadInput(f"epsilon = {epsilon}, delta = {delta}: pure privacy has a positive epsilon and delta = 0")
-        return self.epochs / epsilon * (1 + _MARGIN)
-
-    def _cost(self, noise_multiplier: float) -> Cost:
-        return Cost(pure_epsilon=1 / noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -165,7 +144,7 @@ class WeightedBatches(DisjointBatches):
 
     def multiplier(self, index: int, noise_multiplier: float) -> float:
         """See `Sampler.multiplier`, for rounds that together cost ``noise_multiplier``."""
-        return noise_multiplier / math.sqrt(self.shares[self._checked(index) // self.rounds_per_epoch])
+        return noise_multiplier / math.sqrt(self.shares[self.checked_round(index) // self.rounds_per_epoch])
 
     def expected(self, index: int) -> float:
         """Return the users of round ``index``."""

@@ -112,11 +112,11 @@ class PoissonBatches(_RandomCohorts):
         return self.rate * self.users
 
     def cohort(self, index: int) -> Cohort:
-        return self._tossed(self._checked(index), self.rate)
+        return self._tossed(self.checked_round(index), self.rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return epsilon amplified by sampling, for adding or removing a user."""
-        return poisson_epsilon(noise_multiplier, self.rate, self._counted(rounds), delta)
+        return poisson_epsilon(noise_multiplier, self.rate, self.counted_rounds(rounds), delta)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class FixedSizeBatches(_RandomCohorts, SizedSampler):
         self._check_sizes(rounds=self.rounds)
 
     def cohort(self, index: int) -> Cohort:
-        self._checked(index)
+        self.checked_round(index)
         if self.seed is None:
             return self.drawn.cohort(index, self._drawn)
         rng = stream(self.seed, "sampling", index)
@@ -160,7 +160,7 @@ class FixedSizeBatches(_RandomCohorts, SizedSampler):
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return epsilon amplified by sampling, for replacing a user."""
-        return fixed_size_epsilon(noise_multiplier, self.batch / self.users, self._counted(rounds), delta)
+        return fixed_size_epsilon(noise_multiplier, self.batch / self.users, self.counted_rounds(rounds), delta)
 
 
 @dataclass(frozen=True)
@@ -211,20 +211,20 @@ class MixedBatches(_RandomCohorts):
 
     def expected(self, index: int) -> float:
         """Return the expected users of round ``index``, the divisor of its sums."""
-        return self.users * self.rates[self._checked(index)]
+        return self.users * self.rates[self.checked_round(index)]
 
     def multiplier(self, index: int, noise_multiplier: float) -> float:
         """See `Sampler.multiplier`, for rounds that together cost ``noise_multiplier``."""
-        return noise_multiplier * self.rates[self._checked(index)] / math.sqrt(self.shares[index])
+        return noise_multiplier * self.rates[self.checked_round(index)] / math.sqrt(self.shares[index])
 
     def cohort(self, index: int) -> Cohort:
         """See `Sampler.cohort`; all users in a round of rate 1."""
-        rate = self.rates[self._checked(index)]
+        rate = self.rates[self.checked_round(index)]
         return np.arange(self.users) if rate == 1 else self._tossed(index, rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return the epsilon of the rounds so far, for adding or removing a user."""
-        counted = self._counted(rounds)
+        counted = self.counted_rounds(rounds)
         return _epsilon(self.rates[:counted], self.shares[:counted], noise_multiplier, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:

@@ -28,10 +28,11 @@ from strategies.baselines.averaged_clipping.reference.descent import (
     smoothed_truncation_gd,
 )
 from strategies.baselines.averaged_clipping.restarts import radii, restarted, rounds_per_run
+from strategies.baselines.samples.poisson_samples import PoissonSamples
 from sweeps.sweep import Sweep
 from userdp.accounting.amplified import poisson_epsilon
 from userdp.arrays.types import Indices, Rows, Vector
-from userdp.sampling import DisjointBatches, PoissonBatches, PoissonSamples, Sampler
+from userdp.sampling import DisjointBatches, PoissonBatches, Sampler
 
 DIMENSION = 10
 

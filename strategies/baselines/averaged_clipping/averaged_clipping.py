@@ -32,11 +32,12 @@ from strategies.baselines.samples.batch_rounds import (
     drawn_apart,
     sample_sum,
 )
+from strategies.baselines.samples.poisson_samples import PoissonSamples
 from strategies.baselines.samples.sample_options import MEANINGS, most_of, samples_of
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.sampling import DisjointBatches, PoissonBatches, PoissonSamples, Sampler, check_batch
+from userdp.sampling import DisjointBatches, PoissonBatches, Sampler, check_batch
 
 
 class AveragedClipping(Recipe, TheoryOptions):

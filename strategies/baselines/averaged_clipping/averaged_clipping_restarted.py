@@ -21,12 +21,13 @@ from strategies.baselines.samples.batch_rounds import (
     sample_rate,
     sample_sum,
 )
+from strategies.baselines.samples.poisson_samples import PoissonSamples, group_rate
 from strategies.baselines.samples.sample_options import MEANINGS, OutputAverage, most_of, samples_of
-from userdp.accounting import SampledRounds, group_rate
+from userdp.accounting import SampledRounds
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.sampling import DisjointBatches, PoissonSamples, Sampler
+from userdp.sampling import DisjointBatches, Sampler
 from userdp.state import Stateful
 
 Drawn = tuple[Run, Sampler, GaussianMechanism]

@@ -9,11 +9,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from strategies import Given, Number, no_ledger, sampler_numbers
+from strategies.baselines.samples.poisson_samples import PoissonSamples
 from strategies.baselines.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
 from userdp.accounting import Guarantee
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes import Computation
-from userdp.sampling import PoissonSamples, Sampler
+from userdp.sampling import Sampler
 
 log = logging.getLogger("userdp")
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from strategies import About, Given, MeanRounds, Recipe
 from strategies.baselines.samples.batch_rounds import BATCH_MEANING, BatchOptions, balanced_batch, clamped_batch
+from strategies.baselines.samples.poisson_samples import PoissonSamples
 from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, corner_of, most_of, samples_of
 from userdp.mechanisms import GaussianMechanism
-from userdp.sampling import PoissonSamples
 
 
 class PoissonSampleSGD(Recipe, BatchOptions):

@@ -9,10 +9,32 @@ from pydantic import Field
 from strategies import CLIP_FACTS, About, Given, MeanRounds, Number, Recipe, as_is
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
 from strategies.clipping import SECRET_COHORTS, ClippedOptions, rounds_of
+from userdp.accounting import Cost
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes import Computation
-from userdp.sampling import LaplaceBatches, Sampler
+from userdp.sampling import DisjointBatches, Sampler
+
+_MARGIN = 1e-12  # A relative margin, so that rounding never takes calibrated noise over the budget
+
+
+class LaplaceBatches(DisjointBatches):
+    """Disjoint batches whose sums get Laplace noise, for pure privacy (delta = 0).
+
+    *Formal guarantees.* Noise multipliers are here the scale of the noise over the l1 sensitivity, so one participation
+    is (1 / multiplier)-DP; over the run a user's participations add up. Otherwise those of `DisjointBatches`.
+    """
+
+    accountant: ClassVar[str] = "Laplace mechanism, epsilon added up over participations"
+
+    def calibrate(self, epsilon: float, delta: float) -> float:
+        """Return the multiplier for ``epochs`` participations at delta = 0; raise `BadInput` for another delta."""
+        if not 0 < epsilon < math.inf or delta != 0:
+            raise BadInput(f"epsilon = {epsilon}, delta = {delta}: pure privacy has a positive epsilon and delta = 0")
+        return self.epochs / epsilon * (1 + _MARGIN)
+
+    def cost(self, noise_multiplier: float) -> Cost:
+        return Cost(pure_epsilon=1 / noise_multiplier)
 
 
 class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate"}):

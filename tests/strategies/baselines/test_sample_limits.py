@@ -20,11 +20,10 @@ from strategies import (
 )
 from strategies.baselines.averaged_clipping.averaged_clipping_restarted import Runs
 from strategies.baselines.samples.batch_rounds import accounted
-from userdp.accounting.sampled_gaussian import group_rate
+from strategies.baselines.samples.poisson_samples import PoissonSamples, group_rate
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import Answer, Node
 from userdp.problems import Quadratic
-from userdp.sampling import PoissonSamples
 
 DRAWN = [AveragedClipping, AveragedClippingRestarted, PoissonSampleSGD]
 """Strategies that draw a coin for each sample."""

@@ -1,6 +1,5 @@
 """Samplers that own their accounting: what is drawn, what it costs, and ledgers that count rounds."""
 
-import itertools
 import math
 from dataclasses import replace
 from functools import partial
@@ -18,9 +17,9 @@ from scipy.stats import norm
 from strategies import DPFedSGD, LocalizedRobustSGD, RobustRounds
 from userdp.accounting import Cost, Ledger, Privacy, RoundLedger, add_or_remove_to_replace_one, epsilon_of
 from userdp.accounting.amplified import _fixed_size_round, calibrate_amplified, fixed_size_epsilon, poisson_epsilon
-from userdp.accounting.sampled_gaussian import grouped_poisson_epsilon
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.problems import Quadratic
+from userdp.randomness import stream
 from userdp.sampling import (
     AllocatedBatches,
     ConcentratedBatches,
@@ -29,7 +28,7 @@ from userdp.sampling import (
     FixedSizeBatches,
     MixedBatches,
     PoissonBatches,
-    PoissonSamples,
+    SampleCoins,
     Sampler,
     WeightedBatches,
     WeightedSlots,
@@ -131,25 +130,10 @@ def test_cyclic_batches_return_after_exactly_the_separation(case):
     assert not np.array_equal(SAMPLERS["disjoint"].cohort(3), SAMPLERS["disjoint"].cohort(13))  # an epoch of its own
 
 
-SIZES = np.full(50, 40)
-
-
-def coins_of(sampler, index):
-    return sampler.coins(index).draw(slice(0, 50), SIZES).reshape(50, 40)
-
-
-def test_every_round_throws_coins_of_its_own_for_samples():
-    """2,000 coins of rate 0.5: two rounds agree in more than 1,200 of them once in 10^18 runs."""
-    sampler = PoissonSamples(50, 0.5, 3, seed=1, joint=False)
-    rounds = [coins_of(sampler, index) for index in range(3)]
-    for first, second in itertools.combinations(rounds, 2):
-        assert 800 < (first == second).sum() < 1200
-    np.testing.assert_array_equal(rounds[1], coins_of(PoissonSamples(50, 0.5, 3, seed=1, joint=False), 1))
-
-
 def test_samples_beyond_the_declared_number_are_never_drawn():
     for index in range(3):
-        coins = coins_of(PoissonSamples(50, 0.5, 3, seed=1, most=7, joint=False), index)
+        keys = stream(1, "sampling", index).integers(0, 1 << 64, size=50, dtype=np.uint64)
+        coins = SampleCoins(0.5, keys, most=7).draw(slice(0, 50), np.full(50, 40)).reshape(50, 40)
         assert coins[:, :7].any(axis=0).all()
         assert not coins[:, 7:].any()
 
@@ -287,12 +271,7 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise(sampler):
     assert sampler.epsilon(2.0, DELTA) == sampler.epsilon(2.0, DELTA, sampler.rounds) > sampler.epsilon(3.0, DELTA)
 
 
-def of_three(noise, rate, rounds, delta):
-    """Adding or removing three records, with noise over what they move together."""
-    return grouped_poisson_epsilon(3 * noise, rate, 3, rounds, delta)
-
-
-@pytest.mark.parametrize("price", [poisson_epsilon, fixed_size_epsilon, of_three])
+@pytest.mark.parametrize("price", [poisson_epsilon, fixed_size_epsilon])
 @pytest.mark.parametrize(("noise", "rate"), [(0.3, 0.9), (1.0, 0.1), (50.0, 0.5)])
 def test_sampling_never_costs_more_than_taking_part_every_time(price, noise, rate):
     plain = epsilon_of(Cost(noise), 20, DELTA)

@@ -8,7 +8,7 @@ from scipy import stats
 
 from userdp.accounting import Privacy, RoundLedger
 from userdp.errors import BadInput, RunFailed
-from userdp.sampling import AllocatedBatches, FixedSizeBatches, MixedBatches, PoissonBatches, PoissonSamples
+from userdp.sampling import AllocatedBatches, FixedSizeBatches, MixedBatches, PoissonBatches
 
 USERS, ROUNDS = 60, 4
 
@@ -96,7 +96,7 @@ def test_a_resumed_run_goes_on_with_new_cohorts_and_repeats_no_round(sampling):
 @pytest.mark.parametrize(
     "sampler",
     [
-        *(PoissonBatches(90, 0.5, 2), FixedSizeBatches(90, 30, 2), PoissonSamples(90, 0.5, 2)),
+        *(PoissonBatches(90, 0.5, 2), FixedSizeBatches(90, 30, 2)),
         *(AllocatedBatches(90, 1, 2), MixedBatches(90, (0.5, 0.5), (0.5, 0.5))),
     ],
     ids=lambda s: type(s).__name__,

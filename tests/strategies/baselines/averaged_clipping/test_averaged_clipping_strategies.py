@@ -24,6 +24,12 @@ from strategies.baselines.averaged_clipping.parameters import (
 from strategies.baselines.averaged_clipping.reference.descent import averaged_clipping_sgd, smoothed_truncation_gd
 from strategies.baselines.averaged_clipping.restarts import default_runs, rounds_per_run
 from strategies.baselines.regressions import LpRegression
+from strategies.baselines.samples.poisson_samples import (
+    PoissonSamples,
+    group_rate,
+    grouped_poisson_epsilon,
+    round_keys,
+)
 from strategies.baselines.samples.sample_options import SampleLevelOptions
 from strategies.baselines.smoothed_truncation import LARGEST, truncation_sensitivity
 from strategies.wire.questions import Reader
@@ -31,15 +37,13 @@ from strategies.wire.replies import Gathered
 from userdp.accounting import delta_of
 from userdp.accounting.amplified import poisson_epsilon
 from userdp.accounting.costs import Cost
-from userdp.accounting.sampled_gaussian import group_rate, grouped_poisson_epsilon
 from userdp.data import Block
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.problems import Linear, Quadratic
 from userdp.randomness import stream
-from userdp.sampling import PoissonSamples
-from userdp.sampling.coins import SampleCoins, philox, round_keys, uniforms
+from userdp.sampling.coins import SampleCoins, philox, uniforms
 
 SIZES = [3, 1, 4, 2]
 FACTS = {"min_samples": 1, "max_samples": 4, "samples": 10}

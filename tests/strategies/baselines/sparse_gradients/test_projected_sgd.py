@@ -9,6 +9,7 @@ from helpers_adversaries import audit
 
 from simulations.engines.grids import LocalGrid
 from strategies import DPFedSGD, ProjectedSGD
+from strategies.baselines.sparse_gradients.projected_sgd import LaplaceBatches
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.data import Block, ColumnarFederation
@@ -17,7 +18,6 @@ from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.node import Answer, Node
 from userdp.problems import Linear, OneHotLogistic, Quadratic
 from userdp.randomness import stream
-from userdp.sampling import LaplaceBatches
 
 each_delta = pytest.mark.parametrize("delta", [1e-3, 0.0])
 

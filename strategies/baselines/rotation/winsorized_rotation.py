@@ -7,16 +7,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.core.about import About
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.results import Noise
-from strategies.core.row_rounds import RowRounds
-from strategies.robust.tested_rounds import ADVERSARY, ROW_MEANINGS, TRUST, RowOptions
-from userdp.arrays.sparse_rows import clip_rows
-from userdp.arrays.types import Rows, Vector
+from strategies import ROW_ADVERSARY, ROW_MEANINGS, About, Given, Noise, Recipe, RowOptions, RowRounds
+from strategies.baselines.rotation.rotation import CellGrid, HadamardRotation
+from userdp.arrays import Rows, Vector, clip_rows
 from userdp.errors import PopulationTooSmall
-from userdp.estimators.rotation import CellGrid, HadamardRotation
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import ConcentratedBatches, DisjointBatches
 
@@ -94,7 +88,7 @@ class WinsorizedRotation(Recipe, RowOptions):
         name="winsorized_rotation",
         summary_line="rotated, clamped to private intervals, noisy every round",
         family="robust",
-        adversary=ADVERSARY,
+        adversary=ROW_ADVERSARY,
         cost="one gradient a user, a row of d numbers each; server O(U d log d), to rotate them",
         paper="Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh 2021; zCDP and Hoeffding's constant: ours",
         with_secure_noise="intervals by the exponential mechanism without rounding; the rotation's signs are public, "
@@ -149,7 +143,7 @@ class WinsorizedRotation(Recipe, RowOptions):
             signal=self.clip_norm,
             warnings=(_UNRELIABLE,) if share == _MOST_SELECTION else (),
             clip_norm=self.clip_norm,
-            **given.accounted(sampler, multiplier, (TRUST,)),
+            **given.accounted(sampler, multiplier, ("the server is trusted",)),
             # A clamped row is no longer than (cells + 1) half widths a coordinate; the diagonal is four of them.
             spread=(grid.cells + 1) / 4 * diagonal / moved,
             rounding=_ROTATION_ROUNDING,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.arrays.types import Rows
+from userdp.arrays import Rows
 from userdp.errors import BadInput
 from userdp.noise import NoiseSource
 from userdp.randomness import stream

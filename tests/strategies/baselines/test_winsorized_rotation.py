@@ -12,9 +12,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.linalg import hadamard
 
 from strategies import WinsorizedRotation
+from strategies.baselines.rotation.rotation import CellGrid, HadamardRotation, _hadamard
 from userdp.accounting import Privacy, epsilon_of, zcdp_to_epsilon
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators.rotation import CellGrid, HadamardRotation, _hadamard
 from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
 from userdp.randomness import stream

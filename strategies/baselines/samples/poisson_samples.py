@@ -1,18 +1,33 @@
 """Rounds with an own coin for every SAMPLE, priced for one sample or for a whole user."""
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from userdp.accounting import Relation, Unit
-from userdp.accounting.amplified import calibrate_amplified, poisson_epsilon
-from userdp.accounting.checks import check_rate
-from userdp.accounting.guarantee import ONE_GAUSSIAN
-from userdp.accounting.sampled_gaussian import group_rate, grouped_poisson_epsilon
-from userdp.sampling.base import Sampler, check_whole
-from userdp.sampling.coins import SampleCoins, round_keys
+from userdp.accounting import (
+    ONE_GAUSSIAN,
+    Cost,
+    Relation,
+    SampledRounds,
+    Unit,
+    calibrate_amplified,
+    check_least,
+    check_rate,
+    epsilon_of,
+    poisson_epsilon,
+)
+from userdp.randomness import stream
+from userdp.sampling import SampleCoins, Sampler, check_whole
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+_CELLS = 3000  # Cells of the privacy loss of one round of a group.
 
 
 @dataclass(frozen=True)
@@ -30,7 +45,7 @@ class PoissonSamples(Sampler):
     Gaussian of rate ``1 - (1 - rate)^g``: a larger rate, NOT a larger sensitivity.
 
     clipped before averaging: the group moves the sum by one unit for each of its samples drawn
-    (`userdp.accounting.sampled_gaussian.grouped_poisson_epsilon`).
+    (`grouped_poisson_epsilon`).
     """
 
     users: int
@@ -46,6 +61,7 @@ class PoissonSamples(Sampler):
         "its own users' coins as requested)"
     )
     secret: ClassVar[bool] = True
+    of_samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(users=self.users, rounds=self.rounds, most=self.most)
@@ -80,16 +96,16 @@ class PoissonSamples(Sampler):
 
     def cohort(self, index: int) -> NDArray[np.int64]:
         """Return all users (n,); `coins` decides whose samples contribute."""
-        self._checked(index)
+        self.checked_round(index)
         return np.arange(self.users)
 
     def coins(self, index: int) -> SampleCoins:
         """Return the coins for the samples of round ``index``; at most ``most`` of each user's samples take part."""
-        return SampleCoins(self.rate, round_keys(self.seed, self.users, self._checked(index)), self.most)
+        return SampleCoins(self.rate, round_keys(self.seed, self.users, self.checked_round(index)), self.most)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return epsilon amplified by sampling, for adding or removing the group."""
-        counted = self._counted(rounds)
+        counted = self.counted_rounds(rounds)
         if self.joint or self.group == 1:
             return poisson_epsilon(noise_multiplier, self._group_rate, counted, delta)
         return grouped_poisson_epsilon(noise_multiplier, self.rate, self.group, counted, delta)
@@ -101,3 +117,49 @@ class PoissonSamples(Sampler):
     @property
     def _group_rate(self) -> float:
         return group_rate(self.rate, self.group)
+
+
+def round_keys(seed: int, users: int, index: int) -> NDArray[np.uint64]:
+    """Return the (n,) keys of round ``index``."""
+    return stream(seed, "sampling", index).integers(0, 1 << 64, size=users, dtype=np.uint64)
+
+
+@lru_cache(maxsize=1024)
+def grouped_poisson_epsilon(noise_multiplier: float, rate: float, group: int, rounds: int, delta: float) -> float:
+    """Compute epsilon of Poisson-sampled Gaussian sums for adding or removing up to ``group`` records at once.
+
+    Each record is drawn independently, so the group moves the sum by at most J units with J binomial(group, rate). The
+    pair of N(0, z^2) and the mixture of N(j, z^2) over J dominates every round, for vectors and adaptively too (Ganesh
+    2024, mixtures of Gaussians). Plain composition at ``group`` units is a bound as well, and the smaller is returned.
+    ``noise_multiplier`` is noise over the effect of ONE record on the sum.
+    """
+    check_least("group", group)
+    SampledRounds(noise_multiplier, rate, rounds)
+    plain = epsilon_of(Cost(noise_multiplier=noise_multiplier / group), rounds, delta)
+    if rounds == 0 or rate == 1:
+        return plain
+    mixture = _mixture_round(noise_multiplier, rate, group).self_compose(rounds)
+    return min(plain, float(mixture.get_epsilon_for_delta(delta)))
+
+
+def group_rate(rate: float, group: int) -> float:
+    """Compute the probability that at least one of ``group`` records is drawn: ``1 - (1 - rate)^group``."""
+    return 1.0 if rate == 1 else -math.expm1(group * math.log1p(-rate))
+
+
+@lru_cache(maxsize=16)
+def _mixture_round(noise_multiplier: float, rate: float, group: int) -> "PrivacyLossDistribution":
+    from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415 -- slow to import
+
+    counts = np.arange(group + 1)
+    chances = scipy.stats.binom.pmf(counts, group, rate)
+    # Very rare counts are merged into the largest, which can only cost more.
+    last = max(1, int(np.searchsorted(np.cumsum(chances), 1 - 1e-14)))
+    kept = np.append(chances[:last], max(0.0, 1 - chances[:last].sum()))
+    sizes = np.append(counts[:last], group)
+    ratio = group / noise_multiplier
+    # Fine enough for the loss of a typical round, within a fixed number of cells; any width is valid.
+    width = max((ratio * ratio / 2 + 8 * ratio) / _CELLS, rate * ratio / 5)
+    return privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        noise_multiplier, sizes.tolist(), kept.tolist(), value_discretization_interval=width
+    )

@@ -1,0 +1,1 @@
+"""Means of rotated gradients, each coordinate within a privately chosen interval (Levy et al. 2021)."""
