@@ -101,9 +101,8 @@ class DPFTRL(Recipe, PreparedOptions):
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
     rounds: int = Field(20, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(
-        None, ge=1, description="Users a round, the same partition every epoch; n / rounds (one epoch) if not given."
-    )
+    cohort: int | None = Field(None, ge=1)
+    """Users a round, the same partition every epoch; n / rounds (one epoch) if not given."""
     factorisation: FactorisationName | Literal["best"] = Field(
         "square_root",
         description="How noise is correlated over rounds. best: whichever has the least predicted noise in the last "

@@ -3,9 +3,6 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-from pydantic import ConfigDict
 
 from userdp.data.federation import Federation
 from userdp.data.load_report import LoadReport
@@ -36,20 +33,7 @@ class Datasets:
         return self.train
 
 
-class DescribedSection(Section):
-    """A section of a configuration file whose keys are described by the docstrings of its fields."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """Join the lines of each description."""
-        super().__pydantic_init_subclass__(**options)
-        for field in cls.model_fields.values():
-            field.description = field.description and " ".join(field.description.split())
-
-
-class DataSettings(DescribedSection):
+class DataSettings(Section):
     """A source of users: the declarations about them, and how to read them."""
 
     kind: str

@@ -325,12 +325,8 @@ class SeparableSettings(LossSettings):
 class BoundedSettings(SeparableSettings):
     """Settings of losses of samples in a declared box."""
 
-    bound: float | None = Field(
-        None,
-        gt=0,
-        description="Bound on every |z_j|; samples are clipped into it. Known for tables (1); inf for none, if the "
-        "loss allows it.",
-    )
+    bound: float | None = Field(None, gt=0)
+    """Bound on every |z_j|; samples are clipped into it. Known for tables (1); inf for none, if the loss allows it."""
     radius: float = Field(1.0, gt=0, description=RADIUS)
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
