@@ -149,14 +149,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     for it) if not given."""
     learning_rate: float | None = Field(None, gt=0)
     """Step size; default 1 / smoothness or 0.5 for gradients, 1 for updates; 0.1 for adam."""
-    found_by_preparation: ClassVar[tuple[str, ...]] = (
-        "clip_norm",
-        "clip_low",
-        "clip_high",
-        "local_steps",
-        "local_epochs",
-        "learning_rate",
-    )
+    found_by_preparation = ("clip_norm", "clip_low", "clip_high", "local_steps", "local_epochs", "learning_rate")
 
     def found(self, found: Found) -> dict[str, float]:
         """See `PreparedOptions`; the clip is that of gradients."""

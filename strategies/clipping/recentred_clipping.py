@@ -246,7 +246,7 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
     whose gradients are longer than most; default 1 on quadratic and linear losses, where distances are alike, and on
     others up to 2 where there are users enough for little noise."""
 
-    found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
+    found_by_preparation = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
 
     def found(self, found: Found) -> dict[str, float]:
         return {"clip_norm": CLIP_WIDTH * found.length}

@@ -44,10 +44,8 @@ class AgreementOptions(DeviationOptions):
     """debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise."""
     trim: float | None = None
     """Share of a batch that the trimmed mean drops at each end, above 1/3; the least if not given."""
-    width: float | None = Field(
-        None,
-        description="How far the mean, or a user, may lie from the robust centre, in radii; default 1 (debiased) or 2.",
-    )
+    width: float | None = None
+    """Largest distance of the mean, or a user, from the robust centre, in radii; default 1 (debiased) or 2."""
     kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
     radius: float | None = Field(None, gt=0)
     """rho, sup-norm radius within which users' gradients agree; from theory if not given."""

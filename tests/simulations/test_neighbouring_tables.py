@@ -32,7 +32,7 @@ from strategies.baselines.peeling import Peeling
 from strategies.clipping.dp_ftrl import PrefixSums
 from strategies.core.base import UserLevelStrategy
 from strategies.core.mean_rounds import MeanRounds
-from userdp.data.tables.public_sets import PUBLIC_DATASETS
+from userdp.data.tables.public import PUBLIC_DATASETS
 from userdp.errors import BadInput
 from userdp.estimators.rotation import CellGrid
 from userdp.mechanisms import (

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.named_code import imported
+from userdp.kinds import imported
 from userdp.problems.base import Problem
 from userdp.problems.settings import ProblemSettings
 
