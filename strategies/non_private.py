@@ -165,12 +165,10 @@ class NonPrivate(Recipe):
         notes={"gradient_share_private": Fact("private", "what is left of the first gradient, without privacy")},
     )
 
-    optimiser: Literal["descent", "adam"] | None = Field(
-        None,
-        description="descent: exact gradients of all users; adam: Adam over random cohorts, with a step that falls to "
-        "zero over the second half of the rounds. If not given, adam where the loss certifies neither convexity nor "
-        "smoothness, as that of a module does not.",
-    )
+    optimiser: Literal["descent", "adam"] | None = None
+    """descent: exact gradients of all users; adam: Adam over random cohorts, with a step that falls to zero over the
+    second half of the rounds. If not given, adam where the loss certifies neither convexity nor smoothness, as that of
+    a module does not."""
     rounds: int = Field(200, ge=1, description="Rounds of adam; most rounds of descent, which stops once converged.")
     cohort: int | None = Field(
         None,
@@ -183,12 +181,9 @@ class NonPrivate(Recipe):
         description="Step size of accelerated descent; if not given, convex losses need none, and others take 0.5; "
         f"{ADAM_RATE} for adam.",
     )
-    tolerance: float = Field(
-        1e-7,
-        gt=0,
-        description="Descent stops when this share of the first gradient is left; with a step size, when a step moves "
-        "no coordinate by more than this.",
-    )
+    tolerance: float = Field(1e-7, gt=0)
+    """Descent stops when this share of the first gradient is left; with a step size, when a step moves no coordinate by
+    more than this."""
 
     def scheme(self, given: Given) -> ReferenceScheme:
         certificate = given.problem.certificate

@@ -121,7 +121,7 @@ def module_of() -> Iterator[Callable[[str], ModuleType]]:
 @pytest.fixture(scope="session")
 def public_cache() -> Path:
     """A folder that holds the public data sets that can be fetched; skips where there is none."""
-    from userdp.data.tables.public_sets import PUBLIC_DATASETS
+    from userdp.data.tables.public import PUBLIC_DATASETS
 
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     for folder in (os.environ.get("USERDP_DATA"), beside):

@@ -1,4 +1,4 @@
-"""Registries of the kinds that a configuration may name, each imported on first use.
+"""Registries of the kinds that a configuration may name, each imported on first use; code that it names by its place.
 
 A registry holds this package's kinds, one line each; kinds of other packages, registered as entry points; and, if it
 allows files, a class in the user's own file, named as "my_file.py:MyClass".
@@ -9,15 +9,19 @@ allows files, a class in the user's own file, named as "my_file.py:MyClass".
 (['linear'], 'LinearSettings')
 """
 
+import hashlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from userdp.errors import BadInput
-from userdp.named_code import imported
 
 Kind = TypeVar("Kind")
 
@@ -127,3 +131,42 @@ def _of_line(line: str, place: str) -> Any:
         hint = f"did you mean {' or '.join(near)}?" if near else f"correct the line, or define {attribute} there"
         raise BadInput(f"{line} names {attribute}, which {module} does not define; {hint}")
     return getattr(home, attribute)
+
+
+def imported(place: str, told: str, *, once: bool = False) -> Any:
+    """Import the function or class at a place, "file.py:name" with the file's absolute path, or "package.module:name".
+
+    ``told`` names the place in errors. ``once`` returns the same object as long as the file stays the same, as classes
+    need. Raises `BadInput` if the file, module or name does not exist, or importing it fails.
+    """
+    home, _, name = place.rpartition(":")
+    try:
+        module = _module_of_file(Path(home), once) if home.endswith(".py") else import_module(home)
+        return getattr(module, name)
+    except Exception as error:  # any error of the module
+        raise BadInput(
+            f"{told} cannot be imported ({type(error).__name__}: {error}): give 'file.py:function', a file beside "
+            "the configuration, or 'package.module:function', installed where every node can import it"
+        ) from None
+
+
+def _module_of_file(path: Path, once: bool) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    whole = path.resolve()
+    digest = hashlib.sha256(str(whole).encode() + whole.read_bytes()).hexdigest()[:16]
+    name = f"userdp_named_{path.stem}_{digest}"
+    if once and name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, whole)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    if once:
+        sys.modules[name] = module  # classes look their annotations up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module

@@ -1,5 +1,7 @@
 """The base of every section of a configuration file."""
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 
 TWO_NUMBERS = (
@@ -10,6 +12,18 @@ TWO_NUMBERS = (
 
 
 class Section(BaseModel):
-    """A section of a configuration file: unknown keys are refused, numbers must be finite."""
+    """A section of a configuration file: unknown keys are refused, numbers must be finite.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
+    The docstring of a field describes its key, unless the field gives a description.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Join the lines of each description."""
+        super().__pydantic_init_subclass__(**options)
+        for field in cls.model_fields.values():
+            field.description = field.description and " ".join(field.description.split())

@@ -22,21 +22,19 @@ Coins = Indices
 
 @dataclass(frozen=True)
 class Attack:
-    """The canaries of a run and the data of all users; the name is for reports.
-
-    Attributes:
-        canaries: (m,) users.
-        directions: (m, p) of length one: the direction in which each canary pulls the model.
-        others: (n, k) features of all other users; also of a canary who joins them.
-        heads, tails: (m, k) features of canaries whose coin is 1 or -1; NaN for an absent canary.
-    """
+    """The canaries of a run and the data of all users; the name is for reports."""
 
     name: str
     canaries: Indices
+    """(m,) users."""
     directions: Array
+    """(m, p) of length one: the direction in which each canary pulls the model."""
     others: Array
+    """(n, k) features of all other users; also of a canary who joins them."""
     heads: Array
+    """(m, k) features of canaries whose coin is 1; NaN for an absent canary."""
     tails: Array
+    """(m, k) features of canaries whose coin is -1; NaN for an absent canary."""
 
     def nodes(self, instance: Instance, coins: Coins) -> list[Node]:
         """Return one node with all users, two nodes if their sum is masked, or one for each user that the server hears.

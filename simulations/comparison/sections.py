@@ -6,16 +6,16 @@ from pydantic import Field
 
 from simulations.config.run_config import Preparing
 from strategies.registry import STRATEGIES
-from userdp.data.source import DescribedSection
 from userdp.errors import BadInput
+from userdp.settings import Section
 
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
-class StrategyEntry(DescribedSection):
+class StrategyEntry(Section):
     """A [[strategy]] of a comparison: a strategy's section and its label."""
 
-    model_config = DescribedSection.model_config | {"extra": "allow"}
+    model_config = Section.model_config | {"extra": "allow"}
 
     kind: str = Field(description="The strategy; its own keys stand beside, as in a run.")
     label: str | None = Field(None, pattern=LABEL, description="Name in tables and plots; the default is the kind.")
@@ -27,7 +27,7 @@ class StrategyEntry(DescribedSection):
         return self.label or (STRATEGIES[self.kind].about.name if STRATEGIES.is_place(self.kind) else self.kind)
 
 
-class ProblemEntry(DescribedSection):
+class ProblemEntry(Section):
     """An entry of [[problems]]: sections that replace the base ones."""
 
     label: str = Field(pattern=LABEL, description="Name in tables and plots.")
@@ -38,7 +38,7 @@ class ProblemEntry(DescribedSection):
     keys given for a label take precedence over keys given for a kind."""
 
 
-class TuningSection(DescribedSection):
+class TuningSection(Section):
     """A declared search for strategies' settings, on synthetic federations of public seeds only."""
 
     cost: Literal["free, tuned on public synthetic data"]
@@ -51,7 +51,7 @@ class TuningSection(DescribedSection):
     grid, and the best by the main metric is used for all seeds."""
 
 
-class ComparisonOutput(DescribedSection):
+class ComparisonOutput(Section):
     """The output of a comparison."""
 
     directory: str = "comparisons"
@@ -60,7 +60,7 @@ class ComparisonOutput(DescribedSection):
     """Rounds between evaluations; the last round is always evaluated, and is the one compared."""
 
 
-class ComparisonConfig(DescribedSection):
+class ComparisonConfig(Section):
     """A comparison's file. Every cell is calibrated to the same unit, epsilon and delta."""
 
     name: str = Field(pattern=LABEL, description="Names the comparison's directory.")

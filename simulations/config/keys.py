@@ -35,17 +35,14 @@ def _effects() -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a configuration.
-
-    Attributes:
-        name: with its section, such as "strategy.clip_norm".
-        kind: the kind of the section that has it; None if every kind has it.
-        field: its declaration.
-    """
+    """A key of a configuration."""
 
     name: str
+    """The name with its section, such as "strategy.clip_norm"."""
     kind: str | None
+    """The kind of the section that has it; None if every kind has it."""
     field: FieldInfo
+    """Its declaration."""
 
     @property
     def effect(self) -> str:
@@ -57,7 +54,7 @@ class Key:
     @property
     def meaning(self) -> str:
         """The description, on one line."""
-        return " ".join((self.field.description or "").split())
+        return self.field.description or ""
 
     @property
     def default(self) -> str:

@@ -16,12 +16,12 @@ from simulations.config.errors import sentences
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
 from userdp.data.registry import DATA_SOURCES
-from userdp.data.source import DescribedSection
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.errors import BadInput
 from userdp.problems.base import Device
 from userdp.problems.registry import PROBLEMS
+from userdp.settings import Section
 from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"  # the strategy that others are compared with
@@ -29,7 +29,7 @@ DEFAULT = "auto"  # the strategy of a file that names none
 Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
 
 
-class PrivacySection(DescribedSection):
+class PrivacySection(Section):
     """The budget and the protected unit."""
 
     epsilon: float = Field(gt=0, description="Budget; 1 is strong, 10 is weak.")
@@ -48,7 +48,7 @@ class PrivacySection(DescribedSection):
     the noise of the others then suffices. A single node may do so in any case."""
 
 
-class EngineSection(DescribedSection):
+class EngineSection(Section):
     """The place of the nodes. One seed gives one result on every engine; on a GPU up to rounding."""
 
     kind: Literal["local", "ray"] = Field("local", description="In this process, or in Ray actors.")
@@ -67,7 +67,7 @@ class EngineSection(DescribedSection):
     roster_timeout: float = Field(60.0, gt=0, description="Seconds to wait until every user has a node.")
 
 
-class OutputSection(DescribedSection):
+class OutputSection(Section):
     """The files of a run."""
 
     directory: str = "runs"
@@ -107,7 +107,7 @@ def _with_kind(kind: str, options: type[StrategyOptions]) -> type[StrategyOption
     return cast("type[StrategyOptions]", made)
 
 
-class RunConfig(DescribedSection):
+class RunConfig(Section):
     """The configuration of a run. `_model_of` makes the model with the sections of a file's kinds."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the run directory.")

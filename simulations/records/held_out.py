@@ -24,25 +24,22 @@ EXPLAINED = {"squared_error": "r2", "deviance": "deviance_explained", "log_loss"
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Predictions and observations of U users and N samples.
-
-    Attributes:
-        users: metric -> (U,) each user's average.
-        sizes: (U,) samples of each user; samples below follow the order of their users.
-        predicted: (N,) the number, or the probability of class 1; with several classes that of the predicted one.
-        observed: (N,) the number or class; with several classes 1 if the predicted one was right, else 0.
-        target: kind of the target; None for a loss that predicts nothing, whose ``predicted`` is empty.
-        classes: K for several classes; 0 otherwise, and for more than `MOST_CLASSES`.
-        cells: (N,) K times the observed class plus the predicted one; empty without classes.
-    """
+    """Predictions and observations of U users and N samples."""
 
     users: dict[str, Array]
+    """Metric -> (U,) each user's average."""
     sizes: NDArray[np.int64]
+    """(U,) samples of each user; samples below follow the order of their users."""
     predicted: Array
+    """(N,) the number, or the probability of class 1; with several classes that of the predicted one."""
     observed: Array
+    """(N,) the number or class; with several classes 1 if the predicted one was right, else 0."""
     target: Target | None
+    """Kind of the target; None for a loss that predicts nothing, whose ``predicted`` is empty."""
     classes: int
+    """K for several classes; 0 otherwise, and for more than `MOST_CLASSES`."""
     cells: NDArray[np.int16]
+    """(N,) K times the observed class plus the predicted one; empty without classes."""
 
     @property
     def owners(self) -> NDArray[np.int64]:

@@ -79,8 +79,7 @@ def columns_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the declarations of the table's columns; a public data set brings its own."""
     if data.get("kind") != "public":
         return data
-    from userdp.data.tables.public import public_columns  # noqa: PLC0415 -- imports the table reader
-    from userdp.data.tables.public_sets import PUBLIC_DATASETS  # noqa: PLC0415
+    from userdp.data.tables.public import PUBLIC_DATASETS, public_columns  # noqa: PLC0415
 
     return public_columns(data["name"], data) if data.get("name") in PUBLIC_DATASETS else data
 

@@ -4,8 +4,6 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from strategies.auto.level import balance
 from strategies.auto.preparation import Filled, linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.releases import Movement, Shares
@@ -120,12 +118,10 @@ class Auto(Recipe):
         notes={"curvature": Fact("noised", "curvature that the step is one over"), **CLIP_FACTS},
     )
 
-    relation: Literal["replace_one", "add_or_remove"] | None = Field(
-        None,
-        description="Neighbouring relation; default replace_one, and add_or_remove for torch modules. Add-or-remove "
-        "promises less and takes half the noise at the same epsilon. Modules have many steps with secret cohorts under "
-        "add-or-remove, and few with all users under replace_one.",
-    )
+    relation: Literal["replace_one", "add_or_remove"] | None = None
+    """Neighbouring relation; default replace_one, and add_or_remove for torch modules. Add-or-remove promises less and
+    takes half the noise at the same epsilon. Modules have many steps with secret cohorts under add-or-remove, and few
+    with all users under replace_one."""
 
     def scheme(self, given: Given) -> AutoScheme:
         stages = self._stages(given)

@@ -144,23 +144,12 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     clip_high: float | None = Field(None, gt=0, description="Largest clip; a thousand clip_norm if not given.")
     quantile: float = Field(0.5, ge=0, le=1, description="Share of users that the clip should leave unclipped.")
     clip_rate: float = Field(0.2, gt=0, description="How fast the clip moves, in logarithms.")
-    count_noise: float | None = Field(
-        None,
-        gt=0,
-        description="Deviation of the noise on the number of unclipped users; a twentieth of the cohort (more, "
-        "where the budget asks for it) if not given.",
-    )
-    learning_rate: float | None = Field(
-        None, gt=0, description="Step size; default 1 / smoothness or 0.5 for gradients, 1 for updates; 0.1 for adam."
-    )
-    found_by_preparation: ClassVar[tuple[str, ...]] = (
-        "clip_norm",
-        "clip_low",
-        "clip_high",
-        "local_steps",
-        "local_epochs",
-        "learning_rate",
-    )
+    count_noise: float | None = Field(None, gt=0)
+    """Deviation of the noise on the number of unclipped users; a twentieth of the cohort (more, where the budget asks
+    for it) if not given."""
+    learning_rate: float | None = Field(None, gt=0)
+    """Step size; default 1 / smoothness or 0.5 for gradients, 1 for updates; 0.1 for adam."""
+    found_by_preparation = ("clip_norm", "clip_low", "clip_high", "local_steps", "local_epochs", "learning_rate")
 
     def found(self, found: Found) -> dict[str, float]:
         """See `PreparedOptions`; the clip is that of gradients."""

@@ -158,21 +158,15 @@ class ClippedOptions(ServerOptions):
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to.")
     rounds: int = Field(20, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(
-        None,
-        ge=1,
-        description="Users a round (the expected number for poisson); all of them if not given. For allocation it "
-        "follows from participations.",
-    )
-    sampling: Sampling = Field(
-        "disjoint",
-        description="disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user, for "
-        "adding or removing a user; fixed_size: a random cohort each round; allocation: every user in as many random "
-        "rounds, for adding or removing a user and with less noise than poisson. The last three need secret cohorts.",
-    )
-    participations: int | None = Field(
-        None, ge=1, description="Rounds that each user takes part in, for allocation: 1 if not given."
-    )
+    cohort: int | None = Field(None, ge=1)
+    """Users a round (the expected number for poisson); all of them if not given. For allocation it follows from
+    participations."""
+    sampling: Sampling = "disjoint"
+    """disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user, for adding or removing
+    a user; fixed_size: a random cohort each round; allocation: every user in as many random rounds, for adding or
+    removing a user and with less noise than poisson. The last three need secret cohorts."""
+    participations: int | None = Field(None, ge=1)
+    """Rounds that each user takes part in, for allocation: 1 if not given."""
     learning_rate: float | None = Field(None, gt=0, description="Step size of the server.")
 
     def rate(self, default: float) -> float:

@@ -48,7 +48,7 @@ class DPFedAvg(
         None, ge=1, description=f"Steps of each user on its own data; {_STEPS} if neither they nor epochs are given."
     )
     learning_rate: float | None = Field(None, gt=0, description="Factor on the mean update; default 1; 0.1 for adam.")
-    found_by_preparation: ClassVar[tuple[str, ...]] = (
+    found_by_preparation = (
         "clip_norm",
         "local_rate",
         "learning_rate",

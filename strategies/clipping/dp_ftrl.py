@@ -101,15 +101,12 @@ class DPFTRL(Recipe, PreparedOptions):
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
     rounds: int = Field(20, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(
-        None, ge=1, description="Users a round, the same partition every epoch; n / rounds (one epoch) if not given."
-    )
-    factorisation: FactorisationName | Literal["best"] = Field(
-        "square_root",
-        description="How noise is correlated over rounds. best: whichever has the least predicted noise in the last "
-        "round, from public numbers. Mostly that is banded (up to 64 vectors kept) where users return within 64 "
-        "rounds, and else buffered (four, however long the run). The tree is the classic baseline.",
-    )
+    cohort: int | None = Field(None, ge=1)
+    """Users a round, the same partition every epoch; n / rounds (one epoch) if not given."""
+    factorisation: FactorisationName | Literal["best"] = "square_root"
+    """Correlation of noise over rounds. best: whichever has the least predicted noise in the last round, from public
+    numbers. Mostly that is banded (up to 64 vectors kept) where users return within 64 rounds, and else buffered (four,
+    however long the run). The tree is the classic baseline."""
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
     def found(self, found: Found) -> dict[str, float]:

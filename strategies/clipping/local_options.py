@@ -14,23 +14,18 @@ class LocalOptions(StrategyOptions):
     """Settings of `LocalTraining`; they cost no privacy, as an update is clipped as a whole."""
 
     local_steps: int | None = Field(None, ge=1, description="Steps of each user on its own data.")
-    local_rate: float | None = Field(
-        None, gt=0, description="Step size of each user; default 1 / smoothness, or 0.5; 0.01 for adam."
-    )
-    local_epochs: int | None = Field(
-        None, ge=1, description="Times that each user goes through its samples, instead of strategy.local_steps."
-    )
+    local_rate: float | None = Field(None, gt=0)
+    """Step size of each user; default 1 / smoothness, or 0.5; 0.01 for adam."""
+    local_epochs: int | None = Field(None, ge=1)
+    """Times that each user goes through its samples, instead of strategy.local_steps."""
     local_batch: int | None = Field(None, ge=1, description="Samples of each of a user's steps; default all of them.")
     local_optimiser: Optimiser = Field("sgd", description="How a user follows its gradients.")
-    local_momentum: float = Field(
-        0.9, ge=0, lt=1, description="Memory of past gradients, for momentum and (first moment) adam."
-    )
-    local_schedule: Schedule = Field(
-        "constant", description="A user's step size over its own steps: constant, or down to zero."
-    )
-    local_weight_decay: float = Field(
-        0.0, ge=0, description="The step size times this is taken off each parameter at every step."
-    )
+    local_momentum: float = Field(0.9, ge=0, lt=1)
+    """Memory of past gradients, for momentum and (first moment) adam."""
+    local_schedule: Schedule = "constant"
+    """A user's step size over its own steps: constant, or down to zero."""
+    local_weight_decay: float = Field(0.0, ge=0)
+    """The step size times this is taken off each parameter at every step."""
     proximal: float = Field(0.0, ge=0, description="Strength of the pull back to the model that a user got (FedProx).")
 
     def local_training(self, usual_steps: int, default_rate: float) -> LocalTraining:
@@ -67,9 +62,8 @@ class LocalOptions(StrategyOptions):
 class UpdateOptions(LocalOptions, restates={"local_steps"}):
     """Settings of strategies whose users train if steps or epochs are given, and else send their gradient."""
 
-    local_steps: int | None = Field(
-        None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
-    )
+    local_steps: int | None = Field(None, ge=1)
+    """Users send the update of so many steps of their own; their gradient if not given."""
 
     @property
     def trains(self) -> bool:

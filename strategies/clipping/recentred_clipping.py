@@ -231,34 +231,22 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
         notes=CLIP_FACTS,
     )
 
-    relation: Relation = Field(
-        "replace_one",
-        description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
-    )
-    clip_norm: float = Field(
-        1.0,
-        gt=0,
-        description="l2 norm that what users send is clipped to in the first round, about zero; rather too large than "
-        "too small, later radii follow the users.",
-    )
+    relation: Relation = "replace_one"
+    """Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon."""
+    clip_norm: float = Field(1.0, gt=0)
+    """l2 norm that what users send is clipped to in the first round, about zero; rather too large than too small, later
+    radii follow the users."""
     rounds: int = Field(5, ge=1, description="Rounds in all.")
     cohort: int | None = Field(None, ge=1, description="Users a round, disjoint within an epoch; default all of them.")
-    learning_rate: float | None = Field(
-        None,
-        gt=0,
-        description="Step size; default 1 / smoothness, or 0.5; 1 for updates. On a loss certified linear each step "
-        "along gradients goes to a corner of the domain whatever is set: no step overshoots there.",
-    )
-    radius_factor: float | None = Field(
-        None,
-        ge=1,
-        le=5,
-        description="Radius over the typical distance of users from the centre. A small one saves noise, a large one "
-        "spares those whose gradients are longer than most; default 1 on quadratic and linear losses, where distances "
-        "are alike, and on others up to 2 where there are users enough for little noise.",
-    )
+    learning_rate: float | None = Field(None, gt=0)
+    """Step size; default 1 / smoothness, or 0.5; 1 for updates. On a loss certified linear each step along gradients
+    goes to a corner of the domain whatever is set: no step overshoots there."""
+    radius_factor: float | None = Field(None, ge=1, le=5)
+    """Radius over the typical distance of users from the centre. A small one saves noise, a large one spares those
+    whose gradients are longer than most; default 1 on quadratic and linear losses, where distances are alike, and on
+    others up to 2 where there are users enough for little noise."""
 
-    found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
+    found_by_preparation = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
 
     def found(self, found: Found) -> dict[str, float]:
         return {"clip_norm": CLIP_WIDTH * found.length}

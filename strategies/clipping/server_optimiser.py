@@ -17,17 +17,14 @@ from userdp.errors import BadInput
 class ServerOptions(StrategyOptions):
     """Settings of `ServerOptimiser`."""
 
-    server_optimiser: Literal["sgd", "momentum", "adam"] = Field(
-        "sgd", description="How the server follows released gradients; costs no privacy."
-    )
+    server_optimiser: Literal["sgd", "momentum", "adam"] = "sgd"
+    """The server's rule for following released gradients; costs no privacy."""
     momentum: float = Field(0.9, ge=0, lt=1, description="Memory of gradients, for momentum and (first moment) adam.")
     second_moment: float = Field(0.99, ge=0, lt=1, description="Memory of past squared gradients, for adam.")
     adaptivity: float = Field(1e-3, gt=0, description="Added to adam's root of squared gradients; smaller adapts more.")
-    noise_corrected: bool = Field(
-        False,
-        description="Subtract the known variance of the noise from adam's squared gradients, so that steps follow the "
-        "signal where noise hides it; costs no privacy.",
-    )
+    noise_corrected: bool = False
+    """Subtract the known variance of the noise from adam's squared gradients, so that steps follow the signal where
+    noise hides it; costs no privacy."""
 
     def followed(self, steps: NoisySteps, dimension: int) -> NoisySteps:
         """Return the path of plain steps in ``dimension`` coordinates as this optimiser changes it."""

@@ -5,24 +5,22 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from userdp.settings import Section
 
 
-class StrategyOptions(BaseModel):
+class StrategyOptions(Section):
     """Settings that every strategy has.
 
     A subclass that declares an option of its bases anew, with another default, range or meaning, names it in
     ``restates={"clip_norm"}``, beside its bases; a `TypeError` refuses one that does not, or names another.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(allow_inf_nan=True)  # An option may be a limit, and infinite.
 
-    max_missing: float = Field(
-        0.2,
-        ge=0,
-        lt=1,
-        description="Largest share of a cohort that may fail to answer; beyond it the run fails closed.",
-    )
+    max_missing: float = Field(0.2, ge=0, lt=1)
+    """Largest share of a cohort that may fail to answer; beyond it the run fails closed."""
 
     def __init_subclass__(cls, *, restates: Collection[str] = (), **settings: Any) -> None:
         super().__init_subclass__(**settings)

@@ -70,19 +70,14 @@ class LocalizedClipping(Recipe, DeviationOptions):
         **PHASE_ABOUT,
     )
 
-    clip: float | None = Field(
-        None, gt=0, description="Half-width of the first phase's clip of each gradient coordinate; G if not given."
-    )
+    clip: float | None = Field(None, gt=0)
+    """Half-width of the first phase's clip of each gradient coordinate; G if not given."""
     phases: int = Field(3, ge=1, le=64, description="Releases.")
     steps: int = Field(2, ge=1, description="Steps a phase, each with users of its own.")
     learning_rate: float | None = Field(None, gt=0, description="Step size, at most 2 / smoothness; default half that.")
-    shrink: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Factor by which a phase is taken to bring the model nearer to the optimum (utility only); "
-        "default from strong convexity.",
-    )
+    shrink: float | None = Field(None, ge=0, le=1)
+    """Factor by which a phase is taken to bring the model nearer to the optimum (utility only); default from strong
+    convexity."""
     without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:

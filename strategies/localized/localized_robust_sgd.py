@@ -89,12 +89,10 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
         **PHASE_ABOUT,
     )
 
-    test: Literal["above_threshold", "min_score"] = Field(
-        "min_score", description="above_threshold can stop early; min_score needs about a quarter of the users."
-    )
-    constants: Literal["paper", "calibrated"] = Field(
-        "calibrated", description="paper: the paper's batch, step and radius; calibrated: searched for the least risk."
-    )
+    test: Literal["above_threshold", "min_score"] = "min_score"
+    """above_threshold can stop early; min_score needs about a quarter of the users."""
+    constants: Literal["paper", "calibrated"] = "calibrated"
+    """paper: the paper's batch, step and radius; calibrated: searched for the least risk."""
     batch: int | None = Field(None, ge=MINIMUM_BATCH, description="Users a step; searched if not given.")
     phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
     learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")

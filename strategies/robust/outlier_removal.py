@@ -42,9 +42,8 @@ class OutlierRemoval(Recipe, TestedOptions):
         **TESTED_ABOUT,
     )
 
-    radius: float | None = Field(
-        None, gt=0, description="rho, l2 distance within which users' gradients agree; from the deviation if not given."
-    )
+    radius: float | None = Field(None, gt=0)
+    """rho, l2 distance within which users' gradients agree; from the deviation if not given."""
 
     def scheme(self, given: Given) -> RowRounds:
         return self.agreeing_rounds(given, partial(self._search, given), SMALLEST_BATCH)

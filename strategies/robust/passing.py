@@ -27,9 +27,8 @@ KERNELS: dict[str, type[ExpKernel] | type[RampKernel]] = {"exp": ExpKernel, "ram
 class DeviationOptions(StrategyOptions):
     """Settings of how far users' gradients are expected to deviate."""
 
-    deviation: float | None = Field(
-        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
-    )
+    deviation: float | None = Field(None, gt=0)
+    """Per-sample standard deviation of a gradient coordinate (utility only); default G."""
     heterogeneity: float = Field(0.0, ge=0, description="Standard deviation of users' mean gradients (utility only).")
 
     def user_deviation(self, per_sample: float, samples: int) -> float:
@@ -41,21 +40,15 @@ class AgreementOptions(DeviationOptions):
     """Settings of how agreement is measured, and of the estimate from users that agree."""
 
     statistic: Literal["median", "trimmed_mean"] = Field("trimmed_mean", description="Robust centre of a batch.")
-    estimate: Literal["debiased", "winsorized"] = Field(
-        "winsorized",
-        description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise.",
-    )
-    trim: float | None = Field(
-        None, description="Share of a batch that the trimmed mean drops at each end, above 1/3; the least if not given."
-    )
-    width: float | None = Field(
-        None,
-        description="How far the mean, or a user, may lie from the robust centre, in radii; default 1 (debiased) or 2.",
-    )
+    estimate: Literal["debiased", "winsorized"] = "winsorized"
+    """debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise."""
+    trim: float | None = None
+    """Share of a batch that the trimmed mean drops at each end, above 1/3; the least if not given."""
+    width: float | None = None
+    """Largest distance of the mean, or a user, from the robust centre, in radii; default 1 (debiased) or 2."""
     kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
-    radius: float | None = Field(
-        None, gt=0, description="rho, sup-norm radius within which users' gradients agree; from theory if not given."
-    )
+    radius: float | None = Field(None, gt=0)
+    """rho, sup-norm radius within which users' gradients agree; from theory if not given."""
     failure: float = Field(0.01, gt=0, lt=1, description="Probability with which honest users may fail the tests.")
 
     def check_estimate(self) -> None:

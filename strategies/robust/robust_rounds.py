@@ -52,12 +52,10 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
     )
 
     rounds: int = Field(10, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
-    test: Literal["above_threshold", "min_score"] | None = Field(
-        None,
-        description="min_score: a test a round, each paid for; above_threshold: one for all rounds, paid once, which "
-        "stops at the first failure; the one that leaves less noise if not given.",
-    )
-    found_by_preparation: ClassVar[tuple[str, ...]] = ("radius", "deviation", "learning_rate")
+    test: Literal["above_threshold", "min_score"] | None = None
+    """min_score: a test a round, each paid for; above_threshold: one for all rounds, paid once, which stops at the
+    first failure; the one that leaves less noise if not given."""
+    found_by_preparation = ("radius", "deviation", "learning_rate")
 
     def found(self, found: Found) -> dict[str, float]:
         """Return the deviation of samples, with a margin: gradients are about equally long in all coordinates."""

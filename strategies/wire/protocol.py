@@ -25,8 +25,7 @@ from userdp.arrays.sparse_rows import Sparse, require_canonical, sparse_rows
 from userdp.errors import BadInput
 from userdp.masking.masks import KEY_BYTES
 from userdp.nodes.computations import Computation
-from userdp.nodes.identities import DIGEST_BYTES
-from userdp.nodes.node import Answer, Node
+from userdp.nodes.node import DIGEST_BYTES, Answer, Node
 
 _SPARSE = ("data", "indices", "indptr")
 _MOST_SAMPLES = 2**53 - 1  # Beyond, sums of clipped samples in files would not be exact.

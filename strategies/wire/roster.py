@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from strategies.wire.protocol import Holding, failure, read_roster, roster_question
 from userdp.errors import BadInput, RunFailed
-from userdp.nodes.identities import DIGEST_BYTES, repeated
+from userdp.nodes.node import DIGEST_BYTES, repeated
 
 log = logging.getLogger("userdp")
 _POLL_SECONDS = 0.2

@@ -33,7 +33,7 @@ from strategies.baselines.rotation.rotation import CellGrid
 from strategies.clipping.dp_ftrl import PrefixSums
 from strategies.core.base import UserLevelStrategy
 from strategies.core.mean_rounds import MeanRounds
-from userdp.data.tables.public_sets import PUBLIC_DATASETS
+from userdp.data.tables.public import PUBLIC_DATASETS
 from userdp.errors import BadInput
 from userdp.mechanisms import (
     AboveThreshold,

@@ -6,11 +6,10 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.data.block import Block
-    from userdp.data.checks import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, require_number
     from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation, RegressionModel
-    from userdp.data.load_report import LoadReport
     from userdp.data.registry import DATA_SOURCES
-    from userdp.data.shape import Shape
+    from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Shape, require_number
+    from userdp.data.source import LoadReport
     from userdp.data.synthetic.federation import SyntheticFederation
     from userdp.data.synthetic.locations import BernoulliRates, Gaussian, HardInstance
     from userdp.data.synthetic.populations import Population, Source, VectorPopulation, student_t_in_place
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     )
     from userdp.data.tables.contributions import split
     from userdp.data.tables.derived import Derivation
-    from userdp.data.tables.public import load_public, public_columns, public_file
-    from userdp.data.tables.public_sets import PUBLIC_DATASETS, PublicDataset
+    from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
     from userdp.data.tables.sequences import SequenceColumns
     from userdp.data.tables.tabular import Table, read_table
 

@@ -1,6 +1,20 @@
-"""The declarations about a sample, known before any data are read."""
+"""The declarations about a sample, known before any data are read, and checks of declared numbers."""
 
+import math
 from dataclasses import dataclass
+
+from userdp.errors import BadInput
+
+# Bounds that `require_number` checks, as metadata of fields.
+POSITIVE = {"above": 0.0}
+NOT_NEGATIVE = {"above": 0.0, "strict": False}
+AT_LEAST_ONE = {"above": 1.0, "strict": False}
+
+
+def require_number(name: str, value: float, above: float, *, strict: bool = True) -> None:
+    """Raise `BadInput` unless ``value`` is finite and above ``above`` (at least ``above`` when not strict)."""
+    if not (math.isfinite(value) and (value > above if strict else value >= above)):
+        raise BadInput(f"{name} must be a finite number {'above' if strict else 'of at least'} {above:g}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -9,14 +23,12 @@ class Sequence:
 
     A sample's features are ``steps`` times ``channels`` codes, step after step; the last channel is predicted, at every
     step from the steps before. Steps after a sequence's end are -1 in every channel.
-
-    Attributes:
-        steps: L, the same for every sample.
-        levels: (C,) codes of each channel; the last code stands for every cell that is no declared level.
     """
 
     steps: int
+    """L, the same for every sample."""
     levels: tuple[int, ...]
+    """(C,) codes of each channel; the last code stands for every cell that is no declared level."""
 
     @property
     def channels(self) -> int:

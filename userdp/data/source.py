@@ -1,32 +1,69 @@
-"""Sources of users: the settings that all of them share."""
+"""Sources of users: the settings that all of them share, and the counts of reading a table."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pydantic import ConfigDict
-
 from userdp.data.federation import Federation
-from userdp.data.load_report import LoadReport
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.settings import Section
 
 
 @dataclass(frozen=True)
-class Datasets:
-    """The data of a run.
+class LoadReport:
+    """Counts of a load. They are exact functions of the data, covered by no guarantee: for the data holder alone.
 
     Attributes:
-        train: the users who take part, 0..n-1; None on the server of a deployment, which has no users' data.
-        test: held-out users for metrics; None when the configuration holds out nobody.
-        report: the counts of reading a table; None for synthetic data.
+        rows: rows of the file.
+        users: users of the federation.
+        samples: samples of the federation.
+        clipped: column -> cells of the federation outside the declared range.
+        unknown_levels: categorical column, or channel of sequences -> cells of the federation that hold no declared
+            level, or characters outside the alphabet.
+        unusable: column of numbers, codes or the target -> cells of the federation that no loss can use; their samples
+            have weight zero.
+        imputed: column with a declared value for missing cells -> cells of the federation that got it.
+        steps: channel of sequences -> steps of the federation, without padding.
+        small_users: users left out for holding fewer than ``min_samples``.
+        surplus_users: eligible users beyond the public number of users.
+        surplus_samples: samples of the federation's users left out by ``max_samples``.
+        met_nowhere: a sentence for every column without a single declared cell, most likely misspelt.
+        nothing_usable: a sentence for every column without a usable cell: every sample has weight zero.
     """
 
+    rows: int
+    users: int
+    samples: int
+    clipped: Mapping[str, int] = field(default_factory=dict)
+    unknown_levels: Mapping[str, int] = field(default_factory=dict)
+    unusable: Mapping[str, int] = field(default_factory=dict)
+    imputed: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
+    small_users: int = 0
+    surplus_users: int = 0
+    surplus_samples: int = 0
+    met_nowhere: Sequence[str] = ()
+    nothing_usable: Sequence[str] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, without those of the optional features that are empty."""
+        optional = ("imputed", "steps", "met_nowhere", "nothing_usable")
+        return {name: value for name, value in asdict(self).items() if value or name not in optional}
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """The data of a run."""
+
     train: Federation | None
+    """The users who take part, 0..n-1; None on the server of a deployment, which has no users' data."""
     test: Federation | None
+    """Held-out users for metrics; None when the configuration holds out nobody."""
     report: LoadReport | None
+    """The counts of reading a table; None for synthetic data."""
 
     @property
     def users(self) -> Federation:
@@ -36,20 +73,7 @@ class Datasets:
         return self.train
 
 
-class DescribedSection(Section):
-    """A section of a configuration file whose keys are described by the docstrings of its fields."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """Join the lines of each description."""
-        super().__pydantic_init_subclass__(**options)
-        for field in cls.model_fields.values():
-            field.description = field.description and " ".join(field.description.split())
-
-
-class DataSettings(DescribedSection):
+class DataSettings(Section):
     """A source of users: the declarations about them, and how to read them."""
 
     kind: str

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.named_code import imported
+from userdp.kinds import imported
 from userdp.problems.base import Problem
 from userdp.problems.settings import ProblemSettings
 
@@ -71,38 +71,28 @@ class TorchSettings(ProblemSettings):
     summary: ClassVar[str] = "any torch module with a loss"
     code_fields: ClassVar[tuple[str, ...]] = ("module", "loss", "metrics")
     most_classes: ClassVar[int | None] = None
-    module: str | None = Field(
-        None,
-        description="'file.py:function' beside the configuration, or 'package.module:function'; it takes no arguments "
-        "and returns a torch module. A perceptron if not given.",
-    )
+    module: str | None = None
+    """'file.py:function' beside the configuration, or 'package.module:function'; it takes no arguments and returns a
+    torch module. A perceptron if not given."""
     hidden: list[int] = Field(default_factory=list, description="Widths of the perceptron's hidden layers.")
-    outputs: int | None = Field(
-        None, ge=1, description="Outputs of the perceptron; if not given, one for each of data.target_levels, or 1."
-    )
-    loss: str = Field(
-        description="The loss: 'cross_entropy', 'mse', 'bce_with_logits', or a function named like module, from "
-        "outputs and targets to one loss a sample (for sequences: a step)."
-    )
-    metrics: dict[str, str] = Field(
-        default_factory=dict,
-        description="Name = a function named like module, from outputs and targets to one number a prediction.",
-    )
+    outputs: int | None = Field(None, ge=1)
+    """Outputs of the perceptron; if not given, one for each of data.target_levels, or 1."""
+    loss: str
+    """The loss: 'cross_entropy', 'mse', 'bce_with_logits', or a function named like module, from outputs and targets to
+    one loss a sample (for sequences: a step)."""
+    metrics: dict[str, str] = Field(default_factory=dict)
+    """Name = a function named like module, from outputs and targets to one number a prediction."""
     has_targets: bool = Field(True, description="False: features are their own targets (reconstruction).")
-    input_shape: list[int] | None = Field(
-        None, description="The shape of a sample's columns, such as [1, 28, 28]; a row if not given."
-    )
+    input_shape: list[int] | None = None
+    """The shape of a sample's columns, such as [1, 28, 28]; a row if not given."""
     precision: Literal["single", "double"] = Field("single", description="Arithmetic of the module.")
-    execution: Literal["auto", "loop", "grouped"] = Field(
-        "auto", description="Users one after the other, several at once, or the faster way, measured at the start."
-    )
-    kernels: Literal["own", "torch"] = Field(
-        "own",
-        description="Layers that compute gradients: 'own' may replace embedding, GRU, LSTM and attention layers by "
-        "this package's, which give the same gradients to rounding, faster; 'torch' computes the module as it is. "
-        "Torch alone cannot compute GRU and LSTM layers for several users at once: execution = 'auto' then computes "
-        "users one after the other, and 'grouped' is refused. With execution = 'loop' layers are always torch's.",
-    )
+    execution: Literal["auto", "loop", "grouped"] = "auto"
+    """Users one after the other, several at once, or the faster way, measured at the start."""
+    kernels: Literal["own", "torch"] = "own"
+    """Layers that compute gradients: 'own' may replace embedding, GRU, LSTM and attention layers by this package's,
+    which give the same gradients to rounding, faster; 'torch' computes the module as it is. Torch alone cannot compute
+    GRU and LSTM layers for several users at once: execution = 'auto' then computes users one after the other, and
+    'grouped' is refused. With execution = 'loop' layers are always torch's."""
     memory: int = Field(256, ge=1, description="Mebibytes that gradients may take at once.")
 
     def _make(self, shape: Shape, seed: int) -> Problem:

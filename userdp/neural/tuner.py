@@ -27,19 +27,16 @@ log = logging.getLogger("userdp")
 
 @dataclass(frozen=True)
 class Choice:
-    """A way of computing gradients.
-
-    Attributes:
-        grouped: whether several users are computed at once.
-        samples: most samples of a group.
-        own_layers: whether `userdp.neural.kernels` computes layers.
-        seconds: measured time of a sample; None without a measurement.
-    """
+    """A way of computing gradients."""
 
     grouped: bool
+    """True if several users are computed at once."""
     samples: int
+    """Most samples of a group."""
     own_layers: bool
+    """True if `userdp.neural.kernels` computes layers."""
     seconds: float | None = None
+    """Measured time of a sample; None without a measurement."""
 
 
 # A choice, a number of made-up users and their samples each -> a function that computes them once.
@@ -48,27 +45,24 @@ Prepare = Callable[[Choice, int, int], Callable[[], object]]
 
 @dataclass(eq=False)
 class Tuner:
-    """Puts users into groups that fit the memory, and finds the fastest way to compute them.
-
-    Attributes:
-        execution: one user after the other, several at once, or the faster of the two.
-        own_layers: whether `userdp.neural.kernels` may be chosen.
-        together: whether users may share a call.
-        typical: samples of a user in the measurement.
-        memory: mebibytes that a piece may take.
-        sample_bytes: bytes that the backward pass keeps of a sample.
-        model_bytes: bytes of a user's parameters.
-        choice: the present way of computing gradients.
-    """
+    """Puts users into groups that fit the memory, and finds the fastest way to compute them."""
 
     execution: Execution
+    """One user after the other, several at once, or the faster of the two."""
     own_layers: bool
+    """True if `userdp.neural.kernels` may be chosen."""
     together: bool
+    """True if users may share a call."""
     typical: int
+    """Samples of a user in the measurement."""
     memory: int
+    """Mebibytes that a piece may take."""
     sample_bytes: int
+    """Bytes that the backward pass keeps of a sample."""
     model_bytes: int
+    """Bytes of a user's parameters."""
     choice: Choice = field(init=False)
+    """The present way of computing gradients."""
 
     def __post_init__(self) -> None:
         self.choice = self._unmeasured()

@@ -31,17 +31,14 @@ _LOCAL = 7
 
 @dataclass(frozen=True)
 class LocalNoise:
-    """Gaussian noise that each user adds to its own row; it depends neither on the node nor on the block.
-
-    Attributes:
-        deviation: standard deviation of each coordinate, > 0.
-        seed: seed of SIMULATED noise, which anybody who knows it can subtract; None for `userdp.noise.SecureNoise`.
-        round: the round; every round has its own stream.
-    """
+    """Gaussian noise that each user adds to its own row; it depends neither on the node nor on the block."""
 
     deviation: float
+    """Standard deviation of each coordinate, > 0."""
     seed: int | None
+    """Seed of SIMULATED noise, which anybody who knows it can subtract; None for `userdp.noise.SecureNoise`."""
     round: int
+    """The round; every round has its own stream."""
 
     def add(self, rows: Rows, users: NDArray[np.int64]) -> Rows:
         """Add the users' noise to their (U, columns) rows."""

@@ -42,36 +42,32 @@ _RULES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The parameters of a user's training: numbers, as a message requires. Raises `BadInput` if one is out of range.
-
-    Attributes:
-        step_size: initial step size of the optimiser.
-        steps: number of steps; 0 to derive it from ``epochs``.
-        epochs: passes of a user through its samples, if ``steps`` is 0.
-        batch_size: samples of a step; 0 for all of a user's samples.
-        optimiser: place in `OPTIMISERS`: gradient steps, steps with momentum (Polyak 1964), or Adam (Kingma, Ba 2015).
-        momentum: memory of past gradients, for momentum and (first moment) Adam.
-        second_moment: memory of past squared gradients, for Adam.
-        adaptivity: added to Adam's root of squared gradients.
-        weight_decay: the step size times this is subtracted from each parameter at every step (Loshchilov, Hutter
-            2019).
-        proximal: strength mu of ``(mu / 2) ||x - x_0||^2``, which keeps a user near its initial model (Li et al. 2020).
-        schedule: place in `SCHEDULES`: the step size over a user's own steps, constant or down to zero.
-        key: key of the order of samples, below 2^53; every round has its own.
-    """
+    """The parameters of a user's training: numbers, as a message requires. Raises `BadInput` if one is out of range."""
 
     step_size: float
+    """Initial step size of the optimiser."""
     steps: float = 0.0
+    """Number of steps; 0 to derive it from ``epochs``."""
     epochs: float = 1.0
+    """Passes of a user through its samples, if ``steps`` is 0."""
     batch_size: float = 0.0
+    """Samples of a step; 0 for all of a user's samples."""
     optimiser: float = 0.0
+    """Place in `OPTIMISERS`: gradient steps, steps with momentum (Polyak 1964), or Adam (Kingma, Ba 2015)."""
     momentum: float = 0.9
+    """Memory of past gradients, for momentum and (first moment) Adam."""
     second_moment: float = 0.999
+    """Memory of past squared gradients, for Adam."""
     adaptivity: float = 1e-8
+    """Added to Adam's root of squared gradients."""
     weight_decay: float = 0.0
+    """The step size times this is subtracted from each parameter at every step (Loshchilov, Hutter 2019)."""
     proximal: float = 0.0
+    """Strength mu of ``(mu / 2) ||x - x_0||^2``, which keeps a user near its initial model (Li et al. 2020)."""
     schedule: float = 0.0
+    """Place in `SCHEDULES`: the step size over a user's own steps, constant or down to zero."""
     key: float = 0.0
+    """Key of the order of samples, below 2^53; every round has its own."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

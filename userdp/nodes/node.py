@@ -1,7 +1,9 @@
 """A node: some users' data, and its answers. It knows no network; the Flower side wraps it."""
 
+import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +18,6 @@ from userdp.errors import BadInput
 from userdp.masking.grid import Residues
 from userdp.masking.masks import MaskKey
 from userdp.nodes.computations import Computation
-from userdp.nodes.identities import identities
 from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.row_maker import RowMaker
 from userdp.problems.base import Problem
@@ -26,26 +27,46 @@ log = logging.getLogger("userdp")
 MEMORY_BYTES = 7 << 25
 """The bytes of samples that a node keeps, those of its first users; it reads or makes the others at each pass. The
 eight nodes of a machine by default keep seven quarters of a GiB together."""
+DIGEST_BYTES = 16
+_PAIR = np.dtype([("high", "<u8"), ("low", "<u8")])
+
+
+def identities(labels: Iterable[str], salt: bytes) -> NDArray[np.uint8]:
+    """Return (U, 16) digests of normalised labels, under one salt of 16 to 64 random bytes for all silos.
+
+    A user-level guarantee bounds the influence of ONE index of 0..n-1. A person with two indices, in two silos, has
+    twice the influence, so the server compares digests before training. Equal labels give equal digests; different ones
+    among n labels collide with probability below n^2 / 2^129, and then the run stops without need.
+
+    Every run draws a new salt, so digests of two runs cannot be matched. They hide nothing from a party that knows the
+    salt and can guess labels: the server, which is trusted with much more.
+    """
+    texts = (unicodedata.normalize("NFKC", label).strip().encode() for label in labels)
+    digests = b"".join(hashlib.blake2b(text, digest_size=DIGEST_BYTES, key=salt).digest() for text in texts)
+    return np.frombuffer(digests, dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def repeated(digests: NDArray[np.uint8]) -> int:
+    """Return how many of the (U, 16) digests have occurred before."""
+    pairs = np.ascontiguousarray(digests).view(_PAIR).ravel()
+    return len(pairs) - len(np.unique(pairs))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a node.
-
-    Attributes:
-        users: (U,) the users of the values, rising.
-        values: (U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them
-            that takes fewer bytes that way. (1, 0) if the sum is masked.
-        non_finite: users whose row was not finite, or whose data were unusable, and became zero.
-        lengths: (U,) l2 norms before the clip, if requested.
-        masked: (p,) the sum on a grid, noisy and masked, if requested.
-    """
+    """The answer of a node."""
 
     users: NDArray[np.int64]
+    """(U,) the users of the values, rising."""
     values: AnyRows
+    """(U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them that takes
+    fewer bytes that way. (1, 0) if the sum is masked."""
     non_finite: int
+    """Users whose row was not finite, or whose data were unusable, and became zero."""
     lengths: NDArray[np.float64] | None = None
+    """(U,) l2 norms before the clip, if requested."""
     masked: Residues | None = None
+    """(p,) the sum on a grid, noisy and masked, if requested."""
 
 
 class NodeSamples:

@@ -46,23 +46,20 @@ class MeasuredCurvature:
 
 @dataclass(frozen=True)
 class Landscape:
-    """The sizes of a loss on its declared bounds, from which plans predict accuracy. No privacy proof reads them.
-
-    Attributes:
-        start: bound on the risk of the initial model minus the least one, which the domain is assumed to contain.
-        trace: largest trace of a sample's Hessian at the initial model.
-        steepness: most that the risk grows for each unit of standard deviation of independent normal noise on every
-            coordinate of a model; infinite if unbounded.
-        pull: trace of the ridge term's Hessian, in addition to ``trace``.
-        assumed: whether data have no bounds and `ASSUMED_SIZE` stands for them: a scale to compare noise with, which
-            refuses nothing.
-    """
+    """The sizes of a loss on its declared bounds, from which plans predict accuracy. No privacy proof reads them."""
 
     start: float
+    """Bound on the risk of the initial model minus the least one, which the domain is assumed to contain."""
     trace: float
+    """Largest trace of a sample's Hessian at the initial model."""
     steepness: float
+    """Most that the risk grows for each unit of standard deviation of independent normal noise on every coordinate of a
+    model; infinite if unbounded."""
     pull: float = 0.0
+    """Trace of the ridge term's Hessian, in addition to ``trace``."""
     assumed: bool = False
+    """True if data have no bounds and `ASSUMED_SIZE` stands for them: a scale to compare noise with, which refuses
+    nothing."""
 
     def of_noise(self, deviation: float) -> float:
         """Bound the cost of independent normal noise of that standard deviation on every coordinate of the best model.

@@ -18,23 +18,20 @@ from userdp.problems.bounds import Floats, interval, positive
 
 
 class Family(ABC):
-    """``phi(s, y)`` for y in ``[low, high]``.
-
-    Attributes:
-        kind: the name of the loss in `userdp.problems.one_pass`; None if that module has no compiled version.
-        parameter: the number on which the slope of a compiled loss depends, besides score and target.
-        low: smallest target; smaller ones are clipped to it.
-        high: largest target.
-        open_ends: whether no finite score predicts a mean target at an end of the range.
-        curvature: the largest ``phi''`` over all scores, for families whose bound is the same on every domain.
-    """
+    """``phi(s, y)`` for y in ``[low, high]``."""
 
     kind: ClassVar[str | None] = None
+    """The name of the loss in `userdp.problems.one_pass`; None if that module has no compiled version."""
     low: float
+    """Smallest target; smaller ones are clipped to it."""
     high: float
+    """Largest target."""
     parameter: float = 0.0
+    """The number on which the slope of a compiled loss depends, besides score and target."""
     open_ends: ClassVar[bool] = False
+    """True if no finite score predicts a mean target at an end of the range."""
     curvature: float = 1.0
+    """The largest ``phi''`` over all scores, for families whose bound is the same on every domain."""
 
     @abstractmethod
     def losses(self, scores: Array, targets: Floats) -> Array:

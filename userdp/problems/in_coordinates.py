@@ -27,15 +27,12 @@ def turned_back(models: Array, matrix: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """Public coordinates ``x = start + T z``; `BadInput` for values that are not finite or shapes that do not fit.
-
-    Attributes:
-        start: (p,) the model at z = 0.
-        matrix: (p, p) T, invertible; or (d, d), d a divisor of p, the effect of T on each of the p / d blocks of z.
-    """
+    """Public coordinates ``x = start + T z``; `BadInput` for values that are not finite or shapes that do not fit."""
 
     start: Vector
+    """(p,) the model at z = 0."""
     matrix: Array
+    """(p, p) T, invertible; or (d, d), d a divisor of p, the effect of T on each of the p / d blocks of z."""
 
     def __post_init__(self) -> None:
         p, d = len(self.start), len(self.matrix)

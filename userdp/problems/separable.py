@@ -26,7 +26,7 @@ class Separable(Problem):
     """A sum of losses over d coordinates; samples are points z, clipped into ``[low, high]^d``, without a target.
 
     The domain is ``|x_j| <= radius``. ``slope`` bounds ``|phi_j'|`` over domain and data, infinite if unbounded;
-    ``curvature`` and ``strong_convexity`` bound ``phi_j''`` from above and below; ``start`` bounds the mean of
+    ``smoothness`` and ``flattest`` bound ``phi_j''`` from above and below; ``start`` bounds the mean of
     ``phi_j`` at ``x_j = 0`` minus its least value, if that is in the domain.
 
     Formal guarantees:
@@ -36,18 +36,10 @@ class Separable(Problem):
     """
 
     has_targets = False
+    smoothness: ClassVar[float]
 
     def __init__(
-        self,
-        dimension: int,
-        low: float,
-        high: float,
-        radius: float,
-        *,
-        slope: float,
-        curvature: float,
-        strong_convexity: float,
-        start: float,
+        self, dimension: int, low: float, high: float, radius: float, *, slope: float, flattest: float, start: float
     ) -> None:
         self.dimension = self.columns = bounds.count("problem.dimension", dimension)
         self.low, self.high = low, high
@@ -57,16 +49,16 @@ class Separable(Problem):
             convex=True,
             lipschitz=slope if bounded else None,
             gradient_norm=slope * math.sqrt(self.dimension) if bounded else None,
-            smoothness=curvature,
+            smoothness=self.smoothness,
             diagonally_dominant=True,
-            strong_convexity=strong_convexity,
+            strong_convexity=flattest,
             reason=""
             if bounded
             else "an infinite problem.radius or problem.bound leaves the gradient unbounded; set finite ones",
         )
 
         # Noise on a linear loss costs what the domain's walls keep of it, which its slope bounds.
-        trace = curvature * dimension if curvature else math.inf
+        trace = self.smoothness * dimension or math.inf
         self.landscape = Landscape(start * dimension, trace, AVERAGE_SIZE * slope * dimension)
 
     def bound(self, block: Block) -> tuple[Block, int]:
@@ -161,15 +153,14 @@ class Quadratic(MeanSufficient):
     """
 
     name = "quadratic"
+    smoothness = 1.0
     summary = "mean estimation: half the squared distance to each sample"
 
     def __init__(self, dimension: int, bound: float, radius: float) -> None:
         bound = bounds.positive("problem.bound", bound, infinite=True)
         radius = bounds.positive("problem.radius", radius, infinite=True)
         slope, start = radius + bound, min(bound, radius) ** 2 / 2
-        super().__init__(
-            dimension, -bound, bound, radius, slope=slope, curvature=1.0, strong_convexity=1.0, start=start
-        )
+        super().__init__(dimension, -bound, bound, radius, slope=slope, flattest=1.0, start=start)
         self.gradient_rounding = 2.0**-52 * slope if math.isfinite(slope) else None
 
     def potential(self, x: Vector) -> Vector:
@@ -203,15 +194,14 @@ class Bernoulli(MeanSufficient):
     """
 
     name = "bernoulli"
+    smoothness = 0.25
     summary = "rates of binary attributes: one logistic loss a coordinate"
 
     def __init__(self, dimension: int, radius: float) -> None:
         radius = bounds.positive("problem.radius", radius)
         slope, flattest = float(expit(radius)), float(expit(radius) * expit(-radius))
         start = math.log(2.0) - math.log1p(math.exp(-radius))
-        super().__init__(
-            dimension, 0.0, 1.0, radius, slope=slope, curvature=0.25, strong_convexity=flattest, start=start
-        )
+        super().__init__(dimension, 0.0, 1.0, radius, slope=slope, flattest=flattest, start=start)
         self.gradient_rounding = 2.0**-48
 
     def potential(self, x: Vector) -> Vector:
@@ -240,14 +230,13 @@ class Linear(MeanSufficient):
     """
 
     name = "linear"
+    smoothness = 0.0
     summary = "the paper's hard instance: signs of means, a loss without curvature"
 
     def __init__(self, dimension: int, bound: float, radius: float = 1.0) -> None:
         bound = bounds.positive("problem.bound", bound)
         radius = bounds.positive("problem.radius", radius)
-        super().__init__(
-            dimension, -bound, bound, radius, slope=bound, curvature=0.0, strong_convexity=0.0, start=bound * radius
-        )
+        super().__init__(dimension, -bound, bound, radius, slope=bound, flattest=0.0, start=bound * radius)
         self.gradient_rounding = 0.0
 
     def potential(self, x: Vector) -> Vector:
@@ -278,6 +267,7 @@ class Huber(Separable):
     """
 
     name = "huber"
+    smoothness = 1.0
     summary = "robust location: Huber's loss of the distance in each coordinate"
 
     def __init__(self, dimension: int, bound: float, radius: float, threshold: float) -> None:
@@ -285,11 +275,9 @@ class Huber(Separable):
         radius = bounds.positive("problem.radius", radius, infinite=True)
         self.threshold = bounds.positive("problem.threshold", threshold)
         slope = min(self.threshold, radius + bound)
-        strong, farthest = float(radius + bound <= self.threshold), min(bound, radius)
+        flattest, farthest = float(radius + bound <= self.threshold), min(bound, radius)
         start = min(self.threshold, farthest) * (farthest - min(self.threshold, farthest) / 2)
-        super().__init__(
-            dimension, -bound, bound, radius, slope=slope, curvature=1.0, strong_convexity=strong, start=start
-        )
+        super().__init__(dimension, -bound, bound, radius, slope=slope, flattest=flattest, start=start)
         self.gradient_rounding = 2.0**-26 * slope
 
     def slopes(self, x: Vector, z: Array) -> Array:
@@ -325,12 +313,8 @@ class SeparableSettings(LossSettings):
 class BoundedSettings(SeparableSettings):
     """Settings of losses of samples in a declared box."""
 
-    bound: float | None = Field(
-        None,
-        gt=0,
-        description="Bound on every |z_j|; samples are clipped into it. Known for tables (1); inf for none, if the "
-        "loss allows it.",
-    )
+    bound: float | None = Field(None, gt=0)
+    """Bound on every |z_j|; samples are clipped into it. Known for tables (1); inf for none, if the loss allows it."""
     radius: float = Field(1.0, gt=0, description=RADIUS)
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class ProblemSettings(Section):
     """A loss."""
 
     # A domain may be all of space: radius = inf.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=True)
+    model_config = ConfigDict(allow_inf_nan=True)
     family: ClassVar[str]
     certificate: ClassVar[str]
     summary: ClassVar[str]
@@ -32,15 +32,12 @@ class ProblemSettings(Section):
     """The fields, or tables of fields, that may name code."""
 
     kind: str
-    dimension: int | None = Field(
-        None, ge=1, description="Number of model parameters; follows from the data, and must agree if given."
-    )
+    dimension: int | None = Field(None, ge=1)
+    """Number of model parameters; follows from the data, and must agree if given."""
 
-    initial_model: str | None = Field(
-        None,
-        description="A PUBLIC model to start from (a warm start): model.npz of an earlier run, or for a torch module "
-        "also a file of its state_dict; the path is relative to this file. Its own privacy cost is not counted.",
-    )
+    initial_model: str | None = None
+    """A PUBLIC model to start from (a warm start): model.npz of an earlier run, or for a torch module also a file of
+    its state_dict; the path is relative to this file. Its own privacy cost is not counted."""
 
     def build(self, shape: Shape, seed: int) -> Problem:
         """Return the problem for samples of this shape, without ``initial_model``; `BadInput` if the two do not fit."""
@@ -120,12 +117,8 @@ class BinaryTarget(LossSettings):
 class TargetRange(LossSettings):
     """A loss of targets in a declared range."""
 
-    target_range: list[float] | None = Field(
-        None,
-        min_length=2,
-        max_length=2,
-        description="[low, high] of the target, which is clipped into it; -inf and inf for no bound.",
-    )
+    target_range: list[float] | None = Field(None, min_length=2, max_length=2)
+    """[low, high] of the target, which is clipped into it; -inf and inf for no bound."""
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         declared = self.target_range or shape.target_range
@@ -156,18 +149,11 @@ class GeneralisedLinearSettings(LossSettings):
         "convex, bounded gradient, bounded Hessian; diagonally dominant Hessian if ridge is at least "
         "K * feature_norm^2 / 8, where K is the largest second derivative of the loss"
     )
-    feature_norm: float | None = Field(
-        None,
-        gt=0,
-        description="Bound on a sample's ||a||_1, the intercept's 1 included; inf for none. Known from declared "
-        "columns.",
-    )
-    feature_bound: float | None = Field(
-        None,
-        gt=0,
-        description="Bound on every |a_j| but the intercept's 1; features are clipped into it one by one; inf for "
-        "none. Known from declared columns.",
-    )
+    feature_norm: float | None = Field(None, gt=0)
+    """Bound on a sample's ||a||_1, the intercept's 1 included; inf for none. Known from declared columns."""
+    feature_bound: float | None = Field(None, gt=0)
+    """Bound on every |a_j| but the intercept's 1; features are clipped into it one by one; inf for none. Known from
+    declared columns."""
     radius: float = Field(5.0, gt=0, description=RADIUS)
     ridge: float = Field(0.0, ge=0, description=RIDGE)
     intercept: bool = Field(True, description="Append a feature of value 1 to each sample.")

@@ -187,12 +187,10 @@ class SparseLinearSettings(LossSettings):
         "grows with sqrt(sparsity)"
     )
     sparse: ClassVar[bool] = True
-    feature_norm: float | None = Field(
-        None, gt=0, description="Bound on a sample's ||a||_2; longer ones are scaled down. Known from the data."
-    )
-    sparsity: int | None = Field(
-        None, ge=1, description="Most entries of a sample that are not zero; the largest are kept. Known from the data."
-    )
+    feature_norm: float | None = Field(None, gt=0)
+    """Bound on a sample's ||a||_2; longer ones are scaled down. Known from the data."""
+    sparsity: int | None = Field(None, ge=1)
+    """Most entries of a sample that are not zero; the largest are kept. Known from the data."""
     radius: float = Field(math.inf, gt=0, description=RADIUS + " All of space if not given.")
     ridge: float = Field(0.0, ge=0, description=RIDGE + " With it gradients are not sparse.")
 

@@ -45,8 +45,7 @@ from simulations.runs.run import run
 from simulations.runs.silos import FILE, prepare, silo_node, split
 from strategies.non_private import ReferenceScheme
 from userdp.errors import BadInput, RunFailed
-from userdp.nodes.identities import identities, repeated
-from userdp.nodes.node import Node
+from userdp.nodes.node import Node, identities, repeated
 from userdp.problems import Quadratic
 
 DEMO = Path(__file__).resolve().parents[3] / "simulations/configs/demo.toml"

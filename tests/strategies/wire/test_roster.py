@@ -19,8 +19,7 @@ from strategies.wire.replies import Request, gather
 from strategies.wire.roster import Roster
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
-from userdp.nodes.identities import identities
-from userdp.nodes.node import Node
+from userdp.nodes.node import Node, identities
 from userdp.problems import Quadratic
 
 

@@ -11,8 +11,7 @@ from userdp.arrays.sparse_rows import finite_rows
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.functions import ROW_FUNCTIONS, RowFunction
-from userdp.nodes.identities import identities
-from userdp.nodes.node import Node
+from userdp.nodes.node import Node, identities
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Quadratic
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.block import Block
-from userdp.data.checks import require_number
 from userdp.data.federation import Federation, checked_users
+from userdp.data.shape import require_number
 from userdp.data.synthetic.populations import Noise, Population, Source
 from userdp.errors import BadInput
 from userdp.randomness import seed_sequence, stream

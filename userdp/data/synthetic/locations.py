@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import NOT_NEGATIVE, POSITIVE
-from userdp.data.shape import Shape
+from userdp.data.shape import NOT_NEGATIVE, POSITIVE, Shape
 from userdp.data.synthetic.populations import (
     Noise,
     Samples,

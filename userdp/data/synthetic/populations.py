@@ -15,9 +15,8 @@ from scipy.special import ndtri
 
 from userdp.arrays.types import Vector
 from userdp.data.block import Features
-from userdp.data.checks import AT_LEAST_ONE, NOT_NEGATIVE, require_number
 from userdp.data.federation import RegressionModel
-from userdp.data.shape import Shape
+from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, Shape, require_number
 from userdp.errors import BadInput
 
 Noise = NDArray[np.float32]

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE
-from userdp.data.shape import Shape
+from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Shape
 from userdp.data.synthetic.populations import (
     Noise,
     Population,

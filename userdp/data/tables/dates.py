@@ -61,19 +61,16 @@ def checked_dates(field: str, bounds: object) -> tuple[np.datetime64, np.datetim
 
 @dataclass(frozen=True)
 class DateColumns:
-    """The declarations about a table's columns of dates.
-
-    Attributes:
-        bounds: column -> [first, last]; one numeric feature, in days.
-        parts: column -> names of its parts; each level of a part is a feature of 0 and 1.
-        formats: column -> the format of dates that are not in ISO 8601.
-        between: the columns of dates that derived features are made of.
-    """
+    """The declarations about a table's columns of dates."""
 
     bounds: Mapping[str, Sequence[object]]
+    """Column -> [first, last]; one numeric feature, in days."""
     parts: Mapping[str, Sequence[str]]
+    """Column -> names of its parts; each level of a part is a feature of 0 and 1."""
     formats: Mapping[str, str]
+    """Column -> the format of dates that are not in ISO 8601."""
     between: Sequence[str]
+    """The columns of dates that derived features are made of."""
 
     @property
     def listed(self) -> list[str]:

@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.source import DescribedSection
 from userdp.errors import BadInput
+from userdp.settings import Section
 
 Cells = NDArray[np.float64]
 
 
-class Derivation(DescribedSection):
+class Derivation(Section):
     """A column made of others; it is a numeric feature like those of the table, clipped into its range and scaled."""
 
     kind: Literal["count_above", "ratio", "difference", "product", "log1p", "days_between"]

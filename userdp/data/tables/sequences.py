@@ -5,12 +5,12 @@ from typing import Any
 
 from pydantic import Field
 
-from userdp.data.source import DescribedSection
 from userdp.data.tables.declared import Levels, level_count
 from userdp.errors import BadInput
+from userdp.settings import Section
 
 
-class SequenceColumns(DescribedSection):
+class SequenceColumns(Section):
     """Samples that are windows of a user's rows in their order, or of the characters of a user's text."""
 
     window: int = Field(ge=1)

@@ -17,8 +17,7 @@ from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import held_out_users, split
 from userdp.data.tables.dates import with_dates_as_text
 from userdp.data.tables.derived import Derivation
-from userdp.data.tables.public import public_columns, public_dataset, public_file
-from userdp.data.tables.public_sets import PUBLIC_DATASETS, PublicDataset
+from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, public_columns, public_dataset, public_file
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.streamed import MEMORY_MIB
 from userdp.data.tables.tabular import Table, table_of

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.block import Block, Features
-from userdp.data.checks import require_number
 from userdp.data.federation import ColumnarFederation, Federation
-from userdp.data.load_report import LoadReport
+from userdp.data.shape import require_number
+from userdp.data.source import LoadReport
 from userdp.data.tables.cells import Texts, cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import bounded_rows, public_order

@@ -39,12 +39,7 @@ _MOST_LISTED = 5
 
 @dataclass(frozen=True)
 class Counts:
-    """Column -> cells, for the report.
-
-    Attributes:
-        met: sentence that no cell is as declared -> whether some cell is.
-        kinds: column without a usable cell -> the kind of its cells; None if some cell is usable.
-    """
+    """Column -> cells, for the report."""
 
     clipped: Counter[str] = field(default_factory=Counter)
     unknown_levels: Counter[str] = field(default_factory=Counter)
@@ -52,7 +47,9 @@ class Counts:
     imputed: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
     met: dict[str, bool] = field(default_factory=dict)
+    """Sentence that no cell is as declared -> whether some cell is."""
     kinds: dict[str, str | None] = field(default_factory=dict)
+    """Column without a usable cell -> the kind of its cells; None if some cell is usable."""
 
     @property
     def met_nowhere(self) -> list[str]:
