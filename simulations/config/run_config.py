@@ -65,6 +65,14 @@ class PrivacySection(Section):
         description="Largest share of a sum's nodes that may combine their knowledge, with the server or without it, "
         "for trust = sum: the noise of the others then suffices. A single node may do so in any case.",
     )
+    evaluate: bool = Field(
+        False,
+        description="Held-out users evaluate released models within a budget of their own: their metrics, with "
+        "intervals, are covered by the same epsilon and delta, which then protect training and held-out users alike.",
+    )
+    choose_best: bool = Field(
+        False, description="Release the model that held-out users find best on the way, not the last one."
+    )
 
 
 class EngineSection(Section):

@@ -21,6 +21,7 @@ from simulations.records.released_fields import ALL_KINDS, SHARED, Kind
 from simulations.records.run_directory import RunDirectory, new_directory, plain
 from simulations.runs.build import (
     check_samples,
+    held_out_users,
     load_datasets,
     make_strategy,
     public_facts,
@@ -36,6 +37,7 @@ from strategies.core.run_state import Resumed
 from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
+from userdp.data.federation import JoinedFederation
 from userdp.data.source import Datasets
 from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.extras import check_extra
@@ -68,6 +70,9 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
     # Masks hide nothing unless several nodes share a sum.
     nodes = MOST_NODES if config.privacy.trust == "sum" else worthwhile_nodes(problem, train)
     blocks = shards(train.users, engine.users_per_node, nodes=nodes)
+    if config.privacy.evaluate and datasets.test is not None:
+        blocks += [train.users + users for users in shards(datasets.test.users, engine.users_per_node, nodes=nodes)]
+        train = JoinedFederation(train, datasets.test)
     if engine.kind == "ray":
         grid: LocalGrid | RayGrid = RayGrid(
             problem, train, blocks, engine.workers, engine.address, engine.gpus_per_actor
@@ -185,7 +190,8 @@ class _Run:
         if datasets is None or deployed:
             datasets = server_datasets(config) if deployed else load_datasets(config)
         self.datasets, self.facts = datasets, public_facts(config, datasets.train)
-        self.strategy = make_strategy(config, self.problem, self.facts)
+        self.held_out = held_out_users(config, datasets)
+        self.strategy = make_strategy(config, self.problem, self.facts, held_out=self.held_out)
         insist(config, self.strategy.plan)
         if not deployed:  # a server without data computes nothing
             settle_device(self.problem)
@@ -228,9 +234,9 @@ class _Run:
         if self.deployed or not self.config.trains_reference:
             return
         try:
-            reference = make_strategy(self.config, self.problem, self.facts, name=REFERENCE).start(
-                grid, timeout=settings.timeout, roster_timeout=settings.roster_timeout
-            )
+            reference = make_strategy(
+                self.config, self.problem, self.facts, name=REFERENCE, held_out=self.held_out
+            ).start(grid, timeout=settings.timeout, roster_timeout=settings.roster_timeout)
         except RunFailed as error:
             log.warning("the reference without privacy could not be trained: %s", error)
         else:

@@ -25,6 +25,7 @@ from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme
 from strategies.core.streams import Streams, seeded
+from strategies.core.testers import Testers
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
@@ -56,6 +57,8 @@ class UserLevelStrategy(Strategy):
         compare_with_initial: end with a `LastComparison`, for part of the budget.
         preparation: the class of a `Preparation` to begin with, for part of the budget; a recipe with `PreparedOptions`
             then works in the coordinates, and with the clip, that it finds.
+        held_out: users n, n + 1, ... who evaluate models privately, and train none; see `Testers`.
+        choose_best: release the model that they find best, not the last one.
 
     Attributes:
         original: the loss as nodes know it.
@@ -81,6 +84,8 @@ class UserLevelStrategy(Strategy):
         wire: Wire | None = None,
         compare_with_initial: bool = False,
         preparation: type[Preparation] | None = None,
+        held_out: int = 0,
+        choose_best: bool = False,
     ) -> None:
         check_budget(recipe, privacy, public.users)
         about = self.about = recipe.about
@@ -97,8 +102,24 @@ class UserLevelStrategy(Strategy):
         self.plan = planned(self._given, recipe, scheme, self.around)
         self.state = RunState(scheme, self.around, left, scheme.checked_start(self.problem, self.problem.initial()))
         self._request: Request | None = None
+        self._question: str | None = None
         self._facts: dict[str, float] = {}
-        self._roster = self.wire.roster(public.users, recipe.max_missing)
+        asks = held_out and self.plan.guarantee.holds
+        self.testers = self._new_testers(privacy, held_out, choose_best) if asks else None
+        self._roster = self.wire.roster(public.users + held_out, recipe.max_missing)
+
+    def _new_testers(self, privacy: Privacy, users: int, choose: bool) -> Testers:
+        if not self.about.server_trusted or not self.wire.asks_more:
+            raise BadInput(
+                f"privacy.evaluate = true: {self.name} does not trust a server with the answers of held-out users; "
+                "leave it out, or use a strategy such as auto or dp_fed_sgd"
+            )
+        given = replace(self._given, problem=self.original, privacy=privacy)
+        made = Testers(given, users, self.plan.guarantee.relation, self.plan.rounds, choose)
+        numbers = {**self.plan.numbers, **made.numbers}
+        self.plan = replace(self.plan, guarantee=made.guarantee(self.plan.guarantee), numbers=numbers)
+        self.state.testers = made
+        return made
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
@@ -255,12 +276,49 @@ class UserLevelStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return no message: metrics computed from users' data are not covered by the guarantee."""
-        return []
+        """Return the next question to held-out users about the released model; no message if there is none.
+
+        Without held-out users nobody is asked: metrics computed from training users' data would not be covered.
+        """
+        testers, x = self.testers, self.state.released
+        self._question = None if testers is None else testers.question(server_round, x)
+        if testers is None or self._question is None:
+            return []
+        testers.charge(server_round, self._question)
+        request = self._request = testers.request(
+            self._question, self.state.constant, constant=self.result.constant is not None
+        )
+        asked = self._roster.assign(request.users)
+        contents = self.wire.contents(self.wire.record(x), config, [one for _, one in asked], request.computation)
+        return [
+            Message(content, node, MessageType.EVALUATE, group_id=str(server_round))
+            for (node, _), content in zip(asked, contents, strict=True)
+        ]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate nothing."""
-        return None
+        """Release the answer of held-out users, and return the metrics that follow from it."""
+        testers, request = self.testers, self._request
+        if testers is None or request is None or self._question is None:
+            return None
+        x = self.state.released
+        read = partial(self.wire.read, sent=x)
+        gathered = gather(request, self._roster, replies, self.problem.dimension, self.recipe.max_missing, read)
+        # After the rounds' own streams, and those of extra rounds.
+        index = 2 * self.plan.rounds + testers.asked
+        noise = self.streams.open(self.noise_seed, index, 0, rounding_slack(testers.users))
+        metrics = testers.release(server_round, self._question, x, request.computation, gathered, noise)
+        self.streams.drawn()
+        return MetricRecord(metrics)  # type: ignore[arg-type]
+
+    def _evaluate(self, server_round: int, grid: Grid, timeout: float) -> None:
+        """Ask held-out users about the released model, question after question; store what they release."""
+        if self.testers is not None and server_round == self.state.lost:
+            self.testers.skip(server_round)
+        config = ConfigRecord({"server-round": server_round})
+        while messages := list(self.configure_evaluate(server_round, self.result.arrays, config, grid)):
+            metrics = self.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
+            if metrics:
+                self.result.evaluate_metrics_clientapp[server_round] = metrics
 
     def summary(self) -> None:
         """Log the plan and the guarantee."""
@@ -327,6 +385,7 @@ class UserLevelStrategy(Strategy):
         state.result, done, secure = result, 0, self.privacy.noise == "secure"
         if resumed is None:
             result.initial_metrics = result.evaluate(evaluate_fn, 0)
+            self._evaluate(0, grid, timeout)
         else:
             done = state.resume(resumed, self.plan.rounds, self._new_scheme)
             arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
@@ -343,6 +402,7 @@ class UserLevelStrategy(Strategy):
             replies = grid.send_and_receive(messages, timeout=timeout)
             next_arrays, metrics = self.aggregate_train(server_round, replies)
             arrays = arrays if next_arrays is None else next_arrays
+            self._evaluate(server_round, grid, timeout)
             record = result.add(
                 server_round,
                 self.wire.record(state.released),
@@ -358,4 +418,18 @@ class UserLevelStrategy(Strategy):
                 on_round(record)
         if result.rounds:
             self.plan.check_spent(result.rounds[-1].spent_epsilon)
+        self._evaluate_last(grid, timeout, keeper)
         return result
+
+    def _evaluate_last(self, grid: Grid, timeout: float, keeper: Keeper | None) -> None:
+        """Choose the model to release, and ask held-out users everything about it."""
+        if self.testers is None:
+            return
+        state, last = self.state, self.plan.rounds + 1
+        state.released = self.testers.chosen(state.released)
+        self.result.arrays = self.wire.record(state.released)
+        if keeper is not None and self.privacy.noise == "secure":
+            keeper.ask(state.question(last))
+        self._evaluate(last, grid, timeout)
+        if keeper is not None:
+            keeper.keep(partial(state.snapshot, self.plan.rounds), must=True)

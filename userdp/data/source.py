@@ -60,6 +60,11 @@ class DataSettings(DescribedSection):
         """N, the public number of training users; None to count them in the data."""
 
     @property
+    def declared_held_out(self) -> int | None:
+        """The public number of held-out users; None if it is not declared."""
+        return None
+
+    @property
     @abstractmethod
     def declared_samples(self) -> int | None:
         """The public number of samples of all training users."""

@@ -12,7 +12,7 @@ from userdp.arrays.sparse_rows import AnyRows, scaled_rows
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.nodes import moments, truncated
+from userdp.nodes import answers, moments, truncated
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
@@ -64,8 +64,8 @@ def _of_scaled_columns(entries: Callable[[int], int]) -> Length:
     return lambda dimension, arrays: entries(len(arrays["scales"]) if "scales" in arrays else dimension)
 
 
-def _of_each(array: str) -> Length:
-    return lambda dimension, arrays: len(arrays[array])
+def _of_each(array: str, more: int = 0, times: int = 1) -> Length:
+    return lambda dimension, arrays: times * (len(arrays[array]) + more)
 
 
 ROW_FUNCTIONS: dict[str, RowFunction] = {
@@ -102,4 +102,8 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "improved": RowFunction(moments.improved, _one_number),
     "curvature_along": RowFunction(moments.curvature_along, _one_number),
     "loss_changes": RowFunction(moments.loss_changes, _of_each("models")),
+    "loss_sizes": RowFunction(answers.loss_sizes, _of_each("edges", more=1), acute=True),
+    "loss_answer": RowFunction(answers.loss_answer, _one_number),
+    "score_shares": RowFunction(answers.score_shares, _of_each("edges", more=1, times=2), acute=True),
+    "answers": RowFunction(answers.answers, answers.length),
 }

@@ -113,6 +113,10 @@ class TableColumns(DataSettings):
         return self.training_users
 
     @property
+    def declared_held_out(self) -> int | None:
+        return None if self.all_users is None else self.held_out(self.all_users)
+
+    @property
     def declared_samples(self) -> int | None:
         return self.samples
 

@@ -1,0 +1,265 @@
+"""Held-out users evaluate models within a budget of their own: who is protected, what it costs, what comes out."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import federation_of, final, make, run
+from scipy import stats
+
+from strategies import AdaptiveClipping, DPFedSGD, LocalDP
+from strategies.core.run_state import Resumed
+from userdp.accounting import Cost, Privacy
+from userdp.accounting.costs import epsilon_of
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.answers import measures
+from userdp.problems import Logistic, Quadratic, Squared
+
+TRAIN, HELD_OUT = 60, 40
+
+
+def people(seed=0, users=TRAIN + HELD_OUT, samples=5):
+    rng = np.random.default_rng(seed)
+    features = rng.uniform(-1, 1, (users, samples, 2))
+    targets = rng.random((users, samples)) < 1 / (1 + np.exp(-3 * features[..., 0]))
+    return features, targets.astype(float)
+
+
+def federation(features, targets):
+    return federation_of(features.reshape(-1, 2), [features.shape[1]] * len(features), targets.ravel())
+
+
+def evaluated(epsilon=4.0, seed=0, kind=DPFedSGD, held_out=HELD_OUT, users=TRAIN, problem=None, **options):
+    problem = problem or Logistic(2, 2.0, 5.0)
+    return make(kind, problem, users, epsilon, 1e-3, seed=seed, held_out=held_out, rounds=6, **options)
+
+
+def testers_of(strategy, data, **start):
+    run(strategy, federation(*data), **start)
+    return strategy.testers
+
+
+def transcript(strategy, data):
+    """What training releases: the model after each round."""
+    models = []
+    run(strategy, federation(*data), evaluate_fn=lambda _, arrays: models.append(arrays["x"].numpy().copy()))
+    return np.array(models)
+
+
+# --- Formal guarantee ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [DPFedSGD, AdaptiveClipping])
+def test_training_is_the_same_to_the_bit_whoever_is_held_out_and_whatever_they_answer(kind):
+    features, targets = people()
+    other = features.copy(), targets.copy()
+    other[0][TRAIN:], other[1][TRAIN:] = 1.0, 1 - targets[TRAIN:]
+    assert np.array_equal(
+        transcript(evaluated(kind=kind), (features, targets)), transcript(evaluated(kind=kind), other)
+    )
+
+
+def test_held_out_users_see_the_released_models_alone():
+    """A training user reaches metrics through released models: with these fixed, its data change no answer."""
+    features, targets = people()
+    other = features.copy(), targets.copy()
+    other[0][0], other[1][0] = -features[0], 1 - targets[0]
+    frozen = {"clip_norm": 1e-9}  # so short that noise alone moves the model, to the same place
+    answers = [testers_of(evaluated(**frozen), data) for data in ((features, targets), other)]
+    for one, two in zip(answers[0].found.values(), answers[1].found.values(), strict=True):
+        assert one.value == pytest.approx(two.value, abs=1e-5)
+
+
+def test_questions_cost_the_budget_and_no_more():
+    strategy = evaluated(epsilon=1.5)
+    testers = testers_of(strategy, people())
+    assert testers.charged == pytest.approx(1.0)
+    assert testers.spent() == pytest.approx(1.5, rel=1e-6)
+    multiplier = testers._multiplier
+    parts = [(testers._share(name)) for _, name in testers._done]
+    together = Cost(noise_multiplier=multiplier / math.sqrt(sum(parts)))
+    assert epsilon_of(together, 1, 1e-3) <= 1.5 * (1 + 1e-6)
+    with pytest.raises(RunFailed, match="more than their budget"):
+        testers.charge(99, "answers")
+
+
+def test_noise_is_made_for_what_a_user_moves_under_the_strategys_relation():
+    for relation, factor in (("replace_one", 2.0), ("add_or_remove", 1.0)):
+        testers = replace(evaluated().testers, relation=relation)
+        asked = testers.request("course", np.zeros(3), constant=False).computation
+        assert asked.sensitivity(relation) == factor * 0.5
+        assert testers.deviation("course") == pytest.approx(
+            factor * 0.5 * testers._multiplier / math.sqrt(0.25 / 6) / HELD_OUT
+        )
+
+
+def test_the_noise_of_every_answer_is_fresh_and_as_deep_as_charged():
+    """The loss of the same model, asked under many seeds, scatters by the deviation that is stated."""
+    data = people()
+    problem = Logistic(2, 2.0, 5.0)
+    losses = []
+    for seed in range(80):
+        strategy = evaluated(seed=seed, clip_norm=1e-9, problem=problem)
+        losses.append(list(testers_of(strategy, data).losses.values()))
+    deviation = strategy.testers.deviation("course") * strategy.testers.limit
+    scaled = (np.array(losses) - np.mean(losses)).ravel() / deviation
+    low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], scaled.size - 1)
+    assert low < (scaled**2).sum() < high
+    assert abs(np.corrcoef(np.array(losses).T)[np.triu_indices(6, 1)]).max() < 0.5
+
+
+def test_the_guarantee_names_the_held_out():
+    strategy = evaluated()
+    assert any("40 held-out users are protected alike" in one for one in strategy.plan.guarantee.assumptions)
+    assert strategy.plan.numbers["held_out_users"] == 40
+
+
+# --- Metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_with_little_noise_metrics_are_those_of_the_held_out():
+    strategy, problem = evaluated(epsilon=1e7), Logistic(2, 2.0, 5.0)
+    data = people()
+    result = run(strategy, federation(*data))
+    block = problem.bound(federation(*data).block(TRAIN + np.arange(HELD_OUT)))[0]
+    exact = problem.metrics(final(result), block)
+    found = strategy.testers.found
+    assert found["accuracy"].value == pytest.approx(exact["accuracy"].mean(), abs=1e-3)
+    assert found["log_loss"].value == pytest.approx(exact["log_loss"].mean(), abs=1e-3)
+    spread = exact["accuracy"].std() / math.sqrt(HELD_OUT)
+    assert found["accuracy"].standard_error == pytest.approx(spread, rel=0.05)
+    assert set(result.evaluate_metrics_clientapp) == {1, 2, 3, 4, 5, 6, 7}
+
+
+def test_the_limit_of_a_loss_without_classes_is_found_from_the_initial_model():
+    features, targets = people()
+    problem = Squared(2, 2.0, 5.0, low=-1.0, high=1.0)
+    strategy = evaluated(epsilon=1e6, problem=problem)
+    testers = testers_of(strategy, (features, targets))
+    block = problem.bound(federation(features, targets).block(TRAIN + np.arange(HELD_OUT)))[0]
+    losses = problem.metrics(problem.initial(), block)["squared_error"]
+    assert 2 * np.quantile(losses, 0.85) <= testers.limit <= 2 * math.sqrt(2) * np.quantile(losses, 0.95)
+
+
+def test_the_best_model_is_released_only_if_it_is_better_by_more_than_noise():
+    """Steps that are far too long: the first model is the best."""
+    data, problem = people(), Quadratic(2, 1.0, 50.0)
+    strategy = evaluated(epsilon=1e6, problem=problem, clip_norm=50.0, learning_rate=1.99, choose_best=True)
+    assert measures(problem).loss == "test_loss"
+    last = evaluated(epsilon=1e6, problem=problem, clip_norm=50.0, learning_rate=1.99)
+    values = (data[0].reshape(-1, 2), [5] * 100)
+    grid = federation_of(*values)
+    chosen, newest = run(strategy, grid), run(last, grid)
+    losses = strategy.testers.losses
+    noise = 2 * math.sqrt(2) * strategy.testers.deviation("course") * strategy.testers.limit
+    if losses[6] - min(losses.values()) > noise:
+        assert not np.array_equal(final(chosen), final(newest))
+    block = problem.bound(grid.block(TRAIN + np.arange(HELD_OUT)))[0]
+    chosen_loss, newest_loss = (problem.metrics(final(one), block)["test_loss"].mean() for one in (chosen, newest))
+    assert chosen_loss <= newest_loss + 2 * noise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("users", [500, 5000])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_intervals_cover(users, epsilon):
+    """400 repetitions: fresh held-out users and fresh noise about one model; 93 to 97 % of intervals hold the truth."""
+    problem, x, repetitions = Logistic(2, 2.0, 5.0), np.array([1.5, -0.5, 0.2]), 400
+    whole = problem.bound(_drawn(np.random.default_rng(1), 200_000))[0]
+    truth = {name: values.mean() for name, values in problem.metrics(x, whole).items()}
+    truth["log_loss"] = np.minimum(problem.metrics(x, whole)["log_loss"], 2 * math.log(2)).mean()
+    truth["auc"] = _area(problem.predict(x, whole)["probability"], whole)
+    rng, inside = np.random.default_rng(users), dict.fromkeys(("log_loss", "accuracy", "auc"), 0)
+    for repetition in range(repetitions):
+        found = _answers(problem, x, _drawn(rng, users), users, epsilon, seed=repetition)
+        for name in inside:
+            low, high = found[name].interval
+            inside[name] += low <= truth[name] <= high
+    # Three standard deviations of the count about 95 % are 3.3 %.
+    assert all(0.917 <= count / repetitions <= 0.983 for count in inside.values()), inside
+
+
+def _drawn(rng, users):
+    from userdp.data import Block
+
+    sizes = rng.integers(1, 20, users)
+    own = np.repeat(rng.normal(0, 0.7, users), sizes)
+    features = rng.uniform(-1, 1, (sizes.sum(), 2)).astype(np.float32)
+    targets = rng.random(len(features)) < 1 / (1 + np.exp(-3 * features[:, 0] - own))
+    return Block(features, np.concatenate([[0], np.cumsum(sizes)]), targets.astype(np.float32))
+
+
+def _area(scores, block):
+    weights, order = np.repeat(1 / block.sizes, block.sizes), np.argsort(scores)
+    ones, zeros = (weights * block.targets)[order], (weights * (1 - block.targets))[order]
+    return float((ones * (np.cumsum(zeros) - zeros / 2)).sum() / (ones.sum() * zeros.sum()))
+
+
+def _answers(problem, x, block, users, epsilon, seed):
+    """Ask all questions about x, as a run does, without its rounds."""
+    from strategies.wire.replies import Gathered
+    from userdp.noise import SeededNoise
+    from userdp.randomness import stream
+
+    testers = make(DPFedSGD, problem, 100, epsilon, 1e-5, held_out=users, rounds=8).testers
+    bounded = problem.bound(block)[0]
+    for place, name in enumerate(("ranking", "answers")):
+        asked = testers.request(name, problem.initial(), constant=False).computation
+        rows = asked.function.rows(problem, x, bounded, **asked.parameters, **asked.arrays)
+        noise = SeededNoise(stream(seed, "noise", place, 0))
+        testers.release(9, name, x, asked, Gathered(rows.sum(axis=0), 0, 0), noise)
+    return testers.found
+
+
+# --- Runs that are killed, and refusals ------------------------------------------------------------------------------
+
+
+class Kept:
+    def __init__(self):
+        self.kept, self.asked = [], []
+
+    def keep(self, take, *, must):
+        self.kept.append(take())
+
+    def ask(self, taken):
+        self.asked.append(taken)
+
+
+def test_a_killed_run_goes_on_to_the_same_answers():
+    data, keeper = people(), Kept()
+    whole = testers_of(evaluated(choose_best=True), data, keeper=keeper)
+    for kept in (keeper.kept[0], keeper.kept[3], keeper.kept[-1]):
+        again = testers_of(evaluated(choose_best=True), data, resumed=Resumed(kept))
+        assert (again.found, again.losses, again.charged) == (whole.found, whole.losses, whole.charged)
+
+
+def test_under_secure_noise_a_lost_round_asks_held_out_users_no_second_time():
+    data, keeper = people(), Kept()
+
+    def secure():
+        strategy = evaluated()
+        privacy = replace(strategy.privacy, noise="secure")
+        return DPFedSGD(strategy.original, strategy.public, privacy, held_out=HELD_OUT, rounds=6)
+
+    testers_of(secure(), data, keeper=keeper)
+    lost_round = Resumed(keeper.kept[2], keeper.asked[2])
+    resumed = testers_of(secure(), data, resumed=lost_round)
+    assert 3 not in resumed.losses and resumed.charged == pytest.approx(1.0) and resumed.found
+    lost_end = testers_of(secure(), data, resumed=Resumed(keeper.kept[6], keeper.asked[6]))
+    assert not lost_end.found and lost_end.charged == pytest.approx(1.0)
+
+
+def test_what_cannot_be_promised_is_refused():
+    with pytest.raises(BadInput, match="two at least"):
+        evaluated(held_out=1)
+    with pytest.raises(BadInput, match="does not trust a server"):
+        evaluated(kind=LocalDP)
+    with pytest.raises(BadInput, match="trust = 'server'"):
+        DPFedSGD(
+            Logistic(2, 2.0, 5.0),
+            evaluated().public,
+            Privacy(1.0, 1e-3, trust="sum"),
+            held_out=HELD_OUT,
+            rounds=6,
+        )
