@@ -35,7 +35,7 @@ def evaluated(epsilon=4.0, seed=0, kind=DPFedSGD, held_out=HELD_OUT, users=TRAIN
     return make(kind, problem, users, epsilon, 1e-3, seed=seed, held_out=held_out, rounds=6, **options)
 
 
-def testers_of(strategy, data, **start):
+def answered(strategy, data, **start):
     run(strategy, federation(*data), **start)
     return strategy.testers
 
@@ -66,14 +66,14 @@ def test_held_out_users_see_the_released_models_alone():
     other = features.copy(), targets.copy()
     other[0][0], other[1][0] = -features[0], 1 - targets[0]
     frozen = {"clip_norm": 1e-9}  # so short that noise alone moves the model, to the same place
-    answers = [testers_of(evaluated(**frozen), data) for data in ((features, targets), other)]
+    answers = [answered(evaluated(**frozen), data) for data in ((features, targets), other)]
     for one, two in zip(answers[0].found.values(), answers[1].found.values(), strict=True):
         assert one.value == pytest.approx(two.value, abs=1e-5)
 
 
 def test_questions_cost_the_budget_and_no_more():
     strategy = evaluated(epsilon=1.5)
-    testers = testers_of(strategy, people())
+    testers = answered(strategy, people())
     assert testers.charged == pytest.approx(1.0)
     assert testers.spent() == pytest.approx(1.5, rel=1e-6)
     multiplier = testers._multiplier
@@ -101,7 +101,7 @@ def test_the_noise_of_every_answer_is_fresh_and_as_deep_as_charged():
     losses = []
     for seed in range(80):
         strategy = evaluated(seed=seed, clip_norm=1e-9, problem=problem)
-        losses.append(list(testers_of(strategy, data).losses.values()))
+        losses.append(list(answered(strategy, data).losses.values()))
     deviation = strategy.testers.deviation("course") * strategy.testers.limit
     scaled = (np.array(losses) - np.mean(losses)).ravel() / deviation
     low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], scaled.size - 1)
@@ -136,7 +136,7 @@ def test_the_limit_of_a_loss_without_classes_is_found_from_the_initial_model():
     features, targets = people()
     problem = Squared(2, 2.0, 5.0, low=-1.0, high=1.0)
     strategy = evaluated(epsilon=1e6, problem=problem)
-    testers = testers_of(strategy, (features, targets))
+    testers = answered(strategy, (features, targets))
     block = problem.bound(federation(features, targets).block(TRAIN + np.arange(HELD_OUT)))[0]
     losses = problem.metrics(problem.initial(), block)["squared_error"]
     assert 2 * np.quantile(losses, 0.85) <= testers.limit <= 2 * math.sqrt(2) * np.quantile(losses, 0.95)
@@ -228,9 +228,9 @@ class Kept:
 
 def test_a_killed_run_goes_on_to_the_same_answers():
     data, keeper = people(), Kept()
-    whole = testers_of(evaluated(choose_best=True), data, keeper=keeper)
+    whole = answered(evaluated(choose_best=True), data, keeper=keeper)
     for kept in (keeper.kept[0], keeper.kept[3], keeper.kept[-1]):
-        again = testers_of(evaluated(choose_best=True), data, resumed=Resumed(kept))
+        again = answered(evaluated(choose_best=True), data, resumed=Resumed(kept))
         assert (again.found, again.losses, again.charged) == (whole.found, whole.losses, whole.charged)
 
 
@@ -242,12 +242,15 @@ def test_under_secure_noise_a_lost_round_asks_held_out_users_no_second_time():
         privacy = replace(strategy.privacy, noise="secure")
         return DPFedSGD(strategy.original, strategy.public, privacy, held_out=HELD_OUT, rounds=6)
 
-    testers_of(secure(), data, keeper=keeper)
+    answered(secure(), data, keeper=keeper)
     lost_round = Resumed(keeper.kept[2], keeper.asked[2])
-    resumed = testers_of(secure(), data, resumed=lost_round)
-    assert 3 not in resumed.losses and resumed.charged == pytest.approx(1.0) and resumed.found
-    lost_end = testers_of(secure(), data, resumed=Resumed(keeper.kept[6], keeper.asked[6]))
-    assert not lost_end.found and lost_end.charged == pytest.approx(1.0)
+    resumed = answered(secure(), data, resumed=lost_round)
+    assert 3 not in resumed.losses
+    assert resumed.charged == pytest.approx(1.0)
+    assert resumed.found
+    lost_end = answered(secure(), data, resumed=Resumed(keeper.kept[6], keeper.asked[6]))
+    assert not lost_end.found
+    assert lost_end.charged == pytest.approx(1.0)
 
 
 def test_what_cannot_be_promised_is_refused():
