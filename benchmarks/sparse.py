@@ -23,8 +23,9 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 from simulations.engines.grids import LocalGrid, shards
 from strategies import DPFedSGD, PublicFacts
+from strategies.baselines.sparse_gradients.populations import SparseRegression
 from userdp.accounting import Privacy
-from userdp.data import SparseRegression, SyntheticFederation
+from userdp.data import SyntheticFederation
 from userdp.nodes.node import Node
 from userdp.problems import SparseLogistic
 

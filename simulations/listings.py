@@ -68,7 +68,7 @@ def data() -> list[Entry]:
     keys = ("name", "family", "summary", "source", "users", "samples", "license", "settings")
     rows: list[tuple[Any, ...]] = [
         (name, "synthetic", kind.summary, "made from the seed", *_UNKNOWN, _settings(synthetic_settings(name), common))
-        for name, kind in POPULATIONS.items()
+        for name, kind in POPULATIONS.loaded()[0].items()
     ]
     table = "any CSV or Parquet file with a user column"
     rows.append(("table", "table", table, "your file", *_UNKNOWN, _settings(TableData, ("kind",))))

@@ -315,7 +315,7 @@ def _model_of(
 
 
 def _data_model(data: str | None, population: str | None) -> Any:
-    synthetic = _one_of("population", map(synthetic_settings, [population] if population else POPULATIONS))
+    synthetic = _one_of("population", map(synthetic_settings, [population] if population else POPULATIONS.loaded()[0]))
     sources = [data] if data else list(DATA_SOURCES.loaded()[0])
     return _one_of("kind", [synthetic if name == "synthetic" else DATA_SOURCES[name] for name in sources])
 

@@ -6,26 +6,25 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.data.block import Block
+    from userdp.data.checks import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, require_number
     from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation, RegressionModel
     from userdp.data.load_report import LoadReport
     from userdp.data.registry import DATA_SOURCES
+    from userdp.data.shape import Shape
     from userdp.data.synthetic.federation import SyntheticFederation
-    from userdp.data.synthetic.heavy_tails import HeavyTailedLinear, HeavyTailedLogistic, HeavyTailedRegression
-    from userdp.data.synthetic.locations import (
-        BernoulliRates,
-        Gaussian,
-        HardInstance,
-        LogLogistic,
-        LogNormal,
-        MultivariateT,
-        Pareto,
-        StudentT,
-    )
-    from userdp.data.synthetic.populations import Population
+    from userdp.data.synthetic.locations import BernoulliRates, Gaussian, HardInstance
+    from userdp.data.synthetic.populations import Population, Source, VectorPopulation, student_t_in_place
     from userdp.data.synthetic.registry import POPULATIONS
-    from userdp.data.synthetic.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
-    from userdp.data.synthetic.sparse_regressions import SparseRegression
-    from userdp.data.synthetic.sparse_vectors import SparseBlocks, SparsePacking
+    from userdp.data.synthetic.regressions import (
+        Categorical,
+        LinearRegression,
+        LogisticRegression,
+        PoissonRegression,
+        WithParameter,
+        column_edges,
+        linear_targets,
+        logistic_targets,
+    )
     from userdp.data.tables.contributions import split
     from userdp.data.tables.derived import Derivation
     from userdp.data.tables.public import load_public, public_columns, public_file
@@ -34,9 +33,12 @@ if TYPE_CHECKING:
     from userdp.data.tables.tabular import Table, read_table
 
 __all__ = [
+    "AT_LEAST_ONE",
     "BLOCK_BYTES",
     "DATA_SOURCES",
+    "NOT_NEGATIVE",
     "POPULATIONS",
+    "POSITIVE",
     "PUBLIC_DATASETS",
     "BernoulliRates",
     "Block",
@@ -46,32 +48,30 @@ __all__ = [
     "Federation",
     "Gaussian",
     "HardInstance",
-    "HeavyTailedLinear",
-    "HeavyTailedLogistic",
-    "HeavyTailedRegression",
     "LinearRegression",
     "LoadReport",
-    "LogLogistic",
-    "LogNormal",
     "LogisticRegression",
-    "MultivariateT",
-    "Pareto",
     "PoissonRegression",
     "Population",
     "PublicDataset",
     "RegressionModel",
     "SequenceColumns",
-    "SparseBlocks",
-    "SparsePacking",
-    "SparseRegression",
-    "StudentT",
+    "Shape",
+    "Source",
     "SyntheticFederation",
     "Table",
+    "VectorPopulation",
+    "WithParameter",
+    "column_edges",
+    "linear_targets",
     "load_public",
+    "logistic_targets",
     "public_columns",
     "public_file",
     "read_table",
+    "require_number",
     "split",
+    "student_t_in_place",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -1,8 +1,11 @@
 """Kinds that configurations name stay, whatever room they move to."""
 
+import pytest
+
 from strategies import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.registry import DATA_SOURCES
+from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 
 KINDS = (
@@ -34,3 +37,10 @@ def test_every_kind_of_before_can_still_be_named():
     for registry, names in KINDS:
         assert set(names.split()) <= set(registry)
         assert all(registry[name] is not None for name in names.split())
+
+
+def test_a_packages_population_must_be_one(monkeypatch):
+    monkeypatch.setitem(POPULATIONS.installed, "wrong", "userdp.errors:BadInput")
+    with pytest.raises(BadInput, match="names BadInput, which is no class below Population: a population turns noise"):
+        _ = POPULATIONS["wrong"]
+    assert "wrong" not in POPULATIONS.loaded()[0]

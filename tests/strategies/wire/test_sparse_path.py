@@ -19,6 +19,7 @@ from simulations.engines.grids import LocalGrid, shards
 from simulations.engines.ray_grid import RayGrid
 from simulations.runs.build import build_problem, load_datasets
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, SampleClippedSGD
+from strategies.baselines.sparse_gradients.populations import SparseRegression
 from strategies.wire.protocol import answer_content, read_answer
 from userdp.arrays.sparse_rows import (
     add_rows,
@@ -33,7 +34,7 @@ from userdp.arrays.sparse_rows import (
     stacked,
     summed_rows,
 )
-from userdp.data import Block, ColumnarFederation, SparseRegression, SyntheticFederation
+from userdp.data import Block, ColumnarFederation, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node

@@ -1,4 +1,6 @@
+import math
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,12 +18,10 @@ from userdp.data import (
     HardInstance,
     LinearRegression,
     LogisticRegression,
-    LogNormal,
-    Pareto,
     PoissonRegression,
-    StudentT,
     SyntheticFederation,
 )
+from userdp.errors import BadInput
 
 
 def population(name: str, **options):
@@ -122,11 +122,9 @@ def test_neighbouring_users_are_uncorrelated():
     assert np.abs(np.corrcoef(rows[:-1].T, rows[1:].T)[:5, 5:]).max() < 4.5 / np.sqrt(3999)
 
 
+SHAPES = {"gaussian": {}, "student_t": {"shape": 9.0}, "pareto": {"shape": 9.0}, "log_normal": {"shape": 0.5}}
 LOCATIONS = [
-    Gaussian(dimension=2, deviation=2.0, heterogeneity=0.5),
-    StudentT(dimension=2, deviation=2.0, shape=9.0, heterogeneity=0.5),
-    Pareto(dimension=2, deviation=2.0, shape=9.0, heterogeneity=0.5),
-    LogNormal(dimension=2, deviation=2.0, shape=0.5, heterogeneity=0.5),
+    POPULATIONS[name](dimension=2, deviation=2.0, heterogeneity=0.5, **shape) for name, shape in SHAPES.items()
 ]
 
 
@@ -319,3 +317,50 @@ def test_memory_is_bounded_by_a_block_whatever_the_population():
     assert total == federation.samples
     assert federation.nbytes > 45e6
     assert peak < 12e6
+
+
+# What is refused ---------------------------------------------------------------------------------------------------
+
+NAN, INF = math.nan, math.inf
+
+
+def federation(law=None, users=1, **options):
+    return SyntheticFederation(Gaussian(dimension=1) if law is None else law, users, **options)
+
+
+REFUSED = [
+    # (make, the arguments that are wrong, words of the message)
+    (partial(Gaussian, dimension=0), {}, "dimension"),
+    (partial(Gaussian, dimension=1), {"deviation": 0.0}, "deviation must be a finite number above 0, got 0.0"),
+    (partial(Gaussian, dimension=1), {"outliers": 1.0}, r"outliers must be a fraction of users in \[0, 1\), got 1.0"),
+    *[
+        (partial(Gaussian, dimension=1), {name: value}, name)
+        for name, value in (("deviation", NAN), ("spread", -1.0), ("heterogeneity", INF), ("outlier_shift", NAN))
+    ],
+    (partial(BernoulliRates, dimension=1), {"spread": 2.0}, "at most 1"),
+    *[
+        (partial(LinearRegression, dimension=1), {name: wrong}, name)
+        for name, wrong in {
+            **dict.fromkeys(("parameter_norm", "feature_norm", "feature_deviation", "feature_shape"), 0.0),
+            "noise_deviation": -1.0,
+        }.items()
+    ],
+    (partial(Categorical, levels=0), {}, "levels"),
+    (partial(Categorical, levels=2), {"skew": -1.0}, "skew"),
+    (federation, {"law": BernoulliRates(dimension=1, mean=1.5)}, r"rates in \[0, 1\]"),
+    (federation, {"law": Gaussian(dimension=2, mean=[1.0])}, "list of 2"),
+    (federation, {"law": Gaussian(dimension=2, mean=NAN)}, "finite"),
+    (federation, {"law": LinearRegression(dimension=2, parameter=[1.0, 2.0, 3.0])}, "list of 2"),
+    (federation, {"users": 0}, "users must be a finite number of at least 1, got 0"),
+    *[
+        (federation, {name: wrong}, name)
+        for name, wrong in (("seed", -1), ("samples_per_user", 0), ("samples_tail", 0.0))
+    ],
+    (federation, {"samples_tail": 1.0, "samples_max": 9}, "samples_max"),
+]
+
+
+@pytest.mark.parametrize(("make", "wrong", "words"), REFUSED)
+def test_what_no_population_can_be_is_refused_by_name_and_value(make, wrong, words):
+    with pytest.raises(BadInput, match=words):
+        make(**wrong)

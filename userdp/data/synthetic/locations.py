@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from userdp.arrays.types import Vector
 from userdp.data.checks import NOT_NEGATIVE, POSITIVE
 from userdp.data.shape import Shape
-from userdp.data.synthetic.laws import Law
 from userdp.data.synthetic.populations import (
     Noise,
     Samples,
@@ -21,7 +19,6 @@ from userdp.data.synthetic.populations import (
     per_sample,
     vector_of,
 )
-from userdp.data.synthetic.power_laws import LAWS, directional_moment
 from userdp.errors import BadInput
 
 
@@ -92,118 +89,9 @@ class Gaussian(Location):
 
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
         """Return normal noise times the deviation."""
-        return self._scaled(noise[1], 1.0)
-
-    def _scaled(self, rows: Noise, deviation: float) -> Noise:
-        """Scale rows of standard deviation ``deviation`` to the declared one, in place."""
-        rows *= np.float32(self.deviation / deviation)
+        rows = noise[1]
+        rows *= np.float32(self.deviation)
         return rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeavyTailed(Gaussian):
-    """Independent coordinates of a centred law, scaled to the deviation, or by it if the variance is infinite.
-
-    Attributes:
-        shape: of the law.
-    """
-
-    spherical: ClassVar[bool] = False
-    shape: float = 3.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.law  # refuses a shape out of range
-
-    @property
-    def law(self) -> Law:
-        """The law of a coordinate, before it is scaled."""
-        return LAWS[self.name](self.shape)
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The shifts and coin of a user, and the law's raw noise."""
-        own = Source("user", "normal", self.dimension + 1)
-        return (own, *self.law.sources(self.dimension, spherical=self.spherical))
-
-    def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """Return scaled draws of the law."""
-        return self._scaled(self.law.centred(noise[1:]), self.law.unit)
-
-    def coordinate_moment(self, order: float) -> float:
-        """Return M with ``E |z_j - own mean_j|^order = M^order`` for every coordinate j; `BadInput` if infinite."""
-        return float(self.deviation / self.law.unit * self.law.moment(order) ** (1 / order))
-
-    def directional_moment(self, order: float) -> float:
-        """Return M with ``E |<u, z - own mean>|^order <= M^order`` for every unit u; ``order >= 2`` (`power_laws`)."""
-        return self.deviation / self.law.unit * directional_moment(self.law, order, spherical=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudentT(HeavyTailed):
-    """Student's t with ``shape`` > 1 degrees of freedom; the deviation is its scale if the variance is infinite.
-
-    Attributes:
-        shape: degrees of freedom.
-    """
-
-    name = "student_t"
-    summary = "heavy symmetric tails; shape = degrees of freedom (> 1)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultivariateT(StudentT):
-    """The multivariate t, with one gamma variable a sample: the same tails in EVERY direction, of known moments."""
-
-    name = "multivariate_t"
-    summary = "heavy symmetric tails, the same in every direction; shape = degrees of freedom (> 1)"
-    spherical = True
-
-    @property
-    def law(self) -> Law:
-        """The law of every direction, before it is scaled."""
-        return LAWS["student_t"](self.shape)
-
-    def directional_moment(self, order: float) -> float:
-        """Return the coordinate's moment, which is exact in every direction."""
-        return self.coordinate_moment(order)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pareto(HeavyTailed):
-    """Pareto of index ``shape`` > 1, centred; the deviation is the scale of the law if the variance is infinite.
-
-    Attributes:
-        shape: tail index, P(Z > t) ~ t^-shape.
-    """
-
-    name = "pareto"
-    summary = "one heavy tail, centred; shape = tail index (> 1)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogNormal(HeavyTailed):
-    """exp(shape N) with N normal, centred and scaled to the declared deviation.
-
-    Attributes:
-        shape: deviation of the logarithm, in (0, 4]; above, float32 samples would be mostly rounding.
-    """
-
-    name = "log_normal"
-    summary = "skewed, all moments finite, centred; shape = deviation of the logarithm"
-    shape: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogLogistic(HeavyTailed):
-    """Log-logistic of shape > 1, centred; the deviation is the scale of the law if the variance is infinite.
-
-    Attributes:
-        shape: tail index, P(Z > t) ~ t^-shape.
-    """
-
-    name = "log_logistic"
-    summary = "one heavy tail from a bell, centred; shape = tail index (> 1)"
 
 
 @dataclass(frozen=True, kw_only=True)

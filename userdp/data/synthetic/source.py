@@ -93,7 +93,7 @@ def synthetic_settings(population: str) -> type[SyntheticData]:
     """Make the settings of users of a population: its fields, and those of `SyntheticData`."""
     kind = POPULATIONS[population]
     hints, descriptions = get_type_hints(kind), _descriptions(kind)
-    settings: dict[str, Any] = {"population": (Literal[kind.name], ...)}
+    settings: dict[str, Any] = {"population": (Literal[population], ...)}
     for field in fields(kind):
         annotation = _NUMBERS if hints[field.name] == float | Sequence[float] | None else hints[field.name]
         default = ... if field.default is MISSING else field.default

@@ -69,7 +69,7 @@ class TableColumns(DataSettings):
     fractions, in UTC), clipped and scaled. 03/04/2021 is not guessed: see date_formats."""
     date_parts: dict[str, Any] | None = None
     """Column = some of 'month', 'quarter', 'weekday' and 'hour' (in UTC): each level of a part is a feature of 0 and 1.
-    The column may be in dates too."""
+    The column may be in dates too; if it is not, a cell that is no date becomes all zeros."""
     date_formats: dict[str, Any] | None = None
     """Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."""
     sequence: SequenceColumns | None = None

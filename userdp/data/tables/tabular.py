@@ -83,17 +83,24 @@ def read_table(
     seed: int = 0,
     memory: int = MEMORY_MIB,
 ) -> Table:
-    """Read users from a CSV or Parquet file (by its suffix).
+    """Read users from a CSV or Parquet file (by its suffix), one row a sample; ``user`` is the column of its user.
+
+    The other arguments are the keys of ``[data]`` in a configuration, with the same meaning and defaults:
+    docs/configuration.md lists them, and ``userdp explain data.KEY`` describes one. Two differ. ``users`` is the public
+    number of users to keep, the first ones of the public order, and a split column's users count too. ``seed`` is that
+    of the order of users and of the choice of ``max_samples`` samples (stream "split").
 
     Users come from the rows, so each has a sample. A public rule numbers them: distinct labels sorted as text, permuted
     by the seed. The set of labels, and of users with at least ``min_samples``, is taken to be public. A sample is a
     row, or with ``sequence`` a window of a user's rows: see `userdp.data.tables.windows.Windows`.
 
     Cells that a loss cannot use are marked: NaN among numeric features and targets (a cell that is missing, no number,
-    or not finite) and in a whole picture, -1 among codes (a cell that is no declared level). Problems give such a
-    sample weight zero. Where ``impute`` declares a value, a missing cell counts as that instead.
+    or not finite; of targets also one beyond float32's range) and in a whole picture, -1 among codes (a cell that is no
+    declared level). Problems give such a sample weight zero. Where ``impute`` declares a value, a missing cell counts
+    as that instead. Other cells that are not as declared are counted.
 
-    Cells and levels are compared as text, by `userdp.data.tables.cells.cell_text`; a missing cell is ''.
+    Cells and levels are compared as text, by `userdp.data.tables.cells.cell_text`; a missing cell is ''. Dates are read
+    by `userdp.data.tables.moments`, and cells hashed by `userdp.data.tables.features.hashed_rows`.
 
     *Formal guarantee*: replacing one user's rows by any others, with any cells, changes no bit of anybody else's
     samples, even if it changes the types of columns, and never makes the load fail. Three things are public by
@@ -102,48 +109,6 @@ def read_table(
     numbers are declared). One person's cell can decide whether ``positive`` is in any cell, whether any cell of a
     column is a declared level (most likely misspelt), and whether any can be used (``report.nothing_usable``): these
     are warnings in the log of the data holder, never errors.
-
-    Args:
-        path: the file, one row a sample.
-        user: column of the sample's user.
-        features: numeric columns; each needs a range, is clipped into it and scaled. "pixel_[0-63]" names a run of 64,
-            here and in ``ranges``, ``impute`` and ``missing_indicators``.
-        categorical: column -> declared levels; each level is a feature of 0 and 1. Another cell becomes all zeros and
-            is counted.
-        ranges: numeric column -> declared [low, high].
-        scale: "symmetric" maps ranges to [-1, 1], "unit" to [0, 1].
-        target: column to predict: a number (beyond float32's range: NaN), or one of the next three.
-        target_range: declared [low, high] of the target, clipped into and mapped to [-1, 1].
-        positive: the cell that means 1; a missing one is NaN, any other means 0.
-        target_levels: the classes, two or more; the target is a cell's position among them, NaN for any other cell,
-            which is counted.
-        codes: instead of features: a column of categories, kept as int32 codes for one-hot problems; or a list of
-            columns, kept as int32 codes with ``levels``, or hashed for sparse problems with ``buckets``, see
-            `userdp.data.tables.features.hashed_rows`.
-        levels: of a column of ``codes``: their number L (cells 0..L-1) or the list; of a list of columns: column ->
-            these.
-        buckets: the number of features to which the cells of a list of ``codes`` are hashed.
-        sequence: instead of features: samples are sequences of int32 codes, L steps of C channels each.
-        images: instead of features: column of raw bytes, one per pixel, which become float32 in [0, 1].
-        image_shape: the sides of a picture; their product is the bytes of a cell.
-        impute: column -> the value of a missing cell (without a finite number, or a date): a number or a date within
-            the column's bounds, a declared level, or "own level" for one more level.
-        missing_indicators: columns of ``impute`` that get one more feature: 1 if the cell is missing, else 0.
-        derive: name -> a numeric feature made of other columns of the same row, after ``impute``.
-        dates: column -> declared [first, last]: one numeric feature, the days since the first (times are fractions),
-            clipped and scaled like a range. Cells are ISO 8601 or dates, in UTC unless they have an offset: see
-            `userdp.data.tables.moments`.
-        date_parts: column -> some of "month", "quarter", "weekday" and "hour": each level is a feature of 0 and 1. If
-            the column is not in ``dates`` too, a cell that is no date becomes all zeros and is counted.
-        date_formats: column of dates -> their format, if it is not ISO 8601, for `datetime.strptime`.
-        split_column: column that marks the users held out for the test; all rows of a user must agree.
-        split_test: its cell for held-out users.
-        users: public number of users; the first ones of the public order are kept.
-        min_samples: users with fewer samples are left out.
-        max_samples: the most samples of a user; of more, a seeded uniform choice.
-        seed: of the order of users and the choice of samples (stream "split").
-        memory: MiB of samples (one per row) above which a Parquet file is read in batches and samples lie in an
-            unnamed temporary file, with the same bits. Sequences and hashed codes always stay in memory.
 
     Raises:
         BadInput: a file, column or declaration that cannot be used, a row without a user, a user whose rows disagree

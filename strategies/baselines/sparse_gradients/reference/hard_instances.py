@@ -1,8 +1,8 @@
 """Records on which no private mean of sparse vectors can be good, from the proof of a lower bound.
 
-Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Lemma 4.3); users that are drawn so, and packings, are populations of
-`userdp.data.synthetic.sparse_vectors`. One vector that all records repeat is an EASY instance for a projection (its
-error falls like 1/n); blocks of different vectors show the true rate.
+Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Lemma 4.3); users that are drawn so, and packings, are in
+`strategies.baselines.sparse_gradients.populations`. One vector that all records repeat is an EASY instance for a
+projection (its error falls like 1/n); blocks of different vectors show the true rate.
 """
 
 import math

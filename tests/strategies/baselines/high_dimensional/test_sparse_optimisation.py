@@ -7,11 +7,11 @@ import pytest
 from helpers import WILD, Wild, federation_of, final, gathered, make, noise_again, rows_of, run
 
 from strategies import PrivateHardThresholding, SparseOptimisation
+from strategies.baselines.heavy_tailed.regressions import HeavyTailedLinear
 from strategies.baselines.high_dimensional.reference.hard_thresholding import SparseBudget, private_hard_thresholding
 from strategies.baselines.peeling import Peeling
 from userdp.data import ColumnarFederation, SyntheticFederation
 from userdp.data.block import Block
-from userdp.data.synthetic.heavy_tails import HeavyTailedLinear
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.problems import OneHotLogistic, Quadratic, Squared

@@ -7,15 +7,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 from scipy.special import digamma, expit, gammainc, gammaincc, gammaln, ndtr, polygamma
 
-from userdp.data.checks import require_number
-from userdp.data.synthetic.populations import Noise, RawLaw, Source
+from userdp.data import Source, require_number
 from userdp.errors import BadInput
+
+Noise = NDArray[np.float32]
+RawLaw: TypeAlias = Literal["normal", "uniform", "exponential", "gamma"]
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,10 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from userdp.arrays.types import Vector
-from userdp.data.checks import POSITIVE
-from userdp.data.federation import RegressionModel
-from userdp.data.shape import Shape
-from userdp.data.synthetic.laws import Law, Logistic, Normal, integral
-from userdp.data.synthetic.populations import Noise, Samples, Source
-from userdp.data.synthetic.power_laws import LAWS, LawName, StudentT, directional_moment
-from userdp.data.synthetic.regressions import WithParameter
+from strategies.baselines.heavy_tailed.laws import Law, Logistic, Noise, Normal, integral
+from strategies.baselines.heavy_tailed.power_laws import LAWS, LawName, StudentT, directional_moment
+from userdp.arrays import Vector
+from userdp.data import POSITIVE, RegressionModel, Shape, Source, WithParameter
 from userdp.errors import BadInput
 
 
@@ -82,7 +78,7 @@ class HeavyTailedRegression(WithParameter):
         features = self._feature.sources(self.dimension, spherical=self.spherical)
         return (Source("user", "normal", self.dimension + 1), *features, *self._noise.sources(1))
 
-    def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
+    def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> tuple[Noise, Noise]:
         """Return unbounded features, and targets from each user's own parameter."""
         split = 1 + len(self._feature.sources(1))
         features = self._feature.centred(noise[1:split])

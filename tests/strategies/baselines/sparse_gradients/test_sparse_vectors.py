@@ -1,12 +1,14 @@
 """Populations whose users hold sparse vectors: blocks, packings."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
-from userdp.data import SparseBlocks, SparsePacking, SyntheticFederation
-from userdp.data.synthetic.sparse_vectors import greedy_packing
+from strategies.baselines.sparse_gradients.populations import SparseBlocks, SparsePacking, greedy_packing
+from userdp.data import SyntheticFederation
+from userdp.errors import BadInput
 
 
 def held(law, users, samples=1, seed=0):
@@ -62,3 +64,22 @@ def test_users_may_have_shifts_of_their_own(law):
     rows, mean = held(law(dimension=3, heterogeneity=0.5), 4000, samples=2)
     assert (rows[:, 0] == rows[:, 1]).all()
     np.testing.assert_allclose((rows[:, 0] - mean).std(axis=0), 0.5, rtol=0.1)
+
+
+REFUSED = [
+    # (make, the arguments that are wrong, words of the message)
+    (SparseBlocks, {"dimension": 7, "sparsity": 2, "blocks": 4}, "7 coordinates hold at most 3 blocks"),
+    *[(partial(SparseBlocks, dimension=7), {name: 0}, name) for name in ("blocks", "sparsity", "norm")],
+    (partial(SparsePacking, dimension=7), {"share": 0.0}, r"share must be a fraction of users in \(0, 1\], got 0.0"),
+    (SparsePacking, {"dimension": 60, "sparsity": 30}, "dimension = 60, sparsity = 30"),
+    *[
+        (greedy_packing, {"dimension": d, "sparsity": s}, f"dimension = {d}, sparsity = {s}")
+        for d, s in ((3, 0), (3, 4), (60, 30))
+    ],
+]
+
+
+@pytest.mark.parametrize(("make", "wrong", "words"), REFUSED)
+def test_what_no_population_can_be_is_refused_by_name_and_value(make, wrong, words):
+    with pytest.raises(BadInput, match=words):
+        make(**wrong)

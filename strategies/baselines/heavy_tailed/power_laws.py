@@ -7,8 +7,18 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit, gammaln, stdtr
 
-from userdp.data.synthetic.laws import ChiSquared, Laplace, Law, LogGamma, Logistic, LogNormal, Normal, integral
-from userdp.data.synthetic.populations import Noise, student_t_in_place
+from strategies.baselines.heavy_tailed.laws import (
+    ChiSquared,
+    Laplace,
+    Law,
+    LogGamma,
+    Logistic,
+    LogNormal,
+    Noise,
+    Normal,
+    integral,
+)
+from userdp.data import student_t_in_place
 from userdp.errors import BadInput
 
 LawName = Literal[
