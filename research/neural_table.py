@@ -32,8 +32,7 @@ from neural_convention import printed_epsilon, scaled_noise
 from neural_trivial import TRIVIAL
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from simulations.comparison.cells import Cell
-from simulations.comparison.config import Comparison, load_comparison
+from simulations.comparison.config import Cell, Comparison, load_comparison
 from simulations.config.run_config import RunConfig
 from simulations.runs.build import load_datasets, starting_problem
 from simulations.runs.run import run, versions

@@ -104,10 +104,10 @@ def run(
     with working(debug):
         log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
-        from simulations.api.progress import progress_bar  # noqa: PLC0415
+        from simulations.api.console import show_outcome  # noqa: PLC0415
         from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
-        from simulations.reports.console import show_outcome  # noqa: PLC0415
+        from simulations.reports.progress import progress_bar  # noqa: PLC0415
         from simulations.runs.run import run as train  # noqa: PLC0415
 
         place = configuration_file(file, resume)
@@ -137,7 +137,7 @@ def plan(
         advise(file, overrides, as_json, debug)
         return
     with working(debug):
-        from simulations.api.plans import show_plan  # noqa: PLC0415
+        from simulations.api.console import show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.build import make_plan  # noqa: PLC0415
         from strategies.core.descriptions import explained  # noqa: PLC0415
@@ -159,10 +159,10 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
     for a stand-in as far from the start as the declared bounds allow: it ranks strategies, and promises nothing.
     """
     with working(debug):
-        from simulations.api.plans import show_advice  # noqa: PLC0415
-        from simulations.api.progress import planning_bar  # noqa: PLC0415
+        from simulations.api.console import show_advice  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
-        from simulations.runs.advice import advise as rank  # noqa: PLC0415
+        from simulations.reports.progress import planning_bar  # noqa: PLC0415
+        from simulations.runs.build import advise as rank  # noqa: PLC0415
 
         config = _load(file, overrides or [])
         with planning_bar() as progress:
@@ -201,7 +201,7 @@ def compare(
     with working(debug):
         from simulations.comparison.config import load_comparison  # noqa: PLC0415
         from simulations.comparison.jobs import compare as run_all  # noqa: PLC0415
-        from simulations.comparison.live import live  # noqa: PLC0415
+        from simulations.comparison.jobs import live  # noqa: PLC0415
         from simulations.comparison.ranking import rankings  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
 
@@ -278,8 +278,7 @@ def report(
         from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
         from simulations.comparison.report import render_comparison  # noqa: PLC0415
         from simulations.comparison.table import SUMMARY  # noqa: PLC0415
-        from simulations.reports.report import render  # noqa: PLC0415
-        from simulations.runs.released_copy import copy_released  # noqa: PLC0415
+        from simulations.reports.report import copy_released, render  # noqa: PLC0415
 
         if released is not None:
             typer.echo(copy_released(directory, released))
@@ -313,7 +312,7 @@ def predict(
 
         log_warnings()
         scores = score(directory, table, output, keep or (), trust_code=trust_code)
-    answer(as_json, scores.as_dict(), lambda: show_scores(scores, Console()))
+    answer(as_json, scores.values, lambda: show_scores(scores, Console()))
 
 
 @app.command()
@@ -340,7 +339,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain one setting of a configuration: values, default, meaning, effect on privacy, and an example."""
-    from simulations.explaining import explain as shown  # noqa: PLC0415
+    from simulations.listings import explain as shown  # noqa: PLC0415
 
     with exit_codes(debug=False):
         shown(key, as_json)

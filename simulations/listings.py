@@ -1,13 +1,13 @@
-"""Listings of strategies, problems and data, each a list of plain objects."""
+"""Listings of strategies, problems and data, each a list of plain objects, and `userdp explain KEY`."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from simulations.config.keys import explained, having, values
 from simulations.reports.explain import shown
 from simulations.terminal import answer, complain
 from strategies.core.recipe import documentation
@@ -94,14 +94,12 @@ def overview(what: str, entries: list[Entry]) -> Table:
     return table
 
 
-def details(one: Entry) -> Table:
-    """Return a table of everything about one entry, its settings last."""
-    table = Table(show_header=False, title=one["name"])
-    for key, value in one.items():
-        if key not in ("name", "settings"):
-            table.add_row(key, _cell(value))
-    for setting, description in one["settings"].items():
-        table.add_row(setting, escape(description))
+def details(title: str, facts: Mapping[str, Any]) -> Table:
+    """Return a table of everything about one thing."""
+    table = Table(show_header=False, title=escape(title))
+    for name, value in facts.items():
+        if value not in (None, "", []):
+            table.add_row(name, escape(_cell(value)))
     return table
 
 
@@ -121,17 +119,31 @@ def show(what: str, name: str | None, as_json: bool) -> None:
         for fault in faults.values():
             complain(str(fault))
         place = name if name is not None and STRATEGIES.is_place(name) else None
-    listings: dict[str, Callable[[], list[Entry]]] = {
-        "strategies": partial(strategies, place),
-        "problems": problems,
-        "data": data,
-    }
-    entries = listings[what]()
+    entries = strategies(place) if what == "strategies" else problems() if what == "problems" else data()
     if name is not None and place is None:
         names = [entry["name"] for entry in entries]
         if name not in names:
             hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise BadInput(f"{what} has no {name!r}{hint}")
         entries = [entries[names.index(name)]]
-    table = overview(what, entries) if name is None else details(entries[0])
-    answer(as_json, entries, lambda: Console().print(table))
+    facts = {key: value for key, value in entries[0].items() if key not in ("name", "settings")}
+    one = name and details(entries[0]["name"], facts | entries[0]["settings"])
+    answer(as_json, entries, lambda: Console().print(one or overview(what, entries)))
+
+
+def explain(name: str, as_json: bool) -> None:
+    """Print what a key of a configuration means, once for each meaning; BadInput if there is no such key."""
+    found = [
+        {
+            "key": key.name,
+            "meaning": key.meaning,
+            "values": values(key.field).replace("`", ""),
+            "default": key.default,
+            "effect on privacy": key.effect.replace("`", ""),
+            "kinds that have it": having(key),
+            "example": key.example,
+        }
+        for key in explained(name)
+    ]
+    tables = [details(str(facts.pop("key")), facts) for facts in map(dict, found)]
+    answer(as_json, found, lambda: Console().print(*tables, sep="\n"))

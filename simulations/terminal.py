@@ -52,7 +52,8 @@ def exit_codes(debug: bool) -> Iterator[None]:
         if debug or shows_internals():
             Console(stderr=True).print_exception()
         error = (isinstance(error, ModuleNotFoundError) and missing_extra(error)) or error
-        complain(_sentence(error))
+        defect = f"unexpected {type(error).__name__}: {error} (this is a defect: run again with --debug and report it)"
+        complain(str(error) if isinstance(error, UserdpError) else defect)
         raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
 
 
@@ -61,12 +62,6 @@ def working(debug: bool) -> Iterator[None]:
     """Turn errors into exit codes, and keep standard output free for the result."""
     with exit_codes(debug), redirect_stdout(sys.stderr):
         yield
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, UserdpError):
-        return str(error)
-    return f"unexpected {type(error).__name__}: {error} (this is a defect: run again with --debug and report it)"
 
 
 def complain(sentence: str) -> None:
@@ -79,15 +74,10 @@ def assignments(given: dict[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
-def print_json(values: Any) -> None:
-    """Print values on standard output, and nothing else."""
-    sys.stdout.write(json.dumps(values, indent=2) + "\n")
-
-
 def answer(as_json: bool, values: Any, show: Callable[[], None]) -> None:
-    """Print the result of a verb as JSON, or show it."""
+    """Print the result of a verb as JSON and nothing else, or show it."""
     if as_json:
-        print_json(values)
+        sys.stdout.write(json.dumps(values, indent=2) + "\n")
     else:
         show()
 

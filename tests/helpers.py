@@ -256,3 +256,28 @@ def noise_matrix(factorisation: Factorisation) -> NDArray[np.float64]:
 def encoder(kind: str, rounds: int, separation: int) -> NDArray[np.float64]:
     """C = B^-1 A, from the noise that is really added."""
     return np.linalg.solve(noise_matrix(FACTORISATIONS[kind](rounds, separation)), np.tril(np.ones((rounds, rounds))))
+
+
+@contextmanager
+def at_most(runs):
+    """Comparisons make no more runs than these, as if they were stopped then and wrote their files; None for all."""
+    from simulations.comparison import jobs
+
+    made = jobs._executor
+
+    @contextmanager
+    def stopped(workers):
+        left = runs
+        with made(workers) as execute:
+
+            def some(wanted, root):
+                nonlocal left
+                now = wanted if left is None else wanted[:left]
+                left = left and left - len(now)
+                return execute(now, root)
+
+            yield some
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "_executor", stopped)
+        yield

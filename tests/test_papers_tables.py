@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simulations.comparison.cells import combinations
-from simulations.comparison.config import load_comparison, parse_comparison
+from simulations.comparison.config import combinations, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.runs.run import run
 from strategies import STRATEGIES

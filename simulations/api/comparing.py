@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.api import keywords
-from simulations.api.files import FRAME, WithReport, folder_of
+from simulations.api import arguments
+from simulations.api.arguments import FRAME, WithReport, folder_of
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
-from simulations.comparison.live import live
+from simulations.comparison.jobs import live
 from simulations.comparison.ranking import read
 from simulations.comparison.table import sentences
-from simulations.records.measured import EXPLAINED
+from simulations.records.held_out import EXPLAINED
 from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import write_frame
@@ -107,14 +107,14 @@ def compare(
 def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Comparison:
 
     def declared(path: str) -> Comparison:
-        return parse_comparison(keywords.sections(_in_grid(settings), path, keywords.OF_A_COMPARISON, "comparison"))
+        return parse_comparison(arguments.sections(_in_grid(settings), path, arguments.OF_A_COMPARISON, "comparison"))
 
     if isinstance(data, pd.DataFrame):
         comparison = declared(str(tables / FRAME))
         names = [name for cell in comparison.cells for name in Columns(**cell.config().data.declarations).names]
         write_frame(data, tables / FRAME, list(dict.fromkeys(names)))
         return comparison
-    return keywords.configured(data, settings, Comparison, declared, parse_comparison, load_comparison)
+    return arguments.configured(data, settings, Comparison, declared, parse_comparison, load_comparison)
 
 
 def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:
         found["strategy"] = found.pop("strategies")
     if isinstance(found.get("strategy"), str | Mapping):
         found["strategy"] = [found["strategy"]]
-    for key in keywords.SEVERAL_BUDGETS:
-        if isinstance(values := keywords.as_in_a_file(found.get(key)), list):
+    for key in arguments.SEVERAL_BUDGETS:
+        if isinstance(values := arguments.as_in_a_file(found.get(key)), list):
             grid = found.get("grid") or {}
             if f"privacy.{key}" in grid:
                 raise BadInput(f"{key} is a list, and grid has privacy.{key}: keep one of the two")

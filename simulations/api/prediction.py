@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from simulations.api.files import Tabular, table_file
+from simulations.api.arguments import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
@@ -220,41 +220,20 @@ NOT_COVERED = (
     "guarantee is for the people in the training data."
 )
 _SUFFIXES = (".csv", ".parquet")
+_COLUMNS = {"metrics": THIS, "constant": CONSTANT, "initial": INITIAL}  # field for JSON -> column of metrics
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a table.
+    """The scores of a table: plain ``values`` for JSON, and the metrics ``in_units`` of the target, None without any.
 
-    ``unusable`` rows have a cell that the model cannot use. ``metrics`` have one row a metric, and the columns of
-    `SavedModel.evaluate`; they and their copy ``in_units`` of the target are None if ``not_measured`` names a reason.
     ``kept`` are the table's columns beside the predictions.
     """
 
-    output: Path
-    rows: int
-    unusable: int
-    metrics: pd.DataFrame | None
+    values: Any
     in_units: pd.DataFrame | None
-    not_measured: str | None
     guarantee: Guarantee
-    kept: tuple[str, ...] = ()
-
-    def as_dict(self) -> Any:
-        """Return plain values, for JSON."""
-        columns = {} if self.metrics is None else self.metrics.to_dict()
-        return plain(
-            {
-                "output": str(self.output),
-                "rows": self.rows,
-                "unusable_rows": self.unusable,
-                "metrics": columns.get(THIS),
-                "constant": columns.get(CONSTANT),
-                "initial": columns.get(INITIAL),
-                "not_measured": self.not_measured,
-                "guarantee": self.guarantee.as_dict(),
-            }
-        )
+    kept: Sequence[str]
 
 
 def score(
@@ -272,7 +251,7 @@ def score(
         raise BadInput(f"--output {target} is the table itself; choose another file")
     saved = load_model(directory, trust_code=trust_code)
     predictions = saved.predict(table)
-    metrics, reason = None, None
+    metrics, reason = pd.DataFrame(), None
     try:
         metrics = saved.evaluate(table)
     except MissingColumn as error:
@@ -281,9 +260,15 @@ def score(
     with writing(f"--output {target}:", "choose another"):
         write = rows.to_csv if target.suffix.lower() == ".csv" else rows.to_parquet
         write(target, index=False)
-    unusable = int(predictions["prediction"].isna().sum())
-    in_units = None if metrics is None else saved.in_target_units(metrics)
-    return Scores(target, len(predictions), unusable, metrics, in_units, reason, saved.guarantee, tuple(keep))
+    values = {
+        "output": str(target),
+        "rows": len(predictions),
+        "unusable_rows": int(predictions["prediction"].isna().sum()),
+        **{name: metrics.to_dict().get(of) for name, of in _COLUMNS.items()},
+        "not_measured": reason,
+        "guarantee": saved.guarantee.as_dict(),
+    }
+    return Scores(plain(values), None if reason else saved.in_target_units(metrics), saved.guarantee, keep)
 
 
 def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str]) -> pd.DataFrame:
@@ -297,13 +282,14 @@ def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str]) -
 
 def show_scores(scores: Scores, console: Console) -> None:
     """Print the metrics, the guarantee and the file of predictions."""
+    values = scores.values
     if scores.in_units is None:
-        console.print(f"Not measured: {scores.not_measured}", highlight=False)
+        console.print(f"Not measured: {values['not_measured']}", highlight=False)
     else:
-        title = "1 row" if scores.rows == 1 else f"{scores.rows} rows"
+        title = "1 row" if values["rows"] == 1 else f"{values['rows']} rows"
         console.print(metric_table(title, cast("dict[str, Any]", scores.in_units.to_dict()), {}))
     show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
     console.print(NOT_COVERED, highlight=False)
-    console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)
+    console.print(f"Predictions: {values['output']}", highlight=False, soft_wrap=True)
     if not scores.kept:
         console.print("They are in the order of the table; --keep COLUMN copies a column beside them.", highlight=False)

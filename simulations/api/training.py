@@ -27,11 +27,19 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.api.files import FRAME, WithReport, folder_of, frame_datasets
-from simulations.api.keywords import OF_A_RUN, configured, refuse_several, sections
+from simulations.api.arguments import (
+    FRAME,
+    OF_A_RUN,
+    WithReport,
+    configured,
+    folder_of,
+    frame_datasets,
+    refuse_several,
+    sections,
+)
 from simulations.api.prediction import THIS, SavedModel
-from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
+from simulations.reports.progress import progress_bar
 from simulations.reports.standing import NON_PRIVATE, references
 from simulations.reports.units import about_errors, errors_of, ordered, shown_with_error
 from simulations.runs.build import make_plan

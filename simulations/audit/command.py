@@ -1,9 +1,6 @@
 """`userdp audit`: run the audits, write their files, print the results."""
 
-import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,9 @@ from simulations.audit.one_run import audit_one_run
 from simulations.audit.report import AUDIT, CONFIG, CURVE, render_audit
 from simulations.config.run_config import REFERENCE, RunConfig, parse_config
 from simulations.records.environment import versions
-from simulations.records.run_directory import new_directory, plain
+from simulations.records.run_directory import as_json, new_directory, plain
 from simulations.reports.explain import shown
-from simulations.reports.minutes import Clock, MinuteLines, progress_on_terminal
+from simulations.reports.progress import Bar, audit_bar
 from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
 
@@ -89,7 +86,7 @@ def audit_file(config: RunConfig, wanted: Wanted) -> Done:
     return Done(values, found, refusals, directory)
 
 
-def _audit(config: RunConfig, wanted: Wanted, bar: "Bar") -> Audit:
+def _audit(config: RunConfig, wanted: Wanted, bar: Bar) -> Audit:
     progress = bar(config.strategy.kind, "runs")
     return audit(config, runs=wanted.runs, confidence=wanted.confidence, workers=wanted.workers, progress=progress)
 
@@ -114,14 +111,8 @@ def leave(
     values: Any = [plain(one.as_dict() | made) for one in found]
     values += [{"strategy": name, "refused": why} | made for name, why in refusals.items()]
     values = values if wanted.everything else values[0]
-    (directory / AUDIT).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    (directory / AUDIT).write_text(as_json(values), encoding="utf-8")
     (directory / CONFIG).write_text(config.toml(), encoding="utf-8")
-    _write_curves(directory / CURVE, [one for one in found if len(one.false_positives)])
-    render_audit(directory)
-    return values
-
-
-def _write_curves(path: Path, found: Sequence[Audit]) -> None:
     curves = [
         pd.DataFrame(
             {
@@ -132,9 +123,12 @@ def _write_curves(path: Path, found: Sequence[Audit]) -> None:
             }
         )
         for one in found
+        if len(one.false_positives)
     ]
     if curves:
-        pd.concat(curves).to_csv(path, index=False, float_format="%.6g", lineterminator="\r\n")
+        pd.concat(curves).to_csv(directory / CURVE, index=False, float_format="%.6g", lineterminator="\r\n")
+    render_audit(directory)
+    return values
 
 
 # On a terminal -----------------------------------------------------------------------------------------------------
@@ -182,22 +176,3 @@ def _explanation(one: Audit) -> Iterator[str]:
             f"  A guess about a {unit} that is right with probability {float(rate):.0%} without their data is right "
             f"with probability at most {most:.1%}."
         )
-
-
-Bar = Callable[[str, str], Callable[[int, int], None]]  # (audited strategy, counted unit) -> function of (done, of)
-
-
-@contextmanager
-def audit_bar(clock: Clock = time.monotonic) -> Iterator[Bar]:
-    """Show the progress of audits on standard error: a bar on a terminal, a line a minute elsewhere."""
-    lines = MinuteLines(clock)
-    with progress_on_terminal("{task.description}") as bar:
-
-        def begin(name: str, unit: str) -> Callable[[int, int], None]:
-            if bar is None:
-                lines.count_from(0)
-                return lambda done, of: lines.tell(done, of, lambda: f"audit of {name}: {done} of {of} {unit} done")
-            task = bar.add_task(name, total=None, beside=unit)
-            return lambda done, of: bar.update(task, completed=done, total=of)
-
-        yield begin

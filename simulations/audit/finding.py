@@ -15,37 +15,46 @@ _ROUNDING = 1e-6  # relative excess over the claim that counts as rounding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit:
+class Bound:
+    """The bound that guesses prove.
+
+    Attributes:
+        bound: how guesses bound the claim: as one of a Gaussian, as one of noisy rounds that a sampler accounts, by all
+            coins of many runs, or by all coins of one run.
+        guesses: number of guessed coins in the test runs; ``correct`` counts the right ones.
+        mu: lower bound on mu of a Gaussian claim; None for another claim.
+        measured: lower bound on epsilon at the claim's delta; of an `Audit` its ``exact`` if that is larger.
+        false_positives, false_negatives: (P,) measured rates in the test runs, for the chart; none of one run.
+    """
+
+    bound: Literal["Gaussian", "rounds", "coins", "one run"]
+    guesses: int
+    correct: int
+    mu: float | None = None
+    measured: float
+    false_positives: Array = field(default_factory=lambda: np.empty(0))
+    false_negatives: Array = field(default_factory=lambda: np.empty(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Bound):
     """The result of an audit: a claim, the attack on it, and the bound that the guesses prove.
 
     Attributes:
         attack: description of the canaries; ``canaries``, ``users`` and ``rounds`` count those of each run.
-        bound: how guesses bound the claim: as one of a Gaussian, as one of noisy rounds that a sampler accounts, by all
-            coins of many runs, or by all coins of one run.
         runs: total number, including the quarter that the attacker learns from if there are several.
-        guesses: number of guessed coins in the test runs; ``correct`` counts the right ones.
-        mu: lower bound on mu of a Gaussian claim; None for another claim.
         exact: smallest epsilon, at the claim's delta, of a round's discrete outcome with known probabilities, if any.
-        measured: lower bound on epsilon at the claim's delta: from the guesses, or `exact` if that is larger.
-        false_positives, false_negatives: (P,) measured rates in the test runs, for the chart; none of one run.
     """
 
     strategy: str
     guarantee: Guarantee
     attack: str
-    bound: Literal["Gaussian", "rounds", "coins", "one run"]
     canaries: int
     users: int
     rounds: int
     runs: int
-    guesses: int
-    correct: int
     confidence: float
-    mu: float | None = None
     exact: float | None = None
-    measured: float
-    false_positives: Array = field(default_factory=lambda: np.empty(0))
-    false_negatives: Array = field(default_factory=lambda: np.empty(0))
 
     @property
     def refuted(self) -> bool:

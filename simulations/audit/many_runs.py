@@ -2,19 +2,16 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from simulations.audit.canaries import Coins, attacks
-from simulations.audit.exact import exact_step
-from simulations.audit.finding import Audit
+from simulations.audit.finding import Audit, Bound
 from simulations.audit.instance import Instance
-from simulations.audit.trials import Case, Laboratory, Runs, laboratory
+from simulations.audit.trials import Case, Laboratory, Runs, exact_step, laboratory
 from simulations.config.run_config import RunConfig
 from userdp.accounting.guarantee import Guarantee
 from userdp.arrays.types import Array
@@ -86,19 +83,6 @@ def audit(
     )
 
 
-@dataclass(frozen=True)
-class Bound:
-    """The bound that runs prove: fields of `Audit`."""
-
-    bound: Literal["Gaussian", "rounds", "coins"]
-    mu: float | None
-    measured: float
-    guesses: int
-    correct: int
-    false_positives: Array
-    false_negatives: Array
-
-
 def bound_of(
     made: Runs, alike: NDArray[np.bool_], guarantee: Guarantee, confidence: float, sampler: Sampler | None = None
 ) -> Bound:
@@ -114,20 +98,22 @@ def bound_of(
     learnt, tested = made[:lessons], made[lessons:]
     scores = _scorer(learnt, alike)
     before, after = scores(learnt), scores(tested)
-    errors = error_rates(after[tested.coins == 1], after[tested.coins == -1])
+    alarms, misses = error_rates(after[tested.coins == 1], after[tested.coins == -1])
+    proven = partial(Bound, false_positives=alarms, false_negatives=misses)
     if not guarantee.is_one_gaussian and sampler is None:
         guesses = 2 * max(1, int(best_guesses(before, learnt.coins, guarantee.delta) * after.size) // 2)
         correct = int(np.count_nonzero(guessed(after.ravel(), guesses) == tested.coins.ravel()))
         measured = one_run_lower_bound(after.size, guesses, correct, guarantee.delta, confidence)
-        return Bound("coins", None, measured, guesses, correct, *errors)
+        return proven(bound="coins", measured=measured, guesses=guesses, correct=correct)
     rehearsed, right = _right(before, learnt.coins), _right(after, tested.coins)
     correct = round(float(right.sum()) * after.shape[1])
     if guarantee.is_one_gaussian:
         mu = mu_lower_bound(rehearsed, right, confidence)
-        return Bound("Gaussian", mu, Gaussian(mu).epsilon(guarantee.delta), after.size, correct, *errors)
+        measured = Gaussian(mu).epsilon(guarantee.delta)
+        return proven(bound="Gaussian", mu=mu, measured=measured, guesses=after.size, correct=correct)
     assert sampler is not None
     measured = _least_epsilon(sampler, accuracy_lower_bound(rehearsed, right, confidence), guarantee)
-    return Bound("rounds", None, measured, after.size, correct, *errors)
+    return proven(bound="rounds", measured=measured, guesses=after.size, correct=correct)
 
 
 def accounted_sampler(instance: Instance) -> Sampler | None:

@@ -1,6 +1,5 @@
 """report.html of an audit and its chart, made only from the files of the audit's directory."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from simulations.audit.many_runs import LESSONS
+from simulations.records.run_directory import read_json
 from simulations.reports.plots import BLUE, GREEN, LEGEND, ORANGE, drawing, svg
 from simulations.reports.report import fill
 from userdp.audit.trade_off import Approximate, Gaussian
@@ -22,9 +22,12 @@ def render_audit(directory: Path) -> Path:
 
     An audit of one strategy also gets its chart as trade-off.svg and trade-off.png.
     """
-    values = json.loads((directory / AUDIT).read_text(encoding="utf-8"))
+    values = read_json(directory / AUDIT)
     several = isinstance(values, list)
-    entries, curves = values if several else [values], _curves(directory / CURVE)
+    entries, curves = values if several else [values], dict[str, Points]()
+    if (directory / CURVE).is_file():
+        for name, own in pd.read_csv(directory / CURVE).groupby("strategy"):
+            curves[str(name)] = own["false_positives"].tolist(), own["false_negatives"].tolist()
     images = () if several else tuple(directory / f"trade-off.{kind}" for kind in ("svg", "png"))
     audits = [_shown(one, curves.get(one["strategy"], ([], [])), images) for one in entries if "refused" not in one]
     content = {
@@ -72,10 +75,3 @@ def _chart(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> 
         for path in images:
             figure.savefig(path, dpi=160)
         return svg(figure, f"errors of an attacker on {one['strategy']}")
-
-
-def _curves(path: Path) -> dict[str, Points]:
-    if not path.is_file():
-        return {}
-    rows = pd.read_csv(path).groupby("strategy")
-    return {str(name): (own["false_positives"].tolist(), own["false_negatives"].tolist()) for name, own in rows}

@@ -1,4 +1,4 @@
-"""Many runs of a small instance, each with noise of its own, as the numbers that an observer of the run sees."""
+"""Runs of a small instance as what an observer sees: numbers of many runs; answers, and what their outcome costs."""
 
 import logging
 import os
@@ -7,28 +7,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message, MessageType
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from simulations.audit.canaries import Attack, Coins, attacks
-from simulations.audit.exact import Listener
 from simulations.audit.instance import Instance
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.engines.grids import LocalGrid
 from strategies.core.base import UserLevelStrategy
 from strategies.core.recipe import notes_of
 from strategies.core.results import PrivateResult
-from strategies.wire.questions import model_vector
+from strategies.core.scheme import law_of
+from strategies.wire.protocol import read_answer
+from strategies.wire.questions import Reader, model_vector
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array
+from userdp.audit.discrete import exact_epsilon
 from userdp.errors import RunFailed
-from userdp.nodes.node import Node
+from userdp.nodes.node import Answer, Node
 
 Progress = Callable[[int], None]  # called with the number of runs made since the last call
 Case = tuple[int, int]  # the number of an instance, and of an attack on it
@@ -48,6 +50,24 @@ class Runs:
 
     def __getitem__(self, runs: slice) -> "Runs":
         return Runs(self.features[runs], self.coins[runs])
+
+
+class Listener(LocalGrid):
+    """A grid that records the answers of all rounds, in order."""
+
+    def __init__(self, nodes: Sequence[Node], dimension: int) -> None:
+        super().__init__(nodes)
+        self._dimension = dimension
+        self.answers: list[Answer] = []
+
+    def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+        asked = {message.metadata.message_id: message for message in messages}
+        reader = Reader()
+        for reply in super()._deliver(messages, timeout):
+            message = asked[reply.metadata.reply_to_message_id]
+            if message.metadata.message_type.startswith(MessageType.TRAIN) and not reply.has_error():
+                self.answers.append(read_answer(reply, *reader.request(message), self._dimension))
+            yield reply
 
 
 @dataclass(frozen=True)
@@ -87,12 +107,13 @@ class Observer:
         coins = 2 * np.random.default_rng(thrown).integers(0, 2, len(self.attack.canaries)) - 1
         return coins, int(noise.generate_state(1, np.uint64)[0] >> 1)
 
-    def reach(self, pairs: int) -> float:
+    def reach(self, pairs: int | None = None) -> float:
         """Estimate from very few runs the share of right guesses of a score with Gaussian noise.
 
         Each run is made twice with one seed and flipped coins. The noise is the same, so the difference is the
         canaries' effect, and its size relative to the spread of single runs says how far apart the two laws are.
         """
+        pairs = pairs or (_PAIRS if len(self.attack.canaries) == 1 else _PAIRS_OF_MANY)
         heads, tails = [], []
         for run in range(1 << 31, (1 << 31) + pairs):
             coins, seed = self._chance(run)
@@ -169,12 +190,53 @@ def innovations(moves: Array) -> Array:
     return np.asarray(np.linalg.solve(np.linalg.cholesky(covariance), moves.T).T)
 
 
+def exact_step(instance: Instance) -> float | None:
+    """Compute the largest epsilon, at the claim's delta, of a round's discrete outcome over the attacks; None without.
+
+    *Formal guarantees.* The claim's epsilon is at least this: no statistics, no confidence. *Proof.* Two runs of one
+    seed on neighbouring data sets are equal up to the first round with different answers. Given all earlier releases,
+    the outcome of the rounds so far has the two laws that the scheme computes from these answers (those of earlier
+    rounds are the same), and it is a function of the run's releases. So the epsilon that a run claims at a delta, given
+    any such past, is at least the smallest one at which the two laws are indistinguishable (`exact_epsilon`).
+    *Assumption.* The strategy's claim holds given all earlier releases (adaptive composition).
+    """
+    law = law_of(instance.template.scheme)
+    if law is None:
+        return None
+    found = [0.0]
+    for attack in attacks(instance):
+        runs = [_answers(instance, attack, coin) for coin in (1, -1)]
+        for index, (first, second) in enumerate(zip(*runs, strict=False)):
+            if first.shape != second.shape or not np.array_equal(first, second):
+                if first.shape == second.shape:
+                    one, other = (law(gathered[: index + 1]) for gathered in runs)
+                    found.append(exact_epsilon(one, other, instance.plan.guarantee.delta))
+                break
+    return max(found)
+
+
+def _answers(instance: Instance, attack: Attack, coin: int) -> list[Array]:
+    """Return the nodes' answers of each round; the first canary's coin is given, all others are 1."""
+    coins = np.ones(len(attack.canaries), dtype=np.int64)
+    coins[0] = coin
+    nodes = attack.nodes(instance, coins)
+    with Listener(nodes, instance.problem.dimension) as grid:
+        instance.strategy(instance.config.seed).start(grid)
+    values = [dense(answer.values) for answer in grid.answers]
+    return [each[0] if len(each) == 1 else each for each in values]
+
+
 @dataclass(frozen=True)
 class Laboratory:
-    """Makes runs of some instances, in this process or in a pool; the results do not depend on that."""
+    """Makes runs of a configuration's small instances; ``each`` is `map`, here or in a pool, with the same results."""
 
-    instances: Sequence[Instance]
-    pool: ProcessPoolExecutor | None
+    toml: str
+    each: Callable[..., Iterable[Any]]
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """The instances to attack; BadInput without any."""
+        return _instances(self.toml)
 
     def observer(self, case: Case) -> Observer:
         """Return the observer of a case's runs."""
@@ -182,60 +244,41 @@ class Laboratory:
 
     def reach(self, cases: Sequence[Case]) -> list[float]:
         """Return `Observer.reach` of each case."""
-        return list(self._each(_reach, [(case, None) for case in cases]))
+        return list(self.each(partial(_observed, Observer.reach, self.toml), cases))
 
     def runs(self, case: Case, numbers: range, progress: Progress) -> Runs:
         """Make the runs with these numbers."""
         parts = [numbers[first : first + _CHUNK] for first in range(0, len(numbers), _CHUNK)]
         made = []
-        for part in self._each(Observer.some, [(case, part) for part in parts]):
+        for part in self.each(partial(_observed, Observer.some, self.toml, case), parts):
             made.append(part)
             progress(len(part.coins))
         return Runs(np.concatenate([part.features for part in made]), np.concatenate([part.coins for part in made]))
 
-    def _each(self, task: Callable[[Observer, Any], Any], given: Sequence[tuple[Case, Any]]) -> Iterable[Any]:
-        if self.pool is None:
-            return (task(self.observer(case), value) for case, value in given)
-        return self.pool.map(partial(_in_worker, task), given)
-
 
 @contextmanager
 def laboratory(config: RunConfig, workers: int | None) -> Iterator[Laboratory]:
-    """Provide the place where runs are made, with one process for each CPU if ``workers`` is None."""
+    """Provide the place where runs are made, with one process for each CPU if ``workers`` is None; no log lines."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = cpus if workers is None else workers
-    with _quiet():
-        instances = Instance.all_of(config)
-        if count <= 1:
-            yield Laboratory(instances, None)
-            return
-        begin = partial(_begin, config.toml())
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=begin) as pool:
-            yield Laboratory(instances, pool)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
     log = logging.getLogger("userdp")
     disabled, log.disabled = log.disabled, True
+    _instances.cache_clear()  # the code of a strategy may have changed since the last audit
     try:
-        yield
+        if count <= 1:
+            yield Laboratory(config.toml(), map)
+            return
+        quiet = partial(setattr, log, "disabled", True)
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=quiet) as pool:
+            yield Laboratory(config.toml(), pool.map)
     finally:
         log.disabled = disabled
 
 
-_INSTANCES: list[Instance] = []  # those of a worker process
+@lru_cache(maxsize=1)
+def _instances(toml: str) -> tuple[Instance, ...]:
+    return Instance.all_of(parse_config(tomllib.loads(toml)))
 
 
-def _begin(toml: str) -> None:
-    logging.getLogger("userdp").disabled = True
-    _INSTANCES[:] = Instance.all_of(parse_config(tomllib.loads(toml)))
-
-
-def _in_worker(task: Callable[[Observer, Any], Any], given: tuple[Case, Any]) -> Any:
-    (instance, attack), value = given
-    return task(Observer.of(_INSTANCES[instance], attack), value)
-
-
-def _reach(observer: Observer, _: None) -> float:
-    return observer.reach(_PAIRS if len(observer.attack.canaries) == 1 else _PAIRS_OF_MANY)
+def _observed(task: Callable[..., Any], toml: str, case: Case, *values: Any) -> Any:
+    return task(Observer.of(_instances(toml)[case[0]], case[1]), *values)

@@ -1,34 +1,163 @@
 """A comparison's TOML file: the sections of a run, with several strategies, problems, seeds and a grid of settings.
 
->>> from simulations.comparison.config import parse_comparison
->>> comparison = parse_comparison({
-...     "name": "example",
-...     "seeds": 3,
-...     "problem": {"kind": "quadratic", "bound": 3.0},
-...     "data": {"kind": "synthetic", "population": "gaussian", "dimension": 5, "users": 1000},
-...     "privacy": {"delta": 1e-6},
-...     "strategy": [{"kind": "dp_fed_sgd"}, {"kind": "recentred_clipping", "label": "ours"}],
-...     "grid": {"privacy.epsilon": [1.0, 4.0]},
-... })
->>> len(comparison.cells), comparison.labels
-(12, ('dp_fed_sgd', 'ours'))
+It has one cell, a run, for each problem, point of the grid, strategy and seed.
 """
 
-from collections.abc import Mapping, Sequence
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from pydantic import ValidationError
 
-from simulations.comparison.cells import Cell, check_strategy, check_values, combinations, expand
 from simulations.comparison.oracle import FIRST_SEED, oracle_entries
-from simulations.comparison.sections import ComparisonConfig
+from simulations.comparison.sections import ComparisonConfig, ProblemEntry, StrategyEntry
 from simulations.config.errors import sentences
-from simulations.config.run_config import flatten, make_absolute, read_toml
+from simulations.config.run_config import RunConfig, flatten, make_absolute, parse_config, read_toml
 from userdp.errors import BadInput
+
+GRID_SECTIONS = ("problem", "data", "privacy")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison: labels of problem and strategy, seed, point of the grid, and sections of the run.
+
+    ``raw`` lacks the settings that tuning chooses; `simulations.comparison.oracle` tunes an ``oracle`` on the private
+    data.
+    """
+
+    problem: str
+    strategy: str
+    seed: int
+    grid: Mapping[str, Any]
+    raw: Mapping[str, Any]
+    oracle: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of the strategy."""
+        return str(self.raw["strategy"]["kind"])
+
+    @property
+    def group(self) -> str:
+        """A key shared by cells that differ only in the seed; tuning chooses one setting for them."""
+        return json.dumps([self.problem, self.strategy, dict(self.grid)])
+
+    def config(self, *, seed: int | None = None, **options: Any) -> RunConfig:
+        """Return the run's configuration, with options of the strategy and possibly the seed replaced."""
+        strategy = {**self.raw["strategy"], **options}
+        # The files of an oracle's run say so too, for readers who find them alone.
+        name = f"{self.raw['name']}-oracle-NOT-private" if self.oracle else self.raw["name"]
+        seed = self.seed if seed is None else seed
+        return parse_config({**self.raw, "name": name, "seed": seed, "strategy": strategy})
+
+    def reference(self) -> RunConfig:
+        """Return the configuration of training without privacy on the same data."""
+        # Strategies share it, also if they differ in their preparation.
+        raw = {key: section for key, section in self.raw.items() if key != "preparation"}
+        return parse_config({**raw, "seed": self.seed, "strategy": {"kind": "non_private"}})
+
+
+def expand(config: ComparisonConfig) -> Iterator[Cell]:
+    """Yield every cell, strategies side by side; BadInput for an unusable name, engine, grid, seed or setting."""
+    problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
+    entries = [*((entry, False) for entry in config.strategy), *((entry, True) for entry in oracle_entries(config))]
+    labels = [entry.name for entry, _ in entries]
+    for names, key in ((labels, "strategy.label"), ([entry.label for entry in problems], "problems.label")):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadInput(f"{key} = {twice[0]!r} stands for two entries: give each entry a label of its own")
+    if config.engine.get("kind", "local") != "local":
+        raise BadInput(f"engine.kind = {config.engine['kind']!r}: cells always run on the local engine; remove the key")
+    _check_settings(config)
+    for entry, point, (strategy, oracle), seed in product(problems, combinations(grid), entries, seeds):
+        sections = _sections(config, entry, strategy, point)
+        # The oracle tunes its settings for each problem; the file's settings by problem do not apply.
+        if not oracle:
+            for name in (strategy.kind, strategy.name):
+                sections["strategy"] |= copy.deepcopy(entry.strategy.get(name, {}))
+        yield Cell(entry.label, strategy.name, seed, point, sections, oracle)
+
+
+def _check_settings(config: ComparisonConfig) -> None:
+    for entry in config.problems:
+        for name, settings in entry.strategy.items():
+            config.check_strategy(f"problems.strategy.{name} (problem {entry.label!r})", name)
+            if not settings or settings.keys() & {"kind", "label", "preparation"}:
+                raise BadInput(
+                    f"problems.strategy.{name} = {settings!r} (problem {entry.label!r}): give the strategy's own keys, "
+                    "such as rounds = 60; another strategy or preparation needs a [[strategy]] of its own"
+                )
+
+
+def _sections(
+    config: ComparisonConfig, entry: ProblemEntry, strategy: StrategyEntry, point: Mapping[str, Any]
+) -> dict[str, Any]:
+    raw: dict[str, Any] = copy.deepcopy(
+        {
+            "name": config.name,
+            "problem": entry.problem,
+            "data": entry.data,
+            "privacy": config.privacy,
+            "strategy": {"kind": strategy.kind, **(strategy.model_extra or {})},
+            **({} if strategy.preparation is None else {"preparation": strategy.preparation}),
+            "engine": {"kind": "local", **config.engine},
+            # One run of its own trains the reference for all strategies. A comparison also runs strategies that the
+            # plan expects to be no better than the initial model.
+            "output": {"evaluate_every": config.output.evaluate_every, "reference": False, "anyway": True},
+        }
+    )
+    for key, value in point.items():
+        section, _, name = key.partition(".")
+        raw[section][name] = value
+    return raw
+
+
+def _problems(config: ComparisonConfig) -> list[ProblemEntry]:
+    if config.problems:
+        return config.problems
+    if config.problem is None or config.data is None:
+        raise BadInput("the comparison has no problem: give [problem] and [data], or [[problems]] with both in each")
+    label = str(config.problem.get("kind", "problem"))
+    return [ProblemEntry(label=label, problem=config.problem, data=config.data, strategy={})]
+
+
+def _seeds(config: ComparisonConfig) -> list[int]:
+    seeds = list(range(config.seeds)) if isinstance(config.seeds, int) else config.seeds
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise BadInput(f"seeds = {config.seeds}: give a number of seeds (at least 1), or a list of different seeds")
+    return seeds
+
+
+def _grid(config: ComparisonConfig) -> dict[str, list[Any]]:
+    grid = flatten(config.grid)
+    for key, values in grid.items():
+        section, _, name = key.partition(".")
+        if section not in GRID_SECTIONS or not name:
+            raise BadInput(
+                f"grid key {key!r}: the grid varies keys of {', '.join(GRID_SECTIONS)}, such as 'privacy.epsilon'; "
+                "give a strategy several settings as several [[strategy]] entries with labels, or under [tuning]"
+            )
+        if key == "privacy.unit":
+            raise BadInput("grid key 'privacy.unit': strategies are compared at one unit, set it under [privacy]")
+        check_values(f"grid.{key}", values)
+    return grid
+
+
+def combinations(lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield key -> one of its values, in every combination."""
+    for values in product(*lists.values()):
+        yield dict(zip(lists, values, strict=True))
+
+
+def check_values(key: str, values: Any) -> None:
+    """Raise BadInput for anything but a list of different values."""
+    if not isinstance(values, list) or not values or any(values.count(value) > 1 for value in values):
+        raise BadInput(f"{key} = {values!r}: must be a list of different values")
 
 
 @dataclass(frozen=True)
@@ -117,9 +246,8 @@ def _check_tuning(comparison: Comparison) -> None:
             )
     if shared := sorted(set(comparison.public_seeds) & {cell.seed for cell in comparison.cells}):
         raise BadInput(f"tuning.public_seed: seed {shared[0]} is also compared on; choose another, such as 1000")
-    known = {name for entry in comparison.config.strategy for name in (entry.name, entry.kind)}
     for name, search in tuning.search.items():
-        check_strategy(f"tuning.search.{name}", name, known)
+        comparison.config.check_strategy(f"tuning.search.{name}", name)
         if "kind" in search or not search:
             raise BadInput(f"tuning.search.{name}: give the strategy's own keys, such as clip_norm = [0.3, 1.0]")
         for key, values in flatten(search).items():

@@ -8,24 +8,31 @@ import hashlib
 import json
 import logging
 import math
-import os
+import statistics
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from simulations.comparison.cells import Cell
-from simulations.comparison.config import Comparison
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from simulations.comparison.config import Cell, Comparison
 from simulations.comparison.one_cell import Record, finished, run_job
-from simulations.comparison.oracle import scales_of
+from simulations.comparison.oracle import TRIED, scales_of
 from simulations.comparison.table import NOT_RUN, row, write_table
 from simulations.config.run_config import RunConfig
+from simulations.engines.ray_grid import begin_ray
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import writing
-from userdp.errors import RunFailed
+from simulations.reports.explain import shown
+from simulations.reports.progress import Clock, MinuteLines
 
 log = logging.getLogger("userdp")
 
@@ -72,20 +79,19 @@ def compare(
     *,
     workers: int | None = None,
     directory: Path | None = None,
-    limit: int | None = None,
     watch: Watch | None = None,
 ) -> ComparisonOutcome:
     """Run every cell that has not been run, and write the table and the report.
 
     ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process. The
-    ``directory`` is by default the file's output directory and name. After ``limit`` runs the other cells are "not run
-    yet"; ``watch`` is called after every run. BadInput if the directory cannot be written, RunFailed without Ray.
+    ``directory`` is by default the file's output directory and name; ``watch`` is called after every run. BadInput if
+    the directory cannot be written, RunFailed without Ray.
     """
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
     with writing(f"output.directory: {root}"):
         root.mkdir(parents=True, exist_ok=True)
         (root / "comparison.toml").write_text(comparison.toml(), encoding="utf-8")
-    state = _State(comparison, root, math.inf if limit is None else limit, watch)
+    state = _State(comparison, root, watch)
     try:
         with _executor(workers) as execute:
             state.run(execute)
@@ -101,11 +107,10 @@ def compare(
 
 @dataclass
 class _State:
-    """A comparison under way: runs still allowed, runs made, records by digest, chosen settings by group of cells."""
+    """A comparison under way: runs made, records by digest, chosen settings by group of cells."""
 
     comparison: Comparison
     root: Path
-    left: float
     watch: Watch | None
     ran: int = 0
     records: dict[str, Record] = field(default_factory=dict)
@@ -168,9 +173,8 @@ class _State:
                 missing.append(job)
             else:
                 self._note(job, record, made_now=False)
-        now = missing[: int(min(self.left, len(missing)))]
-        for job, record in execute(now, self.root):
-            self.left, self.ran = self.left - 1, self.ran + 1
+        for job, record in execute(missing, self.root):
+            self.ran += 1
             self._note(job, record, made_now=True)
 
     def _note(self, job: Job, record: Record, *, made_now: bool) -> None:
@@ -207,28 +211,16 @@ def measured(record: Record) -> float:
 @contextmanager
 def _executor(workers: int | None) -> Iterator[Execute]:
     if workers == 0:
-        yield _one_by_one
+        yield lambda jobs, root: (
+            (job, run_job(job.config.toml(), job.digest, root / job.folder, job.private)) for job in jobs
+        )
         return
-    # Ray's future default; without it Ray prints a warning.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray  # noqa: PLC0415
-
-    own = not ray.is_initialized()
-    if own:
-        try:
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RunFailed(f"Ray cannot be started ({error}); --workers 0 runs without it") from error
+    ray, own = begin_ray("Ray cannot be started", "; --workers 0 runs without it", num_cpus=workers)
     try:
         yield _side_by_side
     finally:
         if own:
             ray.shutdown()
-
-
-def _one_by_one(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
-    for job in jobs:
-        yield job, run_job(job.config.toml(), job.digest, root / job.folder, job.private)
 
 
 def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
@@ -250,3 +242,63 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
             reason = f"the process of this cell ended ({type(error).__name__})"
             record = {"digest": waiting[done].digest, "error_private": reason}
         yield waiting[done], record
+
+
+# The progress on standard error: a table on a terminal, a line a minute elsewhere ------------------------------
+
+
+@dataclass
+class Progress:
+    """The finished runs of a comparison: number by stage, and main metric by strategy, infinite for failed cells."""
+
+    comparison: Comparison
+    runs: Counter[str] = field(default_factory=Counter)
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def note(self, job: Job, record: Record) -> None:
+        """Count a finished run."""
+        self.runs[job.stage] += 1
+        if job.stage == "cells":
+            self.values.setdefault(job.label, []).append(measured(record))
+
+    def sentence(self) -> str:
+        """Say how many cells are done."""
+        before = self.runs.total() - self.runs["cells"]
+        runs = f" after {before} run{'' if before == 1 else 's'} of searches and references" if before else ""
+        return f"{self.runs['cells']} of {len(self.comparison.cells)} cells done{runs}"
+
+    def table(self) -> Table:
+        """Make one row for each strategy: cells done, failed, median of the main metric so far."""
+        total = len(self.comparison.cells) // len(self.comparison.labels)
+        title = self.comparison.config.name
+        if self.comparison.config.tuning:
+            title += f"; {self.runs['tuning']} runs of the search for settings"
+        if groups := {cell.group for cell in self.comparison.cells if cell.oracle}:
+            title += f"; {self.runs['oracle']} of {len(groups) * TRIED} runs of the oracle"
+        table = Table("strategy", "done", "failed", "median so far", title=title)
+        for label in self.comparison.labels:
+            values = self.values.get(label, [])
+            good = [value for value in values if math.isfinite(value)]
+            middle = shown(statistics.median(good)) if good else ""
+            table.add_row(label, f"{len(values)} of {total}", str(len(values) - len(good)), middle)
+        return table
+
+
+@contextmanager
+def live(comparison: Comparison, clock: Clock = time.monotonic) -> Iterator[Watch]:
+    """Provide the function that a comparison calls after every run, to show its progress."""
+    progress, console, lines = Progress(comparison), Console(stderr=True), MinuteLines(clock)
+    table = Live(progress.table(), console=console, refresh_per_second=4)
+    with table if console.is_terminal else nullcontext() as view:
+
+        def watch(job: Job, record: Record, made_now: bool) -> None:
+            progress.note(job, record)
+            if view is not None:
+                view.update(progress.table())
+                return
+            if job.stage != "cells" or not made_now:
+                # Other runs say nothing about the duration of a cell.
+                lines.count_from(progress.runs["cells"])
+            lines.tell(progress.runs["cells"], len(comparison.cells), progress.sentence)
+
+        yield watch

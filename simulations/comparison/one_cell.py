@@ -1,15 +1,13 @@
 """One run of a comparison and its record; this module imports no more than a run needs."""
 
-import json
 import logging
-import os
 import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from simulations.config.run_config import parse_config
-from simulations.records.run_directory import plain
+from simulations.records.run_directory import as_json, plain, read_json, write_whole
 from simulations.runs.run import run
 from userdp.errors import UserdpError
 
@@ -21,7 +19,7 @@ Record = dict[str, Any]
 def finished(directory: Path, digest: str) -> Record | None:
     """Return the record of a finished run with this configuration; None after a failure, so that it is repeated."""
     try:
-        record: Record = json.loads((directory / DONE).read_text(encoding="utf-8"))
+        record: Record = read_json(directory / DONE)
     except (OSError, ValueError):
         return None
     return record if record.get("digest") == digest and record.get("error_private", "unknown") is None else None
@@ -48,7 +46,7 @@ def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
 
         take_promise_back(directory)
     files = [directory / name for name in ("plan.json", "result.json")]
-    plan, result = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None for file in files)
+    plan, result = (read_json(file) if file.is_file() else None for file in files)
     record: Record = plain(
         {
             "digest": digest,
@@ -60,7 +58,5 @@ def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
         }
     )
     directory.mkdir(parents=True, exist_ok=True)
-    partial = directory / f".{DONE}.partial"
-    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, directory / DONE)
+    write_whole(directory / DONE, lambda partial: partial.write_text(as_json(record), encoding="utf-8"))
     return record

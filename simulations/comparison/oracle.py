@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from simulations.comparison.sections import ComparisonConfig, StrategyEntry
 from simulations.config.run_config import RunConfig
-from simulations.records.run_directory import plain
+from simulations.records.run_directory import as_json, read_json
 from simulations.runs.build import load_datasets, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.sparse_rows import dense
@@ -73,7 +73,7 @@ def scales_of(config: RunConfig, folder: Path) -> Scales:
     data = json.dumps([config.problem.model_dump(), config.data.model_dump(), config.seed], default=str)
     file = folder / f"scales_private-{hashlib.sha256(data.encode()).hexdigest()[:10]}.json"
     if file.is_file():
-        return Scales(**json.loads(file.read_text(encoding="utf-8")))
+        return Scales(**read_json(file))
     scales = measured_scales(config)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(asdict(scales)) + "\n", encoding="utf-8")
@@ -128,12 +128,12 @@ def take_promise_back(directory: Path) -> None:
         path = directory / name
         if not path.is_file():
             continue
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         if name == "guarantee.json":
             values |= none | {"sentence": ORACLE, "spent_epsilon": None}
         else:
             values["guarantee"] = none
-        path.write_text(json.dumps(plain(values), indent=2) + "\n", encoding="utf-8")
+        path.write_text(as_json(values), encoding="utf-8")
     rounds = directory / "rounds.parquet"
     if rounds.is_file():
         pd.read_parquet(rounds).assign(spent_epsilon=math.nan).to_parquet(rounds, index=False)

@@ -1,6 +1,5 @@
 """The rankings of a comparison, at every point of its grid and as plain text for a terminal, a log or a file."""
 
-import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,7 +10,7 @@ import pandas as pd
 
 from simulations.comparison.oracle import ORACLE
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE, sentences
-from simulations.records.run_directory import check_files
+from simulations.records.run_directory import check_files, read_json
 from simulations.reports.explain import digits_apart, percent, shown, shown_claim, shown_promise
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
@@ -23,7 +22,7 @@ def read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any], list[str]]:
     """Read the cells, the summary, and the keys of the grid with several values; BadInput if a file is missing."""
     check_files(directory, (TABLE, ROUNDS, SUMMARY, "comparison.toml"), "a comparison, such as comparisons/...")
     frame = pd.read_parquet(directory / TABLE)
-    summary: dict[str, Any] = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
+    summary: dict[str, Any] = read_json(directory / SUMMARY)
     return frame, summary, [key for key in summary["grid"] if frame[key].nunique() > 1]
 
 
@@ -218,15 +217,12 @@ def _row(line: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
     name = line["strategy"] if line["oracle"] or line["holds"] is not False else f"{line['strategy']} (no privacy)"
     if line["median"] is None:
         return name, "-", "-", f"no result: {line['failed']} failed", "-"
-    verdict = _against(line["median"], point["zero"]) + (f"; {line['failed']} failed" if line["failed"] else "")
+    value, zero = line["median"], point["zero"]
+    equal = "equal, no better" if value == zero else "WORSE"
+    verdict = "not measured" if zero is None else "better" if value < zero else equal
+    verdict += f"; {line['failed']} failed" if line["failed"] else ""
     spread = f"{shown(line['low'])} to {shown(line['high'])}"
-    return name, shown(line["median"], point["digits"]), spread, verdict, _dash(line["closed"], percent)
-
-
-def _against(value: float, zero: float | None) -> str:
-    if zero is None:
-        return "not measured"
-    return "better" if value < zero else "equal, no better" if value == zero else "WORSE"
+    return name, shown(value, point["digits"]), spread, verdict, _dash(line["closed"], percent)
 
 
 def _dash(value: float | None, formatted: Callable[[float], str]) -> str:

@@ -6,15 +6,16 @@ from pydantic import Field
 
 from simulations.config.run_config import Preparing
 from strategies.registry import STRATEGIES
-from userdp.settings import Section
+from userdp.data.source import DescribedSection
+from userdp.errors import BadInput
 
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
-class StrategyEntry(Section):
+class StrategyEntry(DescribedSection):
     """A [[strategy]] of a comparison: a strategy's section and its label."""
 
-    model_config = Section.model_config | {"extra": "allow"}
+    model_config = DescribedSection.model_config | {"extra": "allow"}
 
     kind: str = Field(description="The strategy; its own keys stand beside, as in a run.")
     label: str | None = Field(None, pattern=LABEL, description="Name in tables and plots; the default is the kind.")
@@ -26,47 +27,40 @@ class StrategyEntry(Section):
         return self.label or (STRATEGIES[self.kind].about.name if STRATEGIES.is_place(self.kind) else self.kind)
 
 
-class ProblemEntry(Section):
+class ProblemEntry(DescribedSection):
     """An entry of [[problems]]: sections that replace the base ones."""
 
     label: str = Field(pattern=LABEL, description="Name in tables and plots.")
     problem: dict[str, Any] = Field(description="As [problem] of a run.")
     data: dict[str, Any] = Field(description="As [data] of a run.")
-    strategy: dict[str, dict[str, Any]] = Field(
-        {},
-        description="Label or kind of a strategy -> keys that replace its own for this problem, such as "
-        "dp_fed_sgd = { rounds = 60 }; keys given for a label take precedence over keys given for a kind.",
-    )
+    strategy: dict[str, dict[str, Any]] = Field({})
+    """Label or kind of a strategy -> keys that replace its own for this problem, such as dp_fed_sgd = { rounds = 60 };
+    keys given for a label take precedence over keys given for a kind."""
 
 
-class TuningSection(Section):
+class TuningSection(DescribedSection):
     """A declared search for strategies' settings, on synthetic federations of public seeds only."""
 
-    cost: Literal["free, tuned on public synthetic data"] = Field(
-        description="Privacy cost of the search: none, since it reads only synthetic data of another seed."
-    )
-    public_seed: int = Field(
-        ge=0, lt=2**62, description="Seed of the public federation; none of the comparison's seeds."
-    )
+    cost: Literal["free, tuned on public synthetic data"]
+    """Privacy cost of the search: none, since it reads only synthetic data of another seed."""
+    public_seed: int = Field(ge=0, lt=2**62)
+    """Seed of the public federation; none of the comparison's seeds."""
     repeats: int = Field(1, ge=1, description="Public federations to average over: public_seed, public_seed + 1, ...")
-    search: dict[str, dict[str, Any]] = Field(
-        description="Label or kind of a strategy -> its keys -> the values to try; all combinations are tried at every "
-        "point of the grid, and the best by the main metric is used for all seeds."
-    )
+    search: dict[str, dict[str, Any]]
+    """Label or kind of a strategy -> its keys -> the values to try; all combinations are tried at every point of the
+    grid, and the best by the main metric is used for all seeds."""
 
 
-class ComparisonOutput(Section):
+class ComparisonOutput(DescribedSection):
     """The output of a comparison."""
 
-    directory: str = Field(
-        "comparisons", description="Folder of comparisons' directories; relative to the working directory."
-    )
-    evaluate_every: int = Field(
-        1, ge=1, description="Rounds between evaluations; the last round is always evaluated, and is the one compared."
-    )
+    directory: str = "comparisons"
+    """Folder of comparisons' directories; relative to the working directory."""
+    evaluate_every: int = Field(1, ge=1)
+    """Rounds between evaluations; the last round is always evaluated, and is the one compared."""
 
 
-class ComparisonConfig(Section):
+class ComparisonConfig(DescribedSection):
     """A comparison's file. Every cell is calibrated to the same unit, epsilon and delta."""
 
     name: str = Field(pattern=LABEL, description="Names the comparison's directory.")
@@ -77,13 +71,16 @@ class ComparisonConfig(Section):
     engine: dict[str, Any] = Field({}, description="As in a run; always the local engine, cells run in parallel.")
     output: ComparisonOutput = ComparisonOutput.model_validate({})
     strategy: list[StrategyEntry] = Field(min_length=1, description="The strategies, written [[strategy]].")
-    grid: dict[str, Any] = Field(
-        {}, description="Dotted keys of problem, data or privacy -> lists of values; all combinations are run."
-    )
+    grid: dict[str, Any] = Field({})
+    """Dotted keys of problem, data or privacy -> lists of values; all combinations are run."""
     problems: list[ProblemEntry] = Field([], description="Several problems, written [[problems]].")
     tuning: TuningSection | None = Field(None, description="A search for strategies' settings, written [tuning].")
-    against_oracle: bool = Field(
-        False,
-        description="Also run clipping strategies tuned on the private data itself, to see how much tuning is worth: "
-        "NOT private, not something you may do. `--against-oracle` sets it.",
-    )
+    against_oracle: bool = False
+    """Also run clipping strategies tuned on the private data itself, to see how much tuning is worth: NOT private, not
+    something you may do. `--against-oracle` sets it."""
+
+    def check_strategy(self, key: str, name: str) -> None:
+        """Raise BadInput for a name that is neither a label nor a kind of a strategy."""
+        known = {name for entry in self.strategy for name in (entry.name, entry.kind)}
+        if name not in known:
+            raise BadInput(f"{key}: no strategy has this label or kind; choose one of {', '.join(sorted(known))}")

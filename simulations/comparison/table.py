@@ -5,18 +5,18 @@ results.parquet has one row for each cell, rounds.parquet one for each measured 
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from simulations.comparison.cells import Cell
-from simulations.comparison.config import Comparison
+from simulations.comparison.config import Cell, Comparison
 from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.theory import expected_slopes
 from simulations.records.environment import versions
 from simulations.records.evaluation import NOBODY, main_metric
-from simulations.records.run_directory import plain
+from simulations.records.run_directory import as_json, read_json, write_whole
 from simulations.reports.explain import NOTHING_PROMISED, shown_promise
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import add_or_remove_to_replace_one
@@ -104,8 +104,8 @@ def write_table(
         # A column of a Parquet file has one type.
         if frame[key].map(lambda value: isinstance(value, list | dict)).any():
             frame[key] = frame[key].map(json.dumps)
-    _write(root / TABLE, frame)
-    _write(root / ROUNDS, _rounds(root, frame, comparison.grid_keys))
+    for name, rows_of in ((TABLE, frame), (ROUNDS, _rounds(root, frame, comparison.grid_keys))):
+        write_whole(root / name, partial(rows_of.to_parquet, index=False))
     config, oracles = comparison.config, {entry.name: entry for entry in oracle_entries(comparison.config)}
     tuning, oracle = config.tuning, {"seed": comparison.oracle_seed, "chosen": _chosen(chosen, oracles, inside=True)}
     summary = {
@@ -131,18 +131,12 @@ def write_table(
         "together": together(comparison.cells, rows),
         "versions": versions(),
     }
-    (root / SUMMARY).write_text(json.dumps(plain(summary), indent=2) + "\n", encoding="utf-8")
+    (root / SUMMARY).write_text(as_json(summary), encoding="utf-8")
 
 
 def _chosen(chosen: Mapping[str, Mapping[str, Any]], oracles: Collection[str], *, inside: bool) -> list[list[Any]]:
     found = [[*json.loads(group), dict(best)] for group, best in chosen.items()]
     return [one for one in found if (one[1] in oracles) == inside]
-
-
-def _write(path: Path, frame: pd.DataFrame) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    frame.to_parquet(partial, index=False)
-    partial.replace(path)
 
 
 def _rounds(root: Path, frame: pd.DataFrame, grid_keys: Sequence[str]) -> pd.DataFrame:
@@ -166,7 +160,7 @@ def _guarantee(root: Path, rows: Sequence[dict[str, Any]], label: str) -> dict[s
     for one in rows:
         path = root / str(one["directory"]) / "guarantee.json"
         if one["strategy"] == label and one["error_private"] is None and path.is_file():
-            return dict(json.loads(path.read_text(encoding="utf-8")))
+            return dict(read_json(path))
     return None
 
 

@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from simulations.comparison.cells import Cell
-from simulations.comparison.config import Comparison
+from simulations.comparison.config import Cell, Comparison
 from simulations.config.run_config import RunConfig
 
 _PRIVACY = (

@@ -16,7 +16,7 @@ _TARGET_RANGE = ("data", "target_range")  # a setting of two numbers; pydantic's
 
 def sentences(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
     """Return one sentence for each problem that validating ``raw`` with a ``model`` gave."""
-    known = dict(_known(model, raw))
+    known = dict(_known("", model, raw))
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = _dotted(item["loc"], raw)
@@ -104,49 +104,34 @@ def _at(section: Any, path: list[int | str]) -> Any:
     return section.get(path[0]) if path and isinstance(section, Mapping) else None
 
 
-def _known(model: type[BaseModel], raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, description) for every possible key, given the chosen kinds; a kind's own lists the kinds."""
-    for name, field in model.model_fields.items():
-        yield name, field.description or ""
-        section = raw.get(name)
-        models = list(_models(field.annotation))
-        for discriminator in DISCRIMINATORS:
-            tags = [tag for one in models for tag in _tags(one, discriminator)]
-            if tags:
-                yield f"{name}.{discriminator}", "\n".join(dict.fromkeys(tags))
-        for one in models:
-            if all(_agrees(one, section, discriminator) for discriminator in DISCRIMINATORS):
-                for key, inner in one.model_fields.items():
-                    if key not in DISCRIMINATORS:
-                        yield f"{name}.{key}", inner.description or ""
-                        yield from _named(f"{name}.{key}", inner.annotation, _at(section, [key]))
+def _known(where: str, annotation: Any, given: Any) -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, description) for every possible key below one, given the chosen kinds; a kind lists all kinds.
 
-
-def _named(where: str, annotation: Any, tables: Any) -> Iterator[tuple[str, str]]:
-    """Yield the keys of sections within a section: [data.sequence], or with a user's own name [data.derive.NAME]."""
-    if get_origin(annotation) is dict:
-        for name in tables if isinstance(tables, Mapping) else ():
-            yield from _keys(f"{where}.{name}", get_args(annotation)[1])
-    elif get_args(annotation):
-        for argument in get_args(annotation):
-            yield from _named(where, argument, tables)
-    else:
-        yield from _keys(where, annotation)
-
-
-def _keys(where: str, annotation: Any) -> Iterator[tuple[str, str]]:
-    for model in _models(annotation):
-        for key, field in model.model_fields.items():
-            yield f"{where}.{key}", field.description or ""
+    Sections within a section are found too: [data.sequence], or with a user's own name [data.derive.NAME].
+    """
+    for one in (annotation, *get_args(annotation)):
+        if get_origin(one) is dict and isinstance(given, Mapping):
+            for name, inner in given.items():
+                yield from _known(f"{where}{name}.", get_args(one)[1], inner)
+    models, discriminators = list(_models(annotation)), DISCRIMINATORS if where.count(".") == 1 else ()
+    for discriminator in discriminators:
+        if tags := [tag for one in models for tag in _tags(one, discriminator)]:
+            yield f"{where}{discriminator}", "\n".join(dict.fromkeys(tags))
+    for one in models:
+        if all(_agrees(one, given, discriminator) for discriminator in discriminators):
+            for key, field in one.model_fields.items():
+                if key not in discriminators:
+                    yield f"{where}{key}", field.description or ""
+                    yield from _known(f"{where}{key}.", field.annotation, _at(given, [key]))
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the section models in an annotation, through unions and nested choices."""
+    """Yield the section models in an annotation, through unions and nested choices, but not those of a table."""
     if get_origin(annotation) is Annotated:
         yield from _models(get_args(annotation)[0])
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    else:
+    elif get_origin(annotation) is not dict:
         for argument in get_args(annotation):
             yield from _models(argument)
 

@@ -1,8 +1,10 @@
 """Every key of a configuration file, from the models that check it."""
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -20,24 +22,15 @@ from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 
 _SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
-_EFFECTS = {
-    "privacy": "Part of the promise itself.",
-    "problem": "Public. It bounds the gradient of a sample; noise is calibrated to the bound, so the promise stays.",
-    "data": "Public, declared and never read off the data: the promise rests on what is declared here.",
-    "strategy": "Noise is calibrated again to the same epsilon and delta: accuracy changes, the promise stays.",
-    "engine": "None: the same users send the same numbers.",
-    "output": "None on the released model; fields whose names end in `_private` are not covered.",
-    "": "None on the promise.",
-}
-"""Section -> what its keys do to privacy, unless `_OWN` says more."""
-_OWN = {
-    "seed": "Whoever knows the seed can subtract simulated noise; secure noise does not come from it.",
-    "data.path": "None: where the file lies.",
-    "data.test_fraction": "Held-out users train nothing; metrics of them are not covered by the promise.",
-    "output.reference": "Training without privacy is not covered: its fields end in `_private`, and must stay.",
-    "output.compare_with_initial": "Spends a twentieth of epsilon on the comparison, within the same budget.",
-    "output.checkpoint": "Checkpoints hold private state; they are removed when the run ends.",
-}
+
+
+@cache
+def _effects() -> dict[str, dict[str, str]]:
+    """Return section -> key, or "other" -> its effect on privacy, from effects.toml."""
+    sections = tomllib.loads(Path(__file__).with_name("effects.toml").read_text(encoding="utf-8"))
+    return {
+        name: {key: words for many, words in rows.items() for key in many.split()} for name, rows in sections.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,9 @@ class Key:
     @property
     def effect(self) -> str:
         """The effect on privacy."""
-        return _OWN.get(self.name) or _EFFECTS[self.name.rpartition(".")[0]]
+        section, _, key = self.name.rpartition(".")
+        words = _effects()["synthetic" if section == "data" and self.kind in POPULATIONS else section or "top"]
+        return words.get(key) or words["other"]
 
     @property
     def meaning(self) -> str:
@@ -94,16 +89,14 @@ def keys() -> tuple[Key, ...]:
 def _keys() -> Iterator[Key]:
     for name in ("name", "seed", "preparation"):
         yield Key(name, None, RunConfig.model_fields[name])
-    kinds: list[tuple[str, str, type[BaseModel]]] = [("problem", name, one) for name, one in PROBLEMS.items()]
+    kinds: list[tuple[str, str | None, type[BaseModel]]] = [("problem", name, one) for name, one in PROBLEMS.items()]
     kinds += [("data", "table", TableData), ("data", "public", PublicData)]
     kinds += [("data", name, synthetic_settings(name)) for name in POPULATIONS]
     kinds += [("strategy", name, strategy_section(name)) for name in STRATEGIES]
+    kinds += [("privacy", None, PrivacySection), ("engine", None, EngineSection), ("output", None, OutputSection)]
     for section, kind, model in kinds:
         for name, field in model.model_fields.items():
             yield Key(f"{section}.{name}", kind, field)
-    for section, model in (("privacy", PrivacySection), ("engine", EngineSection), ("output", OutputSection)):
-        for name, field in model.model_fields.items():
-            yield Key(f"{section}.{name}", None, field)
 
 
 def explained(name: str) -> list[Key]:

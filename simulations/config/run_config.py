@@ -1,17 +1,6 @@
 """One TOML file a run: [problem] [data] [privacy] [strategy] [engine] [output], with `name` and `seed` on top.
 
 A strategy's section has exactly the fields of its `Options`, so a new strategy needs nothing here.
-
->>> from simulations.config.run_config import parse_config
->>> config = parse_config({
-...     "name": "example",
-...     "problem": {"kind": "quadratic", "bound": 3.0},
-...     "data": {"kind": "synthetic", "population": "gaussian", "dimension": 5, "users": 1000},
-...     "privacy": {"epsilon": 1.0, "delta": 1e-6},
-...     "strategy": {"kind": "dp_fed_sgd", "rounds": 5},
-... })
->>> config.strategy.rounds, config.data.sample_shape.columns
-(5, 5)
 """
 
 import tomllib
@@ -27,12 +16,12 @@ from simulations.config.errors import sentences
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
 from userdp.data.registry import DATA_SOURCES
+from userdp.data.source import DescribedSection
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.errors import BadInput
 from userdp.problems.devices import Device
 from userdp.problems.registry import PROBLEMS
-from userdp.settings import Section
 from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"  # the strategy that others are compared with
@@ -40,106 +29,74 @@ DEFAULT = "auto"  # the strategy of a file that names none
 Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
 
 
-class PrivacySection(Section):
+class PrivacySection(DescribedSection):
     """The budget and the protected unit."""
 
     epsilon: float = Field(gt=0, description="Budget; 1 is strong, 10 is weak.")
     delta: float = Field(ge=0, lt=1, description="Well below 1/users; 0 is pure privacy, which few strategies promise.")
     unit: Literal["user", "sample"] = Field("user", description="One whole user, or one sample (much weaker).")
     allow_large_delta: bool = Field(False, description="Accept delta >= 1/users, which may publish a user's data.")
-    noise: Literal["seeded", "secure"] = Field(
-        "seeded",
-        description="Source of the noise. seeded: the seed, so that a run can be repeated; for simulations, never for "
-        "real releases. secure: the operating system, safe in floating point; fresh noise in each run.",
-    )
-    trust: Literal["server", "sum"] = Field(
-        "server",
-        description="Whom users have to trust with what leaves their node. server: the server, which sees nodes' sums. "
-        "sum: nodes add the noise themselves and mask what they send, so that the server sees nothing but noisy sums "
-        "over all nodes; for dp_fed_sgd, dp_fed_avg and adaptive_clipping, with two nodes or more in every round.",
-    )
-    colluding: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Largest share of a sum's nodes that may combine their knowledge, with the server or without it, "
-        "for trust = sum: the noise of the others then suffices. A single node may do so in any case.",
-    )
-    evaluate: bool = Field(
-        False,
-        description="Held-out users evaluate released models within a budget of their own: their metrics, with "
-        "intervals, are covered by the same epsilon and delta, which then protect training and held-out users alike.",
-    )
-    choose_best: bool = Field(
-        False, description="Release the model that held-out users find best on the way, not the last one."
-    )
+    noise: Literal["seeded", "secure"] = "seeded"
+    """Source of the noise. seeded: the seed, so that a run can be repeated; for simulations, never for real releases.
+    secure: the operating system, safe in floating point; fresh noise in each run."""
+    trust: Literal["server", "sum"] = "server"
+    """Whom users have to trust with what leaves their node. server: the server, which sees nodes' sums. sum: nodes add
+    the noise themselves and mask what they send, so that the server sees nothing but noisy sums over all nodes; for
+    dp_fed_sgd, dp_fed_avg and adaptive_clipping, with two nodes or more in every round."""
+    colluding: float = Field(0.0, ge=0, lt=1)
+    """Largest share of a sum's nodes that may combine their knowledge, with the server or without it, for trust = sum:
+    the noise of the others then suffices. A single node may do so in any case."""
+    evaluate: bool = False
+    """Held-out users evaluate released models within a budget of their own: their metrics, with intervals, are covered
+    by the same epsilon and delta, which then protect training and held-out users alike."""
+    choose_best: bool = False
+    """Release the model that held-out users find best on the way, not the last one; with evaluate alone."""
 
 
-class EngineSection(Section):
+class EngineSection(DescribedSection):
     """The place of the nodes. One seed gives one result on every engine; on a GPU up to rounding."""
 
     kind: Literal["local", "ray"] = Field("local", description="In this process, or in Ray actors.")
-    users_per_node: int | None = Field(
-        None,
-        ge=1,
-        description="Users a node. By default as many nodes as are worth their messages: one for each 32 MiB of "
-        "samples, 8 at most; 8 for torch modules, and if sums are masked.",
-    )
+    users_per_node: int | None = Field(None, ge=1)
+    """Users a node. By default as many nodes as are worth their messages: one for each 32 MiB of samples, 8 at most; 8
+    for torch modules, and if sums are masked."""
     workers: int | None = Field(None, ge=1, description="Ray actors; one a CPU by default. Unused by local.")
-    device: Device = Field(
-        "cpu",
-        description="Device of torch modules: cuda is an NVIDIA GPU, auto takes one if the computing process finds "
-        "one. The processor by default, so that a seed gives the same numbers on every machine.",
-    )
-    gpus_per_actor: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of a GPU that Ray reserves for each actor: with 0.25 four actors share each. With 0 it "
-        "reserves none, and actors share the first GPU that they see. Unused by local.",
-    )
+    device: Device = "cpu"
+    """Device of torch modules: cuda is an NVIDIA GPU, auto takes one if the computing process finds one. The processor
+    by default, so that a seed gives the same numbers on every machine."""
+    gpus_per_actor: float = Field(0.0, ge=0, le=1)
+    """Share of a GPU that Ray reserves for each actor: with 0.25 four actors share each. With 0 it reserves none, and
+    actors share the first GPU that they see. Unused by local."""
     address: str | None = Field(None, description="Address of a running Ray cluster; a private one by default.")
     timeout: float = Field(3600.0, gt=0, description="Seconds of a round before unanswered users count as missing.")
     roster_timeout: float = Field(60.0, gt=0, description="Seconds to wait until every user has a node.")
 
 
-class OutputSection(Section):
+class OutputSection(DescribedSection):
     """The files of a run."""
 
-    directory: str = Field(
-        "runs",
-        description="Folder of run directories: NAME-STRATEGY-seedN (NAME-STRATEGY-warm-seedN with "
-        "problem.initial_model), and after it NAME-STRATEGY-seedN-2, -3, ..., so that no run writes over another; "
-        "relative to the folder where the command runs, not to this file.",
-    )
-    reference: bool | None = Field(
-        None,
-        description="Also train without privacy, on the same engine, to compare with; by default with seeded noise "
-        "only, because no guarantee covers the result of such training.",
-    )
-    compare_with_initial: bool = Field(
-        False,
-        description="Spend a twentieth of epsilon on a last round in which users vote whether the model serves them "
-        "better than the initial one; release the initial one if most vote no. auto always does something like it.",
-    )
-    anyway: bool = Field(
-        False,
-        description="Run even if the plan predicts a model far worse than the initial one, which is refused "
-        "otherwise: the budget would be spent for nothing.",
-    )
-    checkpoint: bool = Field(
-        True,
-        description="Keep on disk, until the run has ended, the state from which userdp run --resume DIRECTORY "
-        "resumes a killed process: with secure noise after every round, else in at most a twentieth of the time. Cells "
-        "of a comparison keep nothing: a restarted comparison runs the missing cells.",
-    )
+    directory: str = "runs"
+    """Folder of run directories: NAME-STRATEGY-seedN (NAME-STRATEGY-warm-seedN with problem.initial_model), and after
+    it NAME-STRATEGY-seedN-2, -3, ..., so that no run writes over another; relative to the folder where the command
+    runs, not to this file."""
+    reference: bool | None = None
+    """Also train without privacy, on the same engine, to compare with; by default with seeded noise only, because no
+    guarantee covers the result of such training."""
+    compare_with_initial: bool = False
+    """Spend a twentieth of epsilon on a last round in which users vote whether the model serves them better than the
+    initial one; release the initial one if most vote no. auto always does something like it."""
+    anyway: bool = False
+    """Run even if the plan predicts a model far worse than the initial one, which is refused otherwise: the budget
+    would be spent for nothing."""
+    checkpoint: bool = True
+    """Keep on disk, until the run has ended, the state from which userdp run --resume DIRECTORY resumes a killed
+    process: with secure noise after every round, else in at most a twentieth of the time. Cells of a comparison keep
+    nothing: a restarted comparison runs the missing cells."""
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
-    private_figures: bool | None = Field(
-        None,
-        description="Show exact figures about the people who train, which no guarantee covers, in the report, on the "
-        "console and by --json; by default with seeded noise only. Files of the run directory hold them in any case, "
-        "under names that end in _private; trackers never get them.",
-    )
+    private_figures: bool | None = None
+    """Show exact figures about the people who train, which no guarantee covers, in the report, on the console and by
+    --json; by default with seeded noise only. Files of the run directory hold them in any case, under names that end in
+    _private; trackers never get them."""
     trackers: list[Literal["mlflow", "tensorboard"]] = Field([], description="Also write here; needs userdp[trackers].")
 
 
@@ -155,7 +112,7 @@ def _with_kind(kind: str, options: type[StrategyOptions]) -> type[StrategyOption
     return cast("type[StrategyOptions]", made)
 
 
-class RunConfig(Section):
+class RunConfig(DescribedSection):
     """The configuration of a run. `_model_of` makes the model with the sections of a file's kinds."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the run directory.")
@@ -164,12 +121,10 @@ class RunConfig(Section):
     data: Any  # DataSettings
     privacy: PrivacySection
     strategy: Any  # StrategyOptions, with the kind
-    preparation: Preparing = Field(
-        "where_useful",
-        description="Whether private rounds, for a part of the budget, first estimate a preconditioner and the length "
-        "of users' gradients, so that strategies with a fixed clip and step size need neither. where_useful: if the "
-        "strategy can, the file sets neither, and the plan is not hopeless.",
-    )
+    preparation: Preparing = "where_useful"
+    """Whether private rounds, for a part of the budget, first estimate a preconditioner and the length of users'
+    gradients, so that strategies with a fixed clip and step size need neither. where_useful: if the strategy can, the
+    file sets neither, and the plan is not hopeless."""
     engine: EngineSection = EngineSection.model_validate({})
     output: OutputSection = OutputSection.model_validate({})
 
@@ -247,9 +202,13 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
     """Check plain values and return their configuration; BadInput with one sentence a line for each problem."""
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
-    problem, data, population, strategy = _kinds(raw)
+    kinds = [_chosen(raw.get(name), "kind", of) for name, of in (("problem", PROBLEMS), ("data", DATA_SOURCES))]
+    population, strategy = (
+        _chosen(raw.get("data"), "population", POPULATIONS),
+        _chosen(raw["strategy"], "kind", STRATEGIES),
+    )
     # The cache needs the class: one in a file changes with the file.
-    model = _model_of(problem, data, population, strategy_section(strategy) if strategy else None)
+    model = _model_of(*kinds, population, strategy_section(strategy) if strategy else None)
     try:
         config = model.model_validate(raw, strict=True)
     except ValidationError as error:
@@ -285,18 +244,9 @@ def _with_preparation(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"preparation": "none"}) if given else config
 
 
-def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
-    def kind(name: str, key: str, kinds: Container[str]) -> str | None:
-        section = raw.get(name)
-        found = section.get(key) if isinstance(section, Mapping) else None
-        return found if isinstance(found, str) and found in kinds else None
-
-    return (
-        kind("problem", "kind", PROBLEMS),
-        kind("data", "kind", DATA_SOURCES),
-        kind("data", "population", POPULATIONS),
-        kind("strategy", "kind", STRATEGIES),
-    )
+def _chosen(section: Any, key: str, kinds: Container[str]) -> str | None:
+    found = section.get(key) if isinstance(section, Mapping) else None
+    return found if isinstance(found, str) and found in kinds else None
 
 
 @cache
@@ -351,25 +301,22 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Resolve data paths and named files in ``raw`` relative to ``folder``, in place."""
+    """Resolve data paths and files of code, such as "net.py:make", in ``raw`` relative to ``folder``, in place."""
+
+    def resolved(path: str) -> str:
+        return str((folder / Path(path).expanduser()).resolve())
+
     data, problem, strategies = raw.get("data"), raw.get("problem"), raw.get("strategy")
-    for strategy in strategies if isinstance(strategies, list) else [strategies]:
-        if isinstance(strategy, dict):
-            _absolute_place(strategy, "kind", folder)
     for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):
         for key in keys:
             if isinstance(section, dict) and isinstance(section.get(key), str):
-                section[key] = str((folder / Path(section[key]).expanduser()).resolve())
-    if isinstance(problem, dict):
-        metrics = problem.get("metrics")
-        for places in (problem, metrics if isinstance(metrics, dict) else {}):
-            for key in places:
-                _absolute_place(places, key, folder)
-
-
-def _absolute_place(section: dict[str, Any], key: str, folder: Path) -> None:
-    """Resolve the file of a place of code, such as "net.py:make", relative to ``folder``; other values stay."""
-    place = section.get(key)
-    home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
-    if colon and home.endswith(".py"):
-        section[key] = f"{(folder / Path(home).expanduser()).resolve()}:{name}"
+                section[key] = resolved(section[key])
+    metrics = problem.get("metrics") if isinstance(problem, dict) else None
+    named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
+    named += [(one, ("kind",)) for one in (strategies if isinstance(strategies, list) else [strategies])]
+    for section, fields in named:
+        for key in fields if isinstance(section, dict) else ():
+            place = section.get(key)
+            home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
+            if colon and home.endswith(".py"):
+                section[key] = f"{resolved(home)}:{name}"

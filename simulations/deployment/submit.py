@@ -96,31 +96,26 @@ def follow(link: Link, number: str) -> str:
     A SuperLink that does not answer, or no longer knows the run, is asked again for a minute.
     """
     command, environment = link.command("log", number, "LINK", "--stream")
-    log_shown = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    log_shown, heard = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL), time.monotonic()
     try:
-        return _status(link, number, log_shown)
+        while True:
+            # The log ends with the run; polling more often would take processor time from the run.
+            with suppress(subprocess.TimeoutExpired):
+                log_shown.wait(_POLL_SECONDS)
+            try:
+                entry = link.ask("ls", "LINK", "--run-id", number)["runs"][0]
+            except (RunFailed, LookupError) as error:
+                if time.monotonic() - heard > _PATIENCE_SECONDS:
+                    return f"lost: the SuperLink restarted or is gone ({error})"
+            else:
+                heard = time.monotonic()
+                if str(entry["status"]).startswith("finished"):
+                    return str(entry["status"])
+            if log_shown.poll() is not None:
+                time.sleep(_PAUSE_SECONDS)
     finally:
         log_shown.terminate()
         log_shown.wait()
-
-
-def _status(link: Link, number: str, log_shown: subprocess.Popen[bytes]) -> str:
-    heard = time.monotonic()
-    while True:
-        # The log ends with the run; polling more often would take processor time from the run.
-        with suppress(subprocess.TimeoutExpired):
-            log_shown.wait(_POLL_SECONDS)
-        try:
-            entry = link.ask("ls", "LINK", "--run-id", number)["runs"][0]
-        except (RunFailed, LookupError) as error:
-            if time.monotonic() - heard > _PATIENCE_SECONDS:
-                return f"lost: the SuperLink restarted or is gone ({error})"
-        else:
-            heard = time.monotonic()
-            if str(entry["status"]).startswith("finished"):
-                return str(entry["status"])
-        if log_shown.poll() is not None:
-            time.sleep(_PAUSE_SECONDS)
 
 
 def bring(folder: Path, output: Path, status: str) -> int:

@@ -30,6 +30,21 @@ Outcome = Answer | Holding | UserdpError | str
 """An answer, the users of a node, an error of userdp, or the kind of a foreign error."""
 
 
+def begin_ray(failed: str, remedy: str = "", **settings: Any) -> tuple[Any, bool]:
+    """Return Ray's module, and whether Ray was started now; RunFailed, which begins with ``failed``, otherwise."""
+    # Ray must not hide GPUs from actors that reserve none: they share them. So says its future default.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray  # noqa: PLC0415 -- a second's import that local runs do not need
+
+    own = not ray.is_initialized()
+    if own:
+        try:
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **settings)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise RunFailed(f"{failed} ({error}){remedy}") from error
+    return ray, own
+
+
 class _Worker:
     """A Ray actor: some of the nodes, each built on its first task."""
 
@@ -75,33 +90,20 @@ class RayGrid(InMachineGrid):
         address: str | None = None,
         gpus: float = 0.0,
     ) -> None:
-        # Ray must not hide GPUs from actors that reserve none: they share them.
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        import ray  # noqa: PLC0415 -- a second's import that local runs do not need
-
         super().__init__(len(user_blocks))
-        self._ray = ray
-        self._started = not ray.is_initialized()
-        if self._started:
-            try:
-                ray.init(
-                    address=address or "local",  # otherwise Ray would join a cluster on this machine
-                    num_cpus=None if address else workers,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                )
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise RunFailed(f"engine.address = {address!r}: Ray cannot be reached or started ({error})") from error
-        there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        failed = f"engine.address = {address!r}: Ray cannot be reached or started"
+        cpus = None if address else workers
+        # Without an address Ray would join a cluster on this machine.
+        self._ray, self._started = begin_ray(failed, address=address or "local", num_cpus=cpus)
+        there = self._ray.cluster_resources()
         count = min(workers or max(1, int(there.get("CPU", 1))), len(user_blocks))
         if gpus:
             count = min(count, self._shares(there.get("GPU", 0.0), gpus))
-        free = int(ray.available_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+        free = int(self._ray.available_resources().get("CPU", 0))
         if free < count:
             log.warning("%d actors were asked for and %d CPUs are free: nodes wait until there are more", count, free)
-        self._actor = ray.remote(num_cpus=1, num_gpus=gpus)(_Worker)
-        self._shared = [ray.put(problem), ray.put(federation)]
+        self._actor = self._ray.remote(num_cpus=1, num_gpus=gpus)(_Worker)
+        self._shared = [self._ray.put(problem), self._ray.put(federation)]
         self._users = [
             {index + 1: user_blocks[index] for index in range(worker, len(user_blocks), count)}
             for worker in range(count)
@@ -129,7 +131,10 @@ class RayGrid(InMachineGrid):
 
     def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        asked: Mapping[int, Sequence[Message]] = self._by_worker(messages)
+        asked: dict[int, Sequence[Message]] = {}
+        for message in messages:
+            worker = (message.metadata.dst_node_id - 1) % len(self._workers)
+            asked[worker] = [*asked.get(worker, ()), message]
         reader = Reader()
         for attempt in range(1, ATTEMPTS + 1):
             replies, lost = self._answers(asked, reader, deadline)
@@ -172,12 +177,6 @@ class RayGrid(InMachineGrid):
                 users, computation = reader.request(message)
             tasks.append((message.metadata.dst_node_id, users, computation))
         return self._workers[worker].compute.remote(x, tasks)
-
-    def _by_worker(self, messages: Sequence[Message]) -> dict[int, list[Message]]:
-        parts: dict[int, list[Message]] = {}
-        for message in messages:
-            parts.setdefault((message.metadata.dst_node_id - 1) % len(self._workers), []).append(message)
-        return parts
 
     def _replace(self, worker: int, why: str) -> None:
         """Replace a dead or stuck actor, which would fail in every later round.

@@ -1,1 +1,1 @@
-"""Records of a run: metrics, run directory, checkpoints, and the lists of fields and log lines."""
+"""Records of a run: metrics, run directory, checkpoints, and the list of fields."""

@@ -4,6 +4,7 @@ import platform
 import resource
 import sys
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,13 +24,9 @@ def own_version() -> str:
     return version("userdp")
 
 
-def versions() -> dict[str, str]:
-    """Return package -> version for everything that a result depends on."""
-    return dict(_versions())
-
-
 @cache  # reading versions from files takes longer than the arithmetic of a small run
-def _versions() -> dict[str, str]:
+def versions() -> Mapping[str, str]:
+    """Return package -> version for everything that a result depends on."""
     found = {"python": platform.python_version(), "userdp": own_version()}
     for package in ("flwr", "ray", "numpy", "torch", "opendp"):
         try:

@@ -7,13 +7,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.records.measured import MOST_CLASSES
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
 from userdp.errors import BadInput
 from userdp.problems import Problem
 
 Target = Literal["number", "two classes", "several classes"]
+BINS = 10  # groups of held-out samples, by prediction, whose means calibration compares
+PERCENTILES = (10, 50, 90)  # percentiles over held-out users of each user's average
+MOST_CLASSES = 64  # a larger confusion table would help nobody
+ERRORS = ("squared_error", "absolute_error")
+SPREAD = ("test_loss", "accuracy", *ERRORS)  # metrics whose spread over users is shown; the loss only without an error
+EXPLAINED = {"squared_error": "r2", "deviance": "deviance_explained", "log_loss": "deviance_explained"}
+"""Metric -> name of the share of the best constant's value that a model removes."""
 
 
 @dataclass(frozen=True)

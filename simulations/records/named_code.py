@@ -31,7 +31,8 @@ def code_in(config: Values) -> dict[str, str]:
     """
     values = config.model_dump(exclude_none=True) if isinstance(config, RunConfig) else config
     found: dict[str, Any] = {}
-    problem, strategy = (_section(values, name) for name in ("problem", "strategy"))
+    sections = [values.get(name) for name in ("problem", "strategy")]
+    problem, strategy = (section if isinstance(section, Mapping) else {} for section in sections)
     kind: Any = problem.get("kind")
     for field in PROBLEMS[kind].code_fields if kind in PROBLEMS else ():
         given = problem.get(field)
@@ -39,11 +40,6 @@ def code_in(config: Values) -> dict[str, str]:
         found |= named or {field: given}
     found["strategy.kind"] = strategy.get("kind", "")
     return {field: place for field, place in found.items() if isinstance(place, str) and ":" in place}
-
-
-def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = values.get(name)
-    return section if isinstance(section, Mapping) else {}
 
 
 def digests(config: Values) -> dict[str, str]:

@@ -12,8 +12,16 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.records.held_out import HeldOut, held_out, predictions
-from simulations.records.measured import BINS, ERRORS, EXPLAINED, PERCENTILES, SPREAD
+from simulations.records.held_out import (
+    BINS,
+    ERRORS,
+    EXPLAINED,
+    PERCENTILES,
+    SPREAD,
+    HeldOut,
+    held_out,
+    predictions,
+)
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
 from userdp.problems import Problem

@@ -51,7 +51,7 @@ class RunDirectory:
 
     def text(self, name: str, content: str) -> None:
         """Write a text file."""
-        self._replace(name, lambda partial: partial.write_text(content, encoding="utf-8"))
+        write_whole(self.path / name, lambda partial: partial.write_text(content, encoding="utf-8"))
 
     def json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file; numbers that are not finite become null."""
@@ -64,7 +64,7 @@ class RunDirectory:
             with partial.open("wb") as file:
                 np.savez(file, x=x)
 
-        self._replace("model.npz", save)
+        write_whole(self.path / "model.npz", save)
 
     def progress(
         self,
@@ -84,14 +84,9 @@ class RunDirectory:
 
         self.json("guarantee.json", guarantee())
         frame = pd.DataFrame([flat(record) for record in rounds], columns=None if rounds else list(_COLUMNS))
-        self._replace("rounds.parquet", lambda partial: frame.to_parquet(partial, index=False))
+        write_whole(self.path / "rounds.parquet", lambda partial: frame.to_parquet(partial, index=False))
         self.model(x)
         self._written = time.monotonic()
-
-    def _replace(self, name: str, write: Callable[[Path], object]) -> None:
-        partial = partial_of(self.path / name)
-        write(partial)
-        os.replace(partial, self.path / name)
 
 
 @contextmanager
@@ -113,6 +108,12 @@ def check_files(directory: Path, names: Collection[str], example: str) -> None:
     for name in names:
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of {example}")
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file beside its place, and put it there as a whole."""
+    write(partial_of(path))
+    os.replace(partial_of(path), path)
 
 
 def partial_of(path: Path) -> Path:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from simulations.records.measured import BINS, PERCENTILES, SPREAD
+from simulations.records.held_out import BINS, PERCENTILES, SPREAD
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
 

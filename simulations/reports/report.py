@@ -1,6 +1,7 @@
-"""report.html of a run: one self-contained page, made only from the files of the run's directory."""
+"""report.html of a run, made only from the files of its directory; and a copy of these files for others."""
 
 import math
+import shutil
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
-from simulations.records.released_fields import ALL_KINDS, Kind, kept
-from simulations.records.run_directory import check_files, read_json
+from simulations.records.released_fields import ALL_KINDS, RELEASED, Kind, kept
+from simulations.records.run_directory import as_json, check_files, read_json, writing
 from simulations.reports import explain
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
@@ -32,11 +33,15 @@ from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
 from userdp.data.tables.cells import cell_text
+from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
 TEMPLATES = Path(__file__).parent / "templates"
 """Jinja templates; their names end in .md because Flower packs an app's Python and Markdown files but no HTML."""
 _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
+_AS_THEY_ARE = ("config.toml", "plan.json", "guarantee.json", "model.npz")
+_FILTERED = ("data.json", "result.json")
+"""Files of a copy for others, which get its public and its noised fields and nothing else."""
 
 
 @without_internals
@@ -204,3 +209,35 @@ def confusion_table(
         cells = list(zip(row, shares, strict=True))
         rows.append((cell_text(level), cells, shares[number] if total else None))
     return rows
+
+
+def copy_released(directory: Path, target: Path) -> Path:
+    """Copy the fields of a run that others may see into an empty or new folder, and return the path of its report.
+
+    BadInput if the run has not ended, promises nothing, or has noise that anybody can remove.
+    """
+    _check_released(directory)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BadInput(f"--released {target}: must be a new or an empty folder, so that nothing else is handed on")
+    rounds = pd.read_parquet(directory / "rounds.parquet")
+    columns = list(kept("rounds.parquet", dict.fromkeys(map(str, rounds.columns)), RELEASED))
+    with writing(f"--released {target}:", "choose another"):
+        target.mkdir(parents=True, exist_ok=True)
+        for name in _AS_THEY_ARE:
+            shutil.copyfile(directory / name, target / name)
+        for name in _FILTERED:
+            (target / name).write_text(as_json(kept(name, read_json(directory / name), RELEASED)), encoding="utf-8")
+        rounds[columns].to_parquet(target / "rounds.parquet", index=False)
+    return render(target)
+
+
+def _check_released(directory: Path) -> None:
+    check_files(directory, (*_AS_THEY_ARE, *_FILTERED, "rounds.parquet"), "a run that has ended")
+    if not read_json(directory / "guarantee.json")["holds"]:
+        raise BadInput(f"{directory}: this run promises no privacy, so nothing of it may be handed on")
+    config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+    if config["privacy"]["noise"] == "seeded" and config["data"]["kind"] == "table":
+        raise BadInput(
+            f'{directory}: privacy.noise = "seeded" does not protect the people of a table: anybody who guesses the '
+            'seed can remove the noise; run again with privacy.noise = "secure"'
+        )

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from simulations.records.measured import EXPLAINED, PERCENTILES
+from simulations.records.held_out import EXPLAINED, PERCENTILES
 from simulations.reports.explain import METRICS, shown, shown_apart
 
 MEANING = (

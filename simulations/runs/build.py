@@ -1,12 +1,14 @@
-"""The problem, users, strategy and plan of a configuration. Only `load_datasets` reads data."""
+"""The problem, users, strategy and plan of a configuration, or of all strategies. Only `load_datasets` reads data."""
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from simulations.config.run_config import RunConfig
+from simulations.config.run_config import REFERENCE, OutputSection, RunConfig, strategy_section
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan
@@ -16,7 +18,7 @@ from userdp.accounting import Guarantee, Privacy
 from userdp.data import Federation
 from userdp.data.source import Datasets
 from userdp.data.synthetic.source import SyntheticData
-from userdp.errors import BadInput
+from userdp.errors import BadInput, UserdpError
 from userdp.problems import Problem
 from userdp.problems.devices import use_device
 from userdp.problems.initial_model import public_model
@@ -54,22 +56,14 @@ def load_datasets(config: RunConfig) -> Datasets:
         PopulationTooSmall: fewer training users than data.users declares.
     """
     datasets: Datasets = config.data.load(config.seed)
-    if datasets.report is not None and datasets.report.nothing_usable:
-        _refuse_unusable(config, datasets.report.nothing_usable)
+    columns = [] if datasets.report is None else datasets.report.nothing_usable
+    # One person's cell can decide whether any sample is usable, and everybody sees whether a run stops. So a run with
+    # secure noise, which protects real people, continues, and a warning in the log informs the holder of the data.
+    if columns and config.privacy.noise != "secure":
+        raise BadInput(f"{'; '.join(columns)}. Every sample would be set aside, and nothing be learnt. {_PRIVATE}")
+    for sentence in columns:
+        log.warning("%s. Every sample is set aside, and the model will be noise. %s", sentence, _PRIVATE)
     return datasets
-
-
-def _refuse_unusable(config: RunConfig, columns: Sequence[str]) -> None:
-    """Refuse to simulate a run without a usable sample.
-
-    One person's cell can decide this, and everybody sees whether a run stops. So a run with secure noise, which
-    protects real people, continues, and a warning in the log informs the holder of the data.
-    """
-    if config.privacy.noise == "secure":
-        for sentence in columns:
-            log.warning("%s. Every sample is set aside, and the model will be noise. %s", sentence, _PRIVATE)
-        return
-    raise BadInput(f"{'; '.join(columns)}. Every sample would be set aside, and nothing be learnt. {_PRIVATE}")
 
 
 def server_datasets(config: RunConfig) -> Datasets:
@@ -170,20 +164,13 @@ def make_strategy(
         held_out=held_out,
         choose_best=config.privacy.choose_best,
     )
-    return prepared_if(config.preparation, make)
-
-
-def prepared_if(wanted: str, make: Callable[..., UserLevelStrategy]) -> UserLevelStrategy:
-    """Call ``make``, with a ``preparation`` or without, according to a file's ``preparation``."""
-    if wanted == "learn":
+    if config.preparation == "learn":
         return make(preparation=LearnCoordinates)
-    if wanted == "where_useful":
-        try:
+    if config.preparation == "where_useful":
+        with suppress(BadInput):
             prepared = make(preparation=LearnCoordinates)
-        except BadInput:
-            return make()
-        if prepared.plan.forecast is None or not prepared.plan.forecast.hopeless:
-            return prepared
+            if prepared.plan.forecast is None or not prepared.plan.forecast.hopeless:
+                return prepared
     return make()
 
 
@@ -220,3 +207,77 @@ def with_declarations(plan: Plan, config: RunConfig) -> Plan:
     file = config.problem.initial_model
     numbers = plan.numbers if file is None else {**plan.numbers, "initial_model": Path(file).name}
     return replace(plan, guarantee=with_assumptions(plan.guarantee, config), numbers=numbers)
+
+
+# Advice: a plan of each strategy, ranked by its forecast ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The plan of a strategy; or None, and the ``reason`` why it refuses.
+
+    ``configured`` is the file's own strategy, with the file's settings. ``trusting`` if users have to trust the server.
+    """
+
+    strategy: str
+    configured: bool
+    plan: Plan | None
+    reason: str
+    trusting: bool
+
+    @property
+    def predicted(self) -> float | None:
+        """The excess risk that the plan predicts; None if there is no plan or no forecast."""
+        forecast = None if self.plan is None else self.plan.forecast
+        return None if forecast is None else forecast.excess
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON and tables."""
+        about, plan = STRATEGIES[self.strategy].about, self.plan
+        forecast = None if plan is None else plan.forecast
+        given = plan.guarantee if plan is not None and plan.guarantee.holds else None
+        return {
+            "strategy": self.strategy,
+            "configured": self.configured,
+            "predicted_excess": self.predicted,
+            "start_excess": None if forecast is None else forecast.start,
+            "model_noise": None if forecast is None else forecast.noise,
+            **{name: getattr(plan, name, None) for name in ("rounds", "cohort", "users_needed")},
+            "guarantee": None if plan is None else plan.guarantee.sentence(),
+            "relation": None if given is None else given.relation,
+            "adversary": about.adversary if given is None else given.adversary,
+            "cost": about.cost,
+            "warnings": [] if plan is None else list(plan.warnings),
+            "refused": self.reason or None,
+        }
+
+
+def advise(config: RunConfig, progress: Callable[[str, int, int], None] | None = None) -> list[Advice]:
+    """Plan every strategy for the declared problem, users and budget, and sort by predicted excess risk.
+
+    Strategies without a forecast come after those with one, and those that refuse last. The file's own strategy has the
+    file's settings, all others have their defaults. ``progress`` is called with a strategy to be planned, the number
+    of plans made, and the number of strategies.
+    """
+    problem, facts = starting_problem(config), public_facts(config)
+    names = [name for name in STRATEGIES.loaded()[0] if name != REFERENCE]
+    found = []
+    for done, name in enumerate(names):
+        if progress is not None:
+            progress(name, done, len(names))
+        found.append(_advice(config, problem, facts, name))
+    return sorted(found, key=lambda one: (one.plan is None, one.predicted is None, one.predicted or 0.0))
+
+
+def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) -> Advice:
+    own = name == config.strategy.kind
+    trusting = STRATEGIES[name].about.server_trusted and config.privacy.trust == "server"
+    try:
+        if not own:
+            other, plain = strategy_section(name).model_validate({"kind": name}), OutputSection.model_validate({})
+            changed = {"strategy": other, "preparation": "where_useful", "output": plain}
+            config = config.model_copy(update=changed)
+        made = make_strategy(config, problem, facts)
+    except UserdpError as error:
+        return Advice(name, own, None, str(error), trusting)
+    return Advice(name, own, with_declarations(made.plan, config), "", trusting)

@@ -151,10 +151,8 @@ def check_installed(names: Sequence[str]) -> None:
 def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundRecord], None]]:
     """Open trackers of a run, and yield a function to call after every round; later failures are warnings.
 
-    The directory holds config.toml and plan.json on entry, the other files on exit. BadInput if a package is missing or
-    a tracker cannot be opened.
+    The directory holds config.toml and plan.json on entry, the other files on exit. BadInput if one cannot be opened.
     """
-    check_installed(names)
     trackers: dict[str, Tracker] = {}
     failed: set[str] = set()
 
@@ -171,7 +169,13 @@ def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundR
 
     with ExitStack() as stack:
         for name in dict.fromkeys(names):
-            trackers[name] = _opened(name, directory)
+            try:
+                trackers[name] = TRACKERS[name][2](directory, _parameters(directory))
+            except Exception as error:
+                raise BadInput(
+                    f"output.trackers: {name} cannot be opened ({type(error).__name__}); check its version, "
+                    "MLFLOW_TRACKING_URI if it is set, and the folder, or leave it out"
+                ) from error
             stack.callback(finish, name)
         yield track
 
@@ -186,16 +190,6 @@ def _guarded(name: str, failed: set[str]) -> Iterator[None]:
             # Foreign messages may quote addresses with passwords.
             log.warning("%s failed (%s): later rounds are in the run directory", name, type(error).__name__)
         failed.add(name)
-
-
-def _opened(name: str, directory: Path) -> Tracker:
-    try:
-        return TRACKERS[name][2](directory, _parameters(directory))
-    except Exception as error:
-        raise BadInput(
-            f"output.trackers: {name} cannot be opened ({type(error).__name__}); check its version, "
-            "MLFLOW_TRACKING_URI if it is set, and the folder, or leave it out"
-        ) from error
 
 
 def _parameters(directory: Path) -> dict[str, bool | int | float | str]:

@@ -13,11 +13,11 @@ from examples import BASE, call, changed, table_section, write_table
 from rich.console import Console
 
 import simulations.listings
-import simulations.reports.minutes
+import simulations.reports.progress
 import simulations.runs.run
 from simulations import cli
-from simulations.api.progress import progress_bar
 from simulations.config.run_config import load_config, parse_config
+from simulations.reports.progress import progress_bar
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.errors import RunFailed
@@ -237,7 +237,7 @@ def test_a_failed_run_keeps_its_files_and_its_report_can_be_made(config, tmp_pat
 
 @pytest.mark.slow
 def test_progress_is_drawn_on_a_terminal(config, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(simulations.reports.minutes, "Console", partial(Console, force_terminal=True, width=120))
+    monkeypatch.setattr(simulations.reports.progress, "Console", partial(Console, force_terminal=True, width=120))
     with progress_bar() as progress:
         simulations.runs.run.run(
             load_config(config, [f'output.directory="{tmp_path}"']), progress=progress, directory=tmp_path / "run"

@@ -14,7 +14,7 @@ from scipy.special import expit
 from simulations import load_config, load_model
 from simulations.config.run_config import parse_config
 from simulations.records.released_fields import field_of
-from simulations.runs.released_copy import copy_released
+from simulations.reports.report import copy_released
 from simulations.runs.run import run
 from userdp.data import public_file, split
 from userdp.errors import BadInput, MissingColumn

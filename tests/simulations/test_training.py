@@ -9,7 +9,7 @@ from examples import changed, table_section, write_table
 import userdp
 from simulations import RunConfig, compare, load_config, plan, train
 from simulations.api import comparing
-from simulations.api.keywords import OF_A_COMPARISON, sections
+from simulations.api.arguments import OF_A_COMPARISON, sections
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare as run_all
 from simulations.config.run_config import parse_config

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from examples import ASKED, write_table
 
-from simulations.api.keywords import OF_A_RUN, sections
+from simulations.api.arguments import OF_A_RUN, sections
 from userdp import compare, plan, train
 from userdp.errors import BadInput
 

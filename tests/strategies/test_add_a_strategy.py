@@ -15,7 +15,7 @@ from any_strategy import options_of, problem_of
 from helpers import final, make, run
 from typer.testing import CliRunner
 
-from simulations.api.plans import show_plan
+from simulations.api.console import show_plan
 from simulations.cli import app
 from simulations.listings import strategies
 from simulations.records.run_directory import plain

@@ -8,8 +8,8 @@ import pytest
 from test_audit_command import NAMES, config_of, instance_of
 
 from simulations.audit.canaries import _tipping, attacks
-from simulations.audit.exact import exact_step
 from simulations.audit.instance import Instance
+from simulations.audit.trials import exact_step
 from strategies import STRATEGIES
 from strategies.core.scheme import law_of
 from userdp.errors import RunFailed

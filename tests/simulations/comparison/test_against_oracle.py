@@ -9,19 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from examples import COMPARISON, call
+from helpers import at_most
 
 from simulations import compare
 from simulations.comparison import oracle
 from simulations.comparison.config import parse_comparison
+from simulations.comparison.jobs import Progress
 from simulations.comparison.jobs import compare as run_all
-from simulations.comparison.live import Progress
 from simulations.comparison.oracle import ORACLE, STRATEGIES, Scales, measured_scales, name_of, scales_of
 from simulations.comparison.ranking import rankings
 from simulations.comparison.report import render_comparison
 from simulations.config.run_config import parse_config
-from simulations.reports.report import render
+from simulations.reports.report import copy_released, render
 from simulations.runs.build import load_datasets
-from simulations.runs.released_copy import copy_released
 from userdp.errors import BadInput
 
 SMALL = COMPARISON | {"strategy": COMPARISON["strategy"][:1], "grid": {}, "against_oracle": True}
@@ -193,7 +193,8 @@ def test_it_is_labelled_everywhere_and_never_the_best(tmp_path, few):
     ids=["not run", "data that cannot be looked at"],
 )
 def test_an_oracle_without_a_result_is_no_private_strategy_and_no_crash(tmp_path, few, settings, limit, told):
-    outcome = run_all(parse_comparison(changed(**settings)), workers=0, directory=tmp_path, limit=limit)
+    with at_most(limit):
+        outcome = run_all(parse_comparison(changed(**settings)), workers=0, directory=tmp_path)
     assert all(one["error_private"] and told in one["error_private"] for one in outcome.rows)
     overall = (tmp_path / "report.md").read_text().partition("## Over all settings")[2].partition("\n## ")[0]
     for name in ORACLES:

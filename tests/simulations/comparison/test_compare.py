@@ -17,14 +17,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from examples import COMPARISON, call
-from helpers import PATIENCE, forgive_ray
+from helpers import PATIENCE, at_most, forgive_ray
 from rich.console import Console
 
 import simulations.comparison.one_cell
 from simulations import cli
 from simulations.comparison.config import load_comparison, parse_comparison
-from simulations.comparison.jobs import compare, reference_job
-from simulations.comparison.live import Progress, live
+from simulations.comparison.jobs import Progress, compare, live, reference_job
 from simulations.comparison.one_cell import DONE
 from simulations.comparison.plots import dot_chart, sweep_chart
 from simulations.comparison.ranking import rankings
@@ -49,8 +48,9 @@ def changed(base=COMPARISON, **settings):
     return copy.deepcopy(base) | settings
 
 
-def go(folder, raw, **settings):
-    return compare(parse_comparison(raw), workers=0, directory=folder, **settings)
+def go(folder, raw, limit=None, **settings):
+    with at_most(limit):
+        return compare(parse_comparison(raw), workers=0, directory=folder, **settings)
 
 
 def table(folder):
@@ -318,7 +318,8 @@ def test_a_killed_comparison_repeats_no_finished_cell(tmp_path):
     before = list((tmp_path / "many").rglob(DONE)) or before
     assert 5 <= len(before) < 180
     comparison = load_comparison(file)
-    outcome = compare(comparison, workers=0, directory=tmp_path / "many", limit=3)
+    with at_most(3):
+        outcome = compare(comparison, workers=0, directory=tmp_path / "many")
     stamps = [path.stat().st_mtime_ns for path in before]
     assert outcome.ran == 3
     assert max(stamps) <= min(p.stat().st_mtime_ns for p in (tmp_path / "many").rglob(DONE) if p not in before)
@@ -507,7 +508,7 @@ def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
     assert re.search(r"too-few .* 4 of 4 .* 4 ", text)
     shown.file.close()
     monkeypatch.setattr(
-        "simulations.comparison.live.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
+        "simulations.comparison.jobs.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
     )
     with live(comparison) as watch:
         watch(reference_job(comparison.cells[0]), {"error_private": None}, True)

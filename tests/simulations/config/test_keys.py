@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.config.keys import explained, having, keys
+from simulations.config.keys import _effects, explained, having, keys
 from strategies import STRATEGIES
 from userdp.errors import BadInput
 
@@ -33,6 +33,42 @@ def test_every_key_has_a_meaning_an_effect_on_privacy_and_an_example():
             section, _, name = key.name.rpartition(".")
             found = tomllib.loads(key.example)
             assert name in (found[section] if section else found), key.example
+
+
+def test_every_line_about_an_effect_on_privacy_is_that_of_a_key():
+    for section, words in _effects().items():
+        own = {key.name.rpartition(".")[2] for key in keys() if key.effect in words.values()}
+        assert set(words) - {"other"} <= own, section
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("privacy.epsilon", "Part of the promise itself"),
+        ("privacy.unit", "whom the promise protects"),
+        ("data.user", "one user is one value of this column"),
+        ("data.features", "choice of columns must be public"),
+        ("data.ranges", "Must be public knowledge, never the least and the largest cell"),
+        ("data.impute", "Must be public values"),
+        ("data.min_samples", "Who holds so many samples must be public"),
+        ("data.max_samples", "how many samples of a user count"),
+        ("problem.feature_norm", "noise is calibrated to the bound"),
+        ("problem.initial_model", "rests on it being public"),
+        ("strategy.clip_norm", "noise is calibrated to the bound"),
+        ("strategy.learning_rate", "released with noise, or noise is calibrated to the step"),
+        ("strategy.local_steps", "before they are clipped"),
+        ("strategy.rounds", "calibrated again to the same epsilon and delta"),
+        ("strategy.without_certificate", "no guarantee"),
+    ],
+)
+def test_a_key_says_what_it_does_to_privacy_itself(name, words):
+    assert words in explained(name)[0].effect
+
+
+def test_declarations_about_made_up_users_concern_nobody():
+    effects = {key.effect for key in keys() if key.name == "data.users"}
+    assert any("made up" in effect for effect in effects)
+    assert any("how many users there are" in effect for effect in effects)
 
 
 def test_a_key_with_several_meanings_is_explained_once_for_each():

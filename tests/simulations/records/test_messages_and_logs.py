@@ -15,7 +15,6 @@ from helpers import content_of
 from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid
-from simulations.records.log_lines import LINE_KINDS, LOG_LINES, PLACES
 from strategies import STRATEGIES
 from strategies.core.public_facts import PublicFacts
 from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, MessageField
@@ -156,17 +155,22 @@ def log_calls():
             yield module, call.func.attr, text.value, tuple(ast.unparse(value) for value in values)
 
 
-def test_every_line_of_a_log_is_listed_with_the_values_that_it_shows():
+@pytest.fixture(scope="module")
+def log_lines(module_of):
+    return module_of("making.log_lines")
+
+
+def test_every_line_of_a_log_is_listed_with_the_values_that_it_shows(log_lines):
     """A new line, another value in a line or another level is not in the list until somebody says what it tells."""
     found = Counter(set(log_calls()))
-    listed = Counter((line.module, line.level, line.text, tuple(line.values)) for line in LOG_LINES)
-    assert not found - listed, "list these in simulations/records/log_lines.toml"
+    listed = Counter((line.module, line.level, line.text, tuple(line.values)) for line in log_lines.LOG_LINES)
+    assert not found - listed, "list these in docs/making/log_lines.toml"
     assert not listed - found, "these are not written any more"
 
 
-def test_every_line_says_on_whose_machine_it_is_and_of_what_kind():
-    for line in LOG_LINES:
-        assert (line.place in PLACES, line.kind in LINE_KINDS) == (True, True)
+def test_every_line_says_on_whose_machine_it_is_and_of_what_kind(log_lines):
+    for line in log_lines.LOG_LINES:
+        assert (line.place in log_lines.PLACES, line.kind in log_lines.LINE_KINDS) == (True, True)
         assert len(re.findall(r"%[sd]", line.text)) == line.text.count("%") == len(line.values)
         assert all(line.values.values())
 
@@ -177,13 +181,13 @@ def test_no_other_way_to_print_is_used_below_the_command_line():
         assert ast.unparse(call.func) not in {"print", "warnings.warn", "sys.stderr.write"}, path
 
 
-def written_by(message):
-    patterns = {line.text: ".*".join(map(re.escape, re.split(r"%[sd]", line.text))) for line in LOG_LINES}
-    return [line for line in LOG_LINES if re.fullmatch(patterns[line.text], message, flags=re.DOTALL)]
+def written_by(lines, message):
+    patterns = {line.text: ".*".join(map(re.escape, re.split(r"%[sd]", line.text))) for line in lines}
+    return [line for line in lines if re.fullmatch(patterns[line.text], message, flags=re.DOTALL)]
 
 
 @pytest.mark.parametrize("name", ["dp_fed_sgd", "recentred_clipping", "robust_rounds", "local_dp"])
-def test_lines_of_the_server_are_the_same_whatever_one_user_holds(name, caplog):
+def test_lines_of_the_server_are_the_same_whatever_one_user_holds(name, caplog, log_lines):
     """Noise alone may differ; what is logged of a run is not of users' numbers."""
     caplog.set_level(logging.DEBUG, logger="userdp")
     problem, logs = problem_of(name), []
@@ -200,7 +204,7 @@ def test_lines_of_the_server_are_the_same_whatever_one_user_holds(name, caplog):
     assert logs[0] == logs[1]
     assert logs[0]
     for _, message in logs[0]:
-        assert {line.kind for line in written_by(message)} != {"private"}
+        assert {line.kind for line in written_by(log_lines.LOG_LINES, message)} != {"private"}
 
 
 def spoilt(people):

@@ -14,7 +14,7 @@ from scipy.special import expit
 from simulations.config.run_config import parse_config
 from simulations.records import evaluation as evaluation_module
 from simulations.records.evaluation import Evaluation
-from simulations.records.measured import PERCENTILES
+from simulations.records.held_out import PERCENTILES
 from simulations.records.quality import auc, calibration, quality
 from simulations.reports.explain import METRICS
 from simulations.reports.report import page

@@ -29,8 +29,8 @@ from simulations.records.released_fields import (
 )
 from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
 from simulations.reports.explain import shown
+from simulations.reports.report import copy_released
 from simulations.runs.build import load_datasets
-from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 from strategies import STRATEGIES
 from strategies.core.snapshots import Snapshot

@@ -9,15 +9,22 @@ from examples import changed, write_table
 import simulations.api.training
 from simulations import train
 from simulations.api.comparing import compare
-from simulations.api.progress import planning_bar, progress_bar, round_lines
-from simulations.audit.command import audit_bar
 from simulations.audit.many_runs import audit
 from simulations.audit.one_run import _REHEARSALS, audit_one_run
 from simulations.comparison.config import parse_comparison
-from simulations.comparison.live import live
+from simulations.comparison.jobs import live
 from simulations.config.run_config import parse_config
-from simulations.reports.minutes import EVERY, FIRST, MinuteLines, time_left
-from simulations.runs.advice import advise
+from simulations.reports.progress import (
+    EVERY,
+    FIRST,
+    MinuteLines,
+    audit_bar,
+    planning_bar,
+    progress_bar,
+    round_lines,
+    time_left,
+)
+from simulations.runs.build import advise
 from strategies.core.results import RoundRecord
 
 RAW = changed(strategy={"kind": "dp_fed_sgd", "rounds": 12}, output={"reference": False}, seed=None)

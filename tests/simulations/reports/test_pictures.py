@@ -10,10 +10,10 @@ import pytest
 from matplotlib.axes import Axes
 from rich.console import Console
 
+from simulations.api import console as console_module
+from simulations.api.console import show_outcome
 from simulations.api.training import train
 from simulations.records.quality import POINTS
-from simulations.reports import console as console_module
-from simulations.reports.console import show_outcome
 from simulations.reports.pictures import in_units, pictures
 from simulations.reports.report import render
 from simulations.reports.units import FEW, about_errors, errors_of, in_target_units, shown_with_error

@@ -13,7 +13,7 @@ from flwr.common.constant import FAB_INCLUDE_PATTERNS
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from simulations.api.plans import show_plan
+from simulations.api.console import show_plan
 from simulations.config.run_config import parse_config
 from simulations.records.released_fields import RELEASED
 from simulations.reports.explain import NOTHING_PROMISED, show_promise, shown, shown_apart, shown_promise

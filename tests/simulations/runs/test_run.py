@@ -21,7 +21,7 @@ import userdp.data.tables.sources
 from simulations.config.run_config import parse_config
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.evaluation import Evaluation
-from simulations.records.run_directory import FILES, RunDirectory, new_directory, next_directory, plain
+from simulations.records.run_directory import FILES, RunDirectory, new_directory, next_directory, plain, write_whole
 from simulations.runs.build import (
     check_samples,
     load_datasets,
@@ -164,9 +164,10 @@ def test_a_run_that_is_killed_leaves_its_rounds_and_the_guarantee_of_the_model_t
 
 def test_no_model_is_on_disk_before_its_guarantee(tmp_path, monkeypatch):
     """Whenever a run is killed, no model lies there that its guarantee does not cover."""
-    written, original = [], RunDirectory._replace
+    written, original = [], write_whole
     monkeypatch.setattr(
-        RunDirectory, "_replace", lambda self, name, write: written.append(name) or original(self, name, write)
+        "simulations.records.run_directory.write_whole",
+        lambda path, write: written.append(path.name) or original(path, write),
     )
     RunDirectory(tmp_path).progress([], np.zeros(2), dict, now=True)
     assert written == ["guarantee.json", "rounds.parquet", "model.npz"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulations.api.files import table_file
+from simulations.api.arguments import table_file
 from userdp.data import SequenceColumns, read_table
 from userdp.data.tables.cells import cell_number, cell_text
 from userdp.data.tables.columns import Columns

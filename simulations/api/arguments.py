@@ -1,7 +1,9 @@
-"""Keyword arguments of Python calls, sorted into the sections of a configuration, which declare each of them once."""
+"""What calls in Python are given: keyword arguments, sorted into sections; tables that are DataFrames; folders."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,11 +12,17 @@ from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, make_absolute, strategy_section
+from simulations.records.run_directory import writing
+from simulations.runs.build import load_datasets
 from strategies.registry import STRATEGIES
+from userdp.data.source import Datasets
+from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
+from userdp.data.tables.frames import write_frame
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
+from userdp.tracebacks import without_internals
 
 _TABLE = frozenset(TableData.model_fields) - {"kind", "path"}
 _PRIVACY = frozenset(PrivacySection.model_fields)
@@ -123,3 +131,55 @@ def as_in_a_file(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [as_in_a_file(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value
+
+
+# Tables and folders --------------------------------------------------------------------------------------------------
+
+FRAME = "frame.parquet"  # the path in the configuration of a table that is a DataFrame
+
+Tabular = pd.DataFrame | str | Path  # a DataFrame, or the path of a CSV or Parquet file
+
+
+@contextmanager
+def folder_of(directory: str | Path | None) -> Iterator[Path]:
+    """Yield ``directory``; or, if that is None, a temporary folder."""
+    if directory is not None:
+        yield Path(directory)
+        return
+    with TemporaryDirectory(prefix="userdp-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def table_file(data: Tabular, names: Sequence[str]) -> Iterator[Path]:
+    """Yield a file with the columns ``names`` of a table; BadInput if those of a DataFrame cannot be written."""
+    if not isinstance(data, pd.DataFrame):
+        yield Path(data)
+        return
+    with folder_of(None) as folder:
+        write_frame(data, folder / FRAME, names)
+        yield folder / FRAME
+
+
+def frame_datasets(config: RunConfig, frame: pd.DataFrame) -> Datasets:
+    """Read the users of a frame like those of a table file; see `simulations.runs.build.load_datasets`."""
+    with table_file(frame, Columns(**config.data.declarations).names) as path:
+        data = config.data.model_copy(update={"path": str(path)})
+        return load_datasets(config.model_copy(update={"data": data}))
+
+
+class WithReport:
+    """A result with a report: its HTML ``page`` and its ``directory``, None if nothing was kept."""
+
+    page: str
+    directory: Path | None
+
+    @without_internals
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report, one HTML page, by default into the result's directory; BadInput if it cannot be written."""
+        if path is None and self.directory is None:
+            raise BadInput("report(): nothing was kept on disk; give a path, such as report('report.html')")
+        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
+        with writing(f"report(): {target}", "choose another path"):
+            target.write_text(self.page, encoding="utf-8")
+        return target

@@ -1,0 +1,142 @@
+"""Progress of long work on standard error: a bar on a terminal, else a line a minute at most."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from simulations.reports.explain import METRICS, shown, shown_claim
+from strategies.core.plan import Plan
+from strategies.core.results import RoundRecord
+
+Clock = Callable[[], float]  # returns seconds since some fixed moment
+OnRound = Callable[[RoundRecord, Plan], None]  # called after every round
+OnPlan = Callable[[str, int, int], None]  # called with a strategy to be planned, the plans made, and all strategies
+Bar = Callable[[str, str], Callable[[int, int], None]]  # (audited strategy, counted unit) -> function of (done, of)
+
+FIRST, EVERY = 10.0, 60.0  # seconds before the first line, so that short work prints none, and between two lines
+
+
+@contextmanager
+def progress_on_terminal(*first: str) -> Iterator[Progress | None]:
+    """Show bars with these texts before them; None if standard error is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (*map(TextColumn, first), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[beside]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as shown:
+        yield shown
+
+
+class MinuteLines:
+    """Prints on standard error how far work is and how long the rest will take."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._next = clock() + FIRST
+        self._began, self._base = clock(), 0
+
+    def count_from(self, done: int, ago: float = 0.0) -> None:
+        """Estimate the time left only from work beyond ``done``, which began ``ago`` seconds before now."""
+        self._began, self._base = self._clock() - ago, done
+
+    def tell(self, done: int, of: int, sentence: Callable[[], str]) -> None:
+        """Print the sentence with the time left, if a line is due; ``done`` ``of`` all work is done."""
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + EVERY
+        left = ""
+        if self._base < done < of:
+            left = f", {time_left((now - self._began) / (done - self._base) * (of - done))}"
+        sys.stderr.write(f"userdp: {sentence()}{left}\n")
+        sys.stderr.flush()
+
+
+def time_left(seconds: float) -> str:
+    """Format an estimated duration, rounded to its accuracy.
+
+    >>> time_left(34.0), time_left(200.0), time_left(86400.0)
+    ('about 30 seconds left', 'about 3 minutes left', 'about 24 hours left')
+    """
+    if seconds < 55:
+        return f"about {max(10, 10 * round(seconds / 10))} seconds left"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"about {minutes} minute{'' if minutes == 1 else 's'} left"
+    return f"about {round(seconds / 3600)} hours left"
+
+
+@contextmanager
+def progress_bar(clock: Clock = time.monotonic) -> Iterator[OnRound]:
+    """Yield the function that a run calls after every round."""
+    with progress_on_terminal("round") as bar:
+        if bar is None:
+            yield round_lines(clock)
+            return
+        task = bar.add_task("", total=None, beside="starting")
+
+        def step(record: RoundRecord, planned: Plan) -> None:
+            name = next((name for name in METRICS if name in record.metrics), None)
+            measured = f"{name} {shown(record.metrics[name])}  " if name else ""
+            bar.update(task, completed=record.round, total=planned.rounds, beside=measured + _spent(record))
+
+        yield step
+
+
+@contextmanager
+def audit_bar(clock: Clock = time.monotonic) -> Iterator[Bar]:
+    """Yield the function that begins an audit, and returns the one that is called with its progress."""
+    lines = MinuteLines(clock)
+    with progress_on_terminal("{task.description}") as bar:
+
+        def begin(name: str, unit: str) -> Callable[[int, int], None]:
+            if bar is None:
+                lines.count_from(0)
+                return lambda done, of: lines.tell(done, of, lambda: f"audit of {name}: {done} of {of} {unit} done")
+            task = bar.add_task(name, total=None, beside=unit)
+            return lambda done, of: bar.update(task, completed=done, total=of)
+
+        yield begin
+
+
+@contextmanager
+def planning_bar(clock: Clock = time.monotonic) -> Iterator[OnPlan]:
+    """Yield the function that is called before each plan."""
+    with progress_on_terminal("planning") as bar:
+        if bar is None:
+            lines = MinuteLines(clock)
+            yield lambda _, done, of: lines.tell(done, of, lambda: f"{done} of {of} strategies planned")
+        else:
+            task = bar.add_task("", total=None, beside="")
+            yield lambda strategy, done, of: bar.update(task, completed=done, total=of, beside=strategy)
+
+
+def round_lines(clock: Clock) -> OnRound:
+    """Return the function that prints a line a minute about the rounds of a run."""
+    lines = MinuteLines(clock)
+    last: float | None = None
+
+    def step(record: RoundRecord, planned: Plan) -> None:
+        nonlocal last
+        now = clock()
+        # A round that comes sooner than its own seconds was taken over from a killed process.
+        if last is None or now - last < record.seconds / 2:
+            lines.count_from(record.round - 1, ago=record.seconds)
+        last = now
+        lines.tell(record.round, planned.rounds, lambda: _sentence(record, planned))
+
+    return step
+
+
+def _sentence(record: RoundRecord, planned: Plan) -> str:
+    of = f" of {shown_claim(planned.guarantee.epsilon)}" if planned.guarantee.holds else ""
+    return f"round {record.round} of {planned.rounds}, {_spent(record)}{of}"
+
+
+def _spent(record: RoundRecord) -> str:
+    return "no privacy" if record.spent_epsilon is None else f"epsilon spent {shown_claim(record.spent_epsilon)}"
