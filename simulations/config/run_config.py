@@ -50,7 +50,7 @@ class PrivacySection(DescribedSection):
     """Held-out users evaluate released models within a budget of their own: their metrics, with intervals, are covered
     by the same epsilon and delta, which then protect training and held-out users alike."""
     choose_best: bool = False
-    """Release the model that held-out users find best on the way, not the last one; with evaluate alone."""
+    """With evaluate: stop once held-out users find models worse than the best by more than noise, and release that."""
 
 
 class EngineSection(DescribedSection):

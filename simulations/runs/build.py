@@ -76,8 +76,11 @@ def server_datasets(config: RunConfig) -> Datasets:
         raise BadInput("output.reference = true: a deployment must not also train without privacy; leave it out")
     if isinstance(data, SyntheticData):
         return load_datasets(config)
-    if data.holds_out:
-        raise BadInput(f"{data.holds_out}: a deployment's server has no people to hold out; set data.test_fraction = 0")
+    if data.holds_out and not config.privacy.evaluate:
+        raise BadInput(
+            f"{data.holds_out}: a deployment's server has no people to hold out; set privacy.evaluate = true, so that "
+            "held-out users evaluate models from their silos, or data.test_fraction = 0"
+        )
     if data.declared_users is None:
         raise BadInput("data.users is missing: the server of a deployment has no data to count people in; declare it")
     if config.privacy.noise == "seeded":
@@ -116,6 +119,11 @@ def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:
     if not config.privacy.evaluate:
         return 0
     declared = config.data.declared_held_out
+    if getattr(config.data, "split_column", None) is not None:
+        raise BadInput(
+            "privacy.evaluate = true with data.split_column: who is held out would follow from people's own data, and "
+            "replacing one could change both parts; use data.test_fraction"
+        )
     if declared is None and (datasets is None or datasets.test is None):
         raise BadInput(
             "privacy.evaluate = true: the public number of held-out users is missing; declare data.all_users with "

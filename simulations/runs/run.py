@@ -272,7 +272,7 @@ class _Run:
                 "constant": measure.constant or None,
                 "released_constant": None if released is None else measure.whole(released) or None,
             }
-            shown = measure.shown(model)
+            shown = measure.shown(model) | self._held_out()
         result: dict[str, Any] = plain(self._result(guarantee, metrics, reference) | shown)
         if self.code:
             result["code"] = self.code
@@ -283,11 +283,23 @@ class _Run:
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model, self.plan, guarantee)
 
+    def _held_out(self) -> dict[str, Any]:
+        """Return result.json's "held_out": the metrics that the guarantee covers."""
+        testers = self.strategy.testers
+        if testers is None:
+            return {}
+        metrics = {
+            name: {"value": one.value, "standard_error": one.standard_error, "interval": list(one.interval)}
+            for name, one in testers.found.items()
+        }
+        return {"held_out": {"users": testers.users, "largest_loss": testers.limit, "metrics": metrics}}
+
     def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return the content of guarantee.json."""
         return guarantee.as_dict() | {
             "sentence": guarantee.sentence(),
             "spent_epsilon": self.strategy.spent_epsilon,
+            **({} if (testers := self.strategy.testers) is None else {"held_out_spent_epsilon": testers.spent()}),
             "noise": self.strategy.noise_source,
         }
 

@@ -6,7 +6,7 @@ before anything is released, and a failed run keeps its result so far.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -58,7 +58,7 @@ class UserLevelStrategy(Strategy):
         preparation: the class of a `Preparation` to begin with, for part of the budget; a recipe with `PreparedOptions`
             then works in the coordinates, and with the clip, that it finds.
         held_out: users n, n + 1, ... who evaluate models privately, and train none; see `Testers`.
-        choose_best: release the model that they find best, not the last one.
+        choose_best: end once they find models worse than the best by more than noise, and release that.
 
     Attributes:
         original: the loss as nodes know it.
@@ -319,6 +319,7 @@ class UserLevelStrategy(Strategy):
             metrics = self.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
             if metrics:
                 self.result.evaluate_metrics_clientapp[server_round] = metrics
+                self._facts |= {name: float(value) for name, value in metrics.items()}  # type: ignore[arg-type]
 
     def summary(self) -> None:
         """Log the plan and the guarantee."""
@@ -391,7 +392,7 @@ class UserLevelStrategy(Strategy):
             arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
         if keeper is not None:
             keeper.keep(partial(state.snapshot, done), must=True)
-        for server_round in range(done + 1, self.plan.rounds + 1):
+        for server_round in self._rounds_after(done):
             started = time.perf_counter()
             config = ConfigRecord({**(train_config or {}), "server-round": server_round})
             messages = list(self.configure_train(server_round, arrays, config, grid))
@@ -420,6 +421,12 @@ class UserLevelStrategy(Strategy):
             self.plan.check_spent(result.rounds[-1].spent_epsilon)
         self._evaluate_last(grid, timeout, keeper)
         return result
+
+    def _rounds_after(self, done: int) -> Iterator[int]:
+        """Yield the rounds that are left, as long as held-out users do not find the model worse than before."""
+        for server_round in range(done + 1, self.plan.rounds + 1):
+            if self.testers is None or not self.testers.worse:
+                yield server_round
 
     def _evaluate_last(self, grid: Grid, timeout: float, keeper: Keeper | None) -> None:
         """Choose the model to release, and ask held-out users everything about it."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,7 @@ class Testers:
         users: t.
         relation: the strategy's neighbouring relation.
         rounds: of the strategy.
-        choose: release the best model of the course in place of the last one.
+        choose: end the rounds once a model is worse than the best by more than noise, and release the best.
         limit: largest average loss of a user that counts: twice that of even odds on all classes; without classes it is
             found from the losses of the initial model.
         charged: share of ``1 / z^2`` spent so far.
@@ -181,7 +181,7 @@ class Testers:
         if loss < min(self.losses.values(), default=math.inf):
             self._best = self._asked
         self.losses[server_round] = loss
-        return {f"held_out_{self._measures.loss}": loss}
+        return {"held_out_loss": loss}
 
     def _limit(self, counts: Vector) -> float:
         """Return twice the edge below which nine of ten users' losses lie, as far as noise lets tell."""
@@ -189,13 +189,17 @@ class Testers:
         enough = np.flatnonzero(below >= _WITHIN * self.users)
         return 2.0 * float(_LOSS_EDGES[enough[0] if len(enough) else int(below.argmax())])
 
+    @property
+    def worse(self) -> bool:
+        """The newest model is worse than the best one by more than noise explains, and the best is wanted."""
+        if not self.choose or not self.losses:
+            return False
+        noise = math.sqrt(2) * self.deviation("course") * self.limit
+        return self.losses[max(self.losses)] - min(self.losses.values()) > _SURE * noise
+
     def chosen(self, last: Vector) -> Vector:
-        """Return the model to release: the last one, unless an earlier one is better by more than noise."""
-        if not self.choose or self._best is None or len(self.losses) < 2:
-            return last
-        deviation = self.deviation("course") * self.limit
-        newest = self.losses[max(self.losses)]
-        return self._best if newest - min(self.losses.values()) > _SURE * math.sqrt(2) * deviation else last
+        """Return the model to release: the last one, unless the best is better by more than noise."""
+        return self._best if self.worse and self._best is not None else last
 
     # What it costs --------------------------------------------------------------------------------------------------
 
@@ -241,7 +245,7 @@ class Testers:
 
     def keep(self, taken: Snapshot) -> None:
         """Write down what a killed run needs to resume."""
-        found = {name: [one.value, one.standard_error] for name, one in self.found.items()}
+        found = {name: list(astuple(one)) for name, one in self.found.items()}
         taken.add("testers", {"limit": self.limit, "charged": self.charged, "done": self._done, "found": found})
         taken.add("tested_losses", [[number, loss] for number, loss in self.losses.items()])
         for name in ("_best", "_asked"):

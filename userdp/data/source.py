@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from userdp.data.federation import Federation
@@ -62,6 +64,10 @@ class DataSettings(DescribedSection):
     @property
     def declared_held_out(self) -> int | None:
         """The public number of held-out users; None if it is not declared."""
+        return None
+
+    def numbers(self, seed: int) -> NDArray[np.int64] | None:
+        """Return the (N,) number of each of all users in a run: training users come first; None if none is moved."""
         return None
 
     @property

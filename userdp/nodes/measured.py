@@ -29,11 +29,15 @@ class Estimate:
 
     value: float
     standard_error: float  # of noise and of the choice of held-out users together
+    least: float = -math.inf  # bounds of the true value
+    most: float = math.inf
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval that holds the true value with probability 95 %."""
-        return self.value - NORMAL_95 * self.standard_error, self.value + NORMAL_95 * self.standard_error
+        """The interval that holds the true value with probability 95 %, within its bounds."""
+        reach = NORMAL_95 * self.standard_error
+        ends = np.clip([self.value - reach, self.value + reach], self.least, self.most)
+        return float(ends[0]), float(ends[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,19 +95,21 @@ def estimates(
     spread = (directions * np.maximum(values, 0.0)) @ directions.T
     covariance = deviation**2 * np.eye(what.means) + spread / users
 
-    def estimate(value: float, slopes: dict[int, float]) -> Estimate:
+    def estimate(value: float, slopes: dict[int, float], *within: float) -> Estimate:
         gradient = np.zeros(what.means)
         gradient[list(slopes)] = list(slopes.values())
-        return Estimate(float(value), math.sqrt(float(gradient @ covariance @ gradient)))
+        return Estimate(float(value), math.sqrt(float(gradient @ covariance @ gradient)), *within)
 
-    found = {what.loss: estimate(means[0] * limit, {0: limit})}
+    found = {what.loss: estimate(means[0] * limit, {0: limit}, 0.0, limit)}
     if means[1] > _TOLD_APART * deviation:
         slopes = {0: -1 / means[1], 1: means[0] / means[1] ** 2}
         explained = "r2" if what.loss == "squared_error" else "deviance_explained"
-        found[explained if constant else "initial_loss_removed"] = estimate(1 - means[0] / means[1], slopes)
+        found[explained if constant else "initial_loss_removed"] = estimate(
+            1 - means[0] / means[1], slopes, -math.inf, 1.0
+        )
     place = 2
     if what.accuracy:
-        found["accuracy"], place = estimate(means[place], {place: 1.0}), place + 1
+        found["accuracy"], place = estimate(means[place], {place: 1.0}, 0.0, 1.0), place + 1
     if what.difference is not None:
         width = 2 * what.difference
         found["predicted_minus_observed"] = estimate(width * (means[place] - 0.5), {place: width})
@@ -113,5 +119,6 @@ def estimates(
         if min(ones, 1 - ones) > _TOLD_APART * deviation:
             value = below / ones + above / (1 - ones) - ranking.area
             slope = above / (1 - ones) ** 2 - below / ones**2
-            found["auc"] = estimate(value, {place: 1 / ones, place + 1: 1 / (1 - ones), place + 2: slope})
+            slopes = {place: 1 / ones, place + 1: 1 / (1 - ones), place + 2: slope}
+            found["auc"] = estimate(value, slopes, 0.0, 1.0)
     return found
