@@ -92,9 +92,7 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
     for kind, line in about_errors(result, errors, columns["this run"]):
         console.print(line, highlight=False, style={"soft": "dim", "warning": "yellow"}[kind])
     if covered := held_out_rows(result):
-        table = Table(
-            "metric", "this run", "interval of 95 %", title="covered by the guarantee, by held-out users' answers"
-        )
+        table = Table("metric", "this run", "interval of 95 %", title="covered by the guarantee")
         for name, value, low, high, _ in covered:
             table.add_row(name, value, f"{low} to {high}")
         console.print(table)

@@ -102,7 +102,6 @@ class UserLevelStrategy(Strategy):
         self.plan = planned(self._given, recipe, scheme, self.around)
         self.state = RunState(scheme, self.around, left, scheme.checked_start(self.problem, self.problem.initial()))
         self._request: Request | None = None
-        self._question: str | None = None
         self._facts: dict[str, float] = {}
         asks = held_out and self.plan.guarantee.holds
         self.testers = self._new_testers(privacy, held_out, choose_best) if asks else None
@@ -280,33 +279,26 @@ class UserLevelStrategy(Strategy):
 
         Without held-out users nobody is asked: metrics computed from training users' data would not be covered.
         """
-        testers, x = self.testers, self.state.released
-        self._question = None if testers is None else testers.question(server_round, x)
-        if testers is None or self._question is None:
-            return []
-        testers.charge(server_round, self._question)
-        request = self._request = testers.request(
-            self._question, self.state.constant, constant=self.result.constant is not None
+        state = self.state
+        constant = self.result.constant
+        reference = state.initial if constant is None else constant
+        return (
+            []
+            if self.testers is None
+            else self.testers.ask(
+                server_round, state.released, reference, self._roster, config, constant=constant is not None
+            )
         )
-        asked = self._roster.assign(request.users)
-        contents = self.wire.contents(self.wire.record(x), config, [one for _, one in asked], request.computation)
-        return [
-            Message(content, node, MessageType.EVALUATE, group_id=str(server_round))
-            for (node, _), content in zip(asked, contents, strict=True)
-        ]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Release the answer of held-out users, and return the metrics that follow from it."""
-        testers, request = self.testers, self._request
-        if testers is None or request is None or self._question is None:
+        testers = self.testers
+        if testers is None:
             return None
-        x = self.state.released
-        read = partial(self.wire.read, sent=x)
-        gathered = gather(request, self._roster, replies, self.problem.dimension, self.recipe.max_missing, read)
         # After the rounds' own streams, and those of extra rounds.
         index = 2 * self.plan.rounds + testers.asked
-        noise = self.streams.open(self.noise_seed, index, 0, rounding_slack(testers.users))
-        metrics = testers.release(server_round, self._question, x, request.computation, gathered, noise)
+        noise = partial(self.streams.open, self.noise_seed, index, 0, rounding_slack(testers.users))
+        metrics = testers.take(server_round, replies, self._roster, self.recipe.max_missing, noise)
         self.streams.drawn()
         return MetricRecord(metrics)  # type: ignore[arg-type]
 

@@ -1,16 +1,18 @@
 """Private evaluation: held-out users answer about released models, within a budget of their own."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType
 
 from strategies.core.public_facts import Given
 from strategies.core.snapshots import Snapshot
-from strategies.wire.replies import Gathered, Request
+from strategies.wire.replies import Gathered, Request, gather
+from strategies.wire.roster import Roster
 from userdp.accounting import Cost, Guarantee
 from userdp.accounting.costs import calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import Relation
@@ -82,6 +84,7 @@ class Testers:
     _asked: Vector | None = None
     _ranking: Histogram | None = None
     _constant: bool = False
+    _pending: tuple[str, Request, Vector] | None = None
 
     def __post_init__(self) -> None:
         if self.users < 2:
@@ -127,6 +130,50 @@ class Testers:
         self.charged += self._share(name)
         if self.charged > 1 + 1e-9:
             raise RunFailed("held-out users would be asked for more than their budget: stopped")
+
+    def ask(
+        self,
+        server_round: int,
+        x: Vector,
+        reference: Vector,
+        roster: Roster,
+        config: ConfigRecord,
+        *,
+        constant: bool,
+    ) -> list[Message]:
+        """Return the messages of the next question about the released model x, and charge it; none without one."""
+        name = self.question(server_round, x)
+        self._pending = None
+        if name is None:
+            return []
+        self.charge(server_round, name)
+        request = self.request(name, reference, constant=constant)
+        self._pending = name, request, x
+        asked, wire = roster.assign(request.users), self.given.wire
+        contents = wire.contents(wire.record(x), config, [users for _, users in asked], request.computation)
+        return [
+            Message(content, node, MessageType.EVALUATE, group_id=str(server_round))
+            for (node, _), content in zip(asked, contents, strict=True)
+        ]
+
+    def take(
+        self,
+        server_round: int,
+        replies: Iterable[Message],
+        roster: Roster,
+        max_missing: float,
+        noise: Callable[[], NoiseSource],
+    ) -> dict[str, float]:
+        """Release the answer to the pending question, and return the metrics that follow from it.
+
+        Raises `RunFailed` if more than a share ``max_missing`` of the held-out users are missing.
+        """
+        if self._pending is None:
+            return {}
+        name, request, x = self._pending
+        read = partial(self.given.wire.read, sent=x)
+        gathered = gather(request, roster, replies, self.given.dimension, max_missing, read)
+        return self.release(server_round, name, x, request.computation, gathered, noise())
 
     def request(self, name: str, reference: Vector, *, constant: bool) -> Request:
         """Return the request of a question; ``reference`` (p,) is the model to compare with, maybe a constant."""
