@@ -78,7 +78,7 @@ class TrainedModel(SavedModel, WithReport):
     def covered(self) -> pd.DataFrame:
         """The metrics that the guarantee covers: value, standard error, low and high ends of intervals of 95 %.
 
-        Held-out users answer for them within the budget, with ``privacy={"evaluate": True, ...}``; empty without.
+        Held-out users answer for them within the budget, with ``evaluate=True``; empty without.
         """
         found = self.result.get("held_out", {}).get("metrics", {})
         rows = {name: [one["value"], one["standard_error"], *one["interval"]] for name, one in found.items()}

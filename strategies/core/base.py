@@ -304,14 +304,17 @@ class UserLevelStrategy(Strategy):
 
     def _evaluate(self, server_round: int, grid: Grid, timeout: float) -> None:
         """Ask held-out users about the released model, question after question; store what they release."""
-        if self.testers is not None and server_round == self.state.lost:
+        if self.testers is None:
+            return
+        if server_round == self.state.lost:
             self.testers.skip(server_round)
         config = ConfigRecord({"server-round": server_round})
         while messages := list(self.configure_evaluate(server_round, self.result.arrays, config, grid)):
             metrics = self.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
             if metrics:
                 self.result.evaluate_metrics_clientapp[server_round] = metrics
-                self._facts |= {name: float(value) for name, value in metrics.items()}  # type: ignore[arg-type]
+        if server_round in self.testers.losses:
+            self._facts["held_out_loss"] = self.testers.losses[server_round]
 
     def summary(self) -> None:
         """Log the plan and the guarantee."""

@@ -13,7 +13,6 @@ from strategies.core.run_state import Resumed
 from userdp.accounting import Cost, Privacy
 from userdp.accounting.costs import epsilon_of
 from userdp.errors import BadInput, RunFailed
-from userdp.nodes.answers import measures
 from userdp.problems import Logistic, Quadratic, Squared
 
 TRAIN, HELD_OUT = 60, 40
@@ -142,21 +141,28 @@ def test_the_limit_of_a_loss_without_classes_is_found_from_the_initial_model():
     assert 2 * np.quantile(losses, 0.85) <= testers.limit <= 2 * math.sqrt(2) * np.quantile(losses, 0.95)
 
 
-def test_the_best_model_is_released_only_if_it_is_better_by_more_than_noise():
-    """Steps that are far too long: the first model is the best."""
+def test_a_run_ends_at_a_model_that_is_worse_than_the_best_by_more_than_noise_and_releases_the_best():
+    """Steps that are far too long: a model gets worse."""
     data, problem = people(), Quadratic(2, 1.0, 50.0)
-    strategy = evaluated(epsilon=1e6, problem=problem, clip_norm=50.0, learning_rate=1.99, choose_best=True)
-    assert measures(problem).loss == "test_loss"
-    last = evaluated(epsilon=1e6, problem=problem, clip_norm=50.0, learning_rate=1.99)
-    values = (data[0].reshape(-1, 2), [5] * 100)
-    grid = federation_of(*values)
-    chosen, newest = run(strategy, grid), run(last, grid)
-    noise = 2 * math.sqrt(2) * strategy.testers.deviation("course") * strategy.testers.limit
-    if len(strategy.testers.losses) < 6:  # stopped
-        assert not np.array_equal(final(chosen), final(newest))
+    grid = federation_of(data[0].reshape(-1, 2), [5] * 100)
     block = problem.bound(grid.block(TRAIN + np.arange(HELD_OUT)))[0]
-    chosen_loss, newest_loss = (problem.metrics(final(one), block)["test_loss"].mean() for one in (chosen, newest))
-    assert chosen_loss <= newest_loss + 2 * noise
+    models = []
+    strategy = evaluated(epsilon=1e6, problem=problem, clip_norm=50.0, learning_rate=1.99, choose_best=True)
+    chosen = run(strategy, grid, evaluate_fn=lambda _, arrays: models.append(arrays["x"].numpy().copy()))
+    losses, testers = strategy.testers.losses, strategy.testers
+    noise = math.sqrt(2) * testers.deviation("course") * testers.limit
+    assert len(chosen.rounds) == len(losses) < 6
+    assert losses[len(losses)] - min(losses.values()) > 2 * noise
+    exact = [problem.metrics(model, block)["test_loss"].mean() for model in models[1:]]
+    released = problem.metrics(final(chosen), block)["test_loss"].mean()
+    assert released == pytest.approx(min(exact), abs=5 * noise)
+    assert released < exact[-1]
+    assert testers.found
+
+
+def test_noise_alone_ends_no_run():
+    strategy = evaluated(epsilon=1.0, choose_best=True)
+    assert len(run(strategy, federation(*people())).rounds) == 6
 
 
 @pytest.mark.slow
