@@ -1,4 +1,4 @@
-"""What calls in Python are given: keyword arguments, sorted into sections; tables that are DataFrames; folders."""
+"""Arguments of Python calls: keywords, sorted into sections; tables that are DataFrames; folders."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -76,7 +76,7 @@ class ComparisonConfig(DescribedSection):
     problems: list[ProblemEntry] = Field([], description="Several problems, written [[problems]].")
     tuning: TuningSection | None = Field(None, description="A search for strategies' settings, written [tuning].")
     against_oracle: bool = False
-    """Also run clipping strategies tuned on the private data itself, to see how much tuning is worth: NOT private, not
+    """Run also clipping strategies tuned on the private data itself, to see how much tuning is worth: NOT private, not
     something you may do. `--against-oracle` sets it."""
 
     def check_strategy(self, key: str, name: str) -> None:

@@ -80,7 +80,7 @@ class OutputSection(DescribedSection):
     it NAME-STRATEGY-seedN-2, -3, ..., so that no run writes over another; relative to the folder where the command
     runs, not to this file."""
     reference: bool | None = None
-    """Also train without privacy, on the same engine, to compare with; by default with seeded noise only, because no
+    """Train also without privacy, on the same engine, to compare with; by default with seeded noise only, because no
     guarantee covers the result of such training."""
     compare_with_initial: bool = False
     """Spend a twentieth of epsilon on a last round in which users vote whether the model serves them better than the
@@ -122,9 +122,9 @@ class RunConfig(DescribedSection):
     privacy: PrivacySection
     strategy: Any  # StrategyOptions, with the kind
     preparation: Preparing = "where_useful"
-    """Whether private rounds, for a part of the budget, first estimate a preconditioner and the length of users'
-    gradients, so that strategies with a fixed clip and step size need neither. where_useful: if the strategy can, the
-    file sets neither, and the plan is not hopeless."""
+    """Choice whether private rounds, for a part of the budget, first estimate a preconditioner and the length of
+    users' gradients, so that strategies with a fixed clip and step size need neither. where_useful: if the strategy
+    can, the file sets neither, and the plan is not hopeless."""
     engine: EngineSection = EngineSection.model_validate({})
     output: OutputSection = OutputSection.model_validate({})
 
