@@ -11,7 +11,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from simulations.config.run_config import REFERENCE, RunConfig
-from simulations.engines.grids import MOST_NODES, LocalGrid, shards, worthwhile_nodes
+from simulations.engines.grids import MOST_NODES, LocalGrid, populated, shards, worthwhile_nodes
 from simulations.engines.ray_grid import RayGrid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.environment import peak_memory, versions
@@ -37,7 +37,6 @@ from strategies.core.run_state import Resumed
 from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
-from userdp.data.federation import JoinedFederation
 from userdp.data.source import Datasets
 from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.extras import check_extra
@@ -70,9 +69,7 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
     # Masks hide nothing unless several nodes share a sum.
     nodes = MOST_NODES if config.privacy.trust == "sum" else worthwhile_nodes(problem, train)
     blocks = shards(train.users, engine.users_per_node, nodes=nodes)
-    if config.privacy.evaluate and datasets.test is not None:
-        blocks += [train.users + users for users in shards(datasets.test.users, engine.users_per_node, nodes=nodes)]
-        train = JoinedFederation(train, datasets.test)
+    train, blocks = populated(datasets, blocks, evaluate=config.privacy.evaluate)
     if engine.kind == "ray":
         grid: LocalGrid | RayGrid = RayGrid(
             problem, train, blocks, engine.workers, engine.address, engine.gpus_per_actor
