@@ -164,7 +164,7 @@ def gaussian_noise() -> Kernel:
 
 
 def sampled_noise() -> Kernel:
-    from userdp.accounting.sampled_gaussian import calibrate_sampled_gaussian
+    from strategies.baselines.averaged_clipping.renyi import calibrate_sampled_gaussian
 
     budgets = itertools.count()
     return lambda: calibrate_sampled_gaussian([(0.01, 200)], 1 + 1e-6 * next(budgets), 1e-6)

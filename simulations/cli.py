@@ -140,11 +140,11 @@ def plan(
         from simulations.api.console import show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.build import make_plan  # noqa: PLC0415
-        from strategies.core.descriptions import explained  # noqa: PLC0415
+        from strategies.core.plan import explained  # noqa: PLC0415
         from strategies.registry import STRATEGIES  # noqa: PLC0415
 
         planned = make_plan(config := _load(file, overrides or []))
-        values, meanings = plain(planned.as_dict()), explained(STRATEGIES[config.strategy.kind])
+        values, meanings = plain(planned.as_dict()), explained(STRATEGIES[config.strategy.kind].about)
     answer(as_json, values, lambda: show_plan(planned, values, meanings))
 
 

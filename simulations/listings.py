@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from simulations.config.keys import explained, having, values
 from simulations.reports.explain import shown
 from simulations.terminal import answer, complain
-from strategies.core.recipe import documentation
+from strategies.core.recipe import guarantees
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
@@ -38,7 +38,7 @@ def strategies(place: str | None = None) -> list[Entry]:
             "family": strategy.about.family,
             "paper": strategy.about.paper,
             "unit": list(strategy.about.units),
-            "guarantee": documentation(strategy),
+            "guarantee": " ".join(guarantees(strategy).split()),
             "cost": strategy.about.cost,
             "needs": strategy.about.needs,
             "summary": strategy.about.summary_line,

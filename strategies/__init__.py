@@ -11,19 +11,25 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from strategies.auto.preparation import LearnCoordinates
-    from strategies.constructor import Constructor
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
-    from strategies.core.mean_rounds import CLIP_FACTS, Descent, MeanRounds, Runs, as_is
+    from strategies.core.mean_rounds import (
+        CLIP_FACTS,
+        AveragedDescent,
+        Descent,
+        MeanRounds,
+        as_is,
+        sampler_numbers,
+    )
     from strategies.core.noise_forecast import NoisyPhase, NoisyRelease, NoisySteps, Phases
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan
     from strategies.core.public_facts import Given, PublicFacts
     from strategies.core.recipe import Recipe
-    from strategies.core.results import PrivateResult, RoundRecord
-    from strategies.core.scheme import Law, Number, Outline, Scheme
-    from strategies.core.step import Noise, Step
+    from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
+    from strategies.core.scheme import Law, Number, Outline, Scheme, no_ledger
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
+    from strategies.registry import Constructor
     from strategies.wire.client import client_app
     from strategies.wire.questions import model_record, model_vector
     from strategies.wire.replies import Gathered, Request
@@ -65,6 +71,7 @@ __all__ = [
     "Auto",
     "AveragedClipping",
     "AveragedClippingRestarted",
+    "AveragedDescent",
     "Constructor",
     "DPFedAvg",
     "DPFedSGD",
@@ -105,7 +112,6 @@ __all__ = [
     "RobustFrankWolfe",
     "RobustRounds",
     "RoundRecord",
-    "Runs",
     "SampleClippedSGD",
     "Scheme",
     "SmoothedTruncationGD",
@@ -120,6 +126,8 @@ __all__ = [
     "client_app",
     "model_record",
     "model_vector",
+    "no_ledger",
+    "sampler_numbers",
 ]
 
 

@@ -14,8 +14,8 @@ from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.about import About, Fact
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
+from strategies.core.results import Noise, Step
 from strategies.core.scheme import Number, Outline, Scheme, no_ledger
-from strategies.core.step import Noise, Step
 from strategies.quasi_newton import BoxDescent
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
@@ -41,10 +41,6 @@ class Momentum(Stateful):
     weight: float = 1.0
     moved: float = math.inf
 
-    def done(self, tolerance: float) -> bool:
-        """Return whether the last step was short."""
-        return self.moved <= tolerance
-
 
 @dataclass
 class Search(Stateful):
@@ -57,10 +53,6 @@ class Search(Stateful):
     descent: BoxDescent | None = None  # None before the first gradient
     lost: int = 0  # users without a finite gradient at the last accepted point
 
-    def done(self, tolerance: float) -> bool:
-        """Return whether the descent has converged."""
-        return self.descent is not None and self.descent.converged
-
     def new_part(self, attribute: str, state: State) -> BoxDescent:
         """Make the descent, from any start."""
         return self.begin(state["best"])
@@ -72,10 +64,6 @@ class Following(Stateful):
 
     parts: ClassVar[tuple[str, ...]] = ("optimiser",)
     optimiser: ServerOptimiser
-
-    def done(self, tolerance: float) -> bool:
-        """Return False: gradients of cohorts do not vanish."""
-        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +79,7 @@ class ReferenceScheme(Scheme):
 
     def ask(self, index: int, memory: Momentum | Search | Following) -> Request | None:
         """See `Scheme`; asks for gradients until the descent has converged."""
-        if memory.done(self.tolerance):
+        if self._done(memory):
             return None
         users = np.arange(self.users) if self.cohorts is None else self.cohorts.cohort(index)
         return Request(users, Computation("user_gradient", reduce="sum"))
@@ -110,13 +98,19 @@ class ReferenceScheme(Scheme):
             step = self._accelerated(x, gradient, memory)
         else:
             step = self._searched(gathered, x, gradient, memory)
-        if index + 1 == self.rounds and not memory.done(self.tolerance):
+        if index + 1 == self.rounds and not self._done(memory):
             log.warning(
                 "training without privacy did not converge in %d rounds, so it is no measure of what privacy costs: "
                 "raise strategy.rounds of non_private",
                 self.rounds,
             )
         return step
+
+    def _done(self, memory: Momentum | Search | Following) -> bool:
+        """Return whether the last step was short, or the descent has converged; gradients of cohorts do not vanish."""
+        if isinstance(memory, Momentum):
+            return memory.moved <= self.tolerance
+        return isinstance(memory, Search) and memory.descent is not None and memory.descent.converged
 
     def _accelerated(self, x: Vector, gradient: Vector, memory: Momentum) -> Step:
         assert self.rate is not None

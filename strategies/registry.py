@@ -1,15 +1,28 @@
-"""The registry of strategies, by name, in the order for a newcomer.
+"""The registry of strategies, by name, in the order for a newcomer, and the type of one that is called to run.
 
 The baselines of papers, like strategies of other packages, are entry points of the group ``userdp.strategies``.
 ``strategy.kind`` may also name a class in a file: "my_file.py:MyStrategy".
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from userdp.kinds import Kinds, below
 
 if TYPE_CHECKING:
+    from strategies.core.base import UserLevelStrategy
+    from strategies.core.public_facts import PublicFacts
     from strategies.core.recipe import Recipe
+    from userdp.accounting import Privacy
+    from userdp.problems.base import Problem
+
+
+class Constructor(Protocol):
+    """A recipe's class, called to run: its settings are keywords beside those of `UserLevelStrategy`."""
+
+    def __call__(
+        self, problem: "Problem", public: "PublicFacts", privacy: "Privacy", **settings: Any
+    ) -> "UserLevelStrategy":
+        """Make the strategy that runs the recipe of these settings."""
 
 
 STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
@@ -26,7 +39,6 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
         "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",
         "outlier_removal": "strategies.robust.outlier_removal:OutlierRemoval",
         "winsorized_rotation": "strategies.robust.winsorized_rotation:WinsorizedRotation",
-        "poisson_sample_sgd": "strategies.samples.poisson_sample_sgd:PoissonSampleSGD",
         "non_private": "strategies.non_private:NonPrivate",
     },
     "userdp.strategies",

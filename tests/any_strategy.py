@@ -7,7 +7,7 @@ from helpers import federation_of
 
 from simulations.testing.strategy_contract import SHAPE
 from strategies import STRATEGIES
-from strategies.core.descriptions import example_problem
+from strategies.core.recipe import example_problem
 from userdp.data import Federation
 from userdp.problems import Problem
 

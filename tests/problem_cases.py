@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import nn
 
+from strategies.baselines.regressions import BiweightRegression, HuberRegression, LpRegression
 from userdp.data.block import Block
 from userdp.problems import (
     Bernoulli,
-    BiweightRegression,
     Huber,
-    HuberRegression,
     Linear,
     Logistic,
-    LpRegression,
     OneHotLogistic,
     OneHotPoisson,
     OneHotSquared,

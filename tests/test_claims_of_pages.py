@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from strategies import STRATEGIES, PublicFacts
-from strategies.core.descriptions import example_problem
+from strategies.core.recipe import example_problem
 from userdp.accounting import Privacy
 from userdp.data.shape import Shape
 

@@ -4,7 +4,7 @@ A registry holds this package's kinds, one line each; kinds of other packages, r
 allows files, a class in the user's own file, named as "my_file.py:MyClass".
 
 >>> from userdp.kinds import Kinds
->>> losses = Kinds({"linear": "userdp.problems.linear:LinearSettings"})
+>>> losses = Kinds({"linear": "userdp.problems.separable:LinearSettings"})
 >>> list(losses), losses["linear"].__name__
 (['linear'], 'LinearSettings')
 """

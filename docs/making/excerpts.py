@@ -6,7 +6,7 @@ from simulations import load_config
 from simulations import plan as plan_of
 from simulations.reports.explain import shown
 from strategies import STRATEGIES
-from strategies.core.descriptions import explained
+from strategies.core.plan import explained
 
 CONFIGS = Path(__file__).resolve().parents[2] / "simulations" / "configs"
 FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")
@@ -25,7 +25,7 @@ def comparison() -> str:
 def plan() -> str:
     """Return the numbers of the quickstart's plan, and its guarantee."""
     planned = plan_of(load_config(CONFIGS / "quickstart.toml"))
-    meanings = explained(STRATEGIES[planned.strategy])
+    meanings = explained(STRATEGIES[planned.strategy].about)
     numbers = {name: planned.stated(name) for name in FIRST} | dict(planned.numbers)
     rows = [f"| `{name}` | {shown(value)} | {meanings.get(name, '')} |" for name, value in numbers.items()]
     promise = f"The guarantee is {planned.guarantee.sentence()}. It assumes:"

@@ -14,8 +14,7 @@ from making.examples import configuration, example_of
 from making.strategies import with_secure_noise
 from simulations.config.run_config import strategy_section
 from strategies import STRATEGIES, PublicFacts, Recipe, StrategyOptions
-from strategies.core.descriptions import example_problem
-from strategies.core.recipe import guarantees
+from strategies.core.recipe import example_problem, guarantees
 from userdp.accounting import Privacy, Relation, Unit
 from userdp.data.shape import Shape
 from userdp.problems import Problem

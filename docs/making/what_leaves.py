@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from making.log_lines import LINE_KINDS, LOG_LINES, PLACES, LogLine
+from making.message_fields import KNOWLEDGE, MESSAGE_FIELDS
 from simulations.records.released_fields import KINDS, all_fields
-from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS
 
 INTRODUCTION = """\
 # What leaves a run
@@ -44,7 +44,7 @@ An example: of `result.json`, {examples}.
   a promise could not be kept.
 
 This page is made by `docs/make.py` from `simulations/records/released_fields.toml`,
-`making.log_lines.toml`, `strategies/wire/message_fields.py` and the strategies' classes.
+`docs/making/log_lines.toml`, `docs/making/message_fields.py` and the strategies' classes.
 """
 SHOWN = ("users", "metrics", "reference_private.non_private", "seconds")
 """Fields of result.json that stand for their kinds at the top."""

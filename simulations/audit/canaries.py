@@ -14,7 +14,7 @@ from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.masking.sums import LEAST_NODES
 from userdp.nodes.node import Node
-from userdp.problems.linear import Linear
+from userdp.problems.separable import Linear
 
 _SEVERAL = 16  # fewest canaries of an attack with several
 Coins = Indices

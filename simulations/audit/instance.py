@@ -14,15 +14,14 @@ from simulations.config.run_config import RunConfig
 from simulations.runs.build import make_strategy, public_facts, starting_problem
 from strategies.core.about import About
 from strategies.core.base import UserLevelStrategy
-from strategies.core.descriptions import example_problem
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
+from strategies.core.recipe import example_problem
 from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
-from userdp.problems.linear import Linear
-from userdp.problems.separable import Quadratic
+from userdp.problems.separable import Linear, Quadratic
 from userdp.sampling.base import Sampler
 
 _BOUND, _RADIUS = 1e3, 1e6  # bound of features far above sensible clips, and of a domain that models do not leave

@@ -20,7 +20,7 @@ from userdp.data.source import DescribedSection
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.errors import BadInput
-from userdp.problems.devices import Device
+from userdp.problems.base import Device
 from userdp.problems.registry import PROBLEMS
 from userdp.tracebacks import without_internals
 

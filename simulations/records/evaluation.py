@@ -13,7 +13,7 @@ from simulations.records.quality import curves, explained, explained_error, only
 from strategies.wire.questions import model_vector
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
-from userdp.nodes.samples import MEMORY_BYTES
+from userdp.nodes.node import MEMORY_BYTES
 from userdp.problems import Problem
 
 NOBODY = "nobody was held out"

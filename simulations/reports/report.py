@@ -27,8 +27,8 @@ from simulations.reports.units import (
     shown_with_error,
     unit_meanings,
 )
-from strategies.core.descriptions import explained
 from strategies.core.mean_rounds import CLIP_FACTS
+from strategies.core.plan import explained
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
@@ -172,7 +172,7 @@ def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
     values = {name: plan[name] for name in top if plan[name] is not None} | plan["numbers"]
     if not promises_something(values.get("replace_one_delta", 0.0), plan["users"]):
         values["replace_one_epsilon"] = values["replace_one_delta"] = explain.NOTHING_PROMISED
-    meanings = explained(STRATEGIES[plan["strategy"]]) if plan["strategy"] in STRATEGIES else {}
+    meanings = explained(STRATEGIES[plan["strategy"]].about) if plan["strategy"] in STRATEGIES else {}
     return [(name.replace("_", " "), value, meanings.get(name, "")) for name, value in values.items()]
 
 

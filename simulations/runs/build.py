@@ -20,7 +20,6 @@ from userdp.data.source import Datasets
 from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput, UserdpError
 from userdp.problems import Problem
-from userdp.problems.devices import use_device
 from userdp.problems.initial_model import public_model
 from userdp.tracebacks import without_internals
 
@@ -32,7 +31,7 @@ _PRIVATE = "Private: this follows from all cells of the table, and is for the ho
 def build_problem(config: RunConfig) -> Problem:
     """Build the loss, with its dimension from the declared data; it reads no data. BadInput for a contradiction."""
     problem: Problem = config.problem.build(config.data.sample_shape, config.seed)
-    use_device(problem, config.engine.device)
+    problem.use_device(config.engine.device)
     return problem
 
 

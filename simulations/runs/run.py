@@ -42,7 +42,6 @@ from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.extras import check_extra
 from userdp.nodes.node import Node
 from userdp.problems import Problem
-from userdp.problems.devices import settle_device
 
 log = logging.getLogger("userdp")
 Progress = Callable[[RoundRecord, Plan], None]  # called after every round
@@ -191,7 +190,7 @@ class _Run:
         self.strategy = make_strategy(config, self.problem, self.facts, held_out=self.held_out)
         insist(config, self.strategy.plan)
         if not deployed:  # a server without data computes nothing
-            settle_device(self.problem)
+            self.problem.settle_device()
         if datasets.train is not None:
             check_samples(self.facts, datasets.train, self.strategy.plan.guarantee)
         self.evaluation = Evaluation(self.problem, datasets.train, datasets.test)

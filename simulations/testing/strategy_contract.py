@@ -16,10 +16,9 @@ import numpy as np
 from simulations.engines.grids import LocalGrid, shards
 from simulations.testing.tape import Tape, epsilon_between
 from strategies.core.base import UserLevelStrategy
-from strategies.core.descriptions import example_problem
 from strategies.core.mean_rounds import CorrelatedDescent
 from strategies.core.public_facts import PublicFacts
-from strategies.core.recipe import Recipe, meanings_of, notes_of
+from strategies.core.recipe import Recipe, example_problem, meanings_of, notes_of
 from strategies.core.results import PrivateResult
 from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot

@@ -15,9 +15,9 @@ from strategies.clipping.recentred_clipping import Centre, Geometry
 from strategies.core.around import Preparation
 from strategies.core.options import Found
 from strategies.core.public_facts import PublicFacts
-from strategies.core.step import Noise, Step
+from strategies.core.results import Noise, Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import AnyLedger, Privacy
+from userdp.accounting import Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
@@ -176,13 +176,11 @@ class LearnCoordinates(Preparation):
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
         self.shares = Shares(sampler=sampler, noise_multiplier=multiplier)
         self._step = 1 / (problem.certificate.smoothness or 2.0)
+        self.ledger = sampler.ledger(multiplier, privacy)
         super().__init__(problem, public, privacy, seed)
 
     def new_memory(self) -> "Measured":
         return Measured(new_progress(self.problem, self._step), self.rounds)
-
-    def _make_ledger(self) -> AnyLedger:
-        return self.shares.sampler.ledger(self.shares.noise_multiplier, self.privacy)
 
     def numbers(self) -> dict[str, Any]:
         return super().numbers() | {"filled_noise": self._doubt}

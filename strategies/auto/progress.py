@@ -268,10 +268,6 @@ class Progress(Stateful):
         constant[-1] += self.level_deviation**2 / (own + self.level_deviation**2) * float(along @ self.z) / square
         self.constant = frozen(constant)
 
-    def follow_with(self, optimiser: ServerOptimiser, unit: float) -> None:
-        """Set the optimiser, and the unit of length of its gradients."""
-        self.optimiser, self.unit = optimiser, unit
-
     def directed(self, gradient: Vector, deviation: float) -> Vector:
         """Return the optimiser's (p,) move of step one, after a release with noise of that deviation."""
         return self.optimiser.step(np.zeros_like(gradient), gradient / self.unit, deviation / self.unit)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from strategies.core.mean_rounds import check_covered
-from strategies.core.step import Noise
+from strategies.core.results import Noise
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation

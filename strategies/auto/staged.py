@@ -27,8 +27,8 @@ from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.mean_rounds import clip_facts, sampler_numbers
 from strategies.core.noise_forecast import ExcessShare, NoisySteps
 from strategies.core.public_facts import Given, PublicFacts
+from strategies.core.results import Noise, Step
 from strategies.core.scheme import Number, Outline, Scheme
-from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
@@ -96,7 +96,7 @@ class ClipScale(Stage):
         logarithm, deviation = release.logarithm(sums[-1:], _SIZE)
         typical = math.exp(logarithm)
         progress.radius = LEAST_WIDTH * typical
-        progress.follow_with(following_optimiser(len(progress.start)), typical)
+        progress.optimiser, progress.unit = following_optimiser(len(progress.start)), typical
         return {"length": typical, "noise_deviation": deviation}
 
 

@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import Cost, largest_rho, zcdp_to_epsilon_simple
+from strategies.baselines.composition import zcdp_to_epsilon_simple
+from userdp.accounting import Cost, largest_rho
 from userdp.errors import BadInput
 from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource

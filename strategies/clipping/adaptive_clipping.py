@@ -16,8 +16,8 @@ from strategies.core.mean_rounds import CLIP_FACTS, as_is, check_covered, clip_f
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.recipe import Recipe
+from strategies.core.results import Noise, Step
 from strategies.core.scheme import Number, Scheme
-from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -203,9 +203,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             computation=asked,
             gradient=np.negative if self.trains else as_is,
             sum_multiplier=sum_multiplier,
-            count_mechanism=GaussianMechanism(
-                sampler.sensitivity_factor / 2 / sampler.expected_batch, count_multiplier
-            ),
+            count_mechanism=mean_mechanism(sampler, 0.5, count_multiplier),
             count_noise=count_noise * louder,
             bounds=(low, high),
             options=self,

@@ -12,12 +12,13 @@ from strategies.clipping.local_options import UpdateOptions, local_numbers
 from strategies.core.about import About
 from strategies.core.mean_rounds import CLIP_FACTS, check_covered, clip_facts, sampler_numbers
 from strategies.core.noise_forecast import NoisySteps
-from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions
-from strategies.core.public_facts import Given
+from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions
+from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.recipe import Recipe
+from strategies.core.results import Noise, Step
 from strategies.core.scheme import Outline, Scheme
-from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
+from userdp.accounting import Relation
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
@@ -123,13 +124,6 @@ _FIRST, _SECOND = 0.1, 0.2  # Shares of the budget for the first two epochs, whi
 _BEARABLE = 0.1  # Noise over the users' distance from the centre, below which a wider radius is worth its noise
 
 
-def _gradient_mechanism(
-    sampler: WeightedBatches | WeightedSlots, radius: float, multiplier: float
-) -> GaussianMechanism:
-    sensitivity = sampler.sensitivity_factor * radius / sampler.batch
-    return GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - _MEASURED))
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecentredScheme(Scheme):
     """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius."""
@@ -141,7 +135,7 @@ class RecentredScheme(Scheme):
 
     def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
-        return _gradient_mechanism(self.sampler, radius, multiplier)
+        return mean_mechanism(self.sampler, radius, multiplier / math.sqrt(1 - _MEASURED))
 
     def distance_mechanism(self, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean log distance."""
@@ -172,7 +166,7 @@ class RecentredScheme(Scheme):
         return Step(following, following, facts | exact)
 
 
-class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions):
+class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
     """Clipped mean of user gradients about a public centre that follows the gradient, with a radius that shrinks.
 
     Round t asks users for ``clip(q_i - c, r)`` and for ``l_i = ln(||q_i - c|| / r)`` held to [-2.5, 1], and releases
@@ -237,6 +231,10 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
         notes=CLIP_FACTS,
     )
 
+    relation: Relation = Field(
+        "replace_one",
+        description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
+    )
     clip_norm: float = Field(
         1.0,
         gt=0,
@@ -274,9 +272,8 @@ class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions)
         multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
         training = self.local_training(1, given.default_step) if self.trains else None
         accounted = given.accounted(sampler, multiplier)
-        whole = _gradient_mechanism(
-            sampler, self.clip_norm, multiplier
-        )  # all rounds together, if the radius never fell
+        # All rounds together, if the radius never fell.
+        whole = mean_mechanism(sampler, self.clip_norm, multiplier / math.sqrt(1 - _MEASURED))
         noise = whole.standard_deviation * math.sqrt(p)
         geometry = self._geometry(given, noise, cohort)
         steps = NoisySteps(

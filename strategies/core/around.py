@@ -11,17 +11,15 @@ import numpy as np
 
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import PublicFacts
+from strategies.core.results import Noise, Step
 from strategies.core.snapshots import Snapshot
-from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import AnyLedger, Cost, Guarantee, Privacy
-from userdp.accounting.ledger import check_drawn
+from userdp.accounting import AnyLedger, Guarantee, Ledger, Privacy
 from userdp.arrays.types import Vector
 from userdp.mechanisms import LaplaceMechanism
 from userdp.nodes.computations import Computation
-from userdp.problems.base import Problem
+from userdp.problems.base import MeasuredCurvature, Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
-from userdp.problems.landscape import MeasuredCurvature
 from userdp.state import Stateful, put_back, state_of
 
 SHARE = 0.05  # Share of epsilon that a last comparison takes
@@ -44,18 +42,11 @@ class ExtraRounds(ABC):
     rounds: int
     epsilon: float
     delta: float
+    ledger: AnyLedger  # charged for these rounds
 
     @abstractmethod
     def request(self, index: int, initial: Vector) -> Request:
         """Return the request of round ``index``, from 0."""
-
-    @abstractmethod
-    def charge(self, request: Request) -> None:
-        """Charge a round."""
-
-    @abstractmethod
-    def check_drawn(self, drawn: Cost) -> None:
-        """Refuse releases that cost more than the round was charged."""
 
     @abstractmethod
     def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
@@ -64,10 +55,6 @@ class ExtraRounds(ABC):
     @abstractmethod
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that the plan states of these rounds."""
-
-    @abstractmethod
-    def spent(self) -> Callable[[], float]:
-        """Return a function that computes the epsilon charged NOW."""
 
     @abstractmethod
     def keep(self, taken: Snapshot) -> None:
@@ -105,7 +92,6 @@ class Preparation(ExtraRounds):
 
     Attributes:
         privacy: the budget of these rounds.
-        ledger: charged for these rounds.
         memory: the results so far, made by `new_memory`.
     """
 
@@ -115,16 +101,12 @@ class Preparation(ExtraRounds):
     def __init__(self, problem: Problem, public: PublicFacts, privacy: Privacy, seed: int) -> None:
         self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
         self.epsilon, self.delta = privacy.epsilon, privacy.delta
-        self.ledger: AnyLedger = self._make_ledger()
         self.memory = self.new_memory()
 
     @classmethod
     @abstractmethod
     def share(cls, problem: Problem) -> float:
         """Return the share of epsilon and delta that the preparation takes for a loss."""
-
-    @abstractmethod
-    def _make_ledger(self) -> AnyLedger: ...
 
     @abstractmethod
     def new_memory(self) -> Stateful:
@@ -142,17 +124,8 @@ class Preparation(ExtraRounds):
             problem = InCoordinates(problem, coordinates, MeasuredCurvature(1 / found.rate))
         return problem, coordinates, options.found(found)
 
-    def charge(self, request: Request) -> None:
-        self.ledger.charge(request.users)
-
-    def check_drawn(self, drawn: Cost) -> None:
-        self.ledger.check_drawn(drawn)
-
     def numbers(self) -> dict[str, Any]:
         return {"preparation_rounds": self.rounds, "preparation_epsilon": self.epsilon, "preparation_delta": self.delta}
-
-    def spent(self) -> Callable[[], float]:
-        return self.ledger.spent()
 
     def keep(self, taken: Snapshot) -> None:
         taken.add("found", state_of(self.memory))
@@ -164,7 +137,6 @@ class Preparation(ExtraRounds):
         self.ledger.restore(kept.get("found_ledger"))
 
 
-@dataclass
 class LastComparison(ExtraRounds):
     """One last round: a noisy count of the users whom the new model serves better than the initial one.
 
@@ -181,11 +153,12 @@ class LastComparison(ExtraRounds):
 
     kind: ClassVar[str] = "last comparison"
     trusted: ClassVar[tuple[str, ...]] = ("the server is trusted with the count of users whom the model serves better",)
-    epsilon: float
-    users: int
-    rounds: int = 1
-    delta: float = 0.0
-    charged: bool = False
+    rounds, delta = 1, 0.0
+
+    def __init__(self, epsilon: float, users: int) -> None:
+        self.epsilon, self.users = epsilon, users
+        self.mechanism = LaplaceMechanism(1.0, epsilon)  # of the sum of all answers
+        self.ledger: Ledger = Ledger(users, self.mechanism.cost, 1, Privacy(epsilon, 0.0))
 
     @classmethod
     def within(cls, privacy: Privacy, users: int) -> "tuple[Privacy, LastComparison]":
@@ -193,24 +166,10 @@ class LastComparison(ExtraRounds):
         own = SHARE * privacy.epsilon
         return replace(privacy, epsilon=privacy.epsilon - own), cls(own, users)
 
-    @property
-    def mechanism(self) -> LaplaceMechanism:
-        """The mechanism of the sum of all answers."""
-        return LaplaceMechanism(1.0, self.epsilon)
-
     def numbers(self) -> dict[str, Any]:
         # Noise reverses a sum of n times the margin with probability _DOUBT.
         margin = math.log(1 / (2 * _DOUBT)) / (self.epsilon * self.users)
         return {"comparison_epsilon": self.epsilon, "comparison_margin": margin}
-
-    def spent(self) -> Callable[[], float]:
-        return partial(float, self.epsilon if self.charged else 0.0)
-
-    def charge(self, request: Request) -> None:
-        self.charged = True
-
-    def check_drawn(self, drawn: Cost) -> None:
-        check_drawn(drawn, self.mechanism.cost)
 
     def request(self, index: int, initial: Vector) -> Request:
         """See `ExtraRounds`; users compare the model that is sent with the initial one."""
@@ -223,10 +182,11 @@ class LastComparison(ExtraRounds):
         return Step(chosen, chosen, {"improved_share": 0.5 + total / self.users, "went_back": float(total < 0)})
 
     def keep(self, taken: Snapshot) -> None:
-        taken.add("compared", self.charged)
+        taken.add("compared", self.ledger.most_participations > 0)
 
     def recall(self, kept: Snapshot) -> None:
-        self.charged = bool(kept.get("compared"))
+        if kept.get("compared"):
+            self.ledger.charge(np.arange(self.users))
 
 
 @dataclass(frozen=True)
@@ -265,7 +225,7 @@ class Around:
 
     def spent(self, own: Callable[[], float]) -> Callable[[], float]:
         """Return a function that adds up what all ledgers are charged NOW."""
-        return partial(_total, (own, *(part.spent() for part in self.parts)))
+        return partial(_total, (own, *(part.ledger.spent() for part in self.parts)))
 
     @property
     def parts(self) -> tuple[ExtraRounds, ...]:

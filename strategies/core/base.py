@@ -241,21 +241,19 @@ class UserLevelStrategy(Strategy):
     def _follow(self, server_round: int, request: Request, gathered: Gathered) -> None:
         part, index = self.around.place(server_round, self.plan.rounds)
         state = self.state
+        ledger = state.ledger if part is None else part.ledger
+        if ledger is not None:
+            ledger.charge(request.users)
         with np.errstate(over="ignore", invalid="ignore"):  # see `RunState.take`
             if part is None:
-                if state.ledger is not None:
-                    state.ledger.charge(request.users)
                 step = self.scheme.take(index, state.x, gathered, self.memory, partial(self._noise, index))
-                if state.ledger is not None:
-                    state.ledger.check_drawn(self.streams.drawn())
-                state.take(step, self._coordinates, self.original)
             else:
-                part.charge(request)
                 # Round numbers that the strategy's own rounds do not use.
                 noise = partial(self._noise, self.plan.rounds + server_round)
                 step = part.step(index, state.x, state.constant, gathered, noise)
-                part.check_drawn(self.streams.drawn())
-                state.take(step, None, self.original)
+            if ledger is not None:
+                ledger.check_drawn(self.streams.drawn())
+            state.take(step, self._coordinates if part is None else None, self.original)
         self._facts = dict(step.facts)
         if part is self.around.before and part is not None and index + 1 == part.rounds:
             self._begin_prepared()

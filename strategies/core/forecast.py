@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 from strategies.core.noise_forecast import ExcessShare, NoisePath
 from strategies.core.options import StrategyOptions
-from userdp.problems.base import Problem
-from userdp.problems.landscape import Landscape
+from userdp.problems.base import Landscape, Problem
 
 HOPELESS = 2.0  # Predicted excess risk over the initial model's largest; from here on a run needs ``anyway``
 DOUBTFUL = 1 / 4  # For the noise's part, from which on a plan warns: few initial models are at their worst

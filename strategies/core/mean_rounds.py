@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.core.about import Fact
+from strategies.core.results import Noise, Step
 from strategies.core.scheme import Number, Scheme
-from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee, Relation
 from userdp.arrays.types import Vector
@@ -160,24 +160,6 @@ class MeanRounds(Scheme):
         facts = {} if self.deviation_fact is None else {self.deviation_fact: deviation}
         facts |= self.noted(mean, bounded)
         return Step(following, model, facts | clip_facts(gathered, self.clip_norm, bounded, self.noise))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs(Scheme):
-    """Several schemes one after the other, with one memory and one count of rounds, of equally many rounds each."""
-
-    runs: tuple[Scheme, ...]  # the first one first
-    rounds_of_each: int  # public
-
-    def run(self, index: int) -> Scheme:
-        """Return the scheme of round ``index``."""
-        return self.runs[index // self.rounds_of_each]
-
-    def ask(self, index: int, memory: Stateful | None) -> Request | None:
-        return self.run(index).ask(index, memory)
-
-    def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:
-        return self.run(index).take(index, x, gathered, memory, noise)
 
 
 def check_covered(

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,15 +33,6 @@ class StrategyOptions(BaseModel):
                 f"{cls.__name__} declares {sorted(anew)} of its bases anew and restates {sorted(restates)}: make them "
                 "one, or give the option a name of its own"
             )
-
-
-class RelationOptions(StrategyOptions):
-    """Settings of strategies that support either neighbouring relation."""
-
-    relation: Literal["replace_one", "add_or_remove"] = Field(
-        "replace_one",
-        description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
-    )
 
 
 CLIP_WIDTH = 1.5  # Clip over the typical length of what is clipped, where a preparation measures that

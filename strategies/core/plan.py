@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from strategies.core.about import MEANINGS, About
 from strategies.core.around import Around, LastComparison, Preparation
 from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import PreparedOptions, StrategyOptions
@@ -116,6 +117,11 @@ class Plan:
             "warnings": list(self.warnings),
             "guarantee": self.guarantee.as_dict(),
         }
+
+
+def explained(about: About) -> dict[str, str]:
+    """Return the meaning of each number that plans of a strategy show, by name."""
+    return {**MEANINGS, **about.meanings, **Plan.meanings}
 
 
 def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Around) -> Plan:

@@ -16,7 +16,12 @@ from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Scheme
 from userdp.accounting import Privacy
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
+from userdp.problems.base import Problem
+from userdp.problems.registry import PROBLEMS
+
+RADIUS = 2.0  # Of the domain of a strategy's example
 
 
 class Recipe(StrategyOptions):
@@ -84,6 +89,12 @@ def meanings_of(recipe: type[Recipe]) -> dict[str, str]:
     return {**MEANINGS, **recipe.about.meanings}
 
 
+def example_problem(recipe: type[Recipe], shape: Shape) -> Problem:
+    """Build the ``example_problem`` that a strategy declares, for data of this shape, by default within `RADIUS`."""
+    section = {"radius": RADIUS, **recipe.about.example_problem}
+    return PROBLEMS[section["kind"]].model_validate(section).build(shape, seed=0)
+
+
 def notes_of(recipe: type[Recipe]) -> dict[str, Fact]:
     """Return the facts of a strategy's rounds, by name."""
     return {**NOTES, **recipe.about.notes}
@@ -95,11 +106,6 @@ def guarantees(recipe: type[Recipe]) -> str:
     _, _, after = text.partition("*Formal guarantees.*")
     stated = re.match(r".*?\*Assumptions\.\*.*?(?=\n\n|\Z)", after, flags=re.DOTALL)
     return (stated[0] if stated else after.split("\n\n")[0]).strip()
-
-
-def documentation(recipe: type[Recipe]) -> str:
-    """Return the strategy's formal guarantees in one line."""
-    return " ".join(guarantees(recipe).split())
 
 
 def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:

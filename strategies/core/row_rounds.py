@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.mean_rounds import as_is
+from strategies.core.results import Noise, Step
 from strategies.core.scheme import Law, Scheme
-from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.audit.discrete import halting_probabilities

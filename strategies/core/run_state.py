@@ -8,10 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from strategies.core.around import Around
-from strategies.core.results import PrivateResult, RoundRecord
+from strategies.core.results import PrivateResult, RoundRecord, Step
 from strategies.core.scheme import Scheme
 from strategies.core.snapshots import Snapshot
-from strategies.core.step import Step
 from strategies.core.testers import Testers
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from strategies.core.noise_forecast import NoisePath
-from strategies.core.step import Noise, Step
+from strategies.core.results import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Rows, Vector

@@ -141,7 +141,7 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
             domain_radius=radius if math.isfinite(radius) else 1.0,
             epsilon=given.privacy.epsilon,
             delta=given.privacy.delta,
-            shape=self.shape,
+            options=self,
             # The paper divides by log m, whose geometric series converges only for m > e.
             phase_base=self.phase_base or max(math.log(samples), 4.0),
             **{

@@ -13,21 +13,22 @@ import numpy as np
 from strategies.core.about import Fact
 from strategies.core.noise_forecast import NoisyPhase, Phases
 from strategies.core.public_facts import Given
+from strategies.core.results import Noise, Step
+from strategies.core.row_rounds import TestUnderWay
 from strategies.core.scheme import Number, Outline, Scheme
-from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput, RunFailed
 from userdp.estimators import Estimator, concentration_score
-from userdp.mechanisms import ConcentrationTest, GaussianMechanism, Session
+from userdp.mechanisms import ConcentrationTest, GaussianMechanism
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
 from userdp.problems import Box
 from userdp.problems.base import Problem
 from userdp.sampling import DisjointBatches
-from userdp.state import State, Stateful
+from userdp.state import Stateful
 
 ASSUMPTIONS = (
     "every user's answer is the certified function of the model: nodes are honest",
@@ -134,20 +135,13 @@ class PhaseAverage(Stateful):
 
 
 @dataclass
-class PhaseUnderWay(Stateful):
-    """The server's memory of a tested phase; none of it is private before noise is added."""
+class PhaseUnderWay(TestUnderWay):
+    """The memory of a server that tests phases, of which each has a session; none of it is private before noise."""
 
     remembered: ClassVar[tuple[str, ...]] = ("halted",)
-    parts: ClassVar[tuple[str, ...]] = ("average", "session")
-    given: ClassVar[tuple[str, ...]] = ("new_session",)
-    average: PhaseAverage  # of its iterates
-    new_session: Callable[[], Session]  # starts a test of any phase
-    session: Session = field(init=False)  # of its test, from the phase's first round on
+    parts: ClassVar[tuple[str, ...]] = ("average", *TestUnderWay.parts)
+    average: PhaseAverage = field(kw_only=True)  # of its iterates
     halted: bool = False  # the test has failed already
-
-    def new_part(self, attribute: str, state: State) -> Session:
-        """Return a session; its state holds all that differs between phases."""
-        return self.new_session()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +210,12 @@ class PhaseRounds(Scheme):
     ) -> dict[str, float]:
         if step == 0:
             memory.session, memory.halted = test.session(self.noise(number, 1)), False
-        score = concentration_score(rows, test.kernel)
-        memory.halted = not memory.session.observe(score)
+        session, score = memory.session, concentration_score(rows, test.kernel)
+        assert session is not None
+        memory.halted = not session.observe(score)
         facts = {"score_private": score, "threshold": test.threshold}
         if memory.halted or step + 1 == self.phases[number].steps:
-            facts["passed"] = float(memory.session.passed())
+            facts["passed"] = float(session.passed())
         return facts
 
 
@@ -284,7 +279,7 @@ def phase_rounds(
 
     def memory() -> PhaseAverage | PhaseUnderWay:
         average = PhaseAverage(p)
-        return average if test is None else PhaseUnderWay(average, lambda: test.session(given.noise(0, 1)))
+        return average if test is None else PhaseUnderWay(lambda: test.session(given.noise(0, 1)), average=average)
 
     return PhaseRounds(
         guarantee=Guarantee.none(f"the loss lacks {', '.join(missing)}") if missing else promised,

@@ -21,7 +21,7 @@ from strategies.localized.phases import Phase
 from strategies.robust.passing import (
     KERNELS,
     TESTS,
-    EstimateShape,
+    AgreementOptions,
     certified_ratio,
     guaranteed_score,
     needed_ratio,
@@ -58,7 +58,7 @@ class LocalizedSetting:
     epsilon: float
     delta: float
     failure: float  # probability with which an honest run may fail a test
-    shape: EstimateShape
+    options: AgreementOptions  # of the estimate
     kernel: str
     test: str
     phase_base: float  # factor by which the step size shrinks from phase to phase
@@ -179,13 +179,13 @@ def build(
     ``sizes`` are the users of each phase, by default `phase_users`. If ``calibrated``, test and release compose
     exactly; otherwise by addition, which never needs less noise.
     """
-    if batch < setting.shape.minimum_batch:
+    if batch < setting.options.minimum_batch:
         return None
     epsilon, delta = share * setting.epsilon, setting.delta / 2
     steps = [size // batch for size in sizes or phase_users(setting.users, phases)]
     rates = [learning_rate / setting.phase_base**phase for phase in range(phases)]
     # Everything scales with rho: sensitivities and movements are computed at rho = 1.
-    unit = setting.shape.estimator(batch, 1.0).sup_sensitivity(batch)
+    unit = setting.options.estimator(batch, 1.0).sup_sensitivity(batch)
     beta = setting.smoothness
     movements = [2 * beta * rate * unit if count > 1 else 0.0 for rate, count in zip(rates, steps, strict=True)]
     scores = [
@@ -202,7 +202,7 @@ def build(
         multiplier = calibrate_noise(setting.epsilon, setting.delta, 1, pure_epsilon=epsilon, failure_delta=delta)
     else:
         multiplier = calibrate_noise(setting.epsilon - epsilon, setting.delta - delta, 1)
-    kernel, estimator = KERNELS[setting.kernel](radius), setting.shape.estimator(batch, radius)
+    kernel, estimator = KERNELS[setting.kernel](radius), setting.options.estimator(batch, radius)
     chosen = partial(TESTS[setting.test], batch=batch, kernel=kernel, epsilon=epsilon, delta=delta)
     tests = [chosen(movement=movement * radius) for movement in movements]
     chain, start, risk, noise = [], setting.dimension * setting.domain_radius**2, 0.0, 0.0

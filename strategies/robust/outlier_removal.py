@@ -10,15 +10,10 @@ from strategies.core.about import About
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.row_rounds import Agreement, RowRounds
-from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, TestedOptions
+from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, TestedOptions
 from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, NeighbourMean
 
 _PASS = 0.8  # Of the batch: the score to reach, as in the papers.
-
-_UNDECLARED = (
-    "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
-    "give strategy.radius (how far apart users' average gradients are, l2) or strategy.deviation"
-)
 
 
 class OutlierRemoval(Recipe, TestedOptions):
@@ -61,7 +56,7 @@ class OutlierRemoval(Recipe, TestedOptions):
         """
         # For normal gradients about 2% of pairs of honest users are further apart.
         root = math.sqrt(given.dimension)
-        radius = self.radius or math.sqrt(2) * self.declared_deviation(given, _UNDECLARED) * (root + 2)
+        radius = self.radius or math.sqrt(2) * self.declared_deviation(given, UNDECLARED.format(norm="l2")) * (root + 2)
         kernel, estimator = IndicatorKernel(radius), NeighbourMean(radius)
         for share in SHARES if batch >= SMALLEST_BATCH else ():
             test = self.round_test(given, batch, share, kernel)

@@ -6,7 +6,6 @@ declaration, privacy never does.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -87,21 +86,6 @@ class AgreementOptions(DeviationOptions):
             )
 
     @property
-    def shape(self) -> "EstimateShape":
-        """The estimate of these settings, without batch and radius."""
-        return EstimateShape(self.estimate, self.statistic, self.trim, self.width)
-
-
-@dataclass(frozen=True)
-class EstimateShape:
-    """An estimate, without the batch and the radius within which its users agree."""
-
-    estimate: str = "winsorized"  # by name
-    statistic: str = "trimmed_mean"  # by name
-    trim: float | None = None  # share of a batch, above 1/3 and below 1/2; None for the least that the proof allows
-    width: float | None = None  # in radii; None for the estimate's own
-
-    @property
     def minimum_batch(self) -> int:
         """The fewest users of whom the trim leaves some: rounded, it is at most half a user above its share."""
         return MINIMUM_BATCH if self.trim is None else max(MINIMUM_BATCH, math.ceil(2 / (1 - 2 * self.trim)))
@@ -112,7 +96,7 @@ class EstimateShape:
         width = None if self.width is None else self.width * radius
         if self.estimate == "winsorized":
             return Winsorized(radius, width, trim)
-        return Debiased("median" if self.statistic == "median" else "trimmed_mean", radius, width, trim)
+        return Debiased(self.statistic, radius, width, trim)
 
 
 def expected_kernel(kernel: str, ratio: float, dimension: int) -> float:

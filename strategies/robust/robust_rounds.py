@@ -12,15 +12,10 @@ from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.row_rounds import Agreement, AnyTest, RowRounds
 from strategies.robust.passing import KERNELS, TESTS, AgreementOptions, needed_ratio, needed_score
-from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, TestedOptions
+from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, TestedOptions
 from userdp.accounting import calibrate_noise
 from userdp.estimators import ExpKernel, RampKernel, concentration_score
 from userdp.mechanisms import AboveThreshold, MinimumScore, minimum_batch
-
-_UNDECLARED = (
-    "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
-    "give strategy.radius (how far apart users' average gradients are, sup norm) or strategy.deviation"
-)
 
 
 class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, restates={"rounds"}):
@@ -85,7 +80,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
 
     def _search(self, given: Given, batch: int) -> Agreement | None:
         """Return the agreement whose test leaves the least noise; None if no test can be passed."""
-        if batch < self.shape.minimum_batch:
+        if batch < self.minimum_batch:
             return None
         passable = [best for kind in self._kinds if (best := self._best(given, batch, kind)) is not None]
         return min(
@@ -119,7 +114,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         if self.radius is not None:
             return self.radius if score <= 0.9 * batch else None
         ratio = needed_ratio(self.kernel, batch, given.dimension, self.rounds, self.failure / 2, score)
-        return None if ratio is None else ratio * self.declared_deviation(given, _UNDECLARED)
+        return None if ratio is None else ratio * self.declared_deviation(given, UNDECLARED.format(norm="sup norm"))
 
     def _each_test(self, kind: type[AnyTest]) -> tuple[int, float]:
         """Return the rounds that one test sees, and the probability with which honest users may fail it."""
@@ -128,7 +123,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
 
     def _least(self, given: Given) -> int:
         """Return the fewest users that can pass if all agree; users who only nearly agree need more."""
-        fewest, enough = self.shape.minimum_batch, []
+        fewest, enough = self.minimum_batch, []
         for kind in self._kinds:
             test = self.round_test(given, fewest, SHARES[-1], self._unit_kernel, kind)
             steps, failure = self._each_test(kind)
@@ -142,7 +137,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         return KERNELS[self.kernel](1.0)
 
     def _agreement(self, given: Given, batch: int, share: float, radius: float, kind: type[AnyTest]) -> Agreement:
-        kernel, estimator = KERNELS[self.kernel](radius), self.shape.estimator(batch, radius)
+        kernel, estimator = KERNELS[self.kernel](radius), self.estimator(batch, radius)
         return Agreement(
             test=self.round_test(given, batch, share, kernel, kind),
             score=partial(concentration_score, kernel=kernel),

@@ -27,6 +27,12 @@ ADVERSARY = "against other nodes and whoever sees every iterate; the server is t
 
 TRUST = "the server is trusted"
 
+UNDECLARED = (
+    "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
+    "give strategy.radius (how far apart users' average gradients are, {norm}) or strategy.deviation"
+)
+"""The complaint where nothing bounds how far gradients deviate."""
+
 ROW_MEANINGS: Mapping[str, str] = {
     "epochs": "passes over the users",
     "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",

@@ -10,8 +10,8 @@ from pydantic import Field
 from strategies.core.about import About
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
+from strategies.core.results import Noise
 from strategies.core.row_rounds import RowRounds
-from strategies.core.step import Noise
 from strategies.robust.tested_rounds import ADVERSARY, ROW_MEANINGS, TRUST, RowOptions
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.arrays.types import Rows, Vector

@@ -1,4 +1,4 @@
-"""The replies of the protocol, as a node writes and the server reads them; `message_fields` lists all fields.
+"""The replies of the protocol, as a node writes and the server reads them; docs/what-leaves.md lists all fields.
 
 Sums may be masked: then a query asks for nodes' public keys, a round's message holds the keys of all its nodes in one
 order, and answers hold masked whole numbers. A node that lost its key does not find it there and cannot answer.

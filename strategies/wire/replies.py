@@ -1,7 +1,7 @@
 """The nodes' replies, put together to one block of rows in user order or one sum; silent users are missing."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,37 +84,24 @@ def gather(
         return _gather_masked(request, roster, replies, dimension, max_missing, read)
     expected = dict(roster.assign(request.users))
     first = {node: int(users[0]) for node, users in expected.items()}
-    complaint = "no reply in time"
-    summed = request.computation.reduce == "sum"
-    width = request.computation.width(dimension)
+    summed, width = request.computation.reduce == "sum", request.computation.width(dimension)
     values = np.zeros(width if summed else (len(request.users), width))
-    answered = np.zeros(len(request.users), dtype=bool)
     lengths = np.full(len(request.users), np.nan)
-    non_finite = broken_sums = 0
+    missing, non_finite, broken_sums = len(request.users), 0, 0
     # By user, not by arrival: a sum of floats depends on the order.
-    for reply in sorted(replies, key=lambda reply: first.get(reply.metadata.src_node_id, -1)):
-        node = reply.metadata.src_node_id
-        try:
-            answer = _checked(reply, expected.pop(node, None), request.computation, dimension, read)
-            if summed:
-                _check_size(answer, len(first))
-        except BadInput as error:
-            complaint = str(error)
-            log.warning("node %d counts as missing: %s", node, complaint)
-            continue
+    by_user = sorted(replies, key=lambda reply: first.get(reply.metadata.src_node_id, -1))
+    for _, answer in _answers(request, expected, by_user, dimension, max_missing, read):
         rows, bad = finite_rows(answer.values)
+        missing -= len(answer.users)
         broken_sums += bad if summed else 0
         non_finite += min(bad + answer.non_finite, len(answer.users))
         positions = np.searchsorted(request.users, answer.users)
-        answered[positions] = True
         if answer.lengths is not None:
             lengths[positions] = answer.lengths
         if summed:
             add_rows(values, rows)
         else:
             values[positions] = dense(rows)
-    missing = int((~answered).sum())
-    _check_missing(missing, len(request.users), max_missing, complaint)
     told = request.computation.lengths and not np.isnan(lengths).all()
     return Gathered(values, missing, non_finite, broken_sums, lengths if told else None)
 
@@ -127,44 +114,50 @@ def _gather_masked(
     assert masked is not None
     # Without keys nobody was asked, so nobody fell silent.
     expected = dict(roster.assign(request.users)) if masked.keys else {}
-    width = request.computation.width(dimension)
-    total, answered, complaint = np.zeros(width, dtype=np.uint64), 0, "no reply in time"
+    width, silent, missing = request.computation.width(dimension), set(expected), len(request.users)
+    total = np.zeros(width, dtype=np.uint64)
+    for node, answer in _answers(request, expected, replies, dimension, max_missing, read):
+        assert answer.masked is not None
+        total += answer.masked
+        missing -= len(answer.users)
+        silent.remove(node)
+    for node in silent:
+        roster.leave_out(node)
+    if silent or not masked.keys:
+        log.warning("a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off")
+        return Gathered(np.zeros(width), len(request.users), 0, lost=True)
+    return Gathered(masked.values(total), missing, 0, noise=masked.deviation)
+
+
+def _answers(
+    request: Request,
+    expected: dict[int, NDArray[np.int64]],
+    replies: Iterable[Message],
+    dimension: int,
+    max_missing: float,
+    read: Read,
+) -> Iterator[tuple[int, Answer]]:
+    """Yield each expected node that answers, with its answer; `RunFailed` in the end if too many users are missing."""
+    nodes, missing, complaint = len(expected), len(request.users), "no reply in time"
     for reply in replies:
         node = reply.metadata.src_node_id
         try:
-            answer = _checked(reply, expected.get(node), request.computation, dimension, read)
+            answer = _checked(reply, expected.pop(node, None), request.computation, dimension, nodes, read)
         except BadInput as error:
             complaint = str(error)
             log.warning("node %d counts as missing: %s", node, complaint)
             continue
-        del expected[node]
-        assert answer.masked is not None
-        total += answer.masked
-        answered += len(answer.users)
-    for node in expected:
-        roster.leave_out(node)
-    _check_missing(len(request.users) - answered, len(request.users), max_missing, complaint)
-    if expected or not masked.keys:
-        log.warning("a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off")
-        return Gathered(np.zeros(width), len(request.users), 0, lost=True)
-    return Gathered(masked.values(total), len(request.users) - answered, 0, noise=masked.deviation)
-
-
-def _check_missing(missing: int, users: int, max_missing: float, complaint: str) -> None:
-    if missing > max_missing * users:
+        missing -= len(answer.users)
+        yield node, answer
+    if missing > max_missing * len(request.users):
         raise RunFailed(
             f"too many users of a cohort did not answer ({complaint}): strategy.max_missing = {max_missing} is the "
             "largest share that may be missing"
         )
 
 
-def _check_size(answer: Answer, nodes: int) -> None:
-    if np.abs(entries(answer.values)).max(initial=0.0) > np.finfo(np.float64).max / nodes:
-        raise BadInput("its sum is so large that the sum of all nodes could overflow")
-
-
 def _checked(
-    reply: Message, users: NDArray[np.int64] | None, computation: Computation, dimension: int, read: Read
+    reply: Message, users: NDArray[np.int64] | None, computation: Computation, dimension: int, nodes: int, read: Read
 ) -> Answer:
     if reply.has_error():  # first, for Flower itself may reply in place of a node
         raise BadInput(f"its app failed: {failure(reply)}")
@@ -181,4 +174,7 @@ def _checked(
             bounds, added = statistic(computation.statistic), dense(answer.values)[0, computation.length(dimension)]
             if not bounds.low * _SUM_TOLERANCE <= added / len(users) <= bounds.high * _SUM_TOLERANCE:
                 raise BadInput("the sum of its users' statistic exceeds what they can add up to")
+    summed = computation.reduce == "sum" and computation.masked is None
+    if summed and np.abs(entries(answer.values)).max(initial=0.0) > np.finfo(np.float64).max / nodes:
+        raise BadInput("its sum is so large that the sum of all nodes could overflow")
     return answer

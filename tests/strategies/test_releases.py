@@ -285,7 +285,7 @@ def watched(name):
 DRAWN_BY_OTHERS, NO_PROMISE = ("local_dp", "masked", "masked, adaptive"), "non_private"
 OWN_ACCOUNTS = {
     "dp_ftrl": "noise is correlated over rounds: tests/strategies/clipping/test_ftrl.py",
-    "averaged_clipping_restarted": "each of its runs has a sampler: tests/strategies/samples",
+    "averaged_clipping_restarted": "each of its runs has a sampler: tests/strategies/baselines",
     "stopped_sgd": "cohorts have random sizes: tests/strategies/baselines/sparse_gradients/test_stopped_sgd.py",
 }
 """Strategies that no simple composition of draws accounts, and the tests that do."""

@@ -7,28 +7,17 @@ from userdp.accounting.composition import (
     group_privacy,
     largest_rho,
     rho_for,
-    share_of_group,
     zcdp_to_epsilon,
 )
-from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, calibrate_steps, delta_of, epsilon_of
+from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, delta_of, epsilon_of
 from userdp.accounting.guarantee import Guarantee, NoiseKind, Privacy, Relation, Unit
-from userdp.accounting.ledger import (
-    AnyLedger,
-    Ledger,
-    LedgerState,
-    ReleaseLedger,
-    RoundLedger,
-    RoundLedgerState,
-    Scheme,
-)
+from userdp.accounting.ledger import AnyLedger, Ledger, RoundLedger
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
-    from userdp.accounting.amplified import poisson_epsilon
-    from userdp.accounting.checks import check_delta, check_epsilon, check_least
-    from userdp.accounting.composition import advanced_composition, step_budget, zcdp_to_epsilon_simple
+    from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least
     from userdp.accounting.guarantee import ONE_GAUSSIAN
-    from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
+    from userdp.accounting.sampled_gaussian import SampledRounds, group_rate
 
 __all__ = [
     "ACCOUNTANT",
@@ -37,35 +26,25 @@ __all__ = [
     "Cost",
     "Guarantee",
     "Ledger",
-    "LedgerState",
     "NoiseKind",
     "Privacy",
     "Relation",
-    "ReleaseLedger",
     "RoundLedger",
-    "RoundLedgerState",
     "SampledRounds",
-    "Scheme",
     "Unit",
     "add_or_remove_to_replace_one",
-    "advanced_composition",
     "calibrate_noise",
-    "calibrate_steps",
     "check_delta",
     "check_epsilon",
+    "check_guarantee",
     "check_least",
     "delta_of",
     "epsilon_of",
     "group_privacy",
     "group_rate",
     "largest_rho",
-    "poisson_epsilon",
     "rho_for",
-    "sampled_gaussian_epsilon",
-    "share_of_group",
-    "step_budget",
     "zcdp_to_epsilon",
-    "zcdp_to_epsilon_simple",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -34,7 +34,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from userdp.accounting.amplified import calibrate_amplified
 from userdp.accounting.costs import Cost, epsilon_of
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -70,15 +69,6 @@ def allocation_epsilon(noise_multiplier: float, rounds: int, participations: int
         return plain
     composed = _composed(noise_multiplier, rounds, participations, delta)
     return plain if composed is None else min(plain, float(composed.get_epsilon_for_delta(delta)))
-
-
-@lru_cache(maxsize=1024)
-def calibrate_allocation(rounds: int, participations: int, epsilon: float, delta: float) -> float:
-    """Compute the smallest noise multiplier (rounded up) of (epsilon, delta)-DP; `BadInput` out of range."""
-    check_participations(participations, rounds)
-    return calibrate_amplified(
-        lambda noise: allocation_epsilon(noise, rounds, participations, delta), epsilon, delta, participations
-    )
 
 
 def check_participations(participations: int, rounds: int) -> None:

@@ -11,8 +11,8 @@ including those with an empty cohort. Functions raise `BadInput` for an argument
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,7 +124,7 @@ def _fixed_size_round(noise_multiplier: float, rate: float) -> tuple[NDArray[np.
     exact = drawn[drawn <= 2 * len(centred)]
     halves = (centred[exact // 2 - 1] + centred[(exact + 1) // 2 - 1]) / 2
     terms[: len(exact)] = np.minimum(terms[: len(exact)], math.log(4) + halves)
-    cumulants = np.logaddexp(0, log_sums(log_binomials(_WHOLE_ORDERS, 2) + (terms + drawn * math.log(rate))))
+    cumulants = np.logaddexp(0, _log_sums(_log_binomials() + (terms + drawn * math.log(rate))))
     return _ORDERS, np.interp(_ORDERS, _WHOLE_ORDERS, cumulants) / (_ORDERS - 1)
 
 
@@ -143,20 +143,19 @@ def _log_centred_moments(noise_multiplier: float) -> NDArray[np.float64]:
     with np.errstate(divide="ignore"):  # a ratio of exactly one adds nothing
         logs = np.maximum(loss, 0) + np.log(-np.expm1(-np.abs(loss)))
     density = -(t**2) / 2 + math.log(0.2 / math.sqrt(2 * math.pi))
-    return log_sums(powers[:, None] * logs + density)
+    return _log_sums(powers[:, None] * logs + density)
 
 
-def log_sums(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_sums(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the logarithm of each row's sum of exponentials; the rows are overwritten."""
     largest = logs.max(axis=1)
     logs -= largest[:, None]
     return np.asarray(largest + np.log(np.exp(logs, out=logs).sum(axis=1)))
 
 
-@lru_cache(maxsize=2)
-def log_binomials(orders: Sequence[int], least: int) -> NDArray[np.float64]:
-    """Compute ln C(a, j), one row an order a, for j from ``least`` to the last order; minus infinity where j > a."""
-    order = np.array(orders)[:, None]
-    drawn = np.arange(least, order[-1, 0] + 1)
+@cache
+def _log_binomials() -> NDArray[np.float64]:
+    """Compute ln C(a, j), one row a whole order a, for j from 2 to the last order; minus infinity where j > a."""
+    order, drawn = np.array(_WHOLE_ORDERS)[:, None], np.arange(2, _WHOLE_ORDERS[-1] + 1)
     logs = gammaln(order + 1) - gammaln(drawn + 1) - gammaln(np.maximum(order - drawn, 0) + 1)
     return np.asarray(np.where(drawn <= order, logs, -np.inf))

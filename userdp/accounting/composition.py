@@ -30,17 +30,6 @@ def group_privacy(epsilon: float, delta: float, group: int) -> tuple[float, floa
     return group * epsilon, min(1.0, delta * factor)
 
 
-def share_of_group(epsilon: float, delta: float, group: int) -> tuple[float, float]:
-    """Invert `group_privacy`: compute the (epsilon, delta) for one record that gives this one for ``group`` records."""
-    check_guarantee(epsilon, delta)
-    check_least("group", group)
-    each = epsilon / group
-    if epsilon == 0:
-        return 0.0, delta / group
-    # expm1(each) / expm1(epsilon), in a form that does not overflow.
-    return each, delta * math.exp(each - epsilon) * math.expm1(-each) / math.expm1(-epsilon)
-
-
 def add_or_remove_to_replace_one(epsilon: float, delta: float) -> tuple[float, float]:
     """Convert to replace-one, which removes one record and adds another: ``(2 epsilon, (1 + e^epsilon) delta)``."""
     return group_privacy(epsilon, delta, 2)
@@ -61,7 +50,9 @@ def zcdp_to_epsilon(rho: float, delta: float) -> float:
     The least over alpha > 1 of ``rho alpha + ln(1/(alpha delta)) / (alpha - 1) + ln(1 - 1/alpha)`` (Canonne, Kamath,
     Steinke 2020, Proposition 12). Every alpha is valid, so a coarse search costs tightness only.
     """
-    _check_rho(rho, delta)
+    if not 0 <= rho < math.inf:
+        raise BadInput(f"rho = {rho}: must be zero or a positive number")
+    check_delta(delta)
     if rho == 0:
         return 0.0
 
@@ -114,42 +105,3 @@ def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tig
     if epsilon > 1:
         raise BadInput(f"epsilon = {epsilon}: the paper's form holds up to 1 only; use the form 'tight'")
     return (epsilon / (1 + 2 * root)) ** 2
-
-
-def zcdp_to_epsilon_simple(rho: float, delta: float) -> float:
-    """Compute ``rho + 2 sqrt(rho ln(1/delta))``, which `rho_for` inverts (Bun, Steinke 2016, Proposition 1.3)."""
-    _check_rho(rho, delta)
-    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
-
-
-def advanced_composition(epsilon: float, delta: float, steps: int, slack: float) -> tuple[float, float]:
-    """Compose ``steps`` adaptive (epsilon, delta)-DP mechanisms (Dwork, Roth 2014, Theorem 3.20).
-
-    ``(sqrt(2 k ln(1/slack)) epsilon + k epsilon (e^epsilon - 1), k delta + slack)``, for the proofs of papers that use
-    it; `delta_of` of a `Cost` composes the same mechanisms exactly.
-    """
-    check_guarantee(epsilon, delta)
-    check_delta(slack)
-    check_least("steps", steps)
-    total = math.sqrt(2 * steps * math.log(1 / slack)) * epsilon + steps * epsilon * math.expm1(epsilon)
-    return total, min(1.0, steps * delta + slack)
-
-
-def step_budget(epsilon: float, delta: float, steps: int) -> tuple[float, float]:
-    """Compute a step's budget whose `advanced_composition` stays within (epsilon, delta), for epsilon <= 1.
-
-    ``(epsilon / (2 sqrt(2 k ln(2/delta))), delta / (2 k))`` with slack delta / 2. Proof: the first summand is epsilon /
-    2. With e0 the step's epsilon, ``e0 <= 1 / (2 sqrt(2 ln 2)) < 0.43`` gives ``e^e0 - 1 <= 1.25 e0``, so the second is
-    at most ``1.25 epsilon^2 / (8 ln(2/delta)) < epsilon / 4``. The deltas add up to delta.
-    """
-    if not 0 < epsilon <= 1:
-        raise BadInput(f"epsilon = {epsilon}: this split of a budget over steps holds from 0 to 1 only")
-    check_delta(delta)
-    check_least("steps", steps)
-    return epsilon / (2 * math.sqrt(2 * steps * math.log(2 / delta))), delta / (2 * steps)
-
-
-def _check_rho(rho: float, delta: float) -> None:
-    if not 0 <= rho < math.inf:
-        raise BadInput(f"rho = {rho}: must be zero or a positive number")
-    check_delta(delta)

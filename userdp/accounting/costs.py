@@ -162,29 +162,6 @@ def calibrate_noise(
     return _nudged_up(root * (1 + 10 * _TOLERANCE), fits)
 
 
-@lru_cache(maxsize=1024)
-def calibrate_steps(epsilon: float, delta: float, participations: int, failure_delta: float) -> float:
-    """Compute the largest epsilon (rounded down) of mechanisms that compose to (epsilon, delta)-DP.
-
-    Each mechanism is (result, failure_delta)-DP. Raises `BadInput` for a failure_delta of ``delta / participations`` or
-    more.
-    """
-    check_least("participations", participations)
-    check_delta(delta)
-    check_epsilon(epsilon)
-    if not 0 <= participations * failure_delta < delta:
-        raise BadInput(f"{participations} mechanisms of delta {failure_delta:g} leave nothing of delta = {delta:g}")
-
-    def excess(log_step: float) -> float:
-        cost = Cost(pure_epsilon=math.exp(log_step), failure_delta=failure_delta)
-        return delta_of(cost, participations, epsilon) - delta
-
-    # One step alone may spend everything, and simple composition always holds.
-    low, high = math.log(epsilon / participations), math.log(2 * epsilon)
-    step = low if excess(low) >= 0 else float(scipy.optimize.brentq(excess, low, high, xtol=1e-13))
-    return math.exp(step) * (1 - 10 * _TOLERANCE)
-
-
 def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the hockey-stick divergence of order e^x between N(mu, 1) and N(0, 1), for any real x."""
     if mu == 0:

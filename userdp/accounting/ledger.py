@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypedDict
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from userdp.accounting.costs import Cost, epsilon_of
 from userdp.accounting.guarantee import Privacy
 from userdp.errors import BadInput, RunFailed
+from userdp.state import State
 
 _SLACK = 1e-6  # The relative excess of epsilon that counts as rounding.
 _EXCESS = 1e-9  # The relative excess of a round's releases over its charge that counts as rounding.
@@ -36,13 +37,6 @@ def _check_plan(count: int, unit: str, planned: float, privacy: Privacy) -> None
             f"the plan of {count} {unit} would cost epsilon = {planned:.6g}, more than "
             f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer {unit}"
         )
-
-
-class LedgerState(TypedDict):
-    """The content of a checkpoint: (n,) participations of each user so far, and the plan they were counted against."""
-
-    participated: NDArray[np.int32]
-    participations: int
 
 
 class Ledger:
@@ -114,11 +108,11 @@ class Ledger:
         """Return a function that computes the present `epsilon`, whatever is charged later; it can be slow."""
         return partial(epsilon_of, self.cost, self.most_participations, self.privacy.delta)
 
-    def state(self) -> LedgerState:
-        """Return a copy of the counts, for a checkpoint."""
+    def state(self) -> State:
+        """Return a copy of the (n,) counts, and the plan that they were counted against, for a checkpoint."""
         return {"participated": self._participated.copy(), "participations": self.participations}
 
-    def restore(self, state: LedgerState) -> None:
+    def restore(self, state: State) -> None:
         """Continue from a checkpoint's counts; `BadInput` refuses those of other users or of another plan."""
         counts = np.array(state["participated"], dtype=np.int32)
         if counts.shape != (self.users,) or state["participations"] != self.participations:
@@ -129,32 +123,6 @@ class Ledger:
         if counts.min() < 0 or counts.max() > self.participations:
             raise BadInput("the checkpoint's ledger holds counts outside its plan: no run of this plan wrote it")
         self._participated = counts
-
-
-class ReleaseLedger(Ledger):
-    """Counts the rounds in which users take part in ONE mechanism, which releases at the end.
-
-    *Formal guarantees.* Unit and relation: those of ``cost``, the cost of the release. Rounds that release nothing cost
-    nothing against an observer of releases. The release is charged from the first of ``rounds`` rounds on, before it is
-    made. A round more than planned is refused.
-    """
-
-    def __init__(self, users: int, cost: Cost, rounds: int, privacy: Privacy) -> None:
-        super().__init__(users, cost, 1, privacy)
-        if rounds < 1:
-            raise BadInput(f"rounds = {rounds}: there must be at least one")
-        self.participations = rounds
-
-    def spent(self) -> Callable[[], float]:
-        """See `Ledger.spent`; the release counts from the first round on."""
-        return partial(epsilon_of, self.cost, min(1, self.most_participations), self.privacy.delta)
-
-
-class RoundLedgerState(TypedDict):
-    """The content of a checkpoint: rounds charged so far, and the plan they were counted against."""
-
-    charged: int
-    rounds: int
 
 
 class Scheme(Protocol):
@@ -225,11 +193,11 @@ class RoundLedger:
         """See `Ledger.spent`."""
         return partial(self._scheme.epsilon, self._noise_multiplier, self.privacy.delta, self._charged)
 
-    def state(self) -> RoundLedgerState:
-        """Return the count, for a checkpoint."""
+    def state(self) -> State:
+        """Return the count, and the plan that it was counted against, for a checkpoint."""
         return {"charged": self._charged, "rounds": self._scheme.rounds}
 
-    def restore(self, state: RoundLedgerState) -> None:
+    def restore(self, state: State) -> None:
         """Continue from a checkpoint's count; `BadInput` refuses that of another plan."""
         if state["rounds"] != self._scheme.rounds:
             raise BadInput(

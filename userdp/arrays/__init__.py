@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
-    from userdp.arrays.sparse_rows import clip_rows, finite_rows
+    from userdp.arrays.sparse_rows import clip_rows, dense, finite_rows
     from userdp.arrays.types import Indices, Rows, Vector
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Rows",
     "Vector",
     "clip_rows",
+    "dense",
     "finite_rows",
 ]
 

@@ -18,16 +18,8 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.estimators.robust import finite_mean
-    from userdp.estimators.smoothed_truncation import (
-        LARGEST,
-        coordinate_sensitivity,
-        largest_truncated,
-        smoothed_truncation_mean,
-        truncation_sensitivity,
-    )
 
 __all__ = [
-    "LARGEST",
     "MINIMUM_BATCH",
     "CellGrid",
     "Debiased",
@@ -41,15 +33,11 @@ __all__ = [
     "Winsorized",
     "concentration_score",
     "coordinate_median",
-    "coordinate_sensitivity",
     "finite_mean",
-    "largest_truncated",
     "neighbour_counts",
     "replacement_bound",
     "smallest_trim",
-    "smoothed_truncation_mean",
     "trimmed_mean",
-    "truncation_sensitivity",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

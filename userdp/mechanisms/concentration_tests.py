@@ -98,8 +98,8 @@ class Session(Stateful, ABC):
     @abstractmethod
     def _accepts(self, score: float) -> bool: ...
 
-    @abstractmethod
-    def _accepts_all(self) -> bool: ...
+    def _accepts_all(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +261,6 @@ class _AboveThresholdSession(Session):
 
     def _accepts(self, score: float) -> bool:
         return float(self._noise.laplace(score, self._scale)) >= self._threshold
-
-    def _accepts_all(self) -> bool:
-        return True
 
 
 class _MinimumScoreSession(Session):

@@ -51,23 +51,23 @@ def column_sum(column: Vector, separation: int) -> Vector:
     return padded.reshape(-1, apart).cumsum(axis=0).ravel()[: len(column)]
 
 
-def _spread_back(slopes: Vector, separation: int) -> Vector:
-    """The transpose of `column_sum`."""
-    apart = max(1, min(separation, len(slopes)))
-    padded = np.pad(slopes, (0, -len(slopes) % apart))
-    return padded.reshape(-1, apart)[::-1].cumsum(axis=0)[::-1].ravel()[: len(slopes)]
-
-
 def _log_error(column: Vector, inverse_column: Vector, separation: int) -> float:
     """Return the logarithm of the variance of the last sum's noise."""
     moved, row = column_sum(column, separation), np.cumsum(inverse_column)
     return float(np.log(moved @ moved) + np.log(row @ row))
 
 
-def _slopes(column: Vector, inverse_column: Vector, separation: int) -> tuple[Vector, Vector]:
+def _of_bands(coefficients: Vector, rounds: int, separation: int, *, inverse: bool) -> tuple[float, Vector]:
+    """Return `_log_error` and its (bands - 1,) slopes by coefficients 1, 2, ... of C, or of ``C^{-1}``."""
+    series = padded(coefficients, rounds), reciprocal(coefficients, rounds)
+    column, inverse_column = series[::-1] if inverse else series
     moved, row = column_sum(column, separation), np.cumsum(inverse_column)
+    # The transpose of a running sum is the running sum from the end.
+    by_column = column_sum(2 * moved[::-1] / (moved @ moved), separation)[::-1].copy()  # laid out for products
     by_inverse = np.cumsum((2 * row / (row @ row))[::-1])[::-1]
-    return _spread_back(2 * moved / (moved @ moved), separation), by_inverse
+    own, other = (by_inverse, by_column) if inverse else (by_column, by_inverse)
+    bands = len(coefficients)
+    return _log_error(column, inverse_column, separation), own[1:bands] + _through(other, series[1], bands)
 
 
 def reciprocal(coefficients: Vector, rounds: int) -> Vector:
@@ -119,12 +119,9 @@ def best_diagonals(rounds: int, separation: int) -> tuple[float, ...]:
     start = square_root(min(rounds, separation, _MOST_BANDS))[1:]
 
     def error(logits: Vector) -> tuple[float, Vector]:
-        coefficients = np.append(1.0, scipy.special.expit(logits))
-        column, inverse = padded(coefficients, rounds), reciprocal(coefficients, rounds)
-        by_column, by_inverse = _slopes(column, inverse, separation)
-        bands = len(coefficients)
-        slopes = by_column[1:bands] + _through(by_inverse, inverse, bands)
-        return _log_error(column, inverse, separation), slopes * coefficients[1:] * (1 - coefficients[1:])
+        own = scipy.special.expit(logits)
+        value, slopes = _of_bands(np.append(1.0, own), rounds, separation, inverse=False)
+        return value, slopes * own * (1 - own)
 
     return (1.0, *scipy.special.expit(_searched(error, scipy.special.logit(start))).tolist())
 
@@ -139,12 +136,8 @@ def best_inverse(rounds: int, separation: int) -> tuple[float, ...]:
 
     def error(logits: Vector) -> tuple[float, Vector]:
         weights = _shares(logits)
-        coefficients = np.append(1.0, -weights)
-        column, inverse = reciprocal(coefficients, rounds), padded(coefficients, rounds)
-        by_column, by_inverse = _slopes(column, inverse, separation)
-        bands = len(coefficients)
-        slopes = -by_inverse[1:bands] - _through(by_column, column, bands)
-        return _log_error(column, inverse, separation), weights * (slopes - weights @ slopes)
+        value, slopes = _of_bands(np.append(1.0, -weights), rounds, separation, inverse=True)
+        return value, weights * (weights @ slopes - slopes)
 
     return (1.0, *(-_shares(_searched(error, np.log(start) - np.log1p(-start.sum())))).tolist())
 

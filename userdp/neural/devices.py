@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from userdp.errors import BadInput
-from userdp.problems.devices import Device
+from userdp.problems.base import Device
 
 DEVICES = ("auto", "cpu", "cuda")
 

@@ -21,7 +21,7 @@ from userdp.neural.model import DrewForTheFirstTime, Model
 from userdp.neural.samples import Held
 from userdp.neural.tuner import Choice, Execution, Tuner
 from userdp.nodes.local_training import LocalTraining, trained
-from userdp.problems.devices import Device
+from userdp.problems.base import Device
 
 Computed = TypeVar("Computed")
 

@@ -29,7 +29,7 @@ from userdp.neural.kernels.layers import LAYERS, Kernels, Kind, with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.original import Original
 from userdp.neural.samples import Held, Samples
-from userdp.problems.devices import Device
+from userdp.problems.base import Device
 from userdp.problems.segments import parts
 
 Computed = TypeVar("Computed")

@@ -22,14 +22,13 @@ from userdp.neural.habits import PROCESSOR
 from userdp.neural.kernels.layers import LAYERS, Kernels
 from userdp.neural.losses import CLASSES, LossName, SampleLoss, constant_outputs, loss_of, measures, predictions
 from userdp.neural.model import Model
-from userdp.neural.parameters import read_state
+from userdp.neural.original import read_state
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
 from userdp.neural.tuner import Choice, Execution
 from userdp.nodes.local_training import LocalTraining
-from userdp.problems.base import Box, Certificate, Problem
+from userdp.problems.base import Box, Certificate, Device, Problem
 from userdp.problems.bounds import count
-from userdp.problems.devices import Device
 from userdp.problems.segments import user_averages, user_shares
 
 Metric = Callable[[Tensor, Tensor], Tensor]  # Outputs, targets of the predictions -> one number each.

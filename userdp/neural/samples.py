@@ -91,15 +91,12 @@ class Rows:
     def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
         """Clip targets of "bce_with_logits" into [0, 1]; set aside samples not finite, of unknown classes or codes."""
         if self.levels is not None:
-            bounds.check_columns(block, self.columns, np.integer)
-            codes = cast(NDArray[np.int32], block.dense_features)
-            block = bounds.set_aside(block, np.any((codes < 0) | (codes >= np.array(self.levels)), axis=1))
+            block = bounds.coded(block, self.columns, np.array(self.levels))
         else:
             bounds.check_columns(block, self.columns)
         block = bounds.set_aside_not_finite(block, targets=self.has_targets)
         if self.loss in CLASSES:
-            targets = bounds.targets_of(block)
-            return bounds.set_aside(block, (targets < 0) | (targets >= outputs) | (targets != np.floor(targets))), 0
+            return bounds.set_aside(block, bounds.without_class(block, outputs)), 0
         if self.loss != "bce_with_logits":
             return block, 0
         targets, clipped = bounds.clip_targets(block, 0.0, 1.0)

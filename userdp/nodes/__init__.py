@@ -6,15 +6,14 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.nodes.computations import Computation
-    from userdp.nodes.partition import Partition, group_size, spread_length
-    from userdp.nodes.truncated import truncated_gradients
+    from userdp.nodes.functions import RowFunction
+    from userdp.nodes.partition import OUTSIDE, Partition
 
 __all__ = [
+    "OUTSIDE",
     "Computation",
     "Partition",
-    "group_size",
-    "spread_length",
-    "truncated_gradients",
+    "RowFunction",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

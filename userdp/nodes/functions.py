@@ -1,10 +1,13 @@
 """The functions that make users' rows from their samples at a model, by name, with the known properties of their rows.
 
 Pure functions (problem, x, block, **parameters) -> (U, length) rows, dense or sparse. `Computation` names one of them.
+A package that brings a strategy may bring its functions, as entry points of the group ``userdp.row_functions``. A
+message only names a function: a node computes what is here or was installed beside it, and nothing else.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +15,8 @@ from userdp.arrays.sparse_rows import AnyRows, scaled_rows
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.nodes import answers, moments, truncated
+from userdp.kinds import Kinds
+from userdp.nodes import answers, moments
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
@@ -46,9 +50,11 @@ class RowFunction:
 
 def row_function(name: str) -> RowFunction:
     """Return the function of that name; raise `BadInput` if there is none."""
-    if name not in ROW_FUNCTIONS:
-        raise BadInput(f"computation {name!r} is unknown; there are {', '.join(sorted(ROW_FUNCTIONS))}")
-    return ROW_FUNCTIONS[name]
+    if name in ROW_FUNCTIONS:
+        return ROW_FUNCTIONS[name]
+    if name not in INSTALLED:
+        raise BadInput(f"computation {name!r} is unknown; there are {', '.join(sorted([*ROW_FUNCTIONS, *INSTALLED]))}")
+    return INSTALLED[name]
 
 
 def _sample_sum(problem: Problem, x: Vector, block: Block) -> AnyRows:
@@ -64,8 +70,8 @@ def _of_scaled_columns(entries: Callable[[int], int]) -> Length:
     return lambda dimension, arrays: entries(len(arrays["scales"]) if "scales" in arrays else dimension)
 
 
-def _of_each(array: str, more: int = 0, times: int = 1) -> Length:
-    return lambda dimension, arrays: times * (len(arrays[array]) + more)
+def _intervals(arrays: Mapping[str, Array]) -> int:
+    return len(arrays["edges"]) + 1
 
 
 ROW_FUNCTIONS: dict[str, RowFunction] = {
@@ -80,30 +86,27 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         groups_samples=True,
         keeps_zeros=True,
     ),
-    "truncated_sample_sum": RowFunction(truncated.truncated_sample_sum, sums_samples=True),
-    "truncated_user_gradient": RowFunction(truncated.truncated_user_gradient),
-    "truncated_regression_gradient": RowFunction(
-        lambda problem, x, block, threshold: truncated.truncated_gradients(x, block, threshold)
-    ),
-    "truncated_regression_sum": RowFunction(
-        lambda problem, x, block, threshold: truncated.truncated_gradients(x, block, threshold) * block.sizes[:, None],
-        sums_samples=True,
-    ),
-    "truncated_data_gradient": RowFunction(truncated.truncated_data_gradient),
-    "truncated_data_sum": RowFunction(truncated.truncated_data_sum, sums_samples=True),
     "local_update": RowFunction(local_update),
     "column_scales": RowFunction(moments.column_scales, _of_scaled_columns(lambda d: 2 * d)),
     "moment_size": RowFunction(moments.moment_size, _one_number),
     "second_moments": RowFunction(moments.second_moments, _of_scaled_columns(lambda d: d * (d + 1) // 2), acute=True),
     "weighted_gradient": RowFunction(moments.weighted_gradient),
     "mean_target": RowFunction(moments.mean_target, _one_number),
-    "class_shares": RowFunction(moments.class_shares, _of_each("classes"), acute=True),
+    "class_shares": RowFunction(moments.class_shares, lambda dimension, arrays: len(arrays["classes"]), acute=True),
     "filled": RowFunction(moments.filled, _one_number, counts_usable=True),
     "improved": RowFunction(moments.improved, _one_number),
     "curvature_along": RowFunction(moments.curvature_along, _one_number),
-    "loss_changes": RowFunction(moments.loss_changes, _of_each("models")),
-    "loss_sizes": RowFunction(answers.loss_sizes, _of_each("edges", more=1), acute=True),
+    "loss_sizes": RowFunction(answers.loss_sizes, lambda dimension, arrays: _intervals(arrays), acute=True),
     "loss_answer": RowFunction(answers.loss_answer, _one_number),
-    "score_shares": RowFunction(answers.score_shares, _of_each("edges", more=1, times=2), acute=True),
+    "score_shares": RowFunction(answers.score_shares, lambda dimension, arrays: 2 * _intervals(arrays), acute=True),
     "answers": RowFunction(answers.answers, answers.length),
 }
+
+
+def _check(told: str, found: Any) -> None:
+    if not isinstance(found, RowFunction):
+        raise BadInput(f"{told} names a {type(found).__name__}, which is no RowFunction of userdp.nodes")
+
+
+INSTALLED: Kinds[RowFunction] = Kinds({}, "userdp.row_functions", check=_check)
+"""The functions of other packages, by name."""

@@ -117,18 +117,6 @@ def improved(problem: Problem, x: Vector, block: Block, initial: Vector) -> Rows
     return np.where(now < before, 0.5, np.where(now == before, 0.0, -0.5))[:, None]
 
 
-def loss_changes(problem: Problem, x: Vector, block: Block, models: Array, reach: Array) -> Rows:
-    """Compute (U, k): each user's average loss at each of k models minus that at x, clipped to ``+- reach`` (k,).
-
-    A change that is not a number counts as the worst. A user whose loss at x is not finite gets a row of NaN.
-    """
-    before = _average_losses(problem, x, block)
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows = np.stack([_average_losses(problem, model, block) - before for model in models], axis=1)
-    held = np.clip(np.where(np.isnan(rows), np.inf, rows), -reach, reach)
-    return np.where(np.isfinite(before)[:, None], held, np.nan)
-
-
 @QUIET
 def _average_losses(problem: Problem, x: Vector, block: Block) -> Array:
     return user_averages(problem.sample_losses(x, block), block)

@@ -8,7 +8,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,59 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems.bounds import positive
-from userdp.problems.landscape import Landscape, MeasuredCurvature
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
+
+Device = Literal["auto", "cpu", "cuda"]
+"""A device that computes a loss. cuda: an NVIDIA GPU; auto: a GPU if this process finds one, else the processor."""
 
 NEXT_TO_NOTHING = 1e-9
 """The least distance, as a part of the range, from a constant prediction to an end that no finite score predicts."""
+
+AVERAGE_SIZE = math.sqrt(2 / math.pi)
+"""The expected size of a standard normal number."""
+
+ASSUMED_SIZE = 1.0
+"""The assumed largest target, and root mean square of a feature, if they have no declared bound."""
+
+
+@dataclass(frozen=True)
+class MeasuredCurvature:
+    """A measured or guessed bound ``most`` on a loss's curvature, for step sizes; NO PROOF rests on it.
+
+    It is no number, so that no `Certificate` can hold it and no formula can mistake it for certified.
+    """
+
+    most: float
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The sizes of a loss on its declared bounds, from which plans predict accuracy. No privacy proof reads them.
+
+    Attributes:
+        start: bound on the risk of the initial model minus the least one, which the domain is assumed to contain.
+        trace: largest trace of a sample's Hessian at the initial model.
+        steepness: most that the risk grows for each unit of standard deviation of independent normal noise on every
+            coordinate of a model; infinite if unbounded.
+        pull: trace of the ridge term's Hessian, in addition to ``trace``.
+        assumed: whether data have no bounds and `ASSUMED_SIZE` stands for them: a scale to compare noise with, which
+            refuses nothing.
+    """
+
+    start: float
+    trace: float
+    steepness: float
+    pull: float = 0.0
+    assumed: bool = False
+
+    def of_noise(self, deviation: float) -> float:
+        """Bound the cost of independent normal noise of that standard deviation on every coordinate of the best model.
+
+        A loss of curvature H loses ``trace(H) deviation^2 / 2`` in expectation, and one of bounded slope no more than
+        its slope times the expected change of its score by the noise.
+        """
+        square = deviation * deviation  # of a float: infinite where ** would raise
+        return min(self.trace * square / 2, self.steepness * deviation) + self.pull * square / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +206,20 @@ class Problem(ABC):
         if self.landscape is not None:
             other.landscape = replace(self.landscape, start=math.inf)
         return other
+
+    def use_device(self, device: Device) -> None:
+        """Set the device for every process that computes this problem, without looking for it yet.
+
+        Raises `BadInput` if it is a GPU and NumPy computes the problem.
+        """
+        if device == "cuda":
+            raise BadInput(
+                f"engine.device = 'cuda': problem.kind = {self.name!r} is computed on the processor, only torch "
+                "modules run on a GPU; leave engine.device out"
+            )
+
+    def settle_device(self) -> None:  # noqa: B027  (the processor is always there)
+        """Look for the device in this process; raise `BadInput` if it is missing or cannot compute the problem."""
 
     @property
     def curvature(self) -> float | None:

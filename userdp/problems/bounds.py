@@ -111,6 +111,19 @@ def _not_finite_features(block: Block) -> NDArray[np.bool_]:
     return np.concatenate([~np.isfinite(cast(Floats, part.features)).all(axis=1) for _, part in parts(block)])
 
 
+def coded(block: Block, columns: int, levels: int | NDArray[np.int64]) -> Block:
+    """Set aside samples with a code outside 0 to ``levels`` - 1, of all columns or of each; `BadInput` for no codes."""
+    check_columns(block, columns, np.integer)
+    codes = cast(NDArray[np.int32], block.dense_features)
+    return set_aside(block, np.any((codes < 0) | (codes >= levels), axis=1))
+
+
+def without_class(block: Block, classes: int) -> NDArray[np.bool_]:
+    """Return which samples (N,) have a target that is none of 0 to ``classes`` - 1; `BadInput` without targets."""
+    targets = targets_of(block)
+    return np.asarray((targets < 0) | (targets >= classes) | (targets != np.floor(targets)))
+
+
 def counted(block: Block, changed: NDArray[np.bool_]) -> int:
     """Return how many of the usable samples ``changed`` (N,)."""
     return int(np.count_nonzero(changed if block.usable is None else changed & block.usable))

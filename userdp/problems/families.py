@@ -14,36 +14,27 @@ from scipy.special import expit, logit, xlogy
 
 from userdp.arrays.types import Array
 from userdp.data.federation import RegressionModel
-from userdp.errors import BadInput
 from userdp.problems.bounds import Floats, interval, positive
-
-LOGISTIC, SQUARED, HUBER, LP, POISSON = range(5)
-"""The values of `Family.kind`."""
 
 
 class Family(ABC):
     """``phi(s, y)`` for y in ``[low, high]``.
 
     Attributes:
-        kind: the number of the loss in `userdp.problems.one_pass`; None if that module has no compiled version.
+        kind: the name of the loss in `userdp.problems.one_pass`; None if that module has no compiled version.
         parameter: the number on which the slope of a compiled loss depends, besides score and target.
         low: smallest target; smaller ones are clipped to it.
         high: largest target.
         open_ends: whether no finite score predicts a mean target at an end of the range.
         curvature: the largest ``phi''`` over all scores, for families whose bound is the same on every domain.
-        convex: whether ``phi'' >= 0`` everywhere; if not, `curvature_bound` bounds ``|phi''|``.
-        hoelder: (nu, H) with ``|phi'(s) - phi'(t)| <= H |s - t|^nu`` for all s and t, if ``phi''`` is unbounded; else
-            None.
     """
 
-    kind: ClassVar[int | None] = None
+    kind: ClassVar[str | None] = None
     low: float
     high: float
     parameter: float = 0.0
     open_ends: ClassVar[bool] = False
     curvature: float = 1.0
-    convex: bool = True
-    hoelder: tuple[float, float] | None = None
 
     @abstractmethod
     def losses(self, scores: Array, targets: Floats) -> Array:
@@ -109,7 +100,7 @@ class Family(ABC):
 class LogisticFamily(Family):
     """``log(1 + e^s) - y s``, y in {0, 1} or a probability between."""
 
-    kind = LOGISTIC
+    kind = "logistic"
     open_ends = True
     low, high = 0.0, 1.0
     curvature = 0.25
@@ -182,7 +173,7 @@ class ResidualFamily(Family):
 class SquaredFamily(ResidualFamily):
     """``(s - y)^2 / 2``, y in ``[low, high]``."""
 
-    kind = SQUARED
+    kind = "squared"
 
     def losses(self, scores: Array, targets: Floats) -> Array:
         return np.asarray(0.5 * (scores - targets) ** 2)
@@ -211,109 +202,10 @@ class SquaredFamily(ResidualFamily):
         return model.parameter * (model.variance / (model.variance + ridge))
 
 
-class HuberFamily(ResidualFamily):
-    """Huber's loss (1964): ``r^2 / 2`` up to ``threshold``, then a line; ``phi'`` is 1-Lipschitz, also at its kinks."""
-
-    kind = HUBER
-
-    def __init__(self, low: float, high: float, threshold: float) -> None:
-        super().__init__(low, high)
-        self.threshold = self.parameter = positive("problem.threshold", threshold)
-
-    def losses(self, scores: Array, targets: Floats) -> Array:
-        """Return ``c (r - c / 2)``, with c the residual clipped to the threshold."""
-        residuals = scores - targets
-        clipped = np.clip(residuals, -self.threshold, self.threshold)
-        return np.asarray(clipped * (residuals - 0.5 * clipped))
-
-    def slopes(self, scores: Array, targets: Floats) -> Array:
-        """Return the residual, clipped to the threshold."""
-        return np.clip(scores - targets, -self.threshold, self.threshold)
-
-    def slope_bound(self, reach: float) -> float:
-        """Return the threshold, or the largest residual if that is smaller."""
-        return min(self.threshold, reach + max(-self.low, self.high))
-
-
-class BiweightFamily(ResidualFamily):
-    """Tukey's biweight (Beaton, Tukey 1974): ``threshold^2 / 6 (1 - (1 - u^2)^3)``, ``u = r / threshold`` in [-1, 1].
-
-    The residual over the threshold is clipped to that u. ``phi' = r (1 - u^2)^2``, at most
-    ``16 threshold / (25 sqrt(5))`` at ``u = 1 / sqrt(5)``, and zero beyond the threshold.
-    ``phi'' = (1 - u^2) (1 - 5 u^2)`` lies in [-4/5, 1]: negative beyond the same u.
-    """
-
-    convex = False
-
-    def __init__(self, low: float, high: float, threshold: float) -> None:
-        super().__init__(low, high)
-        self.threshold = positive("problem.threshold", threshold)
-
-    def _clipped(self, scores: Array, targets: Floats) -> Array:
-        return np.clip((scores - targets) / self.threshold, -1.0, 1.0)
-
-    def losses(self, scores: Array, targets: Floats) -> Array:
-        return np.asarray(self.threshold**2 / 6 * (1 - (1 - self._clipped(scores, targets) ** 2) ** 3))
-
-    def slopes(self, scores: Array, targets: Floats) -> Array:
-        clipped = self._clipped(scores, targets)
-        return np.asarray(self.threshold * clipped * (1 - clipped**2) ** 2)
-
-    def slope_bound(self, reach: float) -> float:
-        """Return the peak slope, or the slope at the largest residual if that lies before the peak."""
-        clipped = min(1 / math.sqrt(5), (reach + max(-self.low, self.high)) / self.threshold)
-        return self.threshold * clipped * (1 - clipped**2) ** 2
-
-    def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
-        """Return the true parameter, if the noise is symmetric; every symmetric noise law here has one peak.
-
-        Under such a law the likeliest interval of a given length is centred (Anderson 1955). ``E phi(t - e)`` is the
-        integral of ``P(|t - e| > r)`` over rising values of phi, so it is least at t = 0, for each sample's features.
-        """
-        return super().minimiser(model, ridge, intercept) if model.symmetric else None
-
-
-class LpFamily(ResidualFamily):
-    """``|s - y|^order / order``, between absolute errors and least squares; `BadInput` unless order is in (1, 2].
-
-    ``phi'(r) = sign(r) |r|^(order - 1)``. For ``order < 2`` its slope is infinite at r = 0, a perfect prediction, so
-    ``phi''`` has no bound; but with ``nu = order - 1`` in (0, 1), ``|phi'(r) - phi'(t)| <= 2^(1 - nu) |r - t|^nu``.
-    Proof: for r, t of one sign by subadditivity of ``u^nu`` (constant 1); for ``r >= 0 >= t`` the left side is
-    ``r^nu + |t|^nu <= 2 ((r + |t|) / 2)^nu`` by concavity, with equality at t = -r, so the constant is the best.
-    """
-
-    kind = LP
-
-    def __init__(self, low: float, high: float, order: float) -> None:
-        super().__init__(low, high)
-        if not 1 < order <= 2:
-            raise BadInput(f"problem.order = {order}: must be above 1 and at most 2")
-        self.order = self.parameter = float(order)
-        self.curvature = 1.0 if order == 2 else math.inf
-        self.hoelder = (order - 1.0, 2.0 ** (2.0 - order)) if order < 2 else None
-
-    def losses(self, scores: Array, targets: Floats) -> Array:
-        return np.asarray(np.abs(scores - targets) ** self.order / self.order)
-
-    def slopes(self, scores: Array, targets: Floats) -> Array:
-        """Return ``sign(r) |r|^(order - 1)``; zero for a perfect prediction."""
-        residuals = scores - targets
-        return np.asarray(np.copysign(np.abs(residuals) ** (self.order - 1.0), residuals))
-
-    def slope_bound(self, reach: float) -> float:
-        """Return the slope at the largest residual, ``reach + max(-low, high)``."""
-        return float((reach + max(-self.low, self.high)) ** (self.order - 1.0))
-
-    @property
-    def start_loss(self) -> float:
-        """The loss of the largest target."""
-        return float(max(-self.low, self.high, 0.0) ** self.order / self.order)
-
-
 class PoissonFamily(Family):
     """``e^s - y s``, counts y in ``[0, count_bound]``, positive and finite."""
 
-    kind = POISSON
+    kind = "poisson"
     open_ends = True
 
     def __init__(self, count_bound: float) -> None:

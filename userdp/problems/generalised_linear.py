@@ -1,21 +1,25 @@
 """Generalised linear models on dense features, with ridge: ``f = phi(<a, x>, y) + (ridge / 2) ||x||^2``."""
 
 import math
-from typing import Unpack, cast
+from typing import ClassVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
-from userdp.problems.base import Certificate
+from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
-from userdp.problems.families import Family, SquaredFamily
-from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
+from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces, averaged
-from userdp.problems.rough import rough_gradients
-from userdp.problems.segments import Number, float64_parts, weighted_sums
+from userdp.problems.segments import Number, float64_parts, weighted_as_read, weighted_sums
+from userdp.problems.settings import RADIUS, BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
+
+COMPILED_BYTES = 1 << 22
+"""The least bytes of a block's features for the compiled loop; below, two products are as fast."""
 
 
 class GeneralisedLinear(LinearScores, OneScore):
@@ -39,10 +43,6 @@ class GeneralisedLinear(LinearScores, OneScore):
         such an a can occur. Exception, in the code: one parameter alone has nothing to dominate.
         ``||grad||_2 <= L ||a||_2 + ridge sqrt(p) radius``, where features have
         ``||.||_2^2 <= max_j |a_j| ||.||_1 <= c R``.
-        If phi is not convex, ``|phi''| <= K`` gives A2 and A3 as above, and neither A1 nor A4 is claimed.
-        If there is no K, but ``|phi'(s) - phi'(t)| <= H |s - t|^nu``, there is no A3, and
-        ``||grad f(x) - grad f(y)||_2 <= (H ||a||_2^(1 + nu) + ridge (2 sqrt(p) radius)^(1 - nu)) ||x - y||_2^nu``,
-        as ``|<a, x - y>| <= ||a||_2 ||x - y||_2`` and ``||x - y||_2 <= 2 sqrt(p) radius``.
     """
 
     def __init__(
@@ -51,8 +51,10 @@ class GeneralisedLinear(LinearScores, OneScore):
         super().__init__(1, columns, feature_norm, radius, **options)
         self.family, self.mean_range = family, family.mean_range if self.intercept else None
         self.first_slope, self.first_hessian = family.slope_bound(0.0), np.array([[family.curvature_bound(0.0)]])
-        self.certificate = self._certify()
-        self.landscape = self._landscape() if family.convex else None
+        reach = self.feature_norm * self.domain.radius
+        slope, targets = family.slope_bound(reach), f" and targets in [{family.low:g}, {family.high:g}]"
+        self.certificate = self._certified(slope, slope, family.curvature_bound(reach), self.first_slope, targets)
+        self.landscape = self._landscape()
 
     def _landscape(self) -> Landscape:
         family, length, reach = self.family.bounded(ASSUMED_SIZE), self.length, self.feature_norm
@@ -66,35 +68,9 @@ class GeneralisedLinear(LinearScores, OneScore):
             assumed=family is not self.family or math.isinf(self.length),
         )
 
-    def _certify(self) -> Certificate:
-        family, reach = self.family, self.feature_norm * self.domain.radius
-        slope, reason = family.slope_bound(reach), ""
-        if not family.convex:
-            reason = f"{self.name} is not convex: residuals that are far off pull less"
-        elif family.hoelder is not None:
-            reason = f"{self.name} with problem.order below 2 is not smooth at a perfect prediction"
-        return self._certified(
-            slope,
-            slope,
-            family.curvature_bound(reach),
-            self.first_slope,
-            reason=reason,
-            targets=f" and targets in [{family.low:g}, {family.high:g}]",
-            convex=family.convex,
-            hoelder=self._hoelder(),
-        )
-
     def _dominance(self, norm: float) -> float:
         cell = min(norm / 4, self.cell)
         return max(cell * (norm - 2 * cell), norm - 2 if self.intercept else 0.0)
-
-    def _hoelder(self) -> tuple[float, float] | None:
-        if self.family.hoelder is None:
-            return None
-        nu, constant = self.family.hoelder
-        reach = 2 * math.sqrt(self.dimension) * self.domain.radius
-        total = constant * self.length ** (1 + nu) + (self.ridge * reach ** (1 - nu) if self.ridge else 0.0)
-        return (nu, total) if math.isfinite(total) else None
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `Problem.bound`: clip features, scale samples into the l1 ball, clip targets into their range."""
@@ -112,14 +88,8 @@ class GeneralisedLinear(LinearScores, OneScore):
         if self.intercept:
             sums[:, self.columns] += np.add.reduceat(weights, part.offsets[:-1])
 
-    def _slopes(self, scores: Array, part: Block) -> Array:
-        return self.family.slopes(scores, targets_of(part))
-
     def _directed(self, slopes: Array, scores: Array) -> tuple[Array, Array]:
         return slopes, scores
-
-    def _losses(self, scores: Array, part: Block) -> Array:
-        return self.family.losses(scores, targets_of(part))
 
     @QUIET
     def rough_user_gradients(self, x: Vector, block: Block) -> Array:
@@ -176,3 +146,113 @@ class GeneralisedLinear(LinearScores, OneScore):
         best = np.concatenate([weights, np.zeros(int(self.intercept))])
         inside = self.domain.project(best)
         return inside if isinstance(self.family, SquaredFamily) or np.array_equal(inside, best) else None
+
+
+class Logistic(GeneralisedLinear):
+    """Logistic regression, y in {0, 1}: K = 1/4. See `GeneralisedLinear` for arguments and guarantees."""
+
+    name = "logistic"
+    summary = "logistic regression with ridge, for targets 0 and 1"
+
+    def __init__(self, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]) -> None:
+        super().__init__(LogisticFamily(), columns, feature_norm, radius, **options)
+
+
+class Squared(GeneralisedLinear):
+    """Least squares, y in ``[low, high]``: K = 1. See `GeneralisedLinear` for arguments and guarantees."""
+
+    name = "squared"
+    summary = "least squares with ridge, for targets in a declared range"
+
+    def __init__(
+        self, columns: int, feature_norm: float, radius: float, *, low: float, high: float, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(SquaredFamily(low, high), columns, feature_norm, radius, **options)
+
+    def excess_risk(self, x: Vector, federation: Federation) -> float | None:
+        """Compute it exactly if the `optimum` is known, even for noise of infinite variance.
+
+        With ``E a = 0``, ``E a a^T = v I`` and noise of mean zero the risk is, up to a constant,
+        ``(v ||w - theta||^2 + b^2 + ridge (||w||^2 + b^2)) / 2`` in weights w and intercept b.
+        """
+        best, model = self.optimum(federation), federation.regression
+        if best is None or model is None or model.variance is None:
+            return None
+        steep = np.full(self.dimension, 1.0 + self.ridge)
+        steep[: self.columns] = model.variance + self.ridge
+        linear = np.zeros(self.dimension)
+        linear[: self.columns] = model.variance * model.parameter
+        gaps = (x - best) * (0.5 * steep * (x + best) - linear)
+        return max(0.0, float(gaps.sum()))  # negative only by rounding
+
+
+class Poisson(GeneralisedLinear):
+    """Poisson regression, counts y in ``[0, count_bound]``: K = ``e^(A radius)``. See `GeneralisedLinear`."""
+
+    name = "poisson"
+    summary = "Poisson regression with ridge, for counts up to a declared bound"
+
+    def __init__(
+        self, columns: int, feature_norm: float, radius: float, *, count_bound: float, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(PoissonFamily(count_bound), columns, feature_norm, radius, **options)
+
+
+class LogisticSettings(BinaryTarget, GeneralisedLinearSettings, loss=Logistic):
+    """Settings of `userdp.problems.Logistic`."""
+
+    for_codes: ClassVar[str] = "one_hot_logistic"
+
+
+class SquaredSettings(TargetRange, GeneralisedLinearSettings, loss=Squared):
+    """Settings of `userdp.problems.Squared`."""
+
+
+class PoissonSettings(CountBound, GeneralisedLinearSettings, loss=Poisson):
+    """Settings of `userdp.problems.Poisson`."""
+
+    for_codes: ClassVar[str] = "one_hot_poisson"
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+
+
+def rough_gradients(family: Family, x: Vector, pull: Vector, block: Block) -> tuple[Array, NDArray[np.bool_]]:
+    """Compute (U, p) average gradients plus ``pull`` (p,) from float32 features; also (U,) whether they are finite.
+
+    About seven digits of a sum's largest terms. With one number more than features, the model x ends in an intercept.
+    The block, the family and the installed packages determine the method.
+    """
+    features = cast("NDArray[np.float32]", block.dense_features)
+    if family.kind is None or features.nbytes < COMPILED_BYTES or not can_compile():
+        return _in_two_products(family, x, pull, block, features)
+    from userdp.problems.one_pass import KINDS, average_gradients  # noqa: PLC0415 -- compiled, slow to load
+
+    rows, finite = np.empty((block.users, len(x))), np.empty(block.users, dtype=np.bool_)
+    targets, model = targets_of(block).astype(np.float32, copy=False), x.astype(np.float32)
+    loss = (KINDS.index(family.kind), np.float32(family.parameter))
+    average_gradients(np.ascontiguousarray(features), targets, block.offsets, model, pull, *loss, rows, finite)
+    return rows, finite
+
+
+def _in_two_products(
+    family: Family, x: Vector, pull: Vector, block: Block, features: NDArray[np.float32]
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Compute the same by matrix products, of pieces of samples that fit a processor's cache."""
+    model, targets, slopes = x.astype(np.float32), targets_of(block), np.empty(block.samples, dtype=np.float32)
+    columns = features.shape[1]
+
+    def weigh(piece: NDArray[np.float32], samples: slice) -> NDArray[np.float32]:
+        scores = piece @ model[:columns]
+        if len(model) > columns:
+            scores += model[columns]
+        slopes[samples] = family.slopes(cast(Array, scores), targets[samples])
+        return slopes[samples]
+
+    sums = weighted_as_read(features, block.offsets, weigh)
+    if len(model) > columns:
+        of_intercept = np.add.reduceat(slopes, block.offsets[:-1], dtype=np.float64)
+        sums = np.column_stack([sums, of_intercept.astype(np.float32)])
+    finite = np.isfinite(np.vecdot(sums, sums))
+    sums *= (1 / block.sizes).astype(np.float32)[:, None]
+    rows = sums.astype(np.float64)
+    rows += pull
+    return rows, finite

@@ -10,8 +10,7 @@ from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.landscape import Landscape, MeasuredCurvature
+from userdp.problems.base import Box, Certificate, Landscape, MeasuredCurvature, Problem
 
 
 def turned(rows: Array, matrix: Array) -> Array:

@@ -31,7 +31,47 @@ class Options(TypedDict, total=False):
     feature_bound: float
 
 
-class LinearScores(Problem):
+class Scored(Problem):
+    """A loss of linear scores of each sample, plus the ridge term ``(ridge / 2) ||x||^2``."""
+
+    has_targets = True
+    ridge: float
+
+    @abstractmethod
+    def _scores(self, x: Vector, block: Block) -> Array:
+        """Return the samples' scores, (N,) or (N, K)."""
+
+    @abstractmethod
+    def _slopes(self, scores: Array, block: Block) -> Array:
+        """Return the (N,) or (N, K) derivatives of the loss by the scores."""
+
+    @abstractmethod
+    def _losses(self, scores: Array, block: Block) -> Array:
+        """Return the (N,) losses without the ridge term."""
+
+    @abstractmethod
+    def _quality(self, scores: Array, block: Block) -> dict[str, Array]:
+        """Return measures of prediction without the ridge term, name -> (N,)."""
+
+    def _penalty(self, x: Vector) -> float:
+        return 0.5 * self.ridge * float(x @ x)
+
+    @QUIET
+    def sample_losses(self, x: Vector, block: Block) -> Array:
+        """See `Problem.sample_losses`; the ridge term is included."""
+        return self._losses(self._scores(x, block), block) + self._penalty(x)
+
+    @QUIET
+    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Compute per user "test_loss" (with the ridge term) and measures of prediction (without it)."""
+        return self._metrics_of(self._scores(x, block), block, self._penalty(x))
+
+    def _metrics_of(self, scores: Array, block: Block, penalty: float) -> dict[str, Array]:
+        values = {"test_loss": self._losses(scores, block) + penalty, **self._quality(scores, block)}
+        return {name: user_averages(each, block) for name, each in values.items()}
+
+
+class LinearScores(Scored):
     """A loss of K scores ``<x_c, a>``; the model is the K vectors x_c of d parameters, one after the other.
 
     Raises `BadInput` for an argument out of range.
@@ -65,7 +105,6 @@ class LinearScores(Problem):
         1 of an intercept.
     """
 
-    has_targets = True
     first_slope: float
     first_hessian: Array
 
@@ -114,44 +153,32 @@ class LinearScores(Problem):
             return 0.0
         return math.inf if math.isinf(self.feature_norm) else curvature * self._dominance(self.feature_norm)
 
-    def _certified(
-        self,
-        slope: float,
-        length: float,
-        curvature: float,
-        first: float,
-        *,
-        reason: str = "",
-        targets: str = "",
-        convex: bool = True,
-        hoelder: tuple[float, float] | None = None,
-    ) -> Certificate:
+    def _certified(self, slope: float, length: float, curvature: float, first: float, targets: str = "") -> Certificate:
         """Certify the loss from bounds on its derivatives by the scores.
 
         Each first derivative is at most ``slope``, at zero scores ``first``; their l2 norm is at most ``length``, and
-        the absolute row sums of second derivatives ``curvature``. A family may give its own ``reason`` for a gap.
+        the absolute row sums of second derivatives ``curvature``.
         """
         norm, radius, peak = self.feature_norm, self.domain.radius, self.peak
         pull = self.ridge * radius if self.ridge else 0.0
         needed = self._ridge_for_dominance(curvature)
-        dominant = convex and self.ridge >= needed
-        if not reason and not (math.isfinite(slope * peak + pull) and math.isfinite(curvature * norm)):
+        dominant, reason = self.ridge >= needed, ""
+        if not (math.isfinite(slope * peak + pull) and math.isfinite(curvature * norm)):
             place = f"problem.feature_norm = {norm:g}, problem.radius = {radius:g}{targets}"
             reason = f"there is no bound at {place}; lower them"
-        elif not reason and not dominant:
+        elif not dominant:
             reason = (
                 f"problem.ridge = {self.ridge:g} is too small at problem.feature_norm = {norm:g}; "
                 f"it takes at least {needed * (1 + 1e-5):.6g}"
             )
         return Certificate(
-            convex=convex,
+            convex=True,
             lipschitz=finite_or_none(slope * peak + pull),
             gradient_norm=finite_or_none(length * self.length + pull * math.sqrt(self.dimension)),
             smoothness=finite_or_none(curvature * peak * norm + self.ridge),
             diagonally_dominant=dominant,
-            strong_convexity=self.ridge if convex else 0.0,
+            strong_convexity=self.ridge,
             first_gradient=finite_or_none(first * peak),
-            hoelder=hoelder,
             reason=reason,
         )
 
@@ -160,16 +187,8 @@ class LinearScores(Problem):
         """Yield (users, piece, its features in float64, valid until the next piece, its scores (n,) or (n, K))."""
 
     @abstractmethod
-    def _slopes(self, scores: Array, part: Block) -> Array:
-        """Return the (N,) or (N, K) derivatives of the loss by the scores."""
-
-    @abstractmethod
     def _directed(self, slopes: Array, scores: Array) -> tuple[Array, Array]:
         """Return two (N,) arrays: the slope in the direction of the slopes, up to its sign, and the score in it."""
-
-    @abstractmethod
-    def _losses(self, scores: Array, part: Block) -> Array:
-        """Return the (N,) losses without the ridge term."""
 
     @abstractmethod
     def _add(self, sums: Array, part: Block, features: Array, slopes: Array) -> None:
@@ -177,9 +196,6 @@ class LinearScores(Problem):
 
     def _scores(self, x: Vector, block: Block) -> Array:
         return np.concatenate([scores for *_, scores in self._pieces(x, block)])
-
-    def _penalty(self, x: Vector) -> float:
-        return 0.5 * self.ridge * float(x @ x)
 
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> Array:
@@ -207,38 +223,20 @@ class LinearScores(Problem):
                 sums[users] += np.add.reduceat(factors, part.offsets[:-1])[:, None] * pull
         return sums
 
-    @QUIET
-    def sample_losses(self, x: Vector, block: Block) -> Array:
-        """See `Problem.sample_losses`; the ridge term is included."""
-        losses = [self._losses(scores, part) for _, part, _, scores in self._pieces(x, block)]
-        return np.concatenate(losses) + self._penalty(x)
 
-
-class OneScore(Problem):
+class OneScore(Scored):
     """A loss phi of one linear score, from a ``family`` into whose range targets are clipped, plus a ridge term."""
 
-    has_targets = True
     family: Family
-    ridge: float
 
-    @abstractmethod
-    def _scores(self, x: Vector, block: Block) -> Array: ...
+    def _slopes(self, scores: Array, block: Block) -> Array:
+        return self.family.slopes(scores, bounds.targets_of(block))
 
-    def _slopes_at(self, x: Vector, block: Block) -> Array:
-        return self.family.slopes(self._scores(x, block), bounds.targets_of(block))
+    def _losses(self, scores: Array, block: Block) -> Array:
+        return self.family.losses(scores, bounds.targets_of(block))
 
-    def _penalty(self, x: Vector) -> float:
-        return 0.5 * self.ridge * float(x @ x)
-
-    @QUIET
-    def sample_losses(self, x: Vector, block: Block) -> Array:
-        """See `Problem.sample_losses`; the ridge term is included."""
-        return self.family.losses(self._scores(x, block), bounds.targets_of(block)) + self._penalty(x)
-
-    @QUIET
-    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Compute per user "test_loss" (with the ridge term) and the family's measures of prediction (without it)."""
-        return self._metrics_of(self._scores(x, block), block, self._penalty(x))
+    def _quality(self, scores: Array, block: Block) -> dict[str, Array]:
+        return self.family.quality(scores, bounds.targets_of(block))
 
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
         """See `Problem.constant_metrics`: the `metrics` of the score that predicts this mean for every sample."""
@@ -247,12 +245,6 @@ class OneScore(Problem):
             least = NEXT_TO_NOTHING * (family.high - family.low)
             value = min(max(value, family.low + least), family.high - least)
         return self._metrics_of(np.full(block.samples, family.score_of(value)), block, 0.0)
-
-    def _metrics_of(self, scores: Array, block: Block, penalty: float) -> dict[str, Array]:
-        targets = bounds.targets_of(block)
-        quality = self.family.quality(scores, targets)
-        averages = {name: user_averages(values, block) for name, values in quality.items()}
-        return {"test_loss": user_averages(self.family.losses(scores, targets) + penalty, block), **averages}
 
     @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
@@ -281,13 +273,12 @@ class SummedSamples(OneScore):
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> AnyRows:
         """See `Problem.user_gradients`; sparse if the problem is."""
-        return self._averages(x, self._slopes_at(x, block), block)
+        return self._averages(x, self._slopes(self._scores(x, block), block), block)
 
     @QUIET
     def user_gradients_at(self, models: Array, block: Block) -> AnyRows:
         """See `Problem.user_gradients_at`; sparse if the problem is."""
-        slopes = self.family.slopes(self._own_scores(models, block), bounds.targets_of(block))
-        return self._averages(models, slopes, block)
+        return self._averages(models, self._slopes(self._own_scores(models, block), block), block)
 
     @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
@@ -295,7 +286,7 @@ class SummedSamples(OneScore):
         bounds.positive("clip_norm", clip_norm)
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
         scores, factors = self._scores(x, block), np.zeros(block.samples)
-        slopes = self.family.slopes(scores, bounds.targets_of(block))
+        slopes = self._slopes(scores, block)
         if np.isfinite(pull).all():
             factors = self._clip_factors(scores, slopes, pull, block, clip_norm)
         sums = self._sums(factors * np.where(factors > 0, slopes, 0.0), block)

@@ -15,9 +15,8 @@ from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems import bounds
-from userdp.problems.base import Box, Certificate, Problem
+from userdp.problems.base import AVERAGE_SIZE, Box, Certificate, Landscape, Problem
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.landscape import AVERAGE_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, SummedSamples, averaged, finite_or_none
 from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, LossSettings, TargetRange
@@ -66,10 +65,7 @@ class OneHot(SummedSamples):
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `Problem.bound`: clip targets into their range, set aside samples with codes outside 0..levels - 1."""
-        bounds.check_columns(block, self.columns, np.integer)
-        codes = cast(NDArray[np.int32], block.dense_features)
-        outside = np.any((codes < 0) | (codes >= self.dimension), axis=1)
-        block = bounds.set_aside_not_finite(bounds.set_aside(block, np.asarray(outside)))
+        block = bounds.set_aside_not_finite(bounds.coded(block, self.columns, self.dimension))
         targets, clipped = bounds.clip_targets(block, self.family.low, self.family.high)
         return bounds.rebuilt(block, block.features, targets), bounds.counted(block, clipped)
 
@@ -92,7 +88,7 @@ class OneHot(SummedSamples):
         gradients = np.zeros((block.samples, self.dimension))
         if self.ridge:
             gradients += self.ridge * x
-        gradients[np.arange(block.samples), _codes(block)] += self._slopes_at(x, block)
+        gradients[np.arange(block.samples), _codes(block)] += self._slopes(self._scores(x, block), block)
         return gradients
 
     def _clip_factors(self, scores: Array, slopes: Array, pull: Vector, block: Block, clip_norm: float) -> Array:

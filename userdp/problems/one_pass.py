@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from userdp.arrays.compiling import compiled
 from userdp.arrays.types import Rows, Vector
-from userdp.problems.families import HUBER, LOGISTIC, LP, POISSON
+
+KINDS = ("logistic", "squared", "huber", "lp", "poisson")
+LOGISTIC, _, HUBER, LP, POISSON = range(len(KINDS))
 
 Singles = NDArray[np.float32]
 Single = Any
@@ -21,7 +23,7 @@ Single = Any
 
 @compiled()
 def slope(kind: int, score: Single, target: Single, parameter: Single) -> Single:
-    """Compute `Family.slopes` of one sample, for the family with this ``kind`` and ``parameter``."""
+    """Compute `Family.slopes` of one sample, for the family of the ``kind`` at this place of `KINDS`."""
     one = np.float32(1)
     if kind == LOGISTIC:
         return one / (one + math.exp(-score)) - target
@@ -50,8 +52,8 @@ def average_gradients(
     """Write each user's average gradient, with sums in float32, plus ``pull`` (p,) into ``rows`` (U, p).
 
     Features are (N, k), targets (N,); user u has the samples from ``offsets[u]``; if the model has k + 1 numbers, the
-    last is an intercept. Kind and parameter are those of `Family`. ``finite`` (U,) becomes whether the square of a
-    user's sum is finite in float32.
+    last is an intercept. The parameter is that of `Family`, and ``kind`` the place of its kind in `KINDS`. ``finite``
+    (U,) becomes whether the square of a user's sum is finite in float32.
     """
     columns = features.shape[1]
     total = np.empty(columns, dtype=np.float32)

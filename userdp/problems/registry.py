@@ -5,17 +5,14 @@ from userdp.problems.settings import ProblemSettings
 
 PROBLEMS: Kinds[type[ProblemSettings]] = Kinds(
     {
-        "linear": "userdp.problems.linear:LinearSettings",
+        "linear": "userdp.problems.separable:LinearSettings",
         "quadratic": "userdp.problems.separable:QuadraticSettings",
         "huber": "userdp.problems.separable:HuberSettings",
         "bernoulli": "userdp.problems.separable:BernoulliSettings",
-        "logistic": "userdp.problems.regressions:LogisticSettings",
-        "squared": "userdp.problems.regressions:SquaredSettings",
-        "huber_regression": "userdp.problems.regressions:HuberRegressionSettings",
-        "lp_regression": "userdp.problems.regressions:LpRegressionSettings",
-        "biweight_regression": "userdp.problems.regressions:BiweightRegressionSettings",
+        "logistic": "userdp.problems.generalised_linear:LogisticSettings",
+        "squared": "userdp.problems.generalised_linear:SquaredSettings",
         "softmax": "userdp.problems.softmax:SoftmaxSettings",
-        "poisson": "userdp.problems.regressions:PoissonSettings",
+        "poisson": "userdp.problems.generalised_linear:PoissonSettings",
         "one_hot_logistic": "userdp.problems.one_hot:OneHotLogisticSettings",
         "one_hot_squared": "userdp.problems.one_hot:OneHotSquaredSettings",
         "one_hot_poisson": "userdp.problems.one_hot:OneHotPoissonSettings",

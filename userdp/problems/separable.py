@@ -5,7 +5,6 @@ The Hessian is diagonal, so A4 holds for all data: the simplest family with prov
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +17,7 @@ from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems import bounds
-from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.landscape import AVERAGE_SIZE, Landscape
+from userdp.problems.base import AVERAGE_SIZE, Box, Certificate, Landscape, Problem
 from userdp.problems.segments import float64_parts, user_means, weighted_sums
 from userdp.problems.settings import RADIUS, LossSettings
 
@@ -87,17 +85,13 @@ class Separable(Problem):
         """Return ``f(x; z_i)`` (N,) for samples z (N, d)."""
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
-        return self._averages(block, lambda users, part, features: self.slopes(x, features))
+        return self.user_gradients_at(np.broadcast_to(x, (block.users, self.dimension)), block)
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
-        return self._averages(
-            block, lambda users, part, features: self.slopes(np.repeat(models[users], part.sizes, axis=0), features)
-        )
-
-    def _averages(self, block: Block, slopes: Callable[[slice, Block, Array], Array]) -> Array:
         sums = np.zeros((block.users, self.dimension))
         for users, part, features in float64_parts(block):
-            sums[users] += weighted_sums(slopes(users, part, features), part.offsets, np.ones(part.samples))
+            slopes = self.slopes(np.repeat(models[users], part.sizes, axis=0), features)
+            sums[users] += weighted_sums(slopes, part.offsets, np.ones(part.samples))
         sums /= block.sizes[:, None]
         return sums
 
@@ -233,6 +227,42 @@ class Bernoulli(MeanSufficient):
         return self.domain.project(np.asarray(logit(mean)))
 
 
+class Linear(MeanSufficient):
+    """``f(x; z) = -<x, z>``, z in ``[-bound, bound]^d``: find the sign of every mean.
+
+    The loss of the lower bound of Ghazi, Kumar, Liu, Manurangsi, "Linear-Time User-Level DP-SCO via Robust Statistics"
+    (2025), Section 4: the gradient ``-z`` depends on no model, so only the accuracy of means matters. The domain
+    ``|x_j| <= radius`` is finite, since a linear loss has no minimum on an infinite one.
+
+    Formal guarantees:
+        A1 to A4 with ``phi' = -z_j``, so ``G = bound``, and a zero Hessian, so ``beta = 0``: steps of any size are
+        1-Lipschitz. See `Separable`. The computed gradient is the negative of the user's computed mean, exactly.
+    """
+
+    name = "linear"
+    summary = "the paper's hard instance: signs of means, a loss without curvature"
+
+    def __init__(self, dimension: int, bound: float, radius: float = 1.0) -> None:
+        bound = bounds.positive("problem.bound", bound)
+        radius = bounds.positive("problem.radius", radius)
+        super().__init__(
+            dimension, -bound, bound, radius, slope=bound, curvature=0.0, strong_convexity=0.0, start=bound * radius
+        )
+        self.gradient_rounding = 0.0
+
+    def potential(self, x: Vector) -> Vector:
+        """Return zero."""
+        return np.zeros_like(x)
+
+    def mean_at(self, x: Vector) -> Vector:
+        """Return zero."""
+        return np.zeros_like(x)
+
+    def minimiser(self, mean: Vector) -> Vector:
+        """Return the corner of the box on the mean's side: excess risk ``radius ||mu||_1 - <x, mu>``."""
+        return np.asarray(self.domain.radius * np.sign(mean))
+
+
 class Huber(Separable):
     """Robust location: ``f(x; z) = sum_j huber(x_j - z_j)``, z in ``[-bound, bound]^d``, on ``|x_j| <= radius``.
 
@@ -306,6 +336,10 @@ class BoundedSettings(SeparableSettings):
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         bound = self._declared("bound", self.bound, shape.bound, "the bound of a sample's coordinates")
         return {**super()._arguments(shape), "bound": bound}
+
+
+class LinearSettings(BoundedSettings, loss=Linear):
+    """Settings of `userdp.problems.Linear`."""
 
 
 class QuadraticSettings(BoundedSettings, loss=Quadratic):

@@ -11,11 +11,10 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems.base import NEXT_TO_NOTHING
-from userdp.problems.bounds import counted, set_aside, targets_of
-from userdp.problems.landscape import ASSUMED_SIZE, Landscape
+from userdp.problems.base import ASSUMED_SIZE, NEXT_TO_NOTHING, Landscape
+from userdp.problems.bounds import counted, set_aside, targets_of, without_class
 from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces, averaged
-from userdp.problems.segments import Number, float64_parts, user_averages, user_shares, weighted_sums
+from userdp.problems.segments import Number, float64_parts, user_shares, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
 LEAST_SHARE = 1e-3
@@ -117,8 +116,7 @@ class Softmax(LinearScores):
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `LinearScores.bound_features`; a target that is none of 0..K - 1 sets its sample aside."""
         block, changed = self.bound_features(block)
-        targets = targets_of(block)
-        unknown = (targets < 0) | (targets >= self.outputs) | (targets != np.floor(targets))
+        unknown = without_class(block, self.outputs)
         return set_aside(block, unknown), counted(block, changed & ~unknown)
 
     def _pieces(self, x: Vector, block: Block) -> Pieces:
@@ -178,19 +176,9 @@ class Softmax(LinearScores):
             gradients += self.ridge * x
         return gradients
 
-    @QUIET
-    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Compute per user "test_loss" (ridge term included), accuracy, and the log loss without that term."""
-        return self._measured(self._scores(x, block), block, self._penalty(x))
-
-    def _measured(self, scores: Array, block: Block, penalty: float) -> dict[str, Array]:
-        losses = self._losses(scores, block)
+    def _quality(self, scores: Array, block: Block) -> dict[str, Array]:
         right = (scores.argmax(axis=1) == _classes(block)).astype(np.float64)
-        return {
-            "test_loss": user_averages(losses + penalty, block),
-            "accuracy": user_averages(right, block),
-            "log_loss": user_averages(losses, block),
-        }
+        return {"accuracy": right, "log_loss": self._losses(scores, block)}
 
     def target_means(self, block: Block) -> Array:
         """Compute the (U, K) share of each class among each user's samples."""
@@ -199,7 +187,7 @@ class Softmax(LinearScores):
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
         """Compute per-user metrics of constant probabilities (K,)."""
         scores = np.log(np.maximum(mean, NEXT_TO_NOTHING))
-        return self._measured(np.broadcast_to(scores, (block.samples, self.outputs)), block, 0.0)
+        return self._metrics_of(np.broadcast_to(scores, (block.samples, self.outputs)), block, 0.0)
 
     @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:

@@ -13,10 +13,9 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.problems import bounds
-from userdp.problems.base import Box, Certificate
+from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Box, Certificate, Landscape
 from userdp.problems.bounds import INWARDS
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
-from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, SummedSamples, finite_or_none, ghost_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, TargetRange
 
@@ -123,7 +122,7 @@ class SparseLinear(SummedSamples):
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
         """See `Problem.sample_gradients`; sparse without ridge."""
-        rows = sparse_rows.scaled_rows(block.sparse_features, self._slopes_at(x, block))
+        rows = sparse_rows.scaled_rows(block.sparse_features, self._slopes(self._scores(x, block), block))
         return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * x
 
     def _clip_factors(self, scores: Array, slopes: Array, pull: Vector, block: Block, clip_norm: float) -> Array:

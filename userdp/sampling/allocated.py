@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.accounting import Relation
-from userdp.accounting.allocation import allocation_epsilon, calibrate_allocation, check_participations
+from userdp.accounting.allocation import allocation_epsilon, check_participations
+from userdp.accounting.amplified import calibrate_amplified
 from userdp.errors import BadInput
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler, check_whole
@@ -100,7 +101,8 @@ class AllocatedBatches(Sampler):
         return allocation_epsilon(noise_multiplier, self.rounds, self.participations, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        return calibrate_allocation(self.rounds, self.participations, epsilon, delta)
+        # Plain composition is that of a user's own rounds.
+        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.participations)
 
 
 def _words(count: int) -> NDArray[np.uint64]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from strategies.baselines.composition import step_budget
 from strategies.baselines.heavy_tailed.depth import ascend, needed, reach
 from strategies.baselines.heavy_tailed.reference.estimators import sample_mechanism
 from strategies.baselines.heavy_tailed.shuffling import (
@@ -15,7 +16,7 @@ from strategies.baselines.heavy_tailed.shuffling import (
     shuffled_guarantee,
 )
 from sweeps.sweep import Sweep
-from userdp.accounting.composition import rho_for, step_budget
+from userdp.accounting.composition import rho_for
 from userdp.accounting.costs import Cost, calibrate_noise, delta_of
 from userdp.arrays.types import Rows
 

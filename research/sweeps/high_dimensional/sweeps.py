@@ -12,11 +12,11 @@ from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, 
 from strategies.baselines.high_dimensional.lasso import Accounting, Selections, default_threshold
 from strategies.baselines.high_dimensional.reference.frank_wolfe import robust_frank_wolfe
 from strategies.baselines.high_dimensional.reference.lasso import private_lasso
+from strategies.baselines.smoothed_truncation import LARGEST, largest_truncated, noisily_truncated
 from sweeps.sweep import Sweep
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.estimators.smoothed_truncation import LARGEST, largest_truncated, noisily_truncated
 
 RECORDS, DIMENSION = 10_000, 200
 DELTA = RECORDS**-1.1

@@ -25,16 +25,14 @@ from strategies.baselines.averaged_clipping.parameters import (
     unconstrained_clip,
     unconstrained_rounds,
 )
-from strategies.samples import (
+from strategies.baselines.samples.batch_rounds import (
     BATCH_MEANING,
-    MEANINGS,
     balanced_batch,
     clamped_batch,
     drawn_apart,
-    most_of,
     sample_sum,
-    samples_of,
 )
+from strategies.baselines.samples.sample_options import MEANINGS, most_of, samples_of
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism

@@ -1,6 +1,6 @@
 """Averaged clipping with restarts, for strongly convex losses: each run starts closer, with a smaller clip."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Literal
@@ -8,29 +8,47 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies import About, Fact, Given, MeanRounds, Recipe, Runs
+from strategies import About, Fact, Gathered, Given, MeanRounds, Noise, Recipe, Request, Scheme, Step
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants, average_clip, practical_step
+from strategies.baselines.averaged_clipping.renyi import sampled_gaussian_epsilon
 from strategies.baselines.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
-from strategies.samples import (
+from strategies.baselines.samples.batch_rounds import (
     BATCH_MEANING,
-    MEANINGS,
-    OutputAverage,
     balanced_batch,
     clamped_batch,
     drawn_apart,
-    most_of,
     sample_rate,
     sample_sum,
-    samples_of,
 )
-from userdp.accounting import SampledRounds, group_rate, sampled_gaussian_epsilon
+from strategies.baselines.samples.sample_options import MEANINGS, OutputAverage, most_of, samples_of
+from userdp.accounting import SampledRounds, group_rate
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import DisjointBatches, PoissonSamples, Sampler
+from userdp.state import Stateful
 
 Drawn = tuple[Run, Sampler, GaussianMechanism]
 """A run with clip, batch and step, who takes part in it, and the mechanism of its clipped means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Scheme):
+    """Several schemes one after the other, with one memory and one count of rounds, of equally many rounds each."""
+
+    runs: tuple[Scheme, ...]  # the first one first
+    rounds_of_each: int  # public
+
+    def run(self, index: int) -> Scheme:
+        """Return the scheme of round ``index``."""
+        return self.runs[index // self.rounds_of_each]
+
+    def ask(self, index: int, memory: Stateful | None) -> Request | None:
+        return self.run(index).ask(index, memory)
+
+    def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:
+        return self.run(index).take(index, x, gathered, memory, noise)
 
 
 class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "rounds"}):

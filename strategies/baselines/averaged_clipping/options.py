@@ -6,7 +6,8 @@ from pydantic import Field
 
 from strategies import Given
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants
-from strategies.samples import BatchOptions, corner_of, samples_of
+from strategies.baselines.samples.batch_rounds import BatchOptions
+from strategies.baselines.samples.sample_options import corner_of, samples_of
 from userdp.errors import BadInput
 
 

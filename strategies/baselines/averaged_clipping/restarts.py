@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants, paper_noise, unconstrained_excess
-from userdp.accounting import step_budget
+from strategies.baselines.composition import step_budget
 from userdp.errors import BadInput
 
 

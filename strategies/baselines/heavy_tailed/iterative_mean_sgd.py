@@ -10,28 +10,17 @@ import numpy as np
 from pydantic import Field
 
 from strategies import About, Given, MeanRounds, Recipe
+from strategies.baselines.composition import calibrate_steps, share_of_group, step_budget
 from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radius
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
+from strategies.baselines.heavy_tailed.partitions import group_size, shuffled, spread, spread_length
 from strategies.baselines.heavy_tailed.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
-from strategies.samples import MEANINGS, clipped_sum, most_of, samples_of
-from userdp.accounting import (
-    ONE_GAUSSIAN,
-    Cost,
-    Guarantee,
-    Ledger,
-    Privacy,
-    calibrate_noise,
-    calibrate_steps,
-    epsilon_of,
-    rho_for,
-    share_of_group,
-    step_budget,
-)
+from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
+from userdp.accounting import ONE_GAUSSIAN, Cost, Guarantee, Ledger, Privacy, calibrate_noise, epsilon_of, rho_for
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes import Partition, group_size, spread_length
 from userdp.randomness import stream
 from userdp.sampling import DisjointBatches
 
@@ -158,16 +147,16 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
         clip, rounds, warnings = self._tuned(given, group)
         rate = self.rate(given, rounds)
         spent = self._spend(privacy, rounds, group)
-        spread = privacy.unit == "user" and spent.parallel
+        apart = privacy.unit == "user" and spent.parallel
         # How much farther the unit of privacy moves the means, as one vector, than one sample does.
-        weight = spread_length(group, k) if spread else float(group)
+        weight = spread_length(group, k) if apart else float(group)
         # Samples of a group on average: public, whatever the partition.
-        divisor = samples / k if spread else samples * group_size(users, slots, k) / (users * slots)
+        divisor = samples / k if apart else samples * group_size(users, slots, k) / (users * slots)
         mechanism = GaussianMechanism(2 * clip * weight / divisor, 1 / (math.sqrt(2 * spent.rho) * weight))
         alone = None if spent.parallel else mechanism.cost  # to whoever knows the groups
-        sums, draw = clipped_sum(given, clip), Partition.spread if spread else Partition.draw
+        sums, draw = clipped_sum(given, clip), spread if apart else shuffled
         return MeanRounds(
-            guarantee=self._promise(given, spent, rounds, group, spread=spread),
+            guarantee=self._promise(given, spent, rounds, group, spread=apart),
             ledger=partial(Ledger, users, spent.cost, rounds, drawn=alone),
             **self.followed(
                 given,

@@ -5,7 +5,7 @@ import math
 from pydantic import Field
 
 from strategies import Given
-from strategies.samples import SampleLevelOptions, rounds_by_theory, samples_of
+from strategies.baselines.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
 
 _SET_BY_SMOOTHNESS = "strategy.learning_rate and strategy.rounds, where they are not given,"
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from strategies import About, Given, MeanRounds, Recipe
 from strategies.baselines.heavy_tailed.estimators import simple_radius
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
-from strategies.samples import MEANINGS, clipped_sum, most_of, samples_of
+from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
 from userdp.accounting import ONE_GAUSSIAN, Cost, epsilon_of, rho_for
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import DisjointBatches

@@ -28,7 +28,8 @@ from typing import Literal
 
 import scipy
 
-from userdp.accounting import calibrate_noise, check_delta, check_epsilon, check_least, rho_for, zcdp_to_epsilon_simple
+from strategies.baselines.composition import zcdp_to_epsilon_simple
+from userdp.accounting import calibrate_noise, check_delta, check_epsilon, check_least, rho_for
 from userdp.errors import BadInput
 
 GroupAccounting = Literal["parallel", "calibrated_shuffle", "paper_shuffle"]

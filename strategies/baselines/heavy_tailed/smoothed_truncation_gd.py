@@ -7,17 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies import About, Given, MeanRounds, Number, Recipe
-from strategies.samples import (
-    MEANINGS,
-    SampleRateOptions,
-    accounted,
-    most_of,
-    noise_numbers,
-    promised_numbers,
-    samples_of,
-)
+from strategies.baselines.samples.batch_rounds import SampleRateOptions, accounted, noise_numbers, promised_numbers
+from strategies.baselines.samples.sample_options import MEANINGS, most_of, samples_of
+from strategies.baselines.smoothed_truncation import LARGEST, truncation_sensitivity
 from userdp.accounting import Cost, epsilon_of, rho_for
-from userdp.estimators import LARGEST, truncation_sensitivity
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes import Computation
 from userdp.sampling import DisjointBatches

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from strategies.baselines.smoothed_truncation import coordinate_sensitivity
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.estimators import coordinate_sensitivity
 
 Mode = Literal["tight", "paper"]
 

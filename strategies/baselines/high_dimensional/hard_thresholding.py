@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from strategies.baselines.peeling import Peeling
+from strategies.baselines.smoothed_truncation import LARGEST
 from userdp.arrays import Vector
-from userdp.estimators import LARGEST
 
 
 def log_rounds(records: int) -> int:

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import advanced_composition, largest_rho, zcdp_to_epsilon
+from strategies.baselines.composition import advanced_composition
+from userdp.accounting import largest_rho, zcdp_to_epsilon
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 

@@ -15,8 +15,8 @@ from strategies.baselines.high_dimensional.vertex_rounds import (
     vertex_rounds,
 )
 from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum, once_each
+from strategies.baselines.smoothed_truncation import largest_truncated
 from userdp.errors import PopulationTooSmall
-from userdp.estimators import largest_truncated
 from userdp.mechanisms import ExponentialMechanism
 from userdp.sampling import DisjointBatches
 

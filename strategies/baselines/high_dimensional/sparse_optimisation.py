@@ -9,7 +9,7 @@ from strategies import About, Given, Recipe
 from strategies.baselines.high_dimensional.hard_thresholding import truncation_scale
 from strategies.baselines.high_dimensional.peeled_rounds import MEANINGS, NOTES, SparseRoundsOptions, peeled_rounds
 from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum
-from userdp.estimators import LARGEST
+from strategies.baselines.smoothed_truncation import LARGEST
 
 
 class SparseOptimisation(Recipe, SparseRoundsOptions):

@@ -1,6 +1,7 @@
 """Output perturbation in a federation: a regularised convex problem solved exactly enough, and one noisy release."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -11,12 +12,31 @@ from pydantic import Field
 from strategies import About, Gathered, Given, Noise, NoisyRelease, Outline, Recipe, Request, Scheme, Step
 from strategies.baselines.declared_bounds import declared, no_better
 from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser, Projection
-from userdp.accounting import ACCOUNTANT, ReleaseLedger, epsilon_of
+from userdp.accounting import ACCOUNTANT, Cost, Ledger, Privacy, epsilon_of
 from userdp.arrays import Vector
-from userdp.errors import MissingAssumption, RunFailed
+from userdp.errors import BadInput, MissingAssumption, RunFailed
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes import Computation
 from userdp.state import Stateful
+
+
+class ReleaseLedger(Ledger):
+    """Counts the rounds in which users take part in ONE mechanism, which releases at the end.
+
+    *Formal guarantees.* Unit and relation: those of ``cost``, the cost of the release. Rounds that release nothing cost
+    nothing against an observer of releases. The release is charged from the first of ``rounds`` rounds on, before it is
+    made. A round more than planned is refused.
+    """
+
+    def __init__(self, users: int, cost: Cost, rounds: int, privacy: Privacy) -> None:
+        super().__init__(users, cost, 1, privacy)
+        if rounds < 1:
+            raise BadInput(f"rounds = {rounds}: there must be at least one")
+        self.participations = rounds
+
+    def spent(self) -> Callable[[], float]:
+        """See `Ledger.spent`; the release counts from the first round on."""
+        return partial(epsilon_of, self.cost, min(1, self.most_participations), self.privacy.delta)
 
 
 class Minimisation(Stateful):

@@ -12,20 +12,12 @@ from simulations.config.run_config import parse_config
 from simulations.records.evaluation import Evaluation, best_constant, better
 from simulations.records.quality import explained
 from simulations.runs.run import run
+from strategies.baselines.regressions import HuberRegression
 from userdp.arrays.sparse_rows import sparse_rows
 from userdp.data import Block, ColumnarFederation
 from userdp.data.shape import Sequence
 from userdp.neural.problem import TorchProblem
-from userdp.problems import (
-    HuberRegression,
-    Logistic,
-    OneHotLogistic,
-    Poisson,
-    Quadratic,
-    Softmax,
-    SparseSquared,
-    Squared,
-)
+from userdp.problems import Logistic, OneHotLogistic, Poisson, Quadratic, Softmax, SparseSquared, Squared
 
 RNG = np.random.default_rng(5)
 SIZES = np.array([1, 5, 2, 7, 3])

@@ -14,10 +14,10 @@ from flwr.app import Message, MessageType
 from helpers import content_of
 from scipy.sparse import csr_array
 
+from docs.making.message_fields import KNOWLEDGE, MESSAGE_FIELDS, MessageField
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
 from strategies.core.public_facts import PublicFacts
-from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, MessageField
 from strategies.wire.protocol import answer_content, failed, roster_content, roster_question
 from userdp.accounting import Privacy
 from userdp.data.federation import ColumnarFederation
@@ -57,7 +57,7 @@ def message_field(message: str, sender: str, name: str) -> MessageField:
         same = field.name == name or (field.name.endswith(".") and name.startswith(field.name))
         if same and (field.message, field.sender) == (message, sender):
             return field
-    raise LookupError(f"{message}, {sender}: {name} is not in strategies/wire/message_fields.py: add it with its kind")
+    raise LookupError(f"{message}, {sender}: {name} is not in docs/making/message_fields.py: add it with its kind")
 
 
 class Recorded(LocalGrid):
@@ -220,5 +220,5 @@ def test_fields_of_messages_are_listed_once_and_say_who_may_know_them():
     assert len({(field.message, field.sender, field.name) for field in MESSAGE_FIELDS}) == len(MESSAGE_FIELDS)
     assert {field.kind for field in MESSAGE_FIELDS} == set(KNOWLEDGE)
     assert all(field.told for field in MESSAGE_FIELDS)
-    with pytest.raises(LookupError, match=r"facts.heights is not in strategies/wire/message_fields.py"):
+    with pytest.raises(LookupError, match=r"facts.heights is not in docs/making/message_fields.py"):
         message_field("train", "node", "facts.heights")

@@ -33,8 +33,8 @@ from simulations.reports.report import copy_released
 from simulations.runs.build import load_datasets
 from simulations.runs.run import run
 from strategies import STRATEGIES
+from strategies.baselines.samples.sample_options import SampleLevelOptions
 from strategies.core.snapshots import Snapshot
-from strategies.samples.sample_options import SampleLevelOptions
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import SecureNoise, SeededNoise
 

@@ -17,6 +17,7 @@ from strategies import Auto
 from strategies.auto.progress import Known, Progress, Whitening, column_scales, whitening
 from strategies.auto.releases import Movement, Release
 from strategies.auto.stages import CAUTION, Choice, Gradient, StepLength
+from strategies.baselines.regressions import LpRegression
 from strategies.wire.questions import model_record
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
@@ -25,7 +26,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.moments import column_scales as sent_scales
 from userdp.nodes.moments import symmetric
 from userdp.nodes.node import Node
-from userdp.problems import Box, Huber, Logistic, LpRegression, Poisson, Quadratic, Softmax, SparseSquared, Squared
+from userdp.problems import Box, Huber, Logistic, Poisson, Quadratic, Softmax, SparseSquared, Squared
 
 USERS, COLUMNS = 4, 2
 PROBLEMS = {

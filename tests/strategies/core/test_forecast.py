@@ -18,7 +18,7 @@ from strategies.core.forecast import HOPELESS, Forecast
 from strategies.core.noise_forecast import ExcessShare, NoisyPhase, NoisyRelease, NoisySteps, Phases
 from userdp.errors import BadInput
 from userdp.problems import Bernoulli, Huber, Logistic, Quadratic, SparseSquared, Squared
-from userdp.problems.linear import Linear
+from userdp.problems.separable import Linear
 
 CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 WORSE = "Doing nothing is better than this run"

@@ -34,8 +34,8 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.noise import SeededNoise, rounding_slack
 from userdp.problems import Certificate, Logistic, Quadratic, Softmax, Squared
+from userdp.problems.base import MeasuredCurvature
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
-from userdp.problems.landscape import MeasuredCurvature
 
 PREPARED = sorted(name for name, kind in STRATEGIES.items() if issubclass(kind, PreparedOptions))
 WELL_OFF = {"robust_rounds": {"rounds": 2}}

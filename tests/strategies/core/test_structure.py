@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import strategies
+from strategies.baselines.averaged_clipping.averaged_clipping_restarted import Runs
 from strategies.clipping.clipped_rounds import ClippedOptions
 from strategies.clipping.dp_fed_sgd import DPFedSGD
 from strategies.core.base import UserLevelStrategy
-from strategies.core.mean_rounds import MeanRounds, Runs
+from strategies.core.mean_rounds import MeanRounds
 from strategies.core.recipe import Recipe
 from strategies.core.row_rounds import RowRounds
 from strategies.core.scheme import Scheme

@@ -7,22 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import LocalizedRobustSGD, RobustRounds
-from strategies.robust.passing import EstimateShape
+from strategies.robust.passing import AgreementOptions
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.problems import Linear, Quadratic
 
 RADIUS = 0.5
 SHAPES = [
-    EstimateShape(estimate, "trimmed_mean", trim, width)
+    AgreementOptions(estimate=estimate, trim=trim, width=width)
     for estimate in ("winsorized", "debiased")
     for trim in (None, 0.34, 0.4, 0.45)
     for width in (None, 0.25, 1.0, 2.0, 5.0)
-] + [EstimateShape("debiased", "median", None, width) for width in (None, 0.25, 3.0)]
+] + [AgreementOptions(estimate="debiased", statistic="median", width=width) for width in (None, 0.25, 3.0)]
 numbers = st.one_of(st.floats(-1.0, 1.0), st.sampled_from([-1e300, -5.0, 5.0, 1e300]))
 
 
 @pytest.mark.sweep(8)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: str(shape.model_dump(exclude_unset=True)))
 @settings(max_examples=60)
 @given(st.data())
 def test_replacing_a_user_of_an_aligned_batch_moves_the_estimate_by_at_most_the_sensitivity(shape, data):
@@ -40,13 +40,13 @@ def test_replacing_a_user_of_an_aligned_batch_moves_the_estimate_by_at_most_the_
 
 @pytest.mark.parametrize(("trim", "kept"), [(None, 32), (0.34, 32), (0.4, 20), (0.45, 10)])
 def test_a_share_trims_that_many_users_and_the_sensitivity_is_for_those_kept(trim, kept):
-    estimator = EstimateShape("debiased", "trimmed_mean", trim).estimator(100, RADIUS)
+    estimator = AgreementOptions(estimate="debiased", trim=trim).estimator(100, RADIUS)
     rows = np.full((100, 1), RADIUS)
     rows[: (100 - kept) // 2] = -RADIUS
     rows[:33] = -9.0
     moved = rows.copy()
     moved[-1] = -9.0
-    centre = EstimateShape("debiased", "trimmed_mean", trim, width=1e-6).estimator(100, RADIUS)
+    centre = AgreementOptions(estimate="debiased", trim=trim, width=1e-6).estimator(100, RADIUS)
     step = float(np.abs(centre(rows) - centre(moved)).max())
     assert step == pytest.approx(2 * RADIUS / kept, rel=1e-3)  # attained
     assert estimator.sup_sensitivity(100) == pytest.approx(2 * RADIUS / kept + 2 * RADIUS)
@@ -55,14 +55,14 @@ def test_a_share_trims_that_many_users_and_the_sensitivity_is_for_those_kept(tri
 @pytest.mark.parametrize(("width", "movers"), [(1.0, 60), (2.0, 20), (4.0, 20)])
 def test_the_width_is_a_number_of_radii(width, movers):
     """From two radii on, only those outside the ball, a third of the users, move with the centre."""
-    estimator = EstimateShape(width=width).estimator(60, RADIUS)
+    estimator = AgreementOptions(width=width).estimator(60, RADIUS)
     assert estimator.clip_width == width * RADIUS
     assert estimator.sup_sensitivity(60) == pytest.approx((movers * 2 / 18 + 2 * width) / 60 * RADIUS)
 
 
 @pytest.mark.parametrize("trim", [0.34, 0.4, 0.45, 0.499])
 def test_from_the_smallest_batch_on_somebody_is_left(trim):
-    shape = EstimateShape(trim=trim)
+    shape = AgreementOptions(trim=trim)
     for batch in range(shape.minimum_batch, shape.minimum_batch + 50):
         shape.estimator(batch, RADIUS).check(batch)
 
@@ -94,7 +94,7 @@ def test_settings_without_a_proof_are_refused(strategy, options, told):
 @pytest.mark.parametrize("options", [{}, {"trim": 0.45}, {"width": 1.0}, {"trim": 0.4, "width": 4.0}])
 def test_noise_follows_the_settings(options):
     """Of both strategies: the sensitivity of what they release is that of the estimator that they use."""
-    shape = EstimateShape(**options)
+    shape = AgreementOptions(**options)
     rounds = make(RobustRounds, Wild(3), 4000, 8.0, 1e-5, rounds=2, radius=RADIUS, **options)
     batch = rounds.scheme.sampler.batch
     assert rounds.scheme.agreement.estimator == shape.estimator(batch, RADIUS)

@@ -19,6 +19,7 @@ from simulations.engines.grids import LocalGrid, shards
 from simulations.engines.ray_grid import RayGrid
 from simulations.runs.build import build_problem, load_datasets
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, SampleClippedSGD
+from strategies.baselines.heavy_tailed.partitions import shuffled
 from strategies.baselines.sparse_gradients.populations import SparseRegression
 from strategies.wire.protocol import answer_content, read_answer
 from userdp.arrays.sparse_rows import (
@@ -38,7 +39,6 @@ from userdp.data import Block, ColumnarFederation, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node
-from userdp.nodes.partition import Partition
 from userdp.problems import Logistic, SparseLogistic, SparseSquared, Squared
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.sampling.coins import SampleCoins
@@ -171,7 +171,7 @@ def test_blocks_are_cut_thinned_gathered_and_regrouped_as_dense_ones_are(sizes, 
         same_block(thinned, expected)
     chosen = rng.permutation(users)[: rng.integers(1, users + 1)]
     same_block(ColumnarFederation(sparse).block(chosen), ColumnarFederation(plain).block(chosen))
-    partition = Partition.draw(users, max(sizes), min(3, users * max(sizes)), rng)
+    partition = shuffled(users, max(sizes), min(3, users * max(sizes)), rng)
     (groups, regrouped), (also_groups, expected) = partition.regroup(sparse), partition.regroup(plain)
     np.testing.assert_array_equal(groups, also_groups)
     same_block(regrouped, expected)
@@ -398,7 +398,7 @@ COMPUTATIONS = {
             "clipped_sample_sum",
             "sum",
             parameters={"sample_clip_norm": 0.1},
-            partition=Partition.draw(4, 5, 3, np.random.default_rng(0)),
+            partition=shuffled(4, 5, 3, np.random.default_rng(0)),
         ),
         False,
     ),

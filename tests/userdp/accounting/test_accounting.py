@@ -27,7 +27,6 @@ from userdp.accounting import (
     group_privacy,
     largest_rho,
     rho_for,
-    share_of_group,
     zcdp_to_epsilon,
 )
 from userdp.accounting.costs import together
@@ -354,14 +353,6 @@ def test_a_ledger_of_rounds_stops_at_its_plan_even_where_the_sampler_would_go_on
     assert ledger.epsilon() == 2.0
 
 
-def test_the_share_of_a_group_is_what_group_privacy_makes_the_whole():
-    for epsilon in (0.0, 1e-3, 1.0, 30.0):
-        for group in (1, 2, 7):
-            each = share_of_group(epsilon, 1e-6, group)
-            assert group_privacy(*each, group) == pytest.approx((epsilon, 1e-6))
-    assert share_of_group(1e5, 1e-6, 2) == (5e4, 0.0)
-
-
 @pytest.mark.parametrize("least", [1e-30, 3e-288, 5e-324])
 def test_noise_of_next_to_nothing_is_priced_and_not_refused_by_arithmetic(least):
     assert together(Cost(noise_multiplier=least), Cost(noise_multiplier=1.0)).noise_multiplier <= least * (1 + 1e-12)
@@ -427,7 +418,6 @@ def test_a_claim_is_that_of_one_gaussian_where_its_accountant_says_so_and_nothin
             (lambda e=e, d=d: largest_rho(e, d), " = ")
             for e, d in ((0.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 1.0))
         ],
-        (lambda: share_of_group(1.0, 1e-6, 0), "group = 0"),
         *[
             (lambda wrong=wrong: Privacy(**{"epsilon": 1.0, "delta": 1e-6, **wrong}), message)
             for wrong, message in (

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre
 from strategies.baselines.heavy_tailed.reference.estimators import group_means, simple_clip_mean
+from strategies.baselines.smoothed_truncation import noisily_truncated, smoothed_truncation_mean, truncated_samples
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import (
@@ -29,7 +30,6 @@ from userdp.estimators import (
     smallest_trim,
     trimmed_mean,
 )
-from userdp.estimators.smoothed_truncation import noisily_truncated, smoothed_truncation_mean, truncated_samples
 
 RADIUS = 1.0
 FAR = 1e3

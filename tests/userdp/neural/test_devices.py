@@ -19,7 +19,6 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.local_training import LocalTraining
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic, TorchProblem
-from userdp.problems.devices import settle_device, use_device
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
 SIZES = [3, 1, 8, 2]
@@ -98,10 +97,10 @@ def test_losses_of_numpy_refuse_a_gpu_and_leave_auto_aside():
     with pytest.raises(
         BadInput, match=r"engine\.device = 'cuda': problem\.kind = 'quadratic' is computed on the processor"
     ):
-        use_device(problem, "cuda")
+        problem.use_device("cuda")
     for device in ("auto", "cpu"):
-        use_device(problem, device)
-    settle_device(problem)
+        problem.use_device(device)
+    problem.settle_device()
 
 
 def test_the_device_is_looked_for_in_the_process_that_computes_and_not_before(monkeypatch):
@@ -112,11 +111,11 @@ def test_the_device_is_looked_for_in_the_process_that_computes_and_not_before(mo
     problem.bound(block)
     assert asked == []
     problem.user_gradients(problem.initial(), block)
-    settle_device(problem)
+    problem.settle_device()
     assert asked == ["cuda"]
     pickle.loads(pickle.dumps(problem)).user_gradients(problem.initial(), block)
     assert asked == ["cuda", "cuda"]  # another process looks for itself
-    use_device(problem, "auto")
+    problem.use_device("auto")
     problem.sample_losses(problem.initial(), block)
     assert asked == ["cuda", "cuda", "auto"]
 
@@ -135,7 +134,7 @@ def test_a_node_whose_gpu_is_missing_says_so(monkeypatch):
     with pytest.raises(BadInput, match="torch finds no GPU"):
         node.compute(problem.initial(), np.arange(len(SIZES)), Computation())
     with pytest.raises(BadInput, match="torch finds no GPU"):
-        settle_device(problem)
+        problem.settle_device()
 
 
 def test_an_unknown_device_is_refused():

@@ -68,16 +68,6 @@ def test_an_unknown_computation_is_refused_by_name():
         rows_of(Quadratic(1, 1.0, 1.0), np.zeros(1), block, Computation("hessian"))
 
 
-def test_a_users_change_of_loss_is_held_to_its_reach_and_what_is_no_number_is_worst():
-    problem, models = Quadratic(2, np.inf, 2.0), np.array([[1.0, 0.0], [0.0, 0.0]])
-    computation = Computation("loss_changes", arrays={"models": models, "reach": np.array([0.25, 0.25])})
-    block = federation_of(np.array([[0.1, 0.0], [5.0, 0.0], [1e30, 0.0]])).block(np.arange(3))
-    rows, _ = rows_of(problem, np.zeros(2), block, computation)
-    assert computation.width(2) == 2
-    np.testing.assert_allclose(rows[:2], [[0.25, 0.0], [-0.25, 0.0]])
-    assert np.abs(rows).max() <= 0.25
-
-
 @pytest.mark.parametrize("name", STATISTICS)
 def test_a_statistic_keeps_to_its_bounds_whatever_the_row(name):
     one = STATISTICS[name]

@@ -8,8 +8,8 @@ from helpers import federation_of
 
 from userdp.data import Gaussian, SyntheticFederation, federation
 from userdp.errors import BadInput
+from userdp.nodes import node as node_module
 from userdp.nodes import pipeline as pipeline_module
-from userdp.nodes import samples as samples_module
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
@@ -41,7 +41,7 @@ def test_streaming_and_memory_give_one_answer(computation, bounded, memory, monk
     asked = users[::3]
     kept, streamed = people(), people()
     whole = Node(problem, kept, users).compute(x, asked, computation)
-    monkeypatch.setattr(samples_module, "MEMORY_BYTES", memory)
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", memory)
     if bounded == "users":
         monkeypatch.setattr(pipeline_module, "ROW_BYTES", 7 * 8 * 5)
     else:
@@ -68,9 +68,9 @@ def test_rows_are_in_the_order_asked_and_belong_to_their_users():
     np.testing.assert_array_equal(total.values, -values[[1, 4]].sum(axis=0, keepdims=True))
 
 
-@pytest.mark.parametrize("memory", [0, samples_module.MEMORY_BYTES])
+@pytest.mark.parametrize("memory", [0, node_module.MEMORY_BYTES])
 def test_samples_are_clipped_into_the_declared_bounds_and_counted(memory, monkeypatch):
-    monkeypatch.setattr(samples_module, "MEMORY_BYTES", memory)
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", memory)
     node = Node(Quadratic(1, 1.0, 1.0), federation_of([[0.5], [9.0], [-7.0]]), np.arange(3))
     assert node.clipped_samples == (2 if memory else 0)  # of what is made anew nobody counts them
     values = node.compute(np.zeros(1), np.arange(3), Computation()).values
@@ -113,9 +113,9 @@ def test_gradients_that_are_not_finite_become_zero_and_are_counted_block_by_bloc
     assert answer.values.sum() == -0.5
 
 
-@pytest.mark.parametrize("memory", [0, 1500, samples_module.MEMORY_BYTES], ids=["streamed", "some kept", "kept"])
+@pytest.mark.parametrize("memory", [0, 1500, node_module.MEMORY_BYTES], ids=["streamed", "some kept", "kept"])
 def test_a_silo_answers_from_a_table_of_its_own_under_the_populations_numbers(memory, monkeypatch):
-    monkeypatch.setattr(samples_module, "MEMORY_BYTES", memory)
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", memory)
     problem, x, rows = Quadratic(5, 1.0, 2.0), np.linspace(-1, 1, 5), np.arange(40, 90)
     silo = Node(problem, people().select(rows), users=rows, rows=rows - 40)
     whole = Node(problem, people(), users=rows)

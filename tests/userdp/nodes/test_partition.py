@@ -1,10 +1,9 @@
-"""Groups of slots: what lies in none, and how much of one user each has."""
+"""Groups of slots: what lies in none."""
 
 import numpy as np
-import pytest
 from helpers import federation_of
 
-from userdp.nodes.partition import OUTSIDE, Partition, spread_length
+from userdp.nodes.partition import OUTSIDE, Partition
 
 
 def test_samples_beyond_a_users_slots_are_in_no_group():
@@ -13,11 +12,3 @@ def test_samples_beyond_a_users_slots_are_in_no_group():
     assert present.tolist() == [0, 1]
     assert grouped.features.ravel().tolist() == [1.0, 7.0, 0.0]  # of the first user two samples, of the second one
     assert grouped.sizes.tolist() == [2, 1]
-
-
-@pytest.mark.parametrize("slots", [1, 3, 4, 7, 12])
-@pytest.mark.parametrize("count", [1, 2, 5, 6])
-def test_a_users_spread_slots_are_as_long_as_is_said(slots, count):
-    groups = Partition.spread(9, slots, count, np.random.default_rng(0)).groups
-    lengths = [np.linalg.norm(np.bincount(own, minlength=count)) for own in groups]
-    np.testing.assert_allclose(lengths, spread_length(slots, count))

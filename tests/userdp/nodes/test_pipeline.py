@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from strategies.baselines.heavy_tailed.partitions import shuffled, spread
 from userdp.nodes.computations import Computation
-from userdp.nodes.partition import Partition
 from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Quadratic
@@ -58,7 +58,7 @@ def test_users_far_away_move_the_sum_of_vectors_as_far(asked, relation):
         assert most is None or max(np.linalg.norm(moved, order, axis=1)) == pytest.approx(most, rel=1e-8)
 
 
-@pytest.mark.parametrize("draw", [Partition.draw, Partition.spread])
+@pytest.mark.parametrize("draw", [shuffled, spread])
 def test_a_user_moves_the_sums_of_all_groups_together_by_its_slots_in_each(draw):
     groups, clip = draw(6, 5, 3, np.random.default_rng(1)), {"sample_clip_norm": 0.5}
     asked = Computation("clipped_sample_sum", "sum", parameters=clip, partition=groups)

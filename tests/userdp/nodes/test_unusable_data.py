@@ -102,7 +102,7 @@ def test_one_users_value_does_not_silence_the_node(bad, streamed, monkeypatch):
     wrong = values.copy()
     wrong[2, 1] = bad
     if streamed:
-        monkeypatch.setattr("userdp.nodes.samples.MEMORY_BYTES", 0)
+        monkeypatch.setattr("userdp.nodes.node.MEMORY_BYTES", 0)
     users, problem, x = np.arange(6), Quadratic(1, 1.0, 1.0), np.zeros(1)
     whole, answer = (Node(problem, federation_of(v), users).compute(x, users, Computation()) for v in (values, wrong))
     assert answer.non_finite == 1

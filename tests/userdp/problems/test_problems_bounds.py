@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 from problem_cases import CASES, Case, binary
 from scipy.sparse import csr_array
 
+from strategies.baselines.regressions import HuberRegression, LpRegression
 from userdp.arrays.sparse_rows import dense
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems import (
     Bernoulli,
     Huber,
-    HuberRegression,
     Linear,
     Logistic,
-    LpRegression,
     OneHotLogistic,
     OneHotPoisson,
     OneHotSquared,

@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 from problem_cases import CASES, CERTIFIED, Case
 from scipy.special import expit, softmax
 
+from strategies.baselines.regressions import BiweightRegression, HuberRegression, LpRegression
 from userdp.arrays.sparse_rows import dense
 from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems import (
     Bernoulli,
-    BiweightRegression,
     Huber,
-    HuberRegression,
     Linear,
     Logistic,
-    LpRegression,
     OneHotLogistic,
     OneHotPoisson,
     OneHotSquared,

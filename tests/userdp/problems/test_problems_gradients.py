@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.sparse import csr_array
 from scipy.special import expit
 
+from strategies.baselines.regressions import HuberFamily, LpFamily
 from userdp.arrays.sparse_rows import dense
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -26,7 +27,7 @@ from userdp.problems import (
     one_pass,
     segments,
 )
-from userdp.problems.families import HuberFamily, LogisticFamily, LpFamily, PoissonFamily, SquaredFamily
+from userdp.problems.families import LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.segments import clip_factors, float64_parts, parts, user_means, weighted_sums
 
 RAGGED = [3, 1, 5, 2, 2]
@@ -69,7 +70,7 @@ def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, 
 def test_rough_gradients_are_those_to_seven_digits_of_their_largest_terms(case: Case, sizes, chunk_bytes, monkeypatch):
     """By pieces of so many bytes, or (None) by a compiled loop."""
     if chunk_bytes is None:
-        monkeypatch.setattr("userdp.problems.rough.COMPILED_BYTES", 0)
+        monkeypatch.setattr("userdp.problems.generalised_linear.COMPILED_BYTES", 0)
     else:
         monkeypatch.setattr(segments, "AT_HAND_BYTES", chunk_bytes)
     block, x = case.block(sizes), case.model()
@@ -93,14 +94,13 @@ def test_a_compiled_slope_is_that_of_its_family(name):
     family, rng = FAMILIES[name], np.random.default_rng(1)
     scores = np.float32([*rng.uniform(-3, 3, 200), -90.0, 80.0, 0.5])
     targets = np.float32([*rng.integers(0, 2, 202), 0.5])
-    slopes = [
-        one_pass.slope(family.kind, *one, np.float32(family.parameter)) for one in zip(scores, targets, strict=True)
-    ]
+    kind, parameter = one_pass.KINDS.index(family.kind), np.float32(family.parameter)
+    slopes = [one_pass.slope(kind, *one, parameter) for one in zip(scores, targets, strict=True)]
     np.testing.assert_allclose(slopes, family.slopes(scores, targets), rtol=2e-6, atol=1e-6)
 
 
 def test_a_loss_that_is_not_compiled_takes_two_products(monkeypatch):
-    monkeypatch.setattr("userdp.problems.rough.COMPILED_BYTES", 0)
+    monkeypatch.setattr("userdp.problems.generalised_linear.COMPILED_BYTES", 0)
     monkeypatch.setattr(one_pass, "average_gradients", None)
     monkeypatch.setattr(SquaredFamily, "kind", None)
     block = Block(np.float32([[1.0, 2.0]]), np.array([0, 1]), np.float32([0.5]))
@@ -124,7 +124,7 @@ def test_many_samples_take_a_compiled_loop(monkeypatch):
 
 @pytest.mark.parametrize("compiled_from", [0, 1 << 22])
 def test_whose_products_overflow_in_float32_gets_those_of_float64_and_nobody_else_does(compiled_from, monkeypatch):
-    monkeypatch.setattr("userdp.problems.rough.COMPILED_BYTES", compiled_from)
+    monkeypatch.setattr("userdp.problems.generalised_linear.COMPILED_BYTES", compiled_from)
     features = np.array([[1e30, 1.0], [0.5, 0.25], [1.0, np.nan], [0.1, 3.0]], dtype=np.float32)
     block = Block(features, np.array([0, 1, 3, 4]), np.array([1.0, 0.0, 1.0, 0.0], dtype=np.float32))
     problem, x = Squared(2, np.inf, np.inf, low=-1.0, high=1.0), np.array([1e12, -1.0])

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from strategies.baselines.averaged_clipping.renyi import sampled_gaussian_epsilon
 from userdp.accounting.amplified import poisson_epsilon
-from userdp.accounting.sampled_gaussian import SampledRounds, sampled_gaussian_epsilon, unequal_rounds_epsilon
+from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.errors import BadInput
 from userdp.sampling import MixedBatches, WeightedSlots
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from strategies.baselines.averaged_clipping.parameters import average_clip
 from strategies.baselines.averaged_clipping.restarts import Run
-from strategies.samples import clamped_batch
+from strategies.baselines.samples.batch_rounds import clamped_batch
+from strategies.baselines.smoothed_truncation import smoothed_truncation_mean, truncation_sensitivity
 from userdp.arrays import Indices, Rows, Vector, clip_rows, finite_rows
-from userdp.estimators import smoothed_truncation_mean, truncation_sensitivity
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise
 

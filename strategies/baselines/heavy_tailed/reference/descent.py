@@ -9,12 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.baselines.composition import step_budget
 from strategies.baselines.heavy_tailed.estimators import RadiusForm, group_radius, simple_radius
 from strategies.baselines.heavy_tailed.options import wanted_rounds
 from strategies.baselines.heavy_tailed.reference.estimators import iterative_mean, simple_clip_mean
 from strategies.baselines.heavy_tailed.shuffling import GroupAccounting, group_rho
-from strategies.samples import whole_rounds
-from userdp.accounting import rho_for, step_budget
+from strategies.baselines.samples.sample_options import whole_rounds
+from userdp.accounting import rho_for
 from userdp.arrays import Vector
 from userdp.mechanisms import require_positive
 

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, Polytope, step_size
+from strategies.baselines.smoothed_truncation import smoothed_truncation_mean
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.estimators import smoothed_truncation_mean
 from userdp.mechanisms import ExponentialMechanism
 from userdp.noise import SeededNoise
 from userdp.randomness import stream

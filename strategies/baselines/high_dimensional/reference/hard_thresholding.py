@@ -15,9 +15,9 @@ from strategies.baselines.high_dimensional.hard_thresholding import (
     unit_ball,
 )
 from strategies.baselines.peeling import Peeling, PeelingAccounting
+from strategies.baselines.smoothed_truncation import LARGEST, smoothed_truncation_mean
 from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
-from userdp.estimators import LARGEST, smoothed_truncation_mean
 from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource
 

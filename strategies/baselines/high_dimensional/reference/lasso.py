@@ -5,10 +5,10 @@ from numpy.typing import NDArray
 
 from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, step_size
 from strategies.baselines.high_dimensional.lasso import check_in_ball, choice_sensitivity
+from strategies.baselines.truncated_rows import truncated_gradients
 from userdp.arrays import Vector
 from userdp.data import Block
 from userdp.mechanisms import ExponentialMechanism
-from userdp.nodes import truncated_gradients
 from userdp.noise import SeededNoise
 from userdp.randomness import stream
 

@@ -36,16 +36,16 @@ from strategies.baselines.averaged_clipping.reference.descent import (
     restarted_clipping_sgd,
     sample_clipping_sgd,
 )
-from strategies.baselines.averaged_clipping.restarts import default_runs, radii, restarted, rounds_per_run
-from strategies.samples.batch_rounds import clamped_batch
-from userdp.accounting.amplified import poisson_epsilon
-from userdp.accounting.composition import advanced_composition, step_budget
-from userdp.accounting.sampled_gaussian import (
-    SampledRounds,
+from strategies.baselines.averaged_clipping.renyi import (
     calibrate_sampled_gaussian,
     sampled_gaussian_epsilon,
     sampled_gaussian_rdp,
 )
+from strategies.baselines.averaged_clipping.restarts import default_runs, radii, restarted, rounds_per_run
+from strategies.baselines.composition import advanced_composition, step_budget
+from strategies.baselines.samples.batch_rounds import clamped_batch
+from userdp.accounting.amplified import poisson_epsilon
+from userdp.accounting.sampled_gaussian import SampledRounds
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism

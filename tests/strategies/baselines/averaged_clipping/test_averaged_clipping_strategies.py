@@ -23,7 +23,9 @@ from strategies.baselines.averaged_clipping.parameters import (
 )
 from strategies.baselines.averaged_clipping.reference.descent import averaged_clipping_sgd, smoothed_truncation_gd
 from strategies.baselines.averaged_clipping.restarts import default_runs, rounds_per_run
-from strategies.samples.sample_options import SampleLevelOptions
+from strategies.baselines.regressions import LpRegression
+from strategies.baselines.samples.sample_options import SampleLevelOptions
+from strategies.baselines.smoothed_truncation import LARGEST, truncation_sensitivity
 from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
 from userdp.accounting import delta_of
@@ -32,10 +34,9 @@ from userdp.accounting.costs import Cost
 from userdp.accounting.sampled_gaussian import group_rate, grouped_poisson_epsilon
 from userdp.data import Block
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators.smoothed_truncation import LARGEST, truncation_sensitivity
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
-from userdp.problems import Linear, LpRegression, Quadratic
+from userdp.problems import Linear, Quadratic
 from userdp.randomness import stream
 from userdp.sampling import PoissonSamples
 from userdp.sampling.coins import SampleCoins, philox, round_keys, uniforms

@@ -19,9 +19,10 @@ from simulations.runs.build import build_problem, load_datasets
 from strategies.baselines.heavy_tailed.locations import LogLogistic, LogNormal, MultivariateT, Pareto, StudentT
 from strategies.baselines.heavy_tailed.power_laws import LAWS, directional_moment
 from strategies.baselines.heavy_tailed.regressions import HeavyTailedLinear, HeavyTailedLogistic
+from strategies.baselines.regressions import HuberRegression, LpRegression
 from userdp.data import Block, SyntheticFederation
 from userdp.errors import BadInput
-from userdp.problems import HuberRegression, Logistic, LpRegression, Quadratic, Squared
+from userdp.problems import Logistic, Quadratic, Squared
 
 REFERENCES = {
     "normal": lambda shape: stats.norm(),

@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from scipy.special import gammaln
 
+from strategies.baselines.composition import advanced_composition, step_budget, zcdp_to_epsilon_simple
 from strategies.baselines.heavy_tailed import depth
 from strategies.baselines.heavy_tailed.depth import geometric_median, needed, order_statistic, reach
 from strategies.baselines.heavy_tailed.estimators import (
@@ -50,7 +51,6 @@ from strategies.baselines.heavy_tailed.shuffling import (
     shuffled_guarantee,
 )
 from userdp.accounting import Cost, delta_of, epsilon_of, rho_for
-from userdp.accounting.composition import advanced_composition, step_budget, zcdp_to_epsilon_simple
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
 

@@ -22,23 +22,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from strategies import IterativeMeanSGD, SampleClippedSGD
+from strategies.baselines.composition import calibrate_steps, share_of_group
 from strategies.baselines.heavy_tailed.iterative_mean_sgd import spending
+from strategies.baselines.heavy_tailed.partitions import shuffled, spread, spread_length
 from strategies.baselines.heavy_tailed.shuffling import group_rho
 from strategies.wire.questions import Reader, model_record
-from userdp.accounting import (
-    Cost,
-    Privacy,
-    calibrate_steps,
-    delta_of,
-    epsilon_of,
-    group_privacy,
-    rho_for,
-    share_of_group,
-)
+from userdp.accounting import Cost, Privacy, delta_of, epsilon_of, group_privacy, rho_for
 from userdp.data import Block
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
-from userdp.nodes.partition import OUTSIDE, Partition, spread_length
+from userdp.nodes.partition import OUTSIDE, Partition
 from userdp.problems import Bernoulli, Quadratic
 
 SIZES = [3, 1, 4, 2]
@@ -64,7 +57,7 @@ def means(method, samples, sizes):
 
 
 def test_spread_slots_are_equally_likely_in_each_group():
-    groups = Partition.spread(3000, 2, 5, np.random.default_rng(4)).groups
+    groups = spread(3000, 2, 5, np.random.default_rng(4)).groups
     for slot in groups.T:
         assert stats.chisquare(np.bincount(slot)).pvalue > 1e-4
     assert (
@@ -145,6 +138,16 @@ def test_each_round_spends_what_group_privacy_and_composition_leave_it(accountin
     assert spent.rho == group_rho(*one, groups, accounting, "exact")
 
 
+def test_the_share_of_a_group_is_what_group_privacy_makes_the_whole():
+    for epsilon in (0.0, 1e-3, 1.0, 30.0):
+        for group in (1, 2, 7):
+            each = share_of_group(epsilon, 1e-6, group)
+            assert group_privacy(*each, group) == pytest.approx((epsilon, 1e-6))
+    assert share_of_group(1e5, 1e-6, 2) == (5e4, 0.0)
+    with pytest.raises(BadInput, match="group = 0"):
+        share_of_group(1.0, 1e-6, 0)
+
+
 def test_exact_composition_of_the_steps_spends_the_budget():
     for rounds, share in ((1, 0.5), (20, 0.5), (20, 0.0)):
         each = calibrate_steps(0.9, 1e-5, rounds, share * 1e-5 / rounds)
@@ -193,9 +196,9 @@ def test_what_does_not_hold_is_refused(changes, message):
 def test_groups_have_exactly_the_same_number_of_slots(users, slots, count, seed):
     if count > users * slots:
         with pytest.raises(BadInput, match=f"strategy.groups = {count}"):
-            Partition.draw(users, slots, count, np.random.default_rng(seed))
+            shuffled(users, slots, count, np.random.default_rng(seed))
         return
-    partition = Partition.draw(users, slots, count, np.random.default_rng(seed))
+    partition = shuffled(users, slots, count, np.random.default_rng(seed))
     found, sizes = np.unique(partition.groups, return_counts=True)
     size = users * slots // count
     assert partition.groups.shape == (users, slots)
@@ -208,7 +211,7 @@ def test_groups_have_exactly_the_same_number_of_slots(users, slots, count, seed)
 def test_all_partitions_are_equally_likely():
     """Four slots in two groups of two: six partitions."""
     rng = np.random.default_rng(8)
-    drawn = [tuple(Partition.draw(2, 2, 2, rng).groups.ravel()) for _ in range(3000)]
+    drawn = [tuple(shuffled(2, 2, 2, rng).groups.ravel()) for _ in range(3000)]
     counts = np.unique(drawn, axis=0, return_counts=True)[1]
     assert len(counts) == 6
     assert stats.chisquare(counts).pvalue > 1e-4

@@ -11,8 +11,8 @@ from scipy.special import log_softmax
 from strategies import RobustFrankWolfe, model_record, model_vector
 from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, L1Ball, step_size
 from strategies.baselines.high_dimensional.reference.frank_wolfe import Hull, excess_bound, robust_frank_wolfe
+from strategies.baselines.smoothed_truncation import largest_truncated, smoothed_truncation_mean
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators.smoothed_truncation import largest_truncated, smoothed_truncation_mean
 from userdp.problems import Quadratic
 
 NO_NOISE = 1e9

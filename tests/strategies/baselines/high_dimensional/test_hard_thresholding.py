@@ -22,8 +22,8 @@ from strategies.baselines.high_dimensional.reference.hard_thresholding import (
     private_sparse_optimisation,
 )
 from strategies.baselines.peeling import Peeling
+from strategies.baselines.smoothed_truncation import smoothed_truncation_mean
 from userdp.errors import BadInput
-from userdp.estimators.smoothed_truncation import smoothed_truncation_mean
 from userdp.noise import SeededNoise
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.baselines.high_dimensional.lasso import Selections, choice_sensitivity
+from strategies.baselines.truncated_rows import truncated_gradients
 from userdp.accounting.composition import rho_for
 from userdp.data.block import Block
-from userdp.nodes.truncated import truncated_gradients
 
 budgets = st.floats(math.log(0.02), math.log(20)).map(math.exp)
 

@@ -8,10 +8,11 @@ from helpers import federation_of, gathered, make, requested, rows_of, run
 from scipy import stats
 
 from strategies import PrivateLasso, model_record, model_vector
+from strategies.baselines.composition import advanced_composition
 from strategies.baselines.high_dimensional.frank_wolfe import step_size
 from strategies.baselines.high_dimensional.lasso import Selections, choice_sensitivity, default_threshold
 from strategies.baselines.high_dimensional.reference.lasso import private_lasso
-from userdp.accounting.composition import advanced_composition, rho_for, zcdp_to_epsilon
+from userdp.accounting.composition import rho_for, zcdp_to_epsilon
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems import Quadratic, Squared

@@ -14,16 +14,18 @@ from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid, shards
 from strategies import OutputPerturbation, model_record
+from strategies.baselines.regressions import LpRegression
 from strategies.baselines.sparse_gradients.accelerated import AcceleratedDescent, gap_after, rounds_until
+from strategies.baselines.sparse_gradients.output_perturbation import ReleaseLedger
 from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser
 from strategies.wire.replies import Gathered
-from userdp.accounting import Cost, Privacy, ReleaseLedger
+from userdp.accounting import Cost, Privacy
 from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput, MissingAssumption, RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.node import Node
 from userdp.noise import SeededNoise
-from userdp.problems import LpRegression, OneHotLogistic, Quadratic
+from userdp.problems import OneHotLogistic, Quadratic
 
 
 def sup_project_box(point, low, high):

@@ -4,12 +4,9 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
-from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.samples.batch_rounds import BATCH_MEANING, BatchOptions, balanced_batch, clamped_batch, coins_of
-from strategies.samples.sample_options import MEANINGS, clipped_sum, corner_of, most_of, samples_of
+from strategies import About, Given, MeanRounds, Recipe
+from strategies.baselines.samples.batch_rounds import BATCH_MEANING, BatchOptions, balanced_batch, clamped_batch
+from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, corner_of, most_of, samples_of
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import PoissonSamples
 
@@ -69,7 +66,7 @@ class PoissonSampleSGD(Recipe, BatchOptions):
                 numbers={"clip_norm": clip, "sample_batch": float(batch), "learning_rate": rate},
                 warnings=warnings,
             ),
-            query=lambda index: replace(gradients, coins=coins_of(sampler, index)),
+            query=lambda index: replace(gradients, coins=sampler.coins(index)),
             divisor=float(batch),
         )
 

@@ -8,15 +8,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.core.mean_rounds import AveragedDescent, Descent
-from strategies.core.noise_forecast import NoisySteps
-from strategies.core.options import StrategyOptions
-from strategies.core.public_facts import Given
-from strategies.core.scheme import Number, Outline
-from userdp.arrays.types import Vector
+from strategies import AveragedDescent, Descent, Given, NoisySteps, Number, Outline, StrategyOptions
+from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import Computation
+from userdp.nodes import Computation
 from userdp.sampling import Sampler
 
 Output = Literal["average", "last"]

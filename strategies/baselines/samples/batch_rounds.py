@@ -8,15 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from strategies.core.mean_rounds import sampler_numbers
-from strategies.core.public_facts import Given
-from strategies.core.scheme import Number, no_ledger
-from strategies.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
+from strategies import Given, Number, no_ledger, sampler_numbers
+from strategies.baselines.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
 from userdp.accounting import Guarantee
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import Computation
+from userdp.nodes import Computation
 from userdp.sampling import PoissonSamples, Sampler
-from userdp.sampling.coins import SampleCoins
 
 log = logging.getLogger("userdp")
 
@@ -112,14 +109,10 @@ def sample_rate(sampler: Sampler) -> float:
     return sampler.rate if isinstance(sampler, PoissonSamples) else 1.0
 
 
-def coins_of(sampler: Sampler, index: int) -> SampleCoins | None:
-    """Return the coins by which nodes draw the samples of round ``index``; None if whole users are drawn."""
-    return sampler.coins(index) if isinstance(sampler, PoissonSamples) else None
-
-
 def sample_sum(sampler: Sampler, index: int) -> Computation:
-    """The sum of the gradients of the samples drawn in round ``index``, without a clip."""
-    return Computation("sample_sum", reduce="sum", coins=coins_of(sampler, index))
+    """The sum of the gradients of the samples drawn in round ``index``, without a clip; of all if users are drawn."""
+    coins = sampler.coins(index) if isinstance(sampler, PoissonSamples) else None
+    return Computation("sample_sum", reduce="sum", coins=coins)
 
 
 def noise_numbers(given: Given, mechanism: GaussianMechanism, group: int) -> dict[str, Number]:

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from scipy.special import erf, ndtr
 
-from userdp.arrays.types import Array
+from userdp.arrays import Rows
 from userdp.errors import BadInput
 
 LARGEST = 2 * math.sqrt(2) / 3  # The bound on every truncated value
@@ -21,13 +21,13 @@ _DEVIATIONS = 8.5
 _SATURATED = 12.0  # Beyond it, a value with little smoothing noise is truncated for certain (to 1e-24).
 
 
-def soft_truncation(values: Array) -> Array:
+def soft_truncation(values: Rows) -> Rows:
     """Return ``phi(u) = u - u^3/6`` up to sqrt(2), and its value there, ``+-2 sqrt(2)/3``, beyond."""
     inside = np.clip(values, -_EDGE, _EDGE)
     return np.asarray(inside - inside**3 / 6)
 
 
-def smoothed_truncation(centres: Array, widths: Array) -> Array:
+def smoothed_truncation(centres: Rows, widths: Rows) -> Rows:
     """Return ``h(a, b) = E phi(a + b u)``, u standard normal; a are finite centres, b >= 0 widths; within `LARGEST`.
 
     The closed form cancels where the noise is wide (a cube of the centre against terms that undo it); there
@@ -58,7 +58,7 @@ def largest_truncated(inverse_variance: float) -> float:
     return LARGEST * float(erf(math.sqrt(inverse_variance / 2)))
 
 
-def noisily_truncated(values: Array, inverse_variance: float) -> Array:
+def noisily_truncated(values: Rows, inverse_variance: float) -> Rows:
     """Return ``g(a) = E phi(a w)`` with ``w ~ N(1, 1/beta)``, entry by entry: odd, rising, within ``+-B(beta)``.
 
     beta is ``inverse_variance``, infinity for phi itself; infinite values give the limit, NaN gives zero. The last clip
@@ -72,7 +72,7 @@ def noisily_truncated(values: Array, inverse_variance: float) -> Array:
     return np.asarray(np.clip(truncated, -largest, largest))
 
 
-def truncated_samples(values: Array, scale: float, inverse_variance: float) -> Array:
+def truncated_samples(values: Rows, scale: float, inverse_variance: float) -> Rows:
     """Return `noisily_truncated` of every entry over ``scale`` > 0; a (..., d) row that is not finite counts as zero.
 
     Raises `BadInput` if scale or inverse variance is not positive, or the scale is infinite.
@@ -84,7 +84,7 @@ def truncated_samples(values: Array, scale: float, inverse_variance: float) -> A
         return noisily_truncated(np.where(finite, values, 0.0) / scale, inverse_variance)
 
 
-def smoothed_truncation_mean(rows: Array, scale: float, inverse_variance: float) -> Array:
+def smoothed_truncation_mean(rows: Rows, scale: float, inverse_variance: float) -> Rows:
     """Return (d,) from (n, d): ``s / n`` times the sum of truncated entries.
 
     *Formal guarantees.* Unit: a row; relation: replace-one, n public. Entries lie in ``+-B(beta)``, so one row moves
@@ -107,7 +107,7 @@ def truncation_sensitivity(scale: float, samples: int, dimension: int, group: in
     return coordinate_sensitivity(scale, samples) * group * math.sqrt(dimension)
 
 
-def _closed_form(a: Array, b: Array) -> Array:
+def _closed_form(a: Rows, b: Rows) -> Rows:
     with np.errstate(over="ignore"):  # a hundred deviations away there is nothing
         lower, upper = np.clip((_EDGE - a) / b, -100, 100), np.clip((_EDGE + a) / b, -100, 100)
     below, above = ndtr(-lower), ndtr(-upper)
@@ -121,7 +121,7 @@ def _closed_form(a: Array, b: Array) -> Array:
     return np.asarray(total)
 
 
-def _by_quadrature(a: Array, b: Array) -> Array:
+def _by_quadrature(a: Rows, b: Rows) -> Rows:
     total = LARGEST * (ndtr((a - _EDGE) / b) - ndtr((-_EDGE - a) / b))
     with np.errstate(under="ignore"):
         for node, weight in zip(_NODES * _EDGE, _WEIGHTS * _EDGE, strict=True):

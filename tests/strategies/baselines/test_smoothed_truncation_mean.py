@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from scipy.integrate import quad
 
-from userdp.estimators.smoothed_truncation import (
+from strategies.baselines.smoothed_truncation import (
     LARGEST,
     coordinate_sensitivity,
     largest_truncated,

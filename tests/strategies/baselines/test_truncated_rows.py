@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from helpers import Wild, federation_of, rows_of
 
+from strategies.baselines.truncated_rows import truncated, truncated_gradients
 from userdp.data.block import Block
 from userdp.nodes.computations import Computation
-from userdp.nodes.truncated import truncated, truncated_gradients
 from userdp.problems import Squared
 
 PROBLEM = Squared(3, math.inf, 2.0, low=-math.inf, high=math.inf)

@@ -18,8 +18,8 @@ from strategies import (
     SampleClippedSGD,
     SmoothedTruncationGD,
 )
-from strategies.core.mean_rounds import Runs
-from strategies.samples.batch_rounds import accounted
+from strategies.baselines.averaged_clipping.averaged_clipping_restarted import Runs
+from strategies.baselines.samples.batch_rounds import accounted
 from userdp.accounting.sampled_gaussian import group_rate
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import Answer, Node

@@ -1,17 +1,18 @@
-"""Computations for heavy tails: gradients, or the data before the gradients, are truncated before sums."""
+"""Computations for heavy tails: gradients, or the data before the gradients, are truncated before sums.
+
+Entry points of the group ``userdp.row_functions`` give each `RowFunction` its name in messages.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from userdp.arrays.sparse_rows import dense
-from userdp.arrays.types import Rows, Vector
-from userdp.data.block import Block
-from userdp.estimators.smoothed_truncation import truncated_samples
-from userdp.problems.base import Problem
-from userdp.problems.bounds import targets_of
-from userdp.problems.segments import float64_parts, parts, weighted_sums
+from strategies.baselines.smoothed_truncation import truncated_samples
+from userdp.arrays import Rows, Vector, dense
+from userdp.data import Block
+from userdp.nodes import RowFunction
+from userdp.problems import Problem, float64_parts, parts, targets_of, weighted_sums
 
 
 def truncated(values: Rows, threshold: float) -> Rows:
@@ -79,3 +80,14 @@ def _cut(block: Block, level: float) -> Block:
     values = features.data if isinstance(features, csr_array) else features
     np.clip(values, -level, level, out=values)
     return Block(features, block.offsets, targets)
+
+
+SAMPLE_SUM = RowFunction(truncated_sample_sum, sums_samples=True)
+USER_GRADIENT = RowFunction(truncated_user_gradient)
+REGRESSION_GRADIENT = RowFunction(lambda problem, x, block, threshold: truncated_gradients(x, block, threshold))
+REGRESSION_SUM = RowFunction(
+    lambda problem, x, block, threshold: truncated_gradients(x, block, threshold) * block.sizes[:, None],
+    sums_samples=True,
+)
+DATA_GRADIENT = RowFunction(truncated_data_gradient)
+DATA_SUM = RowFunction(truncated_data_sum, sums_samples=True)
