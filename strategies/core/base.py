@@ -25,7 +25,7 @@ from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme
 from strategies.core.streams import Streams, seeded
-from strategies.core.testers import Testers
+from strategies.core.testers import Testers, beside
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
@@ -103,22 +103,12 @@ class UserLevelStrategy(Strategy):
         self.state = RunState(scheme, self.around, left, scheme.checked_start(self.problem, self.problem.initial()))
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
-        asks = held_out and self.plan.guarantee.holds
-        self.testers = self._new_testers(privacy, held_out, choose_best) if asks else None
         self._roster = self.wire.roster(public.users + held_out, recipe.max_missing)
-
-    def _new_testers(self, privacy: Privacy, users: int, choose: bool) -> Testers:
-        if not self.about.server_trusted or not self.wire.asks_more:
-            raise BadInput(
-                f"privacy.evaluate = true: {self.name} does not trust a server with the answers of held-out users; "
-                "leave it out, or use a strategy such as auto or dp_fed_sgd"
-            )
-        given = replace(self._given, problem=self.original, privacy=privacy)
-        made = Testers(given, users, self.plan.guarantee.relation, self.plan.rounds, choose)
-        numbers = {**self.plan.numbers, **made.numbers}
-        self.plan = replace(self.plan, guarantee=made.guarantee(self.plan.guarantee), numbers=numbers)
-        self.state.testers = made
-        return made
+        self.testers: Testers | None = None
+        if held_out and self.plan.guarantee.holds:
+            asking = replace(given, problem=problem, privacy=privacy)
+            self.testers, self.plan = beside(asking, about, self.plan, held_out, self._roster, recipe.max_missing)
+            self.testers.choose, self.state.testers = choose_best, self.testers
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
@@ -283,9 +273,7 @@ class UserLevelStrategy(Strategy):
         return (
             []
             if self.testers is None
-            else self.testers.ask(
-                server_round, state.released, reference, self._roster, config, constant=constant is not None
-            )
+            else self.testers.ask(server_round, state.released, reference, config, constant=constant is not None)
         )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -296,7 +284,7 @@ class UserLevelStrategy(Strategy):
         # After the rounds' own streams, and those of extra rounds.
         index = 2 * self.plan.rounds + testers.asked
         noise = partial(self.streams.open, self.noise_seed, index, 0, rounding_slack(testers.users))
-        metrics = testers.take(server_round, replies, self._roster, self.recipe.max_missing, noise)
+        metrics = testers.take(server_round, replies, noise)
         self.streams.drawn()
         return MetricRecord(metrics)  # type: ignore[arg-type]
 

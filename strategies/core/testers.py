@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType
 
+from strategies.core.about import About
+from strategies.core.plan import Plan
 from strategies.core.public_facts import Given
 from strategies.core.snapshots import Snapshot
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
-from userdp.accounting import Cost, Guarantee
+from userdp.accounting import Cost
 from userdp.accounting.costs import calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import Relation
 from userdp.accounting.ledger import check_drawn
@@ -62,6 +64,8 @@ class Testers:
         users: t.
         relation: the strategy's neighbouring relation.
         rounds: of the strategy.
+        roster: the nodes of all n + t users.
+        max_missing: largest share of held-out users that may be silent; they count as the middle of every range.
         choose: end the rounds once a model is worse than the best by more than noise, and release the best.
         limit: largest average loss of a user that counts: twice that of even odds on all classes; without classes it is
             found from the losses of the initial model.
@@ -74,6 +78,8 @@ class Testers:
     users: int
     relation: Relation
     rounds: int
+    roster: Roster
+    max_missing: float
     choose: bool = False
     limit: float = math.nan
     charged: float = 0.0
@@ -132,14 +138,7 @@ class Testers:
             raise RunFailed("held-out users would be asked for more than their budget: stopped")
 
     def ask(
-        self,
-        server_round: int,
-        x: Vector,
-        reference: Vector,
-        roster: Roster,
-        config: ConfigRecord,
-        *,
-        constant: bool,
+        self, server_round: int, x: Vector, reference: Vector, config: ConfigRecord, *, constant: bool
     ) -> list[Message]:
         """Return the messages of the next question about the released model x, and charge it; none without one."""
         name = self.question(server_round, x)
@@ -149,30 +148,20 @@ class Testers:
         self.charge(server_round, name)
         request = self.request(name, reference, constant=constant)
         self._pending = name, request, x
-        asked, wire = roster.assign(request.users), self.given.wire
+        asked, wire = self.roster.assign(request.users), self.given.wire
         contents = wire.contents(wire.record(x), config, [users for _, users in asked], request.computation)
         return [
             Message(content, node, MessageType.EVALUATE, group_id=str(server_round))
             for (node, _), content in zip(asked, contents, strict=True)
         ]
 
-    def take(
-        self,
-        server_round: int,
-        replies: Iterable[Message],
-        roster: Roster,
-        max_missing: float,
-        noise: Callable[[], NoiseSource],
-    ) -> dict[str, float]:
-        """Release the answer to the pending question, and return the metrics that follow from it.
-
-        Raises `RunFailed` if more than a share ``max_missing`` of the held-out users are missing.
-        """
+    def take(self, server_round: int, replies: Iterable[Message], noise: Callable[[], NoiseSource]) -> dict[str, float]:
+        """Release the answer to the pending question, and return the metrics; `RunFailed` for too many missing."""
         if self._pending is None:
             return {}
         name, request, x = self._pending
         read = partial(self.given.wire.read, sent=x)
-        gathered = gather(request, roster, replies, self.given.dimension, max_missing, read)
+        gathered = gather(request, self.roster, replies, self.given.dimension, self.max_missing, read)
         return self.release(server_round, name, x, request.computation, gathered, noise())
 
     def request(self, name: str, reference: Vector, *, constant: bool) -> Request:
@@ -272,22 +261,6 @@ class Testers:
         cost = Cost(noise_multiplier=self._multiplier / math.sqrt(min(self.charged, 1.0)))
         return partial(epsilon_of, cost, 1, self.given.privacy.delta)
 
-    def guarantee(self, own: Guarantee) -> Guarantee:
-        """Return the strategy's guarantee, which then protects held-out users too."""
-        return own.assuming(
-            f"{self.users} held-out users are protected alike: all their answers together keep to the same epsilon and "
-            "delta, and who is held out follows from public numbers",
-            "the server is trusted with sums of held-out users' answers",
-        )
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        """The numbers that a plan states."""
-        return {
-            "held_out_users": self.users,
-            "held_out_noise": self.deviation("answers"),
-        }
-
     # What a killed run needs ----------------------------------------------------------------------------------------
 
     def keep(self, taken: Snapshot) -> None:
@@ -305,3 +278,25 @@ class Testers:
         self.found = {name: Estimate(*pair) for name, pair in state["found"].items()}
         self.losses = {int(number): float(loss) for number, loss in kept.get("tested_losses")}
         self._best, self._asked = kept.get("tested_best"), kept.get("tested_asked")
+
+
+def beside(
+    given: Given, about: About, plan: Plan, users: int, roster: Roster, max_missing: float
+) -> tuple[Testers, Plan]:
+    """Return the held-out users of a strategy with a promise, and its plan with them. Raises `BadInput`: not for it."""
+    if not about.server_trusted or not given.wire.asks_more:
+        raise BadInput(
+            f"privacy.evaluate = true: {about.name} does not trust a server with the answers of held-out users; leave "
+            "it out, or use a strategy such as auto or dp_fed_sgd"
+        )
+    own = plan.guarantee
+    # Another sample makes its user another one.
+    relation: Relation = "replace_one" if own.unit == "sample" else own.relation
+    made = Testers(given, users, relation, plan.rounds, roster, max_missing)
+    promise = own.assuming(
+        f"{users} held-out users are protected alike: all their answers together keep to the same epsilon and delta, "
+        "and who is held out follows from public numbers",
+        "the server is trusted with sums of held-out users' answers",
+    )
+    numbers = {**plan.numbers, "held_out_users": users, "held_out_noise": made.deviation("answers")}
+    return made, replace(plan, guarantee=promise, numbers=numbers)

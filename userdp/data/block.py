@@ -99,8 +99,8 @@ class Block:
     def followed_by(self, other: "Block") -> "Block":
         """Return the users of both blocks, whose samples have the same form and no marks yet."""
         features = stacked([self.features, other.features])  # type: ignore[list-item]
-        both = (self.targets, other.targets)
-        targets = None if both[0] is None or both[1] is None else np.concatenate(both)
+        own, others = self.targets, other.targets
+        targets = None if own is None or others is None else np.concatenate([own, others])
         return Block(features, np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]), targets)
 
     def usable_samples(self) -> tuple[NDArray[np.int64], "Block | None"]:

@@ -9,14 +9,13 @@ data. Shares are not negative, so two histograms never point apart (`RowFunction
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from userdp.arrays.types import Array, Rows, Vector
-from userdp.data.block import Block
+from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.nodes.moments import triangle
 from userdp.problems.base import Problem
@@ -78,8 +77,9 @@ def measures(problem: Problem) -> Measures:
 def _example(problem: Problem) -> Block:
     """Return one user with one usable sample of zeros, in the form of features that the problem takes."""
     targets = np.zeros(1, dtype=np.float32) if problem.has_targets else None
-    zeros = (np.zeros((1, problem.columns), kind) for kind in (np.float32, np.int32))
-    for features in (*zeros, csr_array((1, problem.columns), dtype=np.float32)):
+    shape = (1, problem.columns)
+    forms: tuple[Features, ...] = (np.zeros(shape, np.float32), np.zeros(shape, np.int32), csr_array(shape, dtype="f4"))
+    for features in forms:
         try:
             return replace(problem.bound(Block(features, np.array([0, 1]), targets))[0], usable=None)
         except BadInput:
@@ -89,7 +89,7 @@ def _example(problem: Problem) -> Block:
 
 def loss_sizes(problem: Problem, x: Vector, block: Block, edges: Vector) -> Rows:
     """Compute (U, k + 1): 1 in the interval between k rising edges that holds the user's average loss, else 0."""
-    return _one_hot(np.searchsorted(edges, _losses(problem, x, block, math.inf), side="right"), len(edges) + 1)
+    return np.eye(len(edges) + 1)[np.searchsorted(edges, _losses(problem, x, block, math.inf), side="right")]
 
 
 def loss_answer(problem: Problem, x: Vector, block: Block, limit: float) -> Rows:
@@ -158,8 +158,8 @@ def _ranking(problem: Problem, x: Vector, block: Block, edges: Vector, below: Ar
     """Return three (U,) means: class 1 times the share of class 0 below it, the converse, and the share of class 1."""
     scores, positive, owners, share = _ranked(problem, x, block)
     zeros, ones = (np.interp(scores, _ends(edges), shares) for shares in below)
-    total = partial(np.bincount, owners, minlength=block.users)
-    return [total(share * positive * zeros), total(share * ~positive * (1.0 - ones)), total(share * positive)]
+    parts = (positive * zeros, ~positive * (1.0 - ones), positive)
+    return [np.asarray(np.bincount(owners, share * part, minlength=block.users), dtype=float) for part in parts]
 
 
 def _ends(edges: Vector) -> Vector:
@@ -192,7 +192,7 @@ def _differences(problem: Problem, x: Vector, block: Block, width: float) -> Arr
     predicted = problem.predict(x, block)
     gaps = predicted.get("probability", predicted["prediction"]) - _observed(problem, block)
     owners, share = _owners(problem, block)
-    return np.bincount(owners, share * np.clip(gaps, -width, width), minlength=block.users)
+    return np.asarray(np.bincount(owners, share * np.clip(gaps, -width, width), minlength=block.users), dtype=float)
 
 
 @QUIET
@@ -201,7 +201,3 @@ def _losses(problem: Problem, x: Vector, block: Block, limit: float) -> Array:
     measured = problem.metrics(x, block)
     losses = next(measured[name] for name in LOSSES if name in measured)
     return np.clip(np.where(np.isnan(losses), np.inf, losses), 0.0, limit)
-
-
-def _one_hot(places: NDArray[np.intp], width: int) -> Rows:
-    return np.eye(width)[places]
