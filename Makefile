@@ -72,8 +72,9 @@ long: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python docs/make.py
 
-# The pages as a site; a warning, such as a link that leads nowhere, is an error.
-site: docs $(STAMP)-docs
+# The pages as a site, with a gallery of reports; a warning, such as a link that leads nowhere, is an error.
+site: $(STAMP)-docs
+	$(BIN)/python docs/make.py --gallery
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The site: $(CURDIR)/build/site/index.html"
 

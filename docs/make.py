@@ -1,7 +1,8 @@
 """Every page and picture made from the code: ``python docs/make.py``, or ``--check`` to be told which are stale.
 
 A test fails when a page on disk is not what this makes. Git ignores the pages and pictures that follow from the code
-alone, so that two people's changes do not collide; `make site` makes them.
+alone, so that two people's changes do not collide; `make site` makes them, and with ``--gallery`` the reports of
+the gallery, which takes most of a minute.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from making import (
     core_paper,
     courses,
     excerpts,
+    gallery,
     neural,
     neural_speed,
     paper_pictures,
@@ -68,6 +70,7 @@ def pages() -> dict[str, str]:
         "docs/compare-strategies.md": put(_written("docs/compare-strategies.md"), {"grid": excerpts.comparison()}),
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
+        "docs/gallery/README.md": gallery.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "strategies/baselines/averaged_clipping/README.md": put(
             _written("strategies/baselines/averaged_clipping/README.md"),
@@ -174,17 +177,20 @@ def main() -> None:
     """Write the pages that are stale, or name them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and fail if a page is stale")
-    check = parser.parse_args().check
+    parser.add_argument("--gallery", action="store_true", help="make its reports, too, if anything changed since")
+    asked = parser.parse_args()
     try:
         stale = {path: text for path, text in pages().items() if text != _written(path)}
     except BadInput as fault:
         raise SystemExit(str(fault)) from None
-    if check and stale:
+    if asked.check and stale:
         raise SystemExit(f"stale: {', '.join(stale)}; run: python docs/make.py")
     for path, text in stale.items():
         (ROOT / path).parent.mkdir(exist_ok=True)
         (ROOT / path).write_text(text, encoding="utf-8")
         print(path)
+    if asked.gallery and gallery.make():
+        print("docs/gallery/*.html")
 
 
 def _written(path: str) -> str:

@@ -108,17 +108,18 @@ def test_every_picture_is_small_and_draws_the_medians_of_the_table(pages):
         assert len(svg) < 4096, path
         (line,) = re.findall(r'<polyline points="([^"]+)"', svg)
         heights = np.array([float(point.partition(",")[2]) for point in line.split()])
-        full, none = (float(y) for y in re.findall(r'd="M54 ([\d.]+)H', svg)[1::-1])
+        full, none = (float(y) for y in re.findall(rf'd="M{courses.LEFT} ([\d.]+)H', svg)[1::-1])
         np.testing.assert_allclose((none - heights) / (none - full), rows["median"], atol=0.002, err_msg=path)
 
 
 def test_labels_of_a_picture_lie_apart_and_inside(pages):
-    for path, svg in pages["courses"].pictures().items():
-        found = re.findall(r'<text x="444" y="([\d.]+)" text-anchor="start"', svg)
+    courses = pages["courses"]
+    for path, svg in courses.pictures().items():
+        found = re.findall(rf'<text x="{courses.WIDTH - courses.RIGHT + 6}" y="([\d.]+)" text-anchor="start"', svg)
         assert len(found) == (3 if path.endswith("-auto.svg") else 4), path
         heights = np.array(sorted(map(float, found)))
         assert (np.diff(heights) >= FEWEST_PIXELS).all(), path
-        assert heights[-1] < pages["courses"].HEIGHT, path
+        assert heights[-1] < courses.HEIGHT, path
 
 
 def test_the_best_constant_is_the_one_that_serves_training_users_best(pages):

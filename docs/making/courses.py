@@ -22,12 +22,12 @@ MEASURED = ROOT / "research" / "results" / "strategies.csv"
 REAL = "insteval"
 """The example of real people in the README."""
 COLUMNS = ("example", "round", "median", "least", "most", "auto", "gain", "seeds", "configuration", "userdp")
-WIDTH, HEIGHT = 560, 250
-LEFT, RIGHT, TOP, BOTTOM = 54, 122, 16, 36
+WIDTH, HEIGHT = 480, 250
+LEFT, RIGHT, TOP, BOTTOM = 60, 124, 16, 36
 """Margins round the curves."""
 LOWEST, USUAL, HIGHEST = -1.0, -0.15, 1.1
 """Edges: the bottom is the second, or the smallest median after the start if lower, but not below the first."""
-LINE = 14
+LINE = 16
 """The smallest distance of labels, in pixels."""
 
 
@@ -176,7 +176,7 @@ def _svg(rows: pd.DataFrame, start: str) -> str:
         *frame.labels({"without privacy": (1.0, INK), **beside, "this run": (shares[-1], BLUE), start: (0.0, INK)}),
     ]
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    style = f'font-family="sans-serif" font-size="12" fill="{INK}"'
+    style = f'font-family="sans-serif" font-size="15" fill="{INK}"'
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *parts, "</svg>\n"])
 
 

@@ -22,9 +22,9 @@ def comparison() -> str:
     return excerpt("compare-quick.toml", "[privacy]", "# What clipping")
 
 
-def plan() -> str:
-    """Return the numbers of the quickstart's plan, and its guarantee."""
-    planned = plan_of(load_config(CONFIGS / "quickstart.toml"))
+def plan(file: str = "quickstart.toml") -> str:
+    """Return the numbers of a shipped configuration's plan, and its guarantee."""
+    planned = plan_of(load_config(CONFIGS / file))
     meanings = explained(STRATEGIES[planned.strategy].about)
     numbers = {name: planned.stated(name) for name in FIRST} | dict(planned.numbers)
     rows = [f"| `{name}` | {shown(value)} | {meanings.get(name, '')} |" for name, value in numbers.items()]
