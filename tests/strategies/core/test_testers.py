@@ -5,14 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import federation_of, final, make, run
+from helpers import federation_of, final, make, rows_of, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, SampleClippedSGD
 from strategies.core.run_state import Resumed
 from userdp.accounting import Cost, Privacy
 from userdp.accounting.costs import epsilon_of
+from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
+from userdp.nodes.measured import Histogram
 from userdp.problems import Logistic, Quadratic, Squared
 
 TRAIN, HELD_OUT = 60, 40
@@ -97,12 +101,44 @@ def test_noise_is_made_for_what_a_user_moves_under_the_strategys_relation():
         )
 
 
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.booleans()), min_size=2, max_size=2),
+    st.lists(st.floats(-5, 5), min_size=3, max_size=3),
+)
+def test_all_answers_together_are_no_worse_than_the_gaussian_they_are_priced_as(pair, x):
+    """The exact distance of two transcripts that differ in one held-out user, in deviations of their noise."""
+    problem = Logistic(2, 2.0, 5.0)
+    assert apart(problem, np.array(x), pair) <= 1 / evaluated().testers._multiplier * (1 + 1e-9)
+
+
+def test_the_price_is_not_far_from_what_two_users_attain():
+    """One user whom the model serves perfectly, another whom it serves as badly as can be."""
+    problem = Logistic(2, 2.0, 50.0)
+    attained = apart(problem, np.array([50.0, 0.0, 0.0]), [(1.0, 0.0, True), (1.0, 0.0, False)])
+    assert attained >= 0.5 / evaluated().testers._multiplier
+
+
+def apart(problem, x, pair):
+    strategy = evaluated(problem=problem)
+    testers, squares = strategy.testers, 0.0
+    testers._ranking = Histogram.of(np.ones(32))
+    rows = [np.array(one, dtype=float) for one in pair]
+    blocks = [Block(one[None, :2].astype(np.float32), np.array([0, 1]), one[2:].astype(np.float32)) for one in rows]
+    for name, times in (("course", 6), ("ranking", 1), ("answers", 1)):
+        asked = testers.request(name, problem.initial(), constant=False).computation
+        first, second = (rows_of(problem, x, problem.bound(block)[0], asked)[0] for block in blocks)
+        multiplier = testers._multiplier / math.sqrt(testers._share(name))
+        squares += times * (np.linalg.norm(first - second) / (asked.sensitivity("replace_one") * multiplier)) ** 2
+    return math.sqrt(squares)
+
+
 def test_the_noise_of_every_answer_is_fresh_and_as_deep_as_charged():
     """The loss of the same model, asked under many seeds, scatters by the deviation that is stated."""
     data = people()
     problem = Logistic(2, 2.0, 5.0)
     losses = []
-    for seed in range(80):
+    for seed in range(40):
         strategy = evaluated(seed=seed, clip_norm=1e-9, problem=problem)
         losses.append(list(answered(strategy, data).losses.values()))
     deviation = strategy.testers.deviation("course") * strategy.testers.limit
@@ -190,8 +226,6 @@ def test_intervals_cover(users, epsilon):
 
 
 def _drawn(rng, users):
-    from userdp.data import Block
-
     sizes = rng.integers(1, 20, users)
     own = np.repeat(rng.normal(0, 0.7, users), sizes)
     features = rng.uniform(-1, 1, (sizes.sum(), 2)).astype(np.float32)
