@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from strategies import AdaptiveClipping, DPFedSGD, LocalDP, SampleClippedSGD
+from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
 from strategies.core.run_state import Resumed
 from userdp.accounting import Cost, Privacy
 from userdp.accounting.costs import epsilon_of
@@ -88,10 +88,9 @@ def test_questions_cost_the_budget_and_no_more():
 
 
 def test_noise_is_made_for_what_a_user_moves_under_the_strategys_relation():
-    assert (
-        evaluated(kind=SampleClippedSGD, unit="sample", facts={"samples": 300, "max_samples": 5}).testers.relation
-        == "replace_one"
-    )
+    by_sample = evaluated(kind=PoissonSampleSGD, unit="sample", facts={"samples": 300, "max_samples": 5})
+    assert by_sample.plan.guarantee.relation == "add_or_remove"
+    assert by_sample.testers.relation == "replace_one"
     for relation, factor in (("replace_one", 2.0), ("add_or_remove", 1.0)):
         testers = replace(evaluated().testers, relation=relation)
         asked = testers.request("course", np.zeros(3), constant=False).computation
