@@ -13,5 +13,6 @@ def made() -> None:
     """Make all pages if this checkout lacks them; other processes wait until they are there."""
     with open(Path(tempfile.gettempdir()) / "userdp-pages.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (ROOT / "docs" / "pictures").is_dir():  # which docs/make.py writes last
+        # docs/make.py writes the pictures last; the gallery came later than they, so a checkout may lack it alone.
+        if not all((ROOT / "docs" / made).exists() for made in ("gallery/README.md", "pictures")):
             subprocess.run([sys.executable, str(ROOT / "docs" / "make.py")], cwd=ROOT, check=True, capture_output=True)
