@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulations.config.run_config import RunConfig, load_config
-from simulations.engines.grids import shards
+from simulations.engines.grids import populated, shards
 from simulations.records.run_directory import new_directory
 from simulations.runs.build import build_problem, load_datasets
 from simulations.runs.silos import silo_node
@@ -85,6 +85,7 @@ def _silo(path: str, overrides: tuple[str, ...], folder: str) -> Node:
 @lru_cache(maxsize=32)
 def _node(path: str, overrides: tuple[str, ...], partition: int, partitions: int) -> Node:
     problem, datasets = _loaded(path, overrides)
-    blocks = shards(datasets.users.users, nodes=partitions)
+    evaluate = _configuration(path, overrides).privacy.evaluate
+    federation, blocks = populated(datasets, shards(datasets.users.users, nodes=partitions), evaluate=evaluate)
     users = blocks[partition] if partition < len(blocks) else np.empty(0, dtype=np.int64)
-    return Node(problem, datasets.users, users)
+    return Node(problem, federation, users)

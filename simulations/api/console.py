@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from simulations.records.run_directory import read_json
-from simulations.reports.explain import NOTHING_PROMISED, cell_counts, show_promise, shown, shown_number
+from simulations.reports.explain import NOTHING_PROMISED, cell_counts, held_out_rows, show_promise, shown, shown_number
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.units import about_errors, errors_of, in_target_units, metric_table
 from simulations.runs.build import Advice
@@ -91,6 +91,11 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
     console.print(metric_table(f"{result['name']}: {result['strategy']}", columns, errors))
     for kind, line in about_errors(result, errors, columns["this run"]):
         console.print(line, highlight=False, style={"soft": "dim", "warning": "yellow"}[kind])
+    if covered := held_out_rows(result):
+        table = Table("metric", "this run", "interval of 95 %", title="covered by the guarantee")
+        for name, value, low, high, _ in covered:
+            table.add_row(name, value, f"{low} to {high}")
+        console.print(table)
     verdict = standing(result)
     colour = {"good": "green", "bad": "red"}.get(verdict.kind, "yellow")
     console.print(f"[{colour}]{verdict.title}[/{colour}]: {verdict.explanation}", highlight=False)

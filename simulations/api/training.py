@@ -74,6 +74,16 @@ class TrainedModel(SavedModel, WithReport):
         """The metrics, most of them means over the held-out users; no guarantee covers these users."""
         return dict(self.result["metrics"])
 
+    @property
+    def covered(self) -> pd.DataFrame:
+        """The metrics that the guarantee covers: value, standard error, low and high ends of intervals of 95 %.
+
+        Held-out users answer for them within the budget, with ``evaluate=True``; empty without.
+        """
+        found = self.result.get("held_out", {}).get("metrics", {})
+        rows = {name: [one["value"], one["standard_error"], *one["interval"]] for name, one in found.items()}
+        return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "standard_error", "low", "high"])
+
     def summary(self) -> pd.DataFrame:
         """Return metrics of this model, the best constant, the initial model, and training without privacy.
 

@@ -46,6 +46,11 @@ class PrivacySection(Section):
     colluding: float = Field(0.0, ge=0, lt=1)
     """Largest share of a sum's nodes that may combine their knowledge, with the server or without it, for trust = sum:
     the noise of the others then suffices. A single node may do so in any case."""
+    evaluate: bool = False
+    """Held-out users evaluate released models within a budget of their own: their metrics, with intervals, are covered
+    by the same epsilon and delta, which then protect training and held-out users alike."""
+    choose_best: bool = False
+    """With evaluate: stop once held-out users find models worse than the best by more than noise, and release that."""
 
 
 class EngineSection(Section):

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from strategies.wire.protocol import answer_message, failed
 from strategies.wire.questions import Reader, keys_wanted
-from userdp.data.federation import Federation
+from userdp.data.federation import Federation, JoinedFederation
+from userdp.data.source import Datasets
 from userdp.errors import BadInput, UserdpError
 from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Node
@@ -120,6 +121,18 @@ def error_reply(message: Message, error: Exception) -> Message:
     if isinstance(error, UserdpError):  # its text names fields, never data, unlike that of a foreign error
         log.warning("node %d cannot answer: %s", message.metadata.dst_node_id, error)
     return failed(message, type(error).__name__)
+
+
+def populated(
+    datasets: Datasets, blocks: list[NDArray[np.int64]], *, evaluate: bool
+) -> tuple[Federation, list[NDArray[np.int64]]]:
+    """Return the users of all nodes and the numbers of each node's; with ``evaluate`` held-out users join in shares."""
+    train, test = datasets.users, datasets.test
+    if not evaluate or test is None:
+        return train, blocks
+    further = [train.users + users for users in shards(test.users, nodes=len(blocks))]
+    further += [np.empty(0, dtype=np.int64)] * (len(blocks) - len(further))
+    return JoinedFederation(train, test), [np.concatenate(both) for both in zip(blocks, further, strict=True)]
 
 
 class LocalGrid(InMachineGrid):

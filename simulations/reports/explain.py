@@ -30,6 +30,7 @@ METRICS = {
     },
     "calibration_error": f"mean distance of predicted and observed means over {BINS} groups of held-out samples with "
     "similar predictions; with several classes, of the predicted class's probability and the accuracy",
+    "initial_loss_removed": "share of the initial model's loss that training removed: 1 is perfect, 0 no better",
     "predicted_minus_observed": "mean prediction minus mean observation over all held-out samples: above 0 is too high",
 }
 """Metric -> meaning."""
@@ -54,6 +55,15 @@ def shown(value: object, digits: int = 4) -> str:
             return f"{value:.{digits}g}"
         return f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def held_out_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
+    """Return (name, value, low, high, meaning) of the metrics that the guarantee covers; none without them."""
+    found = result.get("held_out", {}).get("metrics", {}).items()
+    return [
+        (name.replace("_", " "), shown(one["value"], 3), *(shown(end, 3) for end in one["interval"]), METRICS[name])
+        for name, one in found
+    ]
 
 
 def shown_claim(value: object) -> str:

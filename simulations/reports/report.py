@@ -99,6 +99,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "references": list(references(result)),
         "about_constant": about_constant(result),
         "metrics": _metrics(result, section),
+        "held_out": explain.held_out_rows(result),
         "errors": {name.replace("_", " "): error for name, error in errors.items()},
         "about_errors": about_errors(result, errors, list(errors)),
         "confusion": confusion_table(result.get("confusion"), columns_of(section)),

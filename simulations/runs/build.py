@@ -43,7 +43,7 @@ def starting_problem(config: RunConfig) -> Problem:
 
 def build_privacy(config: RunConfig) -> Privacy:
     """Build the budget."""
-    return Privacy(**config.privacy.model_dump())
+    return Privacy(**config.privacy.model_dump(exclude={"evaluate", "choose_best"}))
 
 
 @without_internals
@@ -75,8 +75,11 @@ def server_datasets(config: RunConfig) -> Datasets:
         raise BadInput("output.reference = true: a deployment must not also train without privacy; leave it out")
     if isinstance(data, SyntheticData):
         return load_datasets(config)
-    if data.holds_out:
-        raise BadInput(f"{data.holds_out}: a deployment's server has no people to hold out; set data.test_fraction = 0")
+    if data.holds_out and not config.privacy.evaluate:
+        raise BadInput(
+            f"{data.holds_out}: a deployment's server has no people to hold out; set privacy.evaluate = true, so that "
+            "held-out users evaluate models from their silos, or data.test_fraction = 0"
+        )
     if data.declared_users is None:
         raise BadInput("data.users is missing: the server of a deployment has no data to count people in; declare it")
     if config.privacy.noise == "seeded":
@@ -107,6 +110,29 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
     return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples)
 
 
+def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:
+    """Return the number of held-out users who evaluate models privately; 0 without ``privacy.evaluate``.
+
+    BadInput if nobody is held out, or the number is not public, or who is follows from private data.
+    """
+    if not config.privacy.evaluate:
+        return 0
+    declared = config.data.declared_held_out
+    if getattr(config.data, "split_column", None) is not None:
+        raise BadInput(
+            "privacy.evaluate = true with data.split_column: who is held out would follow from people's own data, and "
+            "replacing one could change both parts; use data.test_fraction"
+        )
+    if declared is None and (datasets is None or datasets.test is None):
+        raise BadInput(
+            "privacy.evaluate = true: the public number of held-out users is missing; declare data.all_users with "
+            "data.test_fraction, or data.test_users"
+        )
+    if datasets is not None and datasets.test is not None:
+        return datasets.test.users
+    return int(declared or 0)
+
+
 def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -> None:
     """Compare the declared number of samples, by which means are divided, with that of the training users.
 
@@ -127,12 +153,13 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
 
 @without_internals
 def make_strategy(
-    config: RunConfig, problem: Problem, facts: PublicFacts, *, name: str | None = None
+    config: RunConfig, problem: Problem, facts: PublicFacts, *, name: str | None = None, held_out: int = 0
 ) -> UserLevelStrategy:
     """Plan the configured strategy, or another by ``name`` with its defaults; BadInput says what to change."""
     if name:
         simulated = replace(build_privacy(config), noise="seeded")
-        return UserLevelStrategy(STRATEGIES[name].parsed({}), problem, facts, simulated, seed=config.seed)
+        recipe = STRATEGIES[name].parsed({})
+        return UserLevelStrategy(recipe, problem, facts, simulated, seed=config.seed, held_out=held_out)
     make = partial(
         UserLevelStrategy,
         STRATEGIES[config.strategy.kind].parsed(config.strategy_options),
@@ -141,6 +168,8 @@ def make_strategy(
         build_privacy(config),
         seed=config.seed,
         compare_with_initial=config.output.compare_with_initial,
+        held_out=held_out,
+        choose_best=config.privacy.choose_best,
     )
     if config.preparation == "learn":
         return make(preparation=LearnCoordinates)
@@ -176,7 +205,8 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
 
 def make_plan(config: RunConfig) -> Plan:
     """Compute all numbers of a run from the configuration; BadInput if facts are missing or users too few."""
-    return with_declarations(make_strategy(config, starting_problem(config), public_facts(config)).plan, config)
+    strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
+    return with_declarations(strategy.plan, config)
 
 
 def with_declarations(plan: Plan, config: RunConfig) -> Plan:

@@ -11,7 +11,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from simulations.config.run_config import REFERENCE, RunConfig
-from simulations.engines.grids import MOST_NODES, LocalGrid, shards, worthwhile_nodes
+from simulations.engines.grids import MOST_NODES, LocalGrid, populated, shards, worthwhile_nodes
 from simulations.engines.ray_grid import RayGrid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.environment import peak_memory, versions
@@ -21,6 +21,7 @@ from simulations.records.released_fields import ALL_KINDS, SHARED, Kind
 from simulations.records.run_directory import RunDirectory, new_directory, plain
 from simulations.runs.build import (
     check_samples,
+    held_out_users,
     load_datasets,
     make_strategy,
     public_facts,
@@ -67,6 +68,7 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
     # Masks hide nothing unless several nodes share a sum.
     nodes = MOST_NODES if config.privacy.trust == "sum" else worthwhile_nodes(problem, train)
     blocks = shards(train.users, engine.users_per_node, nodes=nodes)
+    train, blocks = populated(datasets, blocks, evaluate=config.privacy.evaluate)
     if engine.kind == "ray":
         grid: LocalGrid | RayGrid = RayGrid(
             problem, train, blocks, engine.workers, engine.address, engine.gpus_per_actor
@@ -184,7 +186,8 @@ class _Run:
         if datasets is None or deployed:
             datasets = server_datasets(config) if deployed else load_datasets(config)
         self.datasets, self.facts = datasets, public_facts(config, datasets.train)
-        self.strategy = make_strategy(config, self.problem, self.facts)
+        self.held_out = held_out_users(config, datasets)
+        self.strategy = make_strategy(config, self.problem, self.facts, held_out=self.held_out)
         insist(config, self.strategy.plan)
         if not deployed:  # a server without data computes nothing
             self.problem.settle_device()
@@ -227,9 +230,9 @@ class _Run:
         if self.deployed or not self.config.trains_reference:
             return
         try:
-            reference = make_strategy(self.config, self.problem, self.facts, name=REFERENCE).start(
-                grid, timeout=settings.timeout, roster_timeout=settings.roster_timeout
-            )
+            reference = make_strategy(
+                self.config, self.problem, self.facts, name=REFERENCE, held_out=self.held_out
+            ).start(grid, timeout=settings.timeout, roster_timeout=settings.roster_timeout)
         except RunFailed as error:
             log.warning("the reference without privacy could not be trained: %s", error)
         else:
@@ -265,7 +268,7 @@ class _Run:
                 "constant": measure.constant or None,
                 "released_constant": None if released is None else measure.whole(released) or None,
             }
-            shown = measure.shown(model)
+            shown = measure.shown(model) | self._held_out()
         result: dict[str, Any] = plain(self._result(guarantee, metrics, reference) | shown)
         if self.code:
             result["code"] = self.code
@@ -276,11 +279,23 @@ class _Run:
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model, self.plan, guarantee)
 
+    def _held_out(self) -> dict[str, Any]:
+        """Return result.json's "held_out": the metrics that the guarantee covers."""
+        testers = self.strategy.testers
+        if testers is None:
+            return {}
+        metrics = {
+            name: {"value": one.value, "standard_error": one.standard_error, "interval": list(one.interval)}
+            for name, one in testers.found.items()
+        }
+        return {"held_out": {"users": testers.users, "largest_loss": testers.limit, "metrics": metrics}}
+
     def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return the content of guarantee.json."""
         return guarantee.as_dict() | {
             "sentence": guarantee.sentence(),
             "spent_epsilon": self.strategy.spent_epsilon,
+            **({} if (testers := self.strategy.testers) is None else {"held_out_spent_epsilon": testers.spent()}),
             "noise": self.strategy.noise_source,
         }
 

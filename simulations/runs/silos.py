@@ -18,6 +18,7 @@ from simulations.engines.grids import shards
 from simulations.records.run_directory import writing
 from simulations.runs.build import load_datasets
 from userdp.data import Block, ColumnarFederation, Federation
+from userdp.data.federation import JoinedFederation
 from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput
 from userdp.nodes.node import Node
@@ -68,6 +69,11 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
         block = block if first is None else first
     if block.sizes.min() < fewest:
         log.warning("%s: a user holds fewer samples than data.min_samples = %d", folder / FILE, fewest)
+    numbers = config.data.numbers(config.seed) if config.privacy.evaluate else None
+    if numbers is not None:
+        places = np.argsort(numbers[users])
+        users, block = numbers[users][places], ColumnarFederation(block).block(places)
+        labels = [labels[place] for place in places]
     columns = config.data.sample_shape.columns
     if block.features.shape[1] != columns:
         there = block.features.shape[1]
@@ -78,10 +84,19 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
 def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
     data = config.data
     if isinstance(data, SyntheticData):
-        federation = load_datasets(config).users
+        datasets = load_datasets(config)
+        federation = datasets.users
+        if config.privacy.evaluate and datasets.test is not None:
+            federation = JoinedFederation(federation, datasets.test)
         return federation, np.array([f"synthetic-{user}" for user in range(federation.users)])
-    if data.holds_out:
-        raise BadInput(f"{data.holds_out}: held-out users are in no silo; set data.test_fraction = 0 in its place")
+    if config.privacy.evaluate:  # who is held out is decided later, by the numbers of all users
+        everybody = data.model_copy(update={"test_fraction": 0.0})
+        config = config.model_copy(update={"data": everybody})
+    elif data.holds_out:
+        raise BadInput(
+            f"{data.holds_out}: held-out users would be in no silo; set privacy.evaluate = true, with which they "
+            "evaluate models, or data.test_fraction = 0"
+        )
     federation = load_datasets(config).users
     labels = data.table(config.seed).labels[: federation.users]
     return federation, labels.astype(np.str_)

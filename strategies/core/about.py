@@ -77,6 +77,8 @@ MEANINGS: Mapping[str, str] = {
     "cohort": "users a round",
     "sampling": "how cohorts are drawn",
     "participations": "rounds that a user takes part in",
+    "held_out_users": "users who train nothing and evaluate released models privately",
+    "held_out_noise": "standard deviation of the noise on each of their means, between 0 and 1",
     "learning_rate": "step size (of each phase)",
     "clip_norm": "l2 norm that gradients are clipped to",
     "noise_multiplier": "noise over sensitivity",
@@ -115,6 +117,7 @@ NOTES: Mapping[str, Fact] = {
     "distance": Fact("noised", "released estimate of how far users are from the centre"),
     "gain": Fact("noised", "weight of the released innovation"),
     "improved_share": Fact("noised", "share of users whom the model serves better than the initial one, with noise"),
+    "held_out_loss": Fact("noised", "mean loss of held-out users, with noise; of the released model"),
     "went_back": Fact("noised", "1 where the initial model was released instead"),
 }
 """The facts of rounds of several strategies, or of extra rounds, by name."""

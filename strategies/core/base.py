@@ -6,7 +6,7 @@ before anything is released, and a failed run keeps its result so far.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -25,6 +25,7 @@ from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme
 from strategies.core.streams import Streams, seeded
+from strategies.core.testers import Testers, beside
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
@@ -56,6 +57,8 @@ class UserLevelStrategy(Strategy):
         compare_with_initial: end with a `LastComparison`, for part of the budget.
         preparation: the class of a `Preparation` to begin with, for part of the budget; a recipe with `PreparedOptions`
             then works in the coordinates, and with the clip, that it finds.
+        held_out: users n, n + 1, ... who evaluate models privately, and train none; see `Testers`.
+        choose_best: end once they find models worse than the best by more than noise, and release that.
 
     Attributes:
         original: the loss as nodes know it.
@@ -81,6 +84,8 @@ class UserLevelStrategy(Strategy):
         wire: Wire | None = None,
         compare_with_initial: bool = False,
         preparation: type[Preparation] | None = None,
+        held_out: int = 0,
+        choose_best: bool = False,
     ) -> None:
         check_budget(recipe, privacy, public.users)
         about = self.about = recipe.about
@@ -98,7 +103,12 @@ class UserLevelStrategy(Strategy):
         self.state = RunState(scheme, self.around, left, scheme.checked_start(self.problem, self.problem.initial()))
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
-        self._roster = self.wire.roster(public.users, recipe.max_missing)
+        self._roster = self.wire.roster(public.users + held_out, recipe.max_missing)
+        self.testers: Testers | None = None
+        if held_out and self.plan.guarantee.holds:
+            asking = replace(given, problem=problem, privacy=privacy)
+            self.testers, self.plan = beside(asking, about, self.plan, held_out, self._roster, recipe.max_missing)
+            self.testers.choose, self.state.testers = choose_best, self.testers
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
@@ -253,12 +263,44 @@ class UserLevelStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return no message: metrics computed from users' data are not covered by the guarantee."""
-        return []
+        """Return the next question to held-out users about the released model; no message if there is none.
+
+        Without held-out users nobody is asked: metrics computed from training users' data would not be covered.
+        """
+        state = self.state
+        constant = self.result.constant
+        reference = state.initial if constant is None else constant
+        return (
+            []
+            if self.testers is None
+            else self.testers.ask(server_round, state.released, reference, config, constant=constant is not None)
+        )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate nothing."""
-        return None
+        """Release the answer of held-out users, and return the metrics that follow from it."""
+        testers = self.testers
+        if testers is None:
+            return None
+        # After the rounds' own streams, and those of extra rounds.
+        index = 2 * self.plan.rounds + testers.asked
+        noise = partial(self.streams.open, self.noise_seed, index, 0, rounding_slack(testers.users))
+        metrics = testers.take(server_round, replies, noise)
+        self.streams.drawn()
+        return MetricRecord(metrics)  # type: ignore[arg-type]
+
+    def _evaluate(self, server_round: int, grid: Grid, timeout: float) -> None:
+        """Ask held-out users about the released model, question after question; store what they release."""
+        if self.testers is None:
+            return
+        if server_round == self.state.lost:
+            self.testers.skip(server_round)
+        config = ConfigRecord({"server-round": server_round})
+        while messages := list(self.configure_evaluate(server_round, self.result.arrays, config, grid)):
+            metrics = self.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
+            if metrics:
+                self.result.evaluate_metrics_clientapp[server_round] = metrics
+        if server_round in self.testers.losses:
+            self._facts["held_out_loss"] = self.testers.losses[server_round]
 
     def summary(self) -> None:
         """Log the plan and the guarantee."""
@@ -325,12 +367,13 @@ class UserLevelStrategy(Strategy):
         state.result, done, secure = result, 0, self.privacy.noise == "secure"
         if resumed is None:
             result.initial_metrics = result.evaluate(evaluate_fn, 0)
+            self._evaluate(0, grid, timeout)
         else:
             done = state.resume(resumed, self.plan.rounds, self._new_scheme)
             arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
         if keeper is not None:
             keeper.keep(partial(state.snapshot, done), must=True)
-        for server_round in range(done + 1, self.plan.rounds + 1):
+        for server_round in self._rounds_after(done):
             started = time.perf_counter()
             config = ConfigRecord({**(train_config or {}), "server-round": server_round})
             messages = list(self.configure_train(server_round, arrays, config, grid))
@@ -341,6 +384,7 @@ class UserLevelStrategy(Strategy):
             replies = grid.send_and_receive(messages, timeout=timeout)
             next_arrays, metrics = self.aggregate_train(server_round, replies)
             arrays = arrays if next_arrays is None else next_arrays
+            self._evaluate(server_round, grid, timeout)
             record = result.add(
                 server_round,
                 self.wire.record(state.released),
@@ -356,4 +400,24 @@ class UserLevelStrategy(Strategy):
                 on_round(record)
         if result.rounds:
             self.plan.check_spent(result.rounds[-1].spent_epsilon)
+        self._evaluate_last(grid, timeout, keeper)
         return result
+
+    def _rounds_after(self, done: int) -> Iterator[int]:
+        """Yield the rounds that are left, as long as held-out users do not find the model worse than before."""
+        for server_round in range(done + 1, self.plan.rounds + 1):
+            if self.testers is None or not self.testers.worse:
+                yield server_round
+
+    def _evaluate_last(self, grid: Grid, timeout: float, keeper: Keeper | None) -> None:
+        """Choose the model to release, and ask held-out users everything about it."""
+        if self.testers is None:
+            return
+        state, last = self.state, self.plan.rounds + 1
+        state.released = self.testers.chosen(state.released)
+        self.result.arrays = self.wire.record(state.released)
+        if keeper is not None and self.privacy.noise == "secure":
+            keeper.ask(state.question(last))
+        self._evaluate(last, grid, timeout)
+        if keeper is not None:
+            keeper.keep(partial(state.snapshot, self.plan.rounds), must=True)

@@ -11,6 +11,7 @@ from strategies.core.around import Around
 from strategies.core.results import PrivateResult, RoundRecord, Step
 from strategies.core.scheme import Scheme
 from strategies.core.snapshots import Snapshot
+from strategies.core.testers import Testers
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -92,6 +93,8 @@ class RunState:
     4. *Secret cohorts.* The lost round's cohort is the one that was kept: nobody is drawn for more rounds than
        accounted, and nobody for fewer, which under random allocation would make later rounds likelier.
     5. *Extra rounds.* The rounds of a `Preparation` and of a `LastComparison` are rounds like others here.
+    6. *Held-out users.* What was asked of them before the last state was kept is in it. After a lost round, or after
+       the last one, their questions are charged and not asked again.
 
     *Assumptions.* The state is resumed once: resuming a copy of it, or an older one, is a second run. The data are the
     same, and with seeded noise nodes compute the same bits from them again, which GPUs may not. The time at which a
@@ -109,6 +112,8 @@ class RunState:
     """
 
     x, initial, released = ReadOnly(), ReadOnly(), ReadOnly()
+
+    testers: Testers | None = None
 
     def __init__(self, scheme: Scheme, around: Around, privacy: Privacy, start: Vector) -> None:
         self.around, self._privacy = around, privacy
@@ -172,6 +177,8 @@ class RunState:
         taken.add("constant", result.constant)
         for part in self.around.parts:
             part.keep(taken)
+        if self.testers is not None:
+            self.testers.keep(taken)
         taken.add("memory", state_of(self.memory))
         taken.add("ledger", None if self.ledger is None else self.ledger.state())
         taken.add("drawn", state_of(self._drawn))
@@ -206,6 +213,8 @@ class RunState:
             )
         for part in self.around.parts:
             part.recall(kept)
+        if self.testers is not None:
+            self.testers.recall(kept)
         if self.around.before is not None and done >= self.around.before.rounds:
             self.begin(new_scheme())
         self.memory = self.scheme.new_memory()

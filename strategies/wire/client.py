@@ -50,6 +50,7 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
             return failed(message, type(error).__name__)
 
     app.train()(respond)
+    app.evaluate()(respond)
     app.query()(respond)
     return app
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from userdp.arrays.sparse_rows import Sparse, bytes_of, gathered_rows, part_of, require_canonical
+from userdp.arrays.sparse_rows import Sparse, bytes_of, gathered_rows, part_of, require_canonical, stacked
 from userdp.errors import BadInput
 
 Features: TypeAlias = NDArray[np.generic] | Sparse
@@ -95,6 +95,13 @@ class Block:
         if isinstance(self.features, csr_array):
             return Block(gathered_rows(self.features, samples), offsets, targets, usable)
         return Block(self.features[samples], offsets, targets, usable)
+
+    def followed_by(self, other: "Block") -> "Block":
+        """Return the users of both blocks, whose samples have the same form and no marks yet."""
+        features = stacked([self.features, other.features])  # type: ignore[list-item]
+        own, others = self.targets, other.targets
+        targets = None if own is None or others is None else np.concatenate([own, others])
+        return Block(features, np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]), targets)
 
     def usable_samples(self) -> tuple[NDArray[np.int64], "Block | None"]:
         """Return the positions of the users with a usable sample, and their usable samples; None for nobody."""

@@ -116,6 +116,28 @@ class _Selection(Federation):
         return self._whole.block(self._chosen[checked_users(users, self.users)])
 
 
+class JoinedFederation(Federation):
+    """The users of one federation, and after them those of another, whose samples have the same form."""
+
+    def __init__(self, first: Federation, second: Federation) -> None:
+        self._first, self._second = first, second
+        self.sizes = np.concatenate([first.sizes, second.sizes])
+        self.columns, self.sample_bytes = first.columns, max(first.sample_bytes, second.sample_bytes)
+        self.stored = first.stored or second.stored
+
+    def block(self, users: NDArray[np.int64]) -> Block:
+        """See `Federation.block`; raises `BadInput` for users of both who do not rise."""
+        users, before = checked_users(users, self.users), self._first.users
+        own, others = users[users < before], users[users >= before] - before
+        if not len(others):
+            return self._first.block(own)
+        if not len(own):
+            return self._second.block(others)
+        if np.any(np.diff(users) < 0):
+            raise BadInput("users of both parts of a joined federation must be asked for in rising order")
+        return self._first.block(own).followed_by(self._second.block(others))
+
+
 class ColumnarFederation(Federation):
     """A federation held in memory as one block."""
 

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
@@ -82,6 +85,15 @@ class DataSettings(Section):
     @abstractmethod
     def declared_users(self) -> int | None:
         """N, the public number of training users; None to count them in the data."""
+
+    @property
+    def declared_held_out(self) -> int | None:
+        """The public number of held-out users; None if it is not declared."""
+        return None
+
+    def numbers(self, seed: int) -> NDArray[np.int64] | None:
+        """Return the (N,) number of each of all users in a run: training users come first; None if none is moved."""
+        return None
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
-from userdp.nodes import moments
+from userdp.nodes import answers, moments
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
@@ -70,6 +70,10 @@ def _of_scaled_columns(entries: Callable[[int], int]) -> Length:
     return lambda dimension, arrays: entries(len(arrays["scales"]) if "scales" in arrays else dimension)
 
 
+def _intervals(arrays: Mapping[str, Array]) -> int:
+    return len(arrays["edges"]) + 1
+
+
 ROW_FUNCTIONS: dict[str, RowFunction] = {
     "user_gradient": RowFunction(lambda problem, x, block: problem.user_gradients(x, block), keeps_zeros=True),
     "rough_user_gradient": RowFunction(
@@ -92,6 +96,10 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "filled": RowFunction(moments.filled, _one_number, counts_usable=True),
     "improved": RowFunction(moments.improved, _one_number),
     "curvature_along": RowFunction(moments.curvature_along, _one_number),
+    "loss_sizes": RowFunction(answers.loss_sizes, lambda dimension, arrays: _intervals(arrays), acute=True),
+    "loss_answer": RowFunction(answers.loss_answer, _one_number),
+    "score_shares": RowFunction(answers.score_shares, lambda dimension, arrays: 2 * _intervals(arrays), acute=True),
+    "answers": RowFunction(answers.answers, answers.length),
 }
 
 

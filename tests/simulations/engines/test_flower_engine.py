@@ -50,6 +50,7 @@ def engine(tmp_path_factory):
         (4, ('strategy={kind="localized_robust_sgd", deviation=1.0}', "seed=6")),
         (8, ('strategy={kind="dp_fed_avg", rounds=2}', "preparation=learn", *REGRESSION)),
         (8, CLASSES),
+        (8, (*CLASSES, "privacy.evaluate=true", "privacy.epsilon=8")),
         (8, ('privacy.trust="sum"', "privacy.colluding=0.3")),
         (8, ('privacy.trust="sum"', 'strategy={kind="adaptive_clipping", rounds=2}')),
     ],
@@ -68,6 +69,7 @@ def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, t
     if nodes == 8:  # the same layout
         np.testing.assert_array_equal(model, here.model)
     np.testing.assert_allclose(model, here.model, rtol=1e-9, atol=1e-12)
+    assert result.get("held_out") == json.loads(json.dumps(here.result.get("held_out")))
     for name, value in here.result["metrics"].items():
         assert result["metrics"][name] == pytest.approx(value, rel=1e-9)
 

@@ -54,6 +54,10 @@ class SyntheticData(DataSettings):
         return self.users
 
     @property
+    def declared_held_out(self) -> int:
+        return self.test_users
+
+    @property
     def declared_samples(self) -> int | None:
         if self.samples is None and self.samples_tail is None:
             return self.users * self.samples_per_user

@@ -88,5 +88,11 @@ def split(
         count = held_out_users(test_fraction, federation.users)
     if count is None or not 0 < count < federation.users:
         raise BadInput(f"the test part would hold {count} of {federation.users} users; both parts need at least one")
-    order = stream(seed, "split", 2).permutation(federation.users)
-    return federation.select(np.sort(order[count:])), federation.select(np.sort(order[:count]))
+    training, held_out = slots(federation.users, count, seed)
+    return federation.select(training), federation.select(held_out)
+
+
+def slots(users: int, held_out: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rising positions, among all users, of those who train and of those who are held out; public both."""
+    order = stream(seed, "split", 2).permutation(users)
+    return np.sort(order[held_out:]), np.sort(order[:held_out])

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.data.source import Datasets, DataSettings
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.contributions import held_out_users, split
+from userdp.data.tables.contributions import held_out_users, slots, split
 from userdp.data.tables.dates import with_dates_as_text
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, public_columns, public_dataset, public_file
@@ -110,6 +111,15 @@ class TableColumns(DataSettings):
     @property
     def declared_users(self) -> int | None:
         return self.training_users
+
+    @property
+    def declared_held_out(self) -> int | None:
+        return None if self.all_users is None else self.held_out(self.all_users)
+
+    def numbers(self, seed: int) -> NDArray[np.int64] | None:
+        if self.all_users is None or not self._test_share:
+            return None
+        return np.argsort(np.concatenate(slots(self.all_users, self.held_out(self.all_users), seed)))
 
     @property
     def declared_samples(self) -> int | None:

@@ -1,0 +1,302 @@
+"""Private evaluation: held-out users answer about released models, within a budget of their own."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType
+
+from strategies.core.about import About
+from strategies.core.plan import Plan
+from strategies.core.public_facts import Given
+from strategies.core.snapshots import Snapshot
+from strategies.wire.replies import Gathered, Request, gather
+from strategies.wire.roster import Roster
+from userdp.accounting import Cost
+from userdp.accounting.costs import calibrate_noise, epsilon_of
+from userdp.accounting.guarantee import Relation
+from userdp.accounting.ledger import check_drawn
+from userdp.arrays.types import Vector
+from userdp.errors import BadInput, RunFailed
+from userdp.mechanisms import GaussianMechanism
+from userdp.nodes.answers import Measures, longest, measures
+from userdp.nodes.computations import Computation
+from userdp.nodes.measured import Estimate, Histogram, estimates
+from userdp.noise import NoiseSource
+
+_SHARES = {"scale": 0.05, "course": 0.25, "ranking": 0.1, "answers": 0.6}  # Parts of 1 / multiplier^2, adding up to 1
+_COURSE = 8  # Rounds, at most, after which held-out users are asked for their loss
+_WEIGHT = 0.5  # Weight of products in `answers`: they tell how users differ, which matters less than the means
+_LOSS_EDGES = 2.0 ** np.arange(-8, 10.5, 0.5)
+_SCORE_EDGES = np.linspace(-4.0, 4.0, 15)
+_WITHIN = 0.9  # Share of users whose loss at the initial model is to lie below half the limit
+_SURE = 2.0  # Standard deviations of noise by which an earlier model must be better to be chosen
+
+
+@dataclass
+class Testers:
+    """The held-out users of a run, what they are asked, and what that costs them.
+
+    *Formal guarantees.* *Claim.* Let a strategy be (epsilon, delta)-DP for the n users that train. Then all that a run
+    with private evaluation releases together (models, metrics, and the choice of the best model) is (epsilon,
+    delta)-DP for each of the n + t users that train or are held out, under the strategy's relation. *Why.*
+
+    1. Which slots are held out follows from n, t and a public seed. A user who is replaced, added or removed keeps its
+       slot, and nobody else's slot moves. So neighbouring populations differ in one part alone.
+    2. *A training user.* Metrics are a function of the released models, of the held-out users' data, which do not
+       change, and of independent noise: post-processing of what the strategy releases.
+    3. *A held-out user.* Training asks no held-out user, and depends on no metric, so what it releases, T, has the same
+       law in both populations. Given T, the answers are Gaussian mechanisms, each chosen by T and by earlier answers.
+       With ``1 / z_i^2`` adding up to ``1 / z^2`` their adaptive composition is no worse than one Gaussian of
+       multiplier z (Dong, Roth, Su 2022), which is calibrated to (epsilon, delta). So for all sets S,
+       ``P[A in S | T] <= e^epsilon P'[A in S | T] + delta``, and the mean over T keeps the inequality.
+    4. *Sensitivity.* A question is a sum over the t slots of rows that nodes clip (`Computation.sensitivity`). An empty
+       or silent slot adds zero, and sums are divided by t, so no divisor depends on data.
+
+    *Assumptions.* n and t are public. The server is trusted with the sums before noise. Nobody is in two slots.
+    Comparing many runs by the same held-out users adds up their budgets.
+
+    Attributes:
+        given: the strategy's own facts; its users are numbered 0 to n - 1, held-out ones n to n + t - 1.
+        users: t.
+        relation: the strategy's neighbouring relation.
+        rounds: of the strategy.
+        roster: the nodes of all n + t users.
+        max_missing: largest share of held-out users that may be silent; they count as the middle of every range.
+        choose: end the rounds once a model is worse than the best by more than noise, and release the best.
+        limit: largest average loss of a user that counts: twice that of even odds on all classes; without classes it is
+            found from the losses of the initial model.
+        charged: share of ``1 / z^2`` spent so far.
+        losses: round -> noisy mean loss of the model released after it.
+        found: name -> the estimate of a metric of the released model.
+    """
+
+    given: Given
+    users: int
+    relation: Relation
+    rounds: int
+    roster: Roster
+    max_missing: float
+    choose: bool = False
+    limit: float = math.nan
+    charged: float = 0.0
+    losses: dict[int, float] = field(default_factory=dict)
+    found: dict[str, Estimate] = field(default_factory=dict)
+    _done: list[list[Any]] = field(default_factory=list)
+    _best: Vector | None = None
+    _asked: Vector | None = None
+    _ranking: Histogram | None = None
+    _constant: bool = False
+    _pending: tuple[str, Request, Vector] | None = None
+
+    def __post_init__(self) -> None:
+        if self.users < 2:
+            raise BadInput(f"privacy.evaluate = true: {self.users} users are held out, and it takes two at least")
+        privacy = self.given.privacy
+        if privacy.delta == 0:
+            raise BadInput("privacy.evaluate = true: metrics get Gaussian noise; set a privacy.delta above 0")
+        if privacy.trust == "sum":
+            raise BadInput("privacy.evaluate = true: held-out users trust the server; set privacy.trust = 'server'")
+        self._multiplier = calibrate_noise(privacy.epsilon, privacy.delta, 1)
+        self._measures: Measures = measures(self.given.problem)
+        if self._measures.classes:
+            self.limit = 2 * math.log(self._measures.classes)
+        spaced = np.linspace(0, self.rounds, min(_COURSE, self.rounds) + 1)[1:]
+        self._schedule = sorted({math.ceil(one) for one in spaced})
+
+    # What is asked --------------------------------------------------------------------------------------------------
+
+    def question(self, server_round: int, x: Vector) -> str | None:
+        """Return the next question after a round (0: before the first; one more than the last: at the end), or None."""
+        names: tuple[str, ...] = ()
+        if server_round == 0:
+            names = () if self._measures.classes else ("scale",)
+        elif server_round > self.rounds:
+            names = ("ranking", "answers") if self._measures.ranking else ("answers",)
+        elif server_round in self._schedule and not np.array_equal(x, self._asked):  # type: ignore[arg-type]
+            names = ("course",)
+        return next((name for name in names if [server_round, name] not in self._done), None)
+
+    def skip(self, server_round: int) -> None:
+        """Charge the questions of a round without asking them: a process that was killed may have had the answers."""
+        while (name := self.question(server_round, np.full(1, np.nan))) is not None:
+            self.charge(server_round, name)
+
+    @property
+    def asked(self) -> int:
+        """The number of questions charged so far."""
+        return len(self._done)
+
+    def charge(self, server_round: int, name: str) -> None:
+        """Charge a question; it is not asked again. Raises `RunFailed` beyond the budget."""
+        self._done.append([server_round, name])
+        self.charged += self._share(name)
+        if self.charged > 1 + 1e-9:
+            raise RunFailed("held-out users would be asked for more than their budget: stopped")
+
+    def ask(
+        self, server_round: int, x: Vector, reference: Vector, config: ConfigRecord, *, constant: bool
+    ) -> list[Message]:
+        """Return the messages of the next question about the released model x, and charge it; none without one."""
+        name = self.question(server_round, x)
+        self._pending = None
+        if name is None:
+            return []
+        self.charge(server_round, name)
+        request = self.request(name, reference, constant=constant)
+        self._pending = name, request, x
+        asked, wire = self.roster.assign(request.users), self.given.wire
+        contents = wire.contents(wire.record(x), config, [users for _, users in asked], request.computation)
+        return [
+            Message(content, node, MessageType.EVALUATE, group_id=str(server_round))
+            for (node, _), content in zip(asked, contents, strict=True)
+        ]
+
+    def take(self, server_round: int, replies: Iterable[Message], noise: Callable[[], NoiseSource]) -> dict[str, float]:
+        """Release the answer to the pending question, and return the metrics; `RunFailed` for too many missing."""
+        if self._pending is None:
+            return {}
+        name, request, x = self._pending
+        read = partial(self.given.wire.read, sent=x)
+        gathered = gather(request, self.roster, replies, self.given.dimension, self.max_missing, read)
+        return self.release(server_round, name, x, request.computation, gathered, noise())
+
+    def request(self, name: str, reference: Vector, *, constant: bool) -> Request:
+        """Return the request of a question; ``reference`` (p,) is the model to compare with, maybe a constant."""
+        self._constant = constant
+        users = self.given.users + np.arange(self.users)
+        if name == "scale":
+            asked = Computation("loss_sizes", "sum", 1.0, arrays={"edges": _LOSS_EDGES})
+        elif name == "course":
+            asked = Computation("loss_answer", "sum", 0.5, parameters={"limit": self.limit})
+        elif name == "ranking":
+            asked = Computation("score_shares", "sum", 1.0, arrays={"edges": _SCORE_EDGES})
+        else:
+            asked = self._answers(reference)
+        return Request(users, replace(asked, separate=self.given.secure))
+
+    def _answers(self, reference: Vector) -> Computation:
+        what = self._measures
+        numbers = {"limit": self.limit, "width": what.difference or 1.0, "weight": _WEIGHT}
+        arrays = {"asked": what.asked, "reference": reference}
+        if self._ranking is not None:
+            arrays |= {"edges": _SCORE_EDGES, "below": self._ranking.below}
+        return Computation("answers", "sum", longest(what.means, _WEIGHT), parameters=numbers, arrays=arrays)
+
+    # What is released -----------------------------------------------------------------------------------------------
+
+    def release(
+        self, server_round: int, name: str, x: Vector, asked: Computation, sums: Gathered, noise: NoiseSource
+    ) -> dict[str, float]:
+        """Release the answer to a question about the model x, and return the metrics that follow from it."""
+        sensitivity = asked.sensitivity(self.relation)
+        assert sensitivity is not None
+        mechanism = GaussianMechanism(sensitivity, self._multiplier / math.sqrt(self._share(name)))
+        released = mechanism.release(sums.values, noise)
+        check_drawn(noise.spent, mechanism.cost)
+        deviation = mechanism.standard_deviation
+        if name == "scale":
+            self.limit = self._limit(released)
+            return {}
+        if name == "ranking":
+            self._ranking = Histogram.of(released)
+            return {}
+        if name == "course":
+            return self._follow(server_round, x, (float(released[0]) / self.users + 0.5) * self.limit)
+        what, means = self._measures, released / self.users
+        self.found = estimates(
+            what, means, deviation / self.users, self.users, self.limit, _WEIGHT, self._ranking, self._constant
+        )
+        return {name: one.value for name, one in self.found.items()}
+
+    def _follow(self, server_round: int, x: Vector, loss: float) -> dict[str, float]:
+        self._asked = x.copy()
+        if loss < min(self.losses.values(), default=math.inf):
+            self._best = self._asked
+        self.losses[server_round] = loss
+        return {"held_out_loss": loss}
+
+    def _limit(self, counts: Vector) -> float:
+        """Return twice the edge below which nine of ten users' losses lie, as far as noise lets tell."""
+        below = np.cumsum(counts)[:-1]
+        enough = np.flatnonzero(below >= _WITHIN * self.users)
+        return 2.0 * float(_LOSS_EDGES[enough[0] if len(enough) else int(below.argmax())])
+
+    @property
+    def worse(self) -> bool:
+        """The newest model is worse than the best one by more than noise explains, and the best is wanted."""
+        if not self.choose or not self.losses:
+            return False
+        noise = math.sqrt(2) * self.deviation("course") * self.limit
+        return self.losses[max(self.losses)] - min(self.losses.values()) > _SURE * noise
+
+    def chosen(self, last: Vector) -> Vector:
+        """Return the model to release: the last one, unless the best is better by more than noise."""
+        return self._best if self.worse and self._best is not None else last
+
+    # What it costs --------------------------------------------------------------------------------------------------
+
+    def _share(self, name: str) -> float:
+        if name == "course":
+            return _SHARES[name] / len(self._schedule)
+        if name != "answers":
+            return _SHARES[name]
+        asked = {"scale": not self._measures.classes, "ranking": self._measures.ranking}
+        return _SHARES[name] + sum(_SHARES[each] for each, whether in asked.items() if not whether)
+
+    def deviation(self, name: str) -> float:
+        """Return the noise's standard deviation on each mean of a question, whose rows lie in [-1/2, 1/2]."""
+        norms = {"course": 0.5, "answers": longest(self._measures.means, _WEIGHT)}
+        moved = norms[name] * (2 if self.relation == "replace_one" else 1)
+        return moved * self._multiplier / math.sqrt(self._share(name)) / self.users
+
+    @property
+    def spent(self) -> Callable[[], float]:
+        """A function that computes the epsilon that held-out users are charged NOW."""
+        if not self.charged:
+            return partial(float, 0.0)
+        cost = Cost(noise_multiplier=self._multiplier / math.sqrt(min(self.charged, 1.0)))
+        return partial(epsilon_of, cost, 1, self.given.privacy.delta)
+
+    # What a killed run needs ----------------------------------------------------------------------------------------
+
+    def keep(self, taken: Snapshot) -> None:
+        """Write down what a killed run needs to resume."""
+        found = {name: list(astuple(one)) for name, one in self.found.items()}
+        taken.add("testers", {"limit": self.limit, "charged": self.charged, "done": self._done, "found": found})
+        taken.add("tested_losses", [[number, loss] for number, loss in self.losses.items()])
+        for name in ("_best", "_asked"):
+            taken.add(f"tested{name}", getattr(self, name))
+
+    def recall(self, kept: Snapshot) -> None:
+        """Resume from what `keep` wrote."""
+        state = kept.get("testers")
+        self.limit, self.charged, self._done = state["limit"], state["charged"], state["done"]
+        self.found = {name: Estimate(*pair) for name, pair in state["found"].items()}
+        self.losses = {int(number): float(loss) for number, loss in kept.get("tested_losses")}
+        self._best, self._asked = kept.get("tested_best"), kept.get("tested_asked")
+
+
+def beside(
+    given: Given, about: About, plan: Plan, users: int, roster: Roster, max_missing: float
+) -> tuple[Testers, Plan]:
+    """Return the held-out users of a strategy with a promise, and its plan with them. Raises `BadInput`: not for it."""
+    if not about.server_trusted or not given.wire.asks_more:
+        raise BadInput(
+            f"privacy.evaluate = true: {about.name} does not trust a server with the answers of held-out users; leave "
+            "it out, or use a strategy such as auto or dp_fed_sgd"
+        )
+    own = plan.guarantee
+    # Another sample makes its user another one.
+    relation: Relation = "replace_one" if own.unit == "sample" else own.relation
+    made = Testers(given, users, relation, plan.rounds, roster, max_missing)
+    promise = own.assuming(
+        f"{users} held-out users are protected alike: all their answers together keep to the same epsilon and delta, "
+        "and who is held out follows from public numbers",
+        "the server is trusted with sums of held-out users' answers",
+    )
+    numbers = {**plan.numbers, "held_out_users": users, "held_out_noise": made.deviation("answers")}
+    return made, replace(plan, guarantee=promise, numbers=numbers)

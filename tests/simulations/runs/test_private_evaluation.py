@@ -1,0 +1,162 @@
+"""Private evaluation from the command line: neighbours in either part, engines, silos, and what is shown."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import forgive_ray
+
+from simulations.config.run_config import parse_config
+from simulations.engines.grids import LocalGrid
+from simulations.runs.build import make_plan
+from simulations.runs.run import run
+from simulations.runs.silos import prepare, silo_node, split
+from userdp.data.tables.contributions import slots
+from userdp.errors import BadInput
+
+PEOPLE, TESTERS = 60, 15
+NAMES = [f"p{number:02}" for number in range(PEOPLE)]
+
+
+def table(path, changed=None):
+    """Write a table of 60 people with four rows each; ``changed`` gets other rows."""
+    rng = np.random.default_rng(3)
+    rows = pd.DataFrame({"who": np.repeat(NAMES, 4), "x": rng.uniform(-1, 1, 4 * PEOPLE)})
+    rows["y"] = (rng.random(len(rows)) < 1 / (1 + np.exp(-4 * rows.x))).astype(int)
+    if changed is not None:
+        own = rows.who == changed
+        rows.loc[own, "x"] *= -1
+        rows.loc[own, "y"] = 1 - rows.y
+    rows.to_csv(path, index=False)
+    return path
+
+
+def config_of(path, folder, strategy=None, **privacy):
+    return parse_config(
+        {
+            "name": "evaluated",
+            "problem": {"kind": "logistic"},
+            "data": {
+                "kind": "table",
+                "path": str(path),
+                "user": "who",
+                "target": "y",
+                "features": ["x"],
+                "ranges": {"x": [-1.0, 1.0]},
+                "all_users": PEOPLE,
+                "test_fraction": 0.25,
+            },
+            "strategy": {"kind": "dp_fed_sgd", "rounds": 4, **(strategy or {})},
+            "privacy": {"epsilon": 4.0, "delta": 1e-3, "evaluate": True, **privacy},
+            "output": {"directory": str(folder)},
+        }
+    )
+
+
+def outcome_of(tmp_path, name, changed=None, **privacy):
+    config = config_of(table(tmp_path / f"{name}.csv", changed), tmp_path / "runs", **privacy)
+    return run(config, directory=tmp_path / name)
+
+
+def test_a_run_shows_what_is_covered_beside_what_is_not(tmp_path):
+    outcome = outcome_of(tmp_path, "plain", epsilon=40.0)
+    found = json.loads((tmp_path / "plain" / "result.json").read_text())["held_out"]
+    assert found["users"] == TESTERS
+    assert set(found["metrics"]) >= {"log_loss", "accuracy", "deviance_explained", "predicted_minus_observed"}
+    low, high = found["metrics"]["accuracy"]["interval"]
+    assert low <= outcome.result["metrics"]["accuracy"] <= high
+    page = (tmp_path / "plain" / "report.html").read_text()
+    assert "Metrics that the guarantee covers" in page
+    assert "Metrics that it does not cover" in page
+    rounds = pd.read_parquet(tmp_path / "plain" / "rounds.parquet")
+    assert rounds["fact.held_out_loss"].iloc[-4:].notna().all()
+    promise = json.loads((tmp_path / "plain" / "guarantee.json").read_text())
+    assert 30 < promise["held_out_spent_epsilon"] <= 40 * (1 + 1e-6)  # rounds that changed no model asked nothing
+
+
+def test_neighbours_in_either_part(tmp_path):
+    """Another tester leaves every model as it is; another trainee leaves the sums of testers as they are at a model."""
+    plain = outcome_of(tmp_path, "plain")
+    training, held_out = slots(PEOPLE, TESTERS, 0)
+    names = config_of(tmp_path / "plain.csv", tmp_path).data.table(0).labels
+    tester = outcome_of(tmp_path, "tester", changed=names[held_out[0]])
+    assert np.array_equal(plain.model, tester.model)
+    moved = [
+        abs(plain.result["held_out"]["metrics"][name]["value"] - tester.result["held_out"]["metrics"][name]["value"])
+        for name in ("accuracy", "log_loss")
+    ]
+    assert max(moved) > 0
+    assert moved[0] <= 1 / TESTERS + 1e-9
+    assert moved[1] <= 2 * np.log(2) / TESTERS + 1e-9
+    still = {"clip_norm": 1e-12, "learning_rate": 0.1}  # noise alone moves the model, to the same place
+    models = []
+    for name, changed in (("first", None), ("second", names[training[0]])):
+        config = config_of(table(tmp_path / f"{name}.csv", changed), tmp_path / "runs", still)
+        models.append(run(config, directory=tmp_path / name).result["held_out"]["metrics"])
+    for name in ("accuracy", "log_loss"):
+        assert models[0][name]["value"] == pytest.approx(models[1][name]["value"], abs=1e-9)
+
+
+def test_silos_hold_out_the_same_people_as_a_simulation_and_get_the_same_run(tmp_path):
+    """Dealt out by a rehearsal; silos that prepare their own tables number people by themselves, in another order."""
+    path = table(tmp_path / "all.csv")
+    config = config_of(path, tmp_path / "runs")
+    simulated = run(config, directory=tmp_path / "simulated")
+    folders = [tmp_path / "a", tmp_path / "b"]
+    assert split(config, folders) == [30, 30]
+    dealt = deployed(config, folders, tmp_path / "dealt")
+    assert dealt.model == pytest.approx(simulated.model, abs=1e-9)
+    for name, one in simulated.result["held_out"]["metrics"].items():
+        assert dealt.result["held_out"]["metrics"][name]["value"] == pytest.approx(one["value"], abs=1e-9)
+    whole = pd.read_csv(path)
+    for number, first in enumerate((0, 30)):
+        own = tmp_path / f"silo{number}.csv"
+        whole[whole.who.between(NAMES[first], NAMES[first + 29])].to_csv(own, index=False)
+        there = config.data.model_copy(update={"path": str(own), "all_users": None, "users": 30})
+        prepare(config.model_copy(update={"data": there}), tmp_path / f"own{number}", first)
+    prepared = deployed(config, [tmp_path / "own0", tmp_path / "own1"], tmp_path / "prepared").result["held_out"]
+    assert prepared["users"] == TESTERS
+    assert set(prepared["metrics"]) == set(dealt.result["held_out"]["metrics"])
+
+
+def deployed(config, folders, directory):
+    from simulations.runs.build import starting_problem
+
+    problem = starting_problem(config)
+    return run(config, grid=LocalGrid([silo_node(config, problem, folder) for folder in folders]), directory=directory)
+
+
+@pytest.mark.slow
+@forgive_ray
+def test_ray_gives_the_same_to_the_bit(tmp_path):
+    local = outcome_of(tmp_path, "local")
+    config = config_of(tmp_path / "local.csv", tmp_path / "runs")
+    config = config.model_copy(update={"engine": config.engine.model_copy(update={"kind": "ray", "workers": 2})})
+    ray = run(config, directory=tmp_path / "ray")
+    assert ray.result["held_out"] == local.result["held_out"]
+
+
+def test_plans_and_refusals(tmp_path):
+    config = config_of(table(tmp_path / "people.csv"), tmp_path)
+    plan = make_plan(config)
+    assert plan.numbers["held_out_users"] == TESTERS
+    unknown = config.data.model_copy(update={"all_users": None, "users": 45})
+    with pytest.raises(BadInput, match="public number of held-out users is missing"):
+        make_plan(config.model_copy(update={"data": unknown}))
+    by_column = config.data.model_copy(update={"split_column": "x"})
+    with pytest.raises(BadInput, match="would follow from people's own data"):
+        make_plan(config.model_copy(update={"data": by_column}))
+    silent = config.privacy.model_copy(update={"evaluate": False})
+    with pytest.raises(BadInput, match=r"set privacy\.evaluate = true"):
+        split(config.model_copy(update={"privacy": silent}), [tmp_path / "a", tmp_path / "b"])
+
+
+def test_the_python_call_has_them(tmp_path):
+    import userdp
+
+    rows = pd.read_csv(table(tmp_path / "people.csv"))
+    settings = {"user": "who", "target": "y", "features": ["x"], "ranges": {"x": [-1.0, 1.0]}}
+    model = userdp.train(rows, **settings, problem="logistic", epsilon=4.0, delta=1e-3, evaluate=True)
+    assert {"accuracy", "log_loss"} <= set(model.covered.index)
+    assert (model.covered.low <= model.covered.value).all()

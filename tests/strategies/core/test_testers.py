@@ -1,0 +1,310 @@
+"""Held-out users evaluate models within a budget of their own: who is protected, what it costs, what comes out."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import federation_of, final, make, rows_of, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
+from strategies.core.run_state import Resumed
+from userdp.accounting import Cost, Privacy
+from userdp.accounting.costs import epsilon_of
+from userdp.data import Block
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.measured import Histogram
+from userdp.problems import Logistic, Quadratic, Squared
+
+TRAIN, HELD_OUT = 60, 40
+
+
+def people(seed=0, users=TRAIN + HELD_OUT, samples=5):
+    rng = np.random.default_rng(seed)
+    features = rng.uniform(-1, 1, (users, samples, 2))
+    targets = rng.random((users, samples)) < 1 / (1 + np.exp(-3 * features[..., 0]))
+    return features, targets.astype(float)
+
+
+def federation(features, targets):
+    return federation_of(features.reshape(-1, 2), [features.shape[1]] * len(features), targets.ravel())
+
+
+def evaluated(epsilon=4.0, seed=0, kind=DPFedSGD, held_out=HELD_OUT, users=TRAIN, problem=None, **options):
+    problem = problem or Logistic(2, 2.0, 5.0)
+    return make(kind, problem, users, epsilon, 1e-3, seed=seed, held_out=held_out, rounds=6, **options)
+
+
+def answered(strategy, data, **start):
+    run(strategy, federation(*data), **start)
+    return strategy.testers
+
+
+def transcript(strategy, data):
+    """What training releases: the model after each round."""
+    models = []
+    run(strategy, federation(*data), evaluate_fn=lambda _, arrays: models.append(arrays["x"].numpy().copy()))
+    return np.array(models)
+
+
+# --- Formal guarantee ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [DPFedSGD, AdaptiveClipping])
+def test_training_is_the_same_to_the_bit_whoever_is_held_out_and_whatever_they_answer(kind):
+    features, targets = people()
+    other = features.copy(), targets.copy()
+    other[0][TRAIN:], other[1][TRAIN:] = 1.0, 1 - targets[TRAIN:]
+    assert np.array_equal(
+        transcript(evaluated(kind=kind), (features, targets)), transcript(evaluated(kind=kind), other)
+    )
+
+
+def test_held_out_users_see_the_released_models_alone():
+    """A training user reaches metrics through released models: with these fixed, its data change no answer."""
+    features, targets = people()
+    other = features.copy(), targets.copy()
+    other[0][0], other[1][0] = -features[0], 1 - targets[0]
+    frozen = {"clip_norm": 1e-9}  # so short that noise alone moves the model, to the same place
+    answers = [answered(evaluated(**frozen), data) for data in ((features, targets), other)]
+    for one, two in zip(answers[0].found.values(), answers[1].found.values(), strict=True):
+        assert one.value == pytest.approx(two.value, abs=1e-5)
+
+
+def test_questions_cost_the_budget_and_no_more():
+    strategy = evaluated(epsilon=1.5)
+    testers = answered(strategy, people())
+    assert testers.charged == pytest.approx(1.0)
+    assert testers.spent() == pytest.approx(1.5, rel=1e-6)
+    multiplier = testers._multiplier
+    parts = [(testers._share(name)) for _, name in testers._done]
+    together = Cost(noise_multiplier=multiplier / math.sqrt(sum(parts)))
+    assert epsilon_of(together, 1, 1e-3) <= 1.5 * (1 + 1e-6)
+    with pytest.raises(RunFailed, match="more than their budget"):
+        testers.charge(99, "answers")
+
+
+def test_noise_is_made_for_what_a_user_moves_under_the_strategys_relation():
+    by_sample = evaluated(kind=PoissonSampleSGD, unit="sample", facts={"samples": 300, "max_samples": 5})
+    assert by_sample.plan.guarantee.relation == "add_or_remove"
+    assert by_sample.testers.relation == "replace_one"
+    for relation, factor in (("replace_one", 2.0), ("add_or_remove", 1.0)):
+        testers = replace(evaluated().testers, relation=relation)
+        asked = testers.request("course", np.zeros(3), constant=False).computation
+        assert asked.sensitivity(relation) == factor * 0.5
+        assert testers.deviation("course") == pytest.approx(
+            factor * 0.5 * testers._multiplier / math.sqrt(0.25 / 6) / HELD_OUT
+        )
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.booleans()), min_size=2, max_size=2),
+    st.lists(st.floats(-5, 5), min_size=3, max_size=3),
+)
+def test_all_answers_together_are_no_worse_than_the_gaussian_they_are_priced_as(pair, x):
+    """The exact distance of two transcripts that differ in one held-out user, in deviations of their noise."""
+    problem = Logistic(2, 2.0, 5.0)
+    assert apart(problem, np.array(x), pair) <= 1 / evaluated().testers._multiplier * (1 + 1e-9)
+
+
+def test_the_price_is_not_far_from_what_two_users_attain():
+    """One user whom the model serves perfectly, another whom it serves as badly as can be."""
+    problem = Logistic(2, 2.0, 50.0)
+    attained = apart(problem, np.array([50.0, 0.0, 0.0]), [(1.0, 0.0, True), (1.0, 0.0, False)])
+    assert attained >= 0.5 / evaluated().testers._multiplier
+
+
+def apart(problem, x, pair):
+    strategy = evaluated(problem=problem)
+    testers, squares = strategy.testers, 0.0
+    testers._ranking = Histogram.of(np.ones(32))
+    rows = [np.array(one, dtype=float) for one in pair]
+    blocks = [Block(one[None, :2].astype(np.float32), np.array([0, 1]), one[2:].astype(np.float32)) for one in rows]
+    for name, times in (("course", 6), ("ranking", 1), ("answers", 1)):
+        asked = testers.request(name, problem.initial(), constant=False).computation
+        first, second = (rows_of(problem, x, problem.bound(block)[0], asked)[0] for block in blocks)
+        multiplier = testers._multiplier / math.sqrt(testers._share(name))
+        squares += times * (np.linalg.norm(first - second) / (asked.sensitivity("replace_one") * multiplier)) ** 2
+    return math.sqrt(squares)
+
+
+def test_the_noise_of_every_answer_is_fresh_and_as_deep_as_charged():
+    """The loss of the same model, asked under many seeds, scatters by the deviation that is stated."""
+    data = people()
+    problem = Logistic(2, 2.0, 5.0)
+    losses = []
+    for seed in range(40):
+        strategy = evaluated(seed=seed, clip_norm=1e-9, problem=problem)
+        losses.append(list(answered(strategy, data).losses.values()))
+    deviation = strategy.testers.deviation("course") * strategy.testers.limit
+    scaled = (np.array(losses) - np.mean(losses)).ravel() / deviation
+    low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], scaled.size - 1)
+    assert low < (scaled**2).sum() < high
+    assert abs(np.corrcoef(np.array(losses).T)[np.triu_indices(6, 1)]).max() < 0.5
+
+
+def test_the_guarantee_names_the_held_out():
+    strategy = evaluated()
+    assert any("40 held-out users are protected alike" in one for one in strategy.plan.guarantee.assumptions)
+    assert strategy.plan.numbers["held_out_users"] == 40
+
+
+# --- Metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_with_little_noise_metrics_are_those_of_the_held_out():
+    strategy, problem = evaluated(epsilon=1e7), Logistic(2, 2.0, 5.0)
+    data = people()
+    result = run(strategy, federation(*data))
+    block = problem.bound(federation(*data).block(TRAIN + np.arange(HELD_OUT)))[0]
+    exact = problem.metrics(final(result), block)
+    found = strategy.testers.found
+    assert found["accuracy"].value == pytest.approx(exact["accuracy"].mean(), abs=1e-3)
+    assert found["log_loss"].value == pytest.approx(exact["log_loss"].mean(), abs=1e-3)
+    spread = exact["accuracy"].std() / math.sqrt(HELD_OUT)
+    assert found["accuracy"].standard_error == pytest.approx(spread, rel=0.05)
+    assert set(result.evaluate_metrics_clientapp) == {1, 2, 3, 4, 5, 6, 7}
+
+
+def test_the_limit_of_a_loss_without_classes_is_found_from_the_initial_model():
+    features, targets = people()
+    problem = Squared(2, 2.0, 5.0, low=-1.0, high=1.0)
+    strategy = evaluated(epsilon=1e6, problem=problem)
+    testers = answered(strategy, (features, targets))
+    block = problem.bound(federation(features, targets).block(TRAIN + np.arange(HELD_OUT)))[0]
+    losses = problem.metrics(problem.initial(), block)["squared_error"]
+    assert 2 * np.quantile(losses, 0.85) <= testers.limit <= 2 * math.sqrt(2) * np.quantile(losses, 0.95)
+
+
+def test_a_run_ends_at_a_model_that_is_worse_than_the_best_by_more_than_noise_and_releases_the_best():
+    """Steps that are far too long: a model gets worse."""
+    data, problem = people(), Quadratic(2, 1.0, 50.0)
+    grid = federation_of(data[0].reshape(-1, 2), [5] * 100)
+    block = problem.bound(grid.block(TRAIN + np.arange(HELD_OUT)))[0]
+    models = []
+    strategy = evaluated(epsilon=1e6, problem=problem, clip_norm=50.0, learning_rate=1.99, choose_best=True)
+    chosen = run(strategy, grid, evaluate_fn=lambda _, arrays: models.append(arrays["x"].numpy().copy()))
+    losses, testers = strategy.testers.losses, strategy.testers
+    noise = math.sqrt(2) * testers.deviation("course") * testers.limit
+    assert len(chosen.rounds) == len(losses) < 6
+    assert losses[len(losses)] - min(losses.values()) > 2 * noise
+    exact = [problem.metrics(model, block)["test_loss"].mean() for model in models[1:]]
+    released = problem.metrics(final(chosen), block)["test_loss"].mean()
+    assert released == pytest.approx(min(exact), abs=5 * noise)
+    assert released < exact[-1]
+    assert testers.found
+
+
+def test_noise_alone_ends_no_run():
+    strategy = evaluated(epsilon=1.0, choose_best=True)
+    assert len(run(strategy, federation(*people())).rounds) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("users", [500, 5000])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_intervals_cover(users, epsilon):
+    """400 repetitions: fresh held-out users and fresh noise about one model; 93 to 97 % of intervals hold the truth."""
+    problem, x, repetitions = Logistic(2, 2.0, 5.0), np.array([1.5, -0.5, 0.2]), 400
+    whole = problem.bound(_drawn(np.random.default_rng(1), 200_000))[0]
+    truth = {name: values.mean() for name, values in problem.metrics(x, whole).items()}
+    truth["log_loss"] = np.minimum(problem.metrics(x, whole)["log_loss"], 2 * math.log(2)).mean()
+    truth["auc"] = _area(problem.predict(x, whole)["probability"], whole)
+    rng, inside = np.random.default_rng(users), dict.fromkeys(("log_loss", "accuracy", "auc"), 0)
+    for repetition in range(repetitions):
+        found = _answers(problem, x, _drawn(rng, users), users, epsilon, seed=repetition)
+        for name in inside:
+            low, high = found[name].interval
+            inside[name] += low <= truth[name] <= high
+    # Three standard deviations of the count about 95 % are 3.3 %.
+    assert all(0.917 <= count / repetitions <= 0.983 for count in inside.values()), inside
+
+
+def _drawn(rng, users):
+    sizes = rng.integers(1, 20, users)
+    own = np.repeat(rng.normal(0, 0.7, users), sizes)
+    features = rng.uniform(-1, 1, (sizes.sum(), 2)).astype(np.float32)
+    targets = rng.random(len(features)) < 1 / (1 + np.exp(-3 * features[:, 0] - own))
+    return Block(features, np.concatenate([[0], np.cumsum(sizes)]), targets.astype(np.float32))
+
+
+def _area(scores, block):
+    weights, order = np.repeat(1 / block.sizes, block.sizes), np.argsort(scores)
+    ones, zeros = (weights * block.targets)[order], (weights * (1 - block.targets))[order]
+    return float((ones * (np.cumsum(zeros) - zeros / 2)).sum() / (ones.sum() * zeros.sum()))
+
+
+def _answers(problem, x, block, users, epsilon, seed):
+    """Ask all questions about x, as a run does, without its rounds."""
+    from strategies.wire.replies import Gathered
+    from userdp.noise import SeededNoise
+    from userdp.randomness import stream
+
+    testers = make(DPFedSGD, problem, 100, epsilon, 1e-5, held_out=users, rounds=8).testers
+    bounded = problem.bound(block)[0]
+    for place, name in enumerate(("ranking", "answers")):
+        asked = testers.request(name, problem.initial(), constant=False).computation
+        rows = asked.function.rows(problem, x, bounded, **asked.parameters, **asked.arrays)
+        noise = SeededNoise(stream(seed, "noise", place, 0))
+        testers.release(9, name, x, asked, Gathered(rows.sum(axis=0), 0, 0), noise)
+    return testers.found
+
+
+# --- Runs that are killed, and refusals ------------------------------------------------------------------------------
+
+
+class Kept:
+    def __init__(self):
+        self.kept, self.asked = [], []
+
+    def keep(self, take, *, must):
+        self.kept.append(take())
+
+    def ask(self, taken):
+        self.asked.append(taken)
+
+
+def test_a_killed_run_goes_on_to_the_same_answers():
+    data, keeper = people(), Kept()
+    whole = answered(evaluated(choose_best=True), data, keeper=keeper)
+    for kept in (keeper.kept[0], keeper.kept[3], keeper.kept[-1]):
+        again = answered(evaluated(choose_best=True), data, resumed=Resumed(kept))
+        assert (again.found, again.losses, again.charged) == (whole.found, whole.losses, whole.charged)
+
+
+def test_under_secure_noise_a_lost_round_asks_held_out_users_no_second_time():
+    data, keeper = people(), Kept()
+
+    def secure():
+        strategy = evaluated()
+        privacy = replace(strategy.privacy, noise="secure")
+        return DPFedSGD(strategy.original, strategy.public, privacy, held_out=HELD_OUT, rounds=6)
+
+    answered(secure(), data, keeper=keeper)
+    lost_round = Resumed(keeper.kept[2], keeper.asked[2])
+    resumed = answered(secure(), data, resumed=lost_round)
+    assert 3 not in resumed.losses
+    assert resumed.charged == pytest.approx(1.0)
+    assert resumed.found
+    lost_end = answered(secure(), data, resumed=Resumed(keeper.kept[6], keeper.asked[6]))
+    assert not lost_end.found
+    assert lost_end.charged == pytest.approx(1.0)
+
+
+def test_what_cannot_be_promised_is_refused():
+    with pytest.raises(BadInput, match="two at least"):
+        evaluated(held_out=1)
+    with pytest.raises(BadInput, match="does not trust a server"):
+        evaluated(kind=LocalDP)
+    with pytest.raises(BadInput, match="trust = 'server'"):
+        DPFedSGD(
+            Logistic(2, 2.0, 5.0),
+            evaluated().public,
+            Privacy(1.0, 1e-3, trust="sum"),
+            held_out=HELD_OUT,
+            rounds=6,
+        )
