@@ -295,7 +295,7 @@ class _Run:
         return guarantee.as_dict() | {
             "sentence": guarantee.sentence(),
             "spent_epsilon": self.strategy.spent_epsilon,
-            **({} if (testers := self.strategy.testers) is None else {"held_out_spent_epsilon": testers.spent()}),
+            **({} if self.strategy.testers is None else {"held_out_spent_epsilon": self.strategy.testers.spent()}),
             "noise": self.strategy.noise_source,
         }
 

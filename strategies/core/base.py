@@ -267,24 +267,19 @@ class UserLevelStrategy(Strategy):
 
         Without held-out users nobody is asked: metrics computed from training users' data would not be covered.
         """
-        state = self.state
-        constant = self.result.constant
-        reference = state.initial if constant is None else constant
-        return (
-            []
-            if self.testers is None
-            else self.testers.ask(server_round, state.released, reference, config, constant=constant is not None)
-        )
+        if self.testers is None:
+            return []
+        constant = self.result.constant is not None
+        return self.testers.ask(server_round, self.state.released, self.state.constant, config, constant=constant)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Release the answer of held-out users, and return the metrics that follow from it."""
-        testers = self.testers
-        if testers is None:
+        if self.testers is None:
             return None
         # After the rounds' own streams, and those of extra rounds.
-        index = 2 * self.plan.rounds + testers.asked
-        noise = partial(self.streams.open, self.noise_seed, index, 0, rounding_slack(testers.users))
-        metrics = testers.take(server_round, replies, noise)
+        index = 2 * self.plan.rounds + self.testers.asked
+        noise = partial(self.streams.open, self.noise_seed, index, 0, rounding_slack(self.testers.users))
+        metrics = self.testers.take(server_round, replies, noise)
         self.streams.drawn()
         return MetricRecord(metrics)  # type: ignore[arg-type]
 
@@ -296,8 +291,8 @@ class UserLevelStrategy(Strategy):
             self.testers.skip(server_round)
         config = ConfigRecord({"server-round": server_round})
         while messages := list(self.configure_evaluate(server_round, self.result.arrays, config, grid)):
-            metrics = self.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
-            if metrics:
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            if metrics := self.aggregate_evaluate(server_round, replies):
                 self.result.evaluate_metrics_clientapp[server_round] = metrics
         if server_round in self.testers.losses:
             self._facts["held_out_loss"] = self.testers.losses[server_round]

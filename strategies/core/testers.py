@@ -33,6 +33,7 @@ _WEIGHT = 0.5  # Weight of products in `answers`: they tell how users differ, wh
 _LOSS_EDGES = 2.0 ** np.arange(-8, 10.5, 0.5)
 _SCORE_EDGES = np.linspace(-4.0, 4.0, 15)
 _WITHIN = 0.9  # Share of users whose loss at the initial model is to lie below half the limit
+_REMEMBERED = ("limit", "charged", "losses", "_done", "_best", "_asked")  # for a killed run, beside ``found``
 _SURE = 2.0  # Standard deviations of noise by which an earlier model must be better to be chosen
 
 
@@ -111,14 +112,14 @@ class Testers:
 
     def question(self, server_round: int, x: Vector) -> str | None:
         """Return the next question after a round (0: before the first; one more than the last: at the end), or None."""
-        names: tuple[str, ...] = ()
-        if server_round == 0:
-            names = () if self._measures.classes else ("scale",)
-        elif server_round > self.rounds:
-            names = ("ranking", "answers") if self._measures.ranking else ("answers",)
-        elif server_round in self._schedule and not np.array_equal(x, self._asked):  # type: ignore[arg-type]
-            names = ("course",)
-        return next((name for name in names if [server_round, name] not in self._done), None)
+        last, what = server_round > self.rounds, self._measures
+        due = {
+            "scale": server_round == 0 and not what.classes,
+            "course": server_round in self._schedule and (self._asked is None or not np.array_equal(x, self._asked)),
+            "ranking": last and what.ranking,
+            "answers": last,
+        }
+        return next((name for name, now in due.items() if now and [server_round, name] not in self._done), None)
 
     def skip(self, server_round: int) -> None:
         """Charge the questions of a round without asking them: a process that was killed may have had the answers."""
@@ -168,15 +169,13 @@ class Testers:
         """Return the request of a question; ``reference`` (p,) is the model to compare with, maybe a constant."""
         self._constant = constant
         users = self.given.users + np.arange(self.users)
-        if name == "scale":
-            asked = Computation("loss_sizes", "sum", 1.0, arrays={"edges": _LOSS_EDGES})
-        elif name == "course":
-            asked = Computation("loss_answer", "sum", 0.5, parameters={"limit": self.limit})
-        elif name == "ranking":
-            asked = Computation("score_shares", "sum", 1.0, arrays={"edges": _SCORE_EDGES})
-        else:
-            asked = self._answers(reference)
-        return Request(users, replace(asked, separate=self.given.secure))
+        asked = {
+            "scale": Computation("loss_sizes", "sum", 1.0, arrays={"edges": _LOSS_EDGES}),
+            "course": Computation("loss_answer", "sum", 0.5, parameters={"limit": self.limit}),
+            "ranking": Computation("score_shares", "sum", 1.0, arrays={"edges": _SCORE_EDGES}),
+            "answers": self._answers(reference),
+        }
+        return Request(users, replace(asked[name], separate=self.given.secure))
 
     def _answers(self, reference: Vector) -> Computation:
         what = self._measures
@@ -253,31 +252,25 @@ class Testers:
         moved = norms[name] * (2 if self.relation == "replace_one" else 1)
         return moved * self._multiplier / math.sqrt(self._share(name)) / self.users
 
-    @property
-    def spent(self) -> Callable[[], float]:
-        """A function that computes the epsilon that held-out users are charged NOW."""
+    def spent(self) -> float:
+        """Compute the epsilon that held-out users are charged so far."""
         if not self.charged:
-            return partial(float, 0.0)
+            return 0.0
         cost = Cost(noise_multiplier=self._multiplier / math.sqrt(min(self.charged, 1.0)))
-        return partial(epsilon_of, cost, 1, self.given.privacy.delta)
+        return epsilon_of(cost, 1, self.given.privacy.delta)
 
     # What a killed run needs ----------------------------------------------------------------------------------------
 
     def keep(self, taken: Snapshot) -> None:
         """Write down what a killed run needs to resume."""
         found = {name: list(astuple(one)) for name, one in self.found.items()}
-        taken.add("testers", {"limit": self.limit, "charged": self.charged, "done": self._done, "found": found})
-        taken.add("tested_losses", [[number, loss] for number, loss in self.losses.items()])
-        for name in ("_best", "_asked"):
-            taken.add(f"tested{name}", getattr(self, name))
+        taken.add("testers", {name: getattr(self, name) for name in _REMEMBERED} | {"found": found})
 
     def recall(self, kept: Snapshot) -> None:
         """Resume from what `keep` wrote."""
         state = kept.get("testers")
-        self.limit, self.charged, self._done = state["limit"], state["charged"], state["done"]
-        self.found = {name: Estimate(*pair) for name, pair in state["found"].items()}
-        self.losses = {int(number): float(loss) for number, loss in kept.get("tested_losses")}
-        self._best, self._asked = kept.get("tested_best"), kept.get("tested_asked")
+        self.found = {name: Estimate(*numbers) for name, numbers in state.pop("found").items()}
+        vars(self).update(state)
 
 
 def beside(

@@ -24,6 +24,7 @@ from userdp.problems.linear_scores import QUIET
 LOSSES = ("squared_error", "deviance", "log_loss", "test_loss")
 """The metrics that measure a model's loss, the first that a problem has; the others lack a ridge term."""
 LEAST_PROBABILITY = 1e-12
+_MEANS = (1, 1, 3)  # Means that each of `Measures.asked` adds to the two losses
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,12 @@ class Measures:
     @property
     def means(self) -> int:
         """The number K of means of `answers`."""
-        return _means(self.asked)
-
-
-def _means(asked: Vector) -> int:
-    return int(2 + asked @ (1, 1, 3))
+        return int(2 + self.asked @ _MEANS)
 
 
 def length(dimension: int, arrays: Mapping[str, Array]) -> int:
     """Return the entries of a row of `answers`."""
-    means = _means(arrays["asked"])
+    means = int(2 + arrays["asked"] @ _MEANS)
     return means + means * (means + 1) // 2
 
 
@@ -77,8 +74,8 @@ def measures(problem: Problem) -> Measures:
 def _example(problem: Problem) -> Block:
     """Return one user with one usable sample of zeros, in the form of features that the problem takes."""
     targets = np.zeros(1, dtype=np.float32) if problem.has_targets else None
-    shape = (1, problem.columns)
-    forms: tuple[Features, ...] = (np.zeros(shape, np.float32), np.zeros(shape, np.int32), csr_array(shape, dtype="f4"))
+    dense = np.zeros((1, problem.columns), np.float32)
+    forms: tuple[Features, ...] = (dense, dense.astype(np.int32), csr_array(dense))
     for features in forms:
         try:
             return replace(problem.bound(Block(features, np.array([0, 1]), targets))[0], usable=None)

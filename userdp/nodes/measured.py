@@ -49,17 +49,14 @@ class Histogram:
     @classmethod
     def of(cls, counts: Vector) -> Self:
         """Make them from noisy sums (2 (k + 1),) of `userdp.nodes.answers.score_shares`; negative ones are zero."""
-        shares = np.maximum(counts.reshape(2, -1), 0.0)
-        totals = shares.sum(axis=1, keepdims=True)
-        even = np.full_like(shares, 1 / shares.shape[1])
-        shares = np.where(totals > 0, shares / np.where(totals > 0, totals, 1.0), even)
+        shares = np.maximum(counts.reshape(2, -1), 1e-9)
+        shares /= shares.sum(axis=1, keepdims=True)
         return cls(np.hstack([np.zeros((2, 1)), np.minimum(np.cumsum(shares, axis=1), 1.0)]))
 
     @property
     def area(self) -> float:
         """The area under the curve of these shares, linear within intervals."""
-        zeros, ones = self.below
-        return float(np.sum(np.diff(ones) * (zeros[1:] + zeros[:-1]) / 2))
+        return float(np.trapezoid(*self.below))
 
 
 def estimates(
