@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from simulations.config.run_config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies.registry import STRATEGIES
-from userdp.data.registry import POPULATIONS
+from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.sources import PublicData, TableData

@@ -15,7 +15,8 @@ from pydantic import Field, ValidationError, create_model
 from simulations.config.errors import sentences
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
-from userdp.data.registry import DATA_SOURCES, POPULATIONS
+from userdp.data.registry import DATA_SOURCES
+from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.errors import BadInput
 from userdp.problems.base import Device

@@ -7,12 +7,13 @@ from userdp.lazy import lazily
 if TYPE_CHECKING:
     from userdp.data.block import Block
     from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation, RegressionModel
-    from userdp.data.registry import DATA_SOURCES, POPULATIONS
+    from userdp.data.registry import DATA_SOURCES
     from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Shape, require_number
     from userdp.data.source import LoadReport
     from userdp.data.synthetic.federation import SyntheticFederation
     from userdp.data.synthetic.locations import BernoulliRates, Gaussian, HardInstance
     from userdp.data.synthetic.populations import Population, Source, VectorPopulation, student_t_in_place
+    from userdp.data.synthetic.registry import POPULATIONS
     from userdp.data.synthetic.regressions import (
         Categorical,
         LinearRegression,

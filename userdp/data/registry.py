@@ -1,8 +1,4 @@
-"""The sources of data and the populations that a configuration may name; each takes one line here.
-
-The heavy-tailed and sparse populations of the papers' baselines, like those of other packages, are entry points of the
-group ``userdp.populations``.
-"""
+"""The sources of data that a configuration may name; each takes one line here."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +6,6 @@ from userdp.kinds import Kinds, below
 
 if TYPE_CHECKING:
     from userdp.data.source import DataSettings
-    from userdp.data.synthetic.populations import Population
 
 DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
     {
@@ -21,17 +16,3 @@ DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
     "userdp.data",
     check=below("userdp.data.source:DataSettings", "a source of data is a settings class whose load() reads the users"),
 )
-POPULATIONS: "Kinds[type[Population]]" = Kinds(
-    {
-        "gaussian": "userdp.data.synthetic.locations:Gaussian",
-        "bernoulli": "userdp.data.synthetic.locations:BernoulliRates",
-        "hard_instance": "userdp.data.synthetic.locations:HardInstance",
-        "logistic_regression": "userdp.data.synthetic.regressions:LogisticRegression",
-        "linear_regression": "userdp.data.synthetic.regressions:LinearRegression",
-        "poisson_regression": "userdp.data.synthetic.regressions:PoissonRegression",
-        "categorical": "userdp.data.synthetic.regressions:Categorical",
-    },
-    "userdp.populations",
-    check=below("userdp.data.synthetic.populations:Population", "a population turns noise into samples"),
-)
-"""Populations of synthetic users; the settings of each are the fields of its class."""

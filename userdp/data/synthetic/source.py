@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal, get_type_hints
 
 from pydantic import Field, create_model
 
-from userdp.data.registry import POPULATIONS
 from userdp.data.shape import Shape
 from userdp.data.source import Datasets, DataSettings
 from userdp.data.synthetic.federation import SyntheticFederation
 from userdp.data.synthetic.populations import Population
+from userdp.data.synthetic.registry import POPULATIONS
 from userdp.errors import BadInput
 
 _NUMBERS = list[float] | float | None
