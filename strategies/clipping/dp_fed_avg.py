@@ -49,12 +49,8 @@ class DPFedAvg(
     )
     learning_rate: float | None = Field(None, gt=0, description="Factor on the mean update; default 1; 0.1 for adam.")
     found_by_preparation = (
-        "clip_norm",
-        "local_rate",
-        "learning_rate",
-        "local_epochs",
-        "local_batch",
-        "local_optimiser",
+        *("clip_norm", "local_rate", "learning_rate"),
+        *("local_epochs", "local_batch", "local_optimiser"),
     )
 
     def found(self, found: Found) -> dict[str, float]:
