@@ -50,7 +50,7 @@ class PrivacySection(Section):
     """Held-out users evaluate released models within a budget of their own: their metrics, with intervals, are covered
     by the same epsilon and delta, which then protect training and held-out users alike."""
     choose_best: bool = False
-    """With evaluate: stop once held-out users find models worse than the best by more than noise, and release that."""
+    """Stop once held-out users find models worse than the best by more than noise, and release the best."""
 
 
 class EngineSection(Section):

@@ -6,9 +6,10 @@ before anything is released, and a failed run keeps its result so far.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, final
 
 import numpy as np
@@ -24,23 +25,17 @@ from strategies.core.recipe import Recipe, check_budget
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme
-from strategies.core.streams import Streams, seeded
+from strategies.core.streams import SOURCES, Streams, seeded
 from strategies.core.testers import Testers, beside
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
-from userdp.accounting import NoiseKind, Privacy
+from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates
 
 log = logging.getLogger("userdp")
-
-_NOISE_SOURCES: dict[NoiseKind, str] = {
-    "seeded": "seeded (simulation only: whoever knows the seed removes the noise)",
-    "secure": "secure (the operating system's randomness, safe in floating point; never seeded: running again draws "
-    "other noise and spends the budget again)",
-}
 
 
 @final
@@ -92,23 +87,25 @@ class UserLevelStrategy(Strategy):
         self.name, self.public, self.seed = about.name, public, seed
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
         given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
-        objection = about.without_comparison
-        left, self.around = divided(recipe, objection, given, preparation, compare=compare_with_initial)
+        compare = compare_with_initial
+        left, self.around = divided(recipe, about.without_comparison, given, preparation, compare=compare)
         self.privacy, self._given = left, replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
         self.noise_seed = seed
         self._coordinates: Coordinates | None = None
+        self._everybody = public.users + held_out
         scheme = self._new_scheme()
         self.plan = planned(self._given, recipe, scheme, self.around)
         self.state = RunState(scheme, self.around, left, scheme.checked_start(self.problem, self.problem.initial()))
         self._request: Request | None = None
-        self._facts: dict[str, float] = {}
-        self._roster = self.wire.roster(public.users + held_out, recipe.max_missing)
+        self._facts = dict[str, float]()
+        self._roster = self.wire.roster(self._everybody, recipe.max_missing)
         self.testers: Testers | None = None
         if held_out and self.plan.guarantee.holds:
-            asking = replace(given, problem=problem, privacy=privacy)
-            self.testers, self.plan = beside(asking, about, self.plan, held_out, self._roster, recipe.max_missing)
-            self.testers.choose, self.state.testers = choose_best, self.testers
+            promise, made = beside(given, about, self.plan.guarantee, self.plan.rounds, held_out, choose_best)
+            made.roster, made.max_missing = self._roster, recipe.max_missing
+            self.plan = replace(self.plan, guarantee=promise, numbers={**self.plan.numbers, **made.numbers})
+            self.testers = self.state.further = made
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
@@ -122,9 +119,10 @@ class UserLevelStrategy(Strategy):
         return scheme
 
     def _rounding_slack(self, scheme: Scheme) -> float:
-        """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of extra rounds."""
+        """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of other questions."""
         own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
-        return own if self.around == Around() else max(own, rounding_slack(self.public.users))
+        alone = self.around == Around() and self._everybody == self.public.users
+        return own if alone else max(own, rounding_slack(self._everybody))
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
         """Open the noise of round ``index``, once; ``purpose`` separates the releases of a round."""
@@ -160,7 +158,7 @@ class UserLevelStrategy(Strategy):
     @property
     def noise_source(self) -> str:
         """The source of the noise, for people."""
-        return _NOISE_SOURCES[self.privacy.noise]
+        return SOURCES[self.privacy.noise]
 
     # Flower's five methods -----------------------------------------------------------------------------------------
 
@@ -185,12 +183,7 @@ class UserLevelStrategy(Strategy):
             computation = replace(self._request.computation, separate=True)  # users are computed one by one
             self._request = replace(self._request, computation=computation)
         request = self._request = with_keys(self._request, self._roster, self.privacy.colluding)
-        asked = self._roster.assign(request.users)
-        contents = self.wire.contents(arrays, config, [users for _, users in asked], request.computation)
-        return [
-            Message(content, node, MessageType.TRAIN, group_id=str(server_round))
-            for (node, _), content in zip(asked, contents, strict=True)
-        ]
+        return self.wire.messages(MessageType.TRAIN, server_round, arrays, config, self._roster, request)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -263,10 +256,7 @@ class UserLevelStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the next question to held-out users about the released model; no message if there is none.
-
-        Without held-out users nobody is asked: metrics computed from training users' data would not be covered.
-        """
+        """Return the next question to held-out users about the released model; training users are asked nothing."""
         if self.testers is None:
             return []
         constant = self.result.constant is not None
@@ -276,11 +266,8 @@ class UserLevelStrategy(Strategy):
         """Release the answer of held-out users, and return the metrics that follow from it."""
         if self.testers is None:
             return None
-        # After the rounds' own streams, and those of extra rounds.
-        index = 2 * self.plan.rounds + self.testers.asked
-        noise = partial(self.streams.open, self.noise_seed, index, 0, rounding_slack(self.testers.users))
-        metrics = self.testers.take(server_round, replies, noise)
-        self.streams.drawn()
+        metrics = self.testers.take(server_round, replies)
+        self.streams.drawn()  # charged to held-out users
         return MetricRecord(metrics)  # type: ignore[arg-type]
 
     def _evaluate(self, server_round: int, grid: Grid, timeout: float) -> None:
@@ -368,7 +355,8 @@ class UserLevelStrategy(Strategy):
             arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
         if keeper is not None:
             keeper.keep(partial(state.snapshot, done), must=True)
-        for server_round in self._rounds_after(done):
+        left = range(done + 1, self.plan.rounds + 1)
+        for server_round in takewhile(lambda _: self.testers is None or not self.testers.worse, left):
             started = time.perf_counter()
             config = ConfigRecord({**(train_config or {}), "server-round": server_round})
             messages = list(self.configure_train(server_round, arrays, config, grid))
@@ -397,12 +385,6 @@ class UserLevelStrategy(Strategy):
             self.plan.check_spent(result.rounds[-1].spent_epsilon)
         self._evaluate_last(grid, timeout, keeper)
         return result
-
-    def _rounds_after(self, done: int) -> Iterator[int]:
-        """Yield the rounds that are left, as long as held-out users do not find the model worse than before."""
-        for server_round in range(done + 1, self.plan.rounds + 1):
-            if self.testers is None or not self.testers.worse:
-                yield server_round
 
     def _evaluate_last(self, grid: Grid, timeout: float, keeper: Keeper | None) -> None:
         """Choose the model to release, and ask held-out users everything about it."""

@@ -10,8 +10,7 @@ import numpy as np
 from strategies.core.around import Around
 from strategies.core.results import PrivateResult, RoundRecord, Step
 from strategies.core.scheme import Scheme
-from strategies.core.snapshots import Snapshot
-from strategies.core.testers import Testers
+from strategies.core.snapshots import Remembering, Snapshot
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -113,7 +112,7 @@ class RunState:
 
     x, initial, released = ReadOnly(), ReadOnly(), ReadOnly()
 
-    testers: Testers | None = None
+    further: Remembering | None = None
 
     def __init__(self, scheme: Scheme, around: Around, privacy: Privacy, start: Vector) -> None:
         self.around, self._privacy = around, privacy
@@ -177,8 +176,8 @@ class RunState:
         taken.add("constant", result.constant)
         for part in self.around.parts:
             part.keep(taken)
-        if self.testers is not None:
-            self.testers.keep(taken)
+        if self.further is not None:
+            self.further.keep(taken)
         taken.add("memory", state_of(self.memory))
         taken.add("ledger", None if self.ledger is None else self.ledger.state())
         taken.add("drawn", state_of(self._drawn))
@@ -213,8 +212,8 @@ class RunState:
             )
         for part in self.around.parts:
             part.recall(kept)
-        if self.testers is not None:
-            self.testers.recall(kept)
+        if self.further is not None:
+            self.further.recall(kept)
         if self.around.before is not None and done >= self.around.before.rounds:
             self.begin(new_scheme())
         self.memory = self.scheme.new_memory()

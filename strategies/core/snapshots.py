@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,16 @@ class Snapshot:
     def _made_object(self, held: list[Any]) -> dict[str, Any]:
         made = {attribute: self._made(written) for attribute, written in held[1].items()}
         return {attribute: value for attribute, value in made.items() if value is not _GIVEN}
+
+
+class Remembering(Protocol):
+    """Something beside a run's rounds that a killed run has to remember."""
+
+    def keep(self, taken: Snapshot) -> None:
+        """Write it down."""
+
+    def recall(self, kept: Snapshot) -> None:
+        """Take over what `keep` wrote."""
 
 
 _MADE: Mapping[str, Callable[[Snapshot, Any], Any]] = {

@@ -3,13 +3,19 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from userdp.accounting import Cost
+from userdp.accounting import Cost, NoiseKind
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise
 from userdp.randomness import stream
 
+SOURCES: dict[NoiseKind, str] = {
+    "seeded": "seeded (simulation only: whoever knows the seed removes the noise)",
+    "secure": "secure (the operating system's randomness, safe in floating point; never seeded: running again draws "
+    "other noise and spends the budget again)",
+}
+"""The sources of a run's noise, for people."""
 _ORDER = 8  # Label that separates the order of users' samples from the choice of cohorts
 
 

@@ -1,7 +1,7 @@
 """Private evaluation: held-out users answer about released models, within a budget of their own."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -10,12 +10,11 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType
 
 from strategies.core.about import About
-from strategies.core.plan import Plan
 from strategies.core.public_facts import Given
 from strategies.core.snapshots import Snapshot
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
-from userdp.accounting import Cost
+from userdp.accounting import Cost, Guarantee
 from userdp.accounting.costs import calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import Relation
 from userdp.accounting.ledger import check_drawn
@@ -79,9 +78,9 @@ class Testers:
     users: int
     relation: Relation
     rounds: int
-    roster: Roster
-    max_missing: float
     choose: bool = False
+    roster: Roster = field(init=False)
+    max_missing: float = field(init=False)
     limit: float = math.nan
     charged: float = 0.0
     losses: dict[int, float] = field(default_factory=dict)
@@ -126,11 +125,6 @@ class Testers:
         while (name := self.question(server_round, np.full(1, np.nan))) is not None:
             self.charge(server_round, name)
 
-    @property
-    def asked(self) -> int:
-        """The number of questions charged so far."""
-        return len(self._done)
-
     def charge(self, server_round: int, name: str) -> None:
         """Charge a question; it is not asked again. Raises `RunFailed` beyond the budget."""
         self._done.append([server_round, name])
@@ -149,21 +143,19 @@ class Testers:
         self.charge(server_round, name)
         request = self.request(name, reference, constant=constant)
         self._pending = name, request, x
-        asked, wire = self.roster.assign(request.users), self.given.wire
-        contents = wire.contents(wire.record(x), config, [users for _, users in asked], request.computation)
-        return [
-            Message(content, node, MessageType.EVALUATE, group_id=str(server_round))
-            for (node, _), content in zip(asked, contents, strict=True)
-        ]
+        wire = self.given.wire
+        return wire.messages(MessageType.EVALUATE, server_round, wire.record(x), config, self.roster, request)
 
-    def take(self, server_round: int, replies: Iterable[Message], noise: Callable[[], NoiseSource]) -> dict[str, float]:
+    def take(self, server_round: int, replies: Iterable[Message]) -> dict[str, float]:
         """Release the answer to the pending question, and return the metrics; `RunFailed` for too many missing."""
         if self._pending is None:
             return {}
         name, request, x = self._pending
         read = partial(self.given.wire.read, sent=x)
         gathered = gather(request, self.roster, replies, self.given.dimension, self.max_missing, read)
-        return self.release(server_round, name, x, request.computation, gathered, noise())
+        # After the rounds' own streams, and those of extra rounds.
+        noise = self.given.noise(2 * self.rounds + len(self._done), 0)
+        return self.release(server_round, name, x, request.computation, gathered, noise)
 
     def request(self, name: str, reference: Vector, *, constant: bool) -> Request:
         """Return the request of a question; ``reference`` (p,) is the model to compare with, maybe a constant."""
@@ -252,6 +244,11 @@ class Testers:
         moved = norms[name] * (2 if self.relation == "replace_one" else 1)
         return moved * self._multiplier / math.sqrt(self._share(name)) / self.users
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers that a plan states."""
+        return {"held_out_users": self.users, "held_out_noise": self.deviation("answers")}
+
     def spent(self) -> float:
         """Compute the epsilon that held-out users are charged so far."""
         if not self.charged:
@@ -274,22 +271,19 @@ class Testers:
 
 
 def beside(
-    given: Given, about: About, plan: Plan, users: int, roster: Roster, max_missing: float
-) -> tuple[Testers, Plan]:
-    """Return the held-out users of a strategy with a promise, and its plan with them. Raises `BadInput`: not for it."""
+    given: Given, about: About, own: Guarantee, rounds: int, users: int, choose: bool
+) -> tuple[Guarantee, Testers]:
+    """Return a strategy's promise with its held-out users, and these. Raises `BadInput`: it does not suit them."""
     if not about.server_trusted or not given.wire.asks_more:
         raise BadInput(
             f"privacy.evaluate = true: {about.name} does not trust a server with the answers of held-out users; leave "
             "it out, or use a strategy such as auto or dp_fed_sgd"
         )
-    own = plan.guarantee
     # Another sample makes its user another one.
     relation: Relation = "replace_one" if own.unit == "sample" else own.relation
-    made = Testers(given, users, relation, plan.rounds, roster, max_missing)
     promise = own.assuming(
         f"{users} held-out users are protected alike: all their answers together keep to the same epsilon and delta, "
         "and who is held out follows from public numbers",
         "the server is trusted with sums of held-out users' answers",
     )
-    numbers = {**plan.numbers, "held_out_users": users, "held_out_noise": made.deviation("answers")}
-    return made, replace(plan, guarantee=promise, numbers=numbers)
+    return promise, Testers(given, users, relation, rounds, choose)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from strategies.wire.protocol import read_answer
 from strategies.wire.questions import common_records, model_record, model_vector, train_content
+from strategies.wire.replies import Request
 from strategies.wire.roster import Roster
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
@@ -38,6 +39,15 @@ class Wire:
     def vector(self, arrays: ArrayRecord) -> Vector:
         """Return the model in a record; raises `BadInput` if it holds none."""
         return model_vector(arrays)
+
+    def messages(
+        self, kind: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, roster: Roster, request: Request
+    ) -> list[Message]:
+        """Return the messages of a request to the nodes that hold its users."""
+        asked = roster.assign(request.users)
+        contents = self.contents(arrays, config, [users for _, users in asked], request.computation)
+        places = zip(asked, contents, strict=True)
+        return [Message(content, node, kind, group_id=str(server_round)) for (node, _), content in places]
 
     def contents(
         self, arrays: ArrayRecord, config: ConfigRecord, parts: Sequence[NDArray[np.int64]], computation: Computation

@@ -1,4 +1,4 @@
-"""What held-out users answer about a released model, one bounded row each.
+"""Answers of held-out users about a released model, one bounded row each.
 
 *Formal guarantees.* Every row follows from its user's samples, the model and public numbers alone, and its l2 norm is
 at most the one that is named: 1 for a histogram (shares of one whole), half the root of the number of means for centred
@@ -29,7 +29,7 @@ _MEANS = (1, 1, 3)  # Means that each of `Measures.asked` adds to the two losses
 
 @dataclass(frozen=True)
 class Measures:
-    """What can be measured of a problem's models, known before any data are read."""
+    """The metrics that a problem's models have, known before any data are read."""
 
     loss: str  # the first of `LOSSES` that the problem measures
     accuracy: bool  # targets are classes
@@ -55,7 +55,7 @@ def length(dimension: int, arrays: Mapping[str, Array]) -> int:
 
 
 def measures(problem: Problem) -> Measures:
-    """Return what can be measured, from one made-up sample of zeros; names of metrics depend on no data."""
+    """Return the metrics of a problem, from one made-up sample of zeros; their names depend on no data."""
     block, x = _example(problem), problem.initial()
     measured = problem.metrics(x, block)
     try:

@@ -221,7 +221,7 @@ def test_silos_and_keys_that_cannot_be_made_are_refused(tmp_path):
     held_out = parse_config(raw_table(tmp_path / "t.csv", test_fraction=0.5))
     for make, told in (
         (lambda: split(config, three(tmp_path)), "3 silos for 2 users"),
-        (lambda: split(held_out, three(tmp_path)[:1]), "held-out users are in no silo"),
+        (lambda: split(held_out, three(tmp_path)[:1]), "held-out users would be in no silo"),
         (lambda: prepare(config, tmp_path / "file", 0), "users.npz cannot be written"),
         (lambda: make_keys(tmp_path, 1, ("gäte",)), "neither a name nor an address"),
         (lambda: make_keys(tmp_path / "file", 1), "cannot be written"),

@@ -140,7 +140,7 @@ def test_a_public_set_knows_how_many_its_own_column_holds_out():
 def test_a_deployment_takes_nobody_who_is_held_out_and_silos_hold_sequences(path, tmp_path):
     held_out = config(path, **STEPS, **SPLIT, users=9)
     for refusing in (lambda: server_datasets(held_out), lambda: split(held_out, [tmp_path])):
-        with pytest.raises(BadInput, match=r"data.split_column = 'part': .* set data.test_fraction = 0"):
+        with pytest.raises(BadInput, match=r"data.split_column = 'part': .* data.test_fraction = 0"):
             refusing()
     everybody = config(path, **STEPS, test_fraction=0)
     assert split(everybody, [tmp_path / "a", tmp_path / "b"]) == [6, 6]

@@ -63,7 +63,7 @@ def test_a_user_whose_local_model_diverges_counts_as_zero_and_spares_the_others(
 
 def test_an_unknown_computation_is_refused_by_name():
     block = federation_of([[0.0]]).block(np.arange(1))
-    with pytest.raises(BadInput, match=r"computation 'hessian' is unknown; there are class_shares, .*, user_gradient"):
+    with pytest.raises(BadInput, match=r"computation 'hessian' is unknown; there are answers, .*, user_gradient"):
         rows_of(Quadratic(1, 1.0, 1.0), np.zeros(1), block, Computation("hessian"))
 
 
