@@ -48,11 +48,12 @@ class Testers:
        slot, and nobody else's slot moves. So neighbouring populations differ in one part alone.
     2. *A training user.* Metrics are a function of the released models, of the held-out users' data, which do not
        change, and of independent noise: post-processing of what the strategy releases.
-    3. *A held-out user.* Training asks no held-out user, and depends on no metric, so what it releases, T, has the same
-       law in both populations. Given T, the answers are Gaussian mechanisms, each chosen by T and by earlier answers.
-       With ``1 / z_i^2`` adding up to ``1 / z^2`` their adaptive composition is no worse than one Gaussian of
-       multiplier z (Dong, Roth, Su 2022), which is calibrated to (epsilon, delta). So for all sets S,
-       ``P[A in S | T] <= e^epsilon P'[A in S | T] + delta``, and the mean over T keeps the inequality.
+    3. *A held-out user.* Training asks no held-out user, and no step depends on a metric, so what all planned rounds
+       would release, T, has the same law in both populations; a run that ends early shows less of it. Given T, the
+       answers are Gaussian mechanisms, each chosen by T and by earlier answers. With ``1 / z_i^2`` adding up to
+       ``1 / z^2`` their adaptive composition is no worse than one Gaussian of multiplier z (Dong, Roth, Su 2022), which
+       is calibrated to (epsilon, delta). So for all sets S, ``P[A in S | T] <= e^epsilon P'[A in S | T] + delta``, and
+       the mean over T keeps the inequality.
     4. *Sensitivity.* A question is a sum over the t slots of rows that nodes clip (`Computation.sensitivity`). An empty
        or silent slot adds zero, and sums are divided by t, so no divisor depends on data.
 
