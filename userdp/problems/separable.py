@@ -77,13 +77,14 @@ class Separable(Problem):
         """Return ``f(x; z_i)`` (N,) for samples z (N, d)."""
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
-        return self.user_gradients_at(np.broadcast_to(x, (block.users, self.dimension)), block)
+        return self.user_gradients_at(x[None], block)
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
         sums = np.zeros((block.users, self.dimension))
         for users, part, features in float64_parts(block):
-            slopes = self.slopes(np.repeat(models[users], part.sizes, axis=0), features)
-            sums[users] += weighted_sums(slopes, part.offsets, np.ones(part.samples))
+            # One model for all needs no copies.
+            at = models if len(models) == 1 else np.repeat(models[users], part.sizes, axis=0)
+            sums[users] += weighted_sums(self.slopes(at, features), part.offsets, np.ones(part.samples))
         sums /= block.sizes[:, None]
         return sums
 
