@@ -1,7 +1,6 @@
 """Private evaluation from the command line: neighbours in either part, engines, silos, and what is shown."""
 
 import json
-import tomllib
 
 import numpy as np
 import pandas as pd
@@ -164,32 +163,3 @@ def test_the_python_call_has_them(tmp_path):
     model = userdp.train(rows, **settings, problem="logistic", epsilon=4.0, delta=1e-3, evaluate=True)
     assert {"accuracy", "log_loss"} <= set(model.covered.index)
     assert (model.covered.low <= model.covered.value).all()
-
-
-TRUSTED = {"noise": "secure"}
-
-
-@pytest.mark.parametrize(
-    ("privacy", "data", "strategy", "on"),
-    [
-        (TRUSTED, {}, {}, True),
-        ({"noise": "seeded"}, {}, {}, False),
-        (TRUSTED | {"evaluate": False}, {}, {}, False),
-        (TRUSTED | {"trust": "sum"}, {}, {}, False),
-        (TRUSTED | {"delta": 0.0}, {}, {}, False),
-        (TRUSTED, {}, {"kind": "local_dp"}, False),
-        (TRUSTED, {"test_fraction": 0.0}, {}, False),
-        (TRUSTED, {"test_fraction": 0.02}, {}, False),  # one held-out user
-        (TRUSTED, {"all_users": None}, {}, False),
-        (TRUSTED, {"all_users": None, "test_fraction": None, "split_column": "x", "split_test": 1.0}, {}, False),
-    ],
-)
-def test_held_out_users_evaluate_by_default_where_noise_protects_people_and_their_number_is_public(
-    tmp_path, privacy, data, strategy, on
-):
-    raw = config_of(tmp_path / "people.csv", tmp_path, strategy).model_dump(exclude_none=True)
-    raw["data"] = {key: value for key, value in (raw["data"] | data).items() if value is not None}
-    raw["privacy"] = {key: value for key, value in raw["privacy"].items() if key != "evaluate"} | privacy
-    config = parse_config(raw)
-    assert config.privacy.evaluate is on
-    assert parse_config(tomllib.loads(config.toml())).privacy.evaluate is on
