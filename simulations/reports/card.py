@@ -90,7 +90,7 @@ class Values:
         self.guarantee = Guarantee.from_dict(self["guarantee.json"])
 
     def __getitem__(self, source: str) -> Any:
-        """Return the value at "file: key.key", or of a whole file at "file: "; None if there is none."""
+        """Return the value at "file: key.key", or of the whole file at "file"; None if there is none."""
         file, _, keys = source.partition(": ")
 
         def inside(values: Any, key: str) -> Any:
@@ -163,11 +163,12 @@ def _promised(values: Values) -> list[Line]:
     rho = _rho(values)
     return [
         *values.line("Unit of privacy", "guarantee.json: unit", "all data of one person, or one SINGLE SAMPLE"),
+        *values.line("A person is one value of", "config.toml: data.user", "column of the table"),
         *values.line("Neighbouring data sets", "guarantee.json: relation", "differ in one unit: replaced, or left out"),
         *values.line("Epsilon", "guarantee.json: epsilon", "spent by training, at this delta"),
         *values.line("Delta", "guarantee.json: delta", "probability with which the bound may fail"),
         *([] if rho is None else [Line("Rho", rho, "guarantee.json", "of zero-concentrated DP, by this accounting")]),
-        *_numbers(values, ("replace_one_", "user_level_epsilon")),
+        *_numbers(values, ("replace_one_", "_level_epsilon")),
         *values.line("Epsilon asked for", "config.toml: privacy.epsilon", "the budget"),
         *values.line("Epsilon of held-out users", "guarantee.json: held_out_spent_epsilon", "of a budget as large"),
         *_rounds(values),
@@ -196,6 +197,7 @@ def _algorithm(values: Values) -> list[Line]:
         *values.line("Samples of each user", "config.toml: data.samples_per_user", "made up"),
         *_numbers(values, ("participations",)),
         *_numbers(values, _NOISES),
+        *_numbers(values, ("preparation_epsilon", "preparation_delta", "comparison_epsilon")),
         Line("Tuning", TUNING),
         *values.line("Noise expected", "plan.json: noise", "l2 norm in a release"),
         *values.line("Signal at most", "plan.json: signal", "l2 norm of what the noise is added to"),
@@ -212,14 +214,15 @@ def _deployment(values: Values) -> list[Line]:
     return [
         *values.line("Who is protected from whom", "guarantee.json: adversary"),
         *values.line("Trust", "config.toml: privacy.trust", "server: sees vectors or sums; sum: noisy sums alone"),
+        *_numbers(values, ("server_epsilon",)),
         *values.line("Colluding nodes", "config.toml: privacy.colluding", "largest share, of the nodes of a sum"),
         Line("Queries", QUERIES),
         *values.line("Randomness", "guarantee.json: noise"),
         Line("Floating point", FLOATING_POINT[values["config.toml: privacy.noise"]], "config.toml: privacy.noise"),
         *(Line(name, text) for name, text in SIDE_CHANNELS.items()),
-        *values.line("Engine", "result.json: engine", "local: one process, without messages on a network"),
+        *values.line("Engine", "result.json: engine", "one process without a network, if local"),
         Line("Security and access", ACCESS),
-        *values.line("Data", "config.toml: data.kind", "synthetic: made-up people"),
+        *values.line("Data", "config.toml: data.kind", "made-up people, if synthetic"),
         *values.line("Columns of numbers", "config.toml: data.features"),
         *values.line("Columns of levels", "config.toml: data.categorical"),
         *values.line("Target", "config.toml: data.target"),
