@@ -1,0 +1,124 @@
+"""Items that many users hold, found in a universe that nobody lists: the weighted Gaussian set union."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from userdp.accounting.costs import Cost
+from userdp.accounting.guarantee import Relation
+from userdp.data.tables.contributions import bounded_rows
+from userdp.errors import BadInput
+from userdp.mechanisms.additive import require_positive
+from userdp.noise import NoiseSource
+
+_MARGIN = 1e-9  # Relative margin of the threshold, for its rounding and for that of noise in float64.
+
+
+@dataclass(frozen=True)
+class SetUnion:
+    """Releases every item whose noisy weight exceeds a threshold; each user spreads a vector of norm 1 over its items.
+
+    A user keeps at most D of its items, chosen by a rule that reads that user's items alone, and adds ``1 / sqrt(t)``
+    to the weight of each of the t it keeps (Gopi et al. 2020, ICML). Items with ``w + s Z > rho`` are released, each
+    with its own standard normal Z; an item that nobody keeps has no weight and is never considered.
+
+    *Formal guarantees.* Unit: a user. *Claim.* For either relation the release is a function of one Gaussian mechanism
+    of noise multiplier z and of an event of probability d, independent of it, that may reveal everything. This is
+    ``Cost(noise_multiplier=z, failure_delta=d)``: alone it is (epsilon, d + (1 - d) g)-DP, where g is the delta of the
+    Gaussian at epsilon, and it composes with other mechanisms as the ledger composes that cost. *Why.*
+
+    1. *Split.* Let D and D' be neighbours, K the items that somebody keeps in both, U the others of D and U' those of
+       D'. Everybody but the user in question keeps the same items, so U holds items of that user alone, and U' too (of
+       its replacement). Noise is independent by item. Hence the release of D is the release on K, independent of that
+       on U, and so for D'.
+    2. *Items of nobody else.* Each item of U has weight ``1 / sqrt(t)``, and there are at most t of them. With ``rho >=
+       1 / sqrt(t) + s Phi^-1((1 - d)^(1 / t))`` for every t up to D none of U is released with probability at least
+       1 - d. The same holds for U'; for an empty set the probability is 1.
+    3. *Shared items.* On K the weights differ by ``x - x'``, the two users' vectors on K: non-negative, of norm at most
+       1. Its norm is at most sqrt(2); if a user is added or removed, one of them is 0, and it is at most 1. So the
+       releases on K are thresholds of a Gaussian mechanism of multiplier z if s is z times that sensitivity.
+    4. *Together.* By 1 and 2 the law of the release of D is ``(1 - d) M + d R``, where M is the release on K alone, and
+       R any law; that of D' is ``(1 - d) M' + d R'``. With probability d the event tells which of D and D' it is, from
+       which R or R' follows; else the Gaussian on K gives M or M'. That is the claim. The hockey-stick divergence is
+       jointly convex, so it is at most ``(1 - d) g + d``, in both directions: no factor ``1 + e^epsilon`` is needed.
+
+    *Assumptions.* Real-valued noise, see `userdp.noise`; rounding of the threshold and of noisy weights is below the
+    margin that raises rho. Users' numbers are public, and one who is removed leaves its number without rows; then the
+    items a user keeps follow from the seed, its number and its own rows alone, which `bounded_rows` proves.
+
+    Attributes:
+        noise_multiplier: z > 0, deviation of the noise over sensitivity.
+        failure_delta: d, in (0, 1).
+        most_items: D >= 1, the most items that count of one user.
+        relation: the neighbouring relation.
+    """
+
+    noise_multiplier: float
+    failure_delta: float
+    most_items: int
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        require_positive(noise_multiplier=self.noise_multiplier, most_items=self.most_items)
+        if not 0 < self.failure_delta < 1:
+            raise BadInput(f"failure_delta = {self.failure_delta}: must lie strictly between 0 and 1, such as 1e-7")
+
+    @property
+    def sensitivity(self) -> float:
+        """The largest movement of the weights that others hold too, in l2."""
+        return math.sqrt(2) if self.relation == "replace_one" else 1.0
+
+    @property
+    def standard_deviation(self) -> float:
+        """The standard deviation of the noise on each weight."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def threshold(self) -> float:
+        """The threshold rho."""
+        held = np.arange(1, self.most_items + 1)
+        beyond = -np.expm1(np.log1p(-self.failure_delta) / held)  # 1 - (1 - d)^(1 / t), without cancellation
+        least = np.max(1 / np.sqrt(held) - self.standard_deviation * ndtri(beyond))
+        return float(least + _MARGIN * (abs(least) + self.standard_deviation))
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of one release."""
+        return Cost(noise_multiplier=self.noise_multiplier, failure_delta=self.failure_delta)
+
+    def users_needed(self) -> int:
+        """Return how many users must hold an item, as one of ``most_items`` each, to release it 39 times in 40."""
+        return math.ceil((self.threshold + 2 * self.standard_deviation) * math.sqrt(self.most_items))
+
+    def weights(self, owner: NDArray[np.int64], items: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
+        """Return the weight (K,) of each item 0..K-1; see `release`."""
+        held = np.flatnonzero(items >= 0)
+        if not len(held):
+            return np.zeros(0)
+        pairs = owner[held] * (int(items.max()) + 1) + items[held]
+        # A user's items stand in the order of that user's rows: their numbers depend on everybody's.
+        first = held[np.sort(np.unique(pairs, return_index=True)[1])]
+        kept, offsets = bounded_rows(owner[first], self.most_items, seed)
+        sizes = np.diff(offsets)
+        each = np.repeat(1 / np.sqrt(np.maximum(sizes, 1)), sizes)
+        return np.bincount(items[first[kept]], weights=each)
+
+    def release(
+        self, owner: NDArray[np.int64], items: NDArray[np.int64], seed: int, noise: NoiseSource
+    ) -> NDArray[np.int64]:
+        """Return the rising numbers of the released items.
+
+        Args:
+            owner: (N,) public number of each row's user.
+            items: (N,) number of the row's item, -1 for none; equal numbers are equal items.
+            seed: public, of the choice of ``most_items`` items; stream "split".
+            noise: the source of the noise.
+        """
+        noise.charge(self.cost)
+        weights = self.weights(owner, items, seed)
+        held = np.flatnonzero(weights)
+        noisy = noise.gaussian(weights[held], self.standard_deviation)
+        return held[noisy > self.threshold]
