@@ -15,6 +15,8 @@ from userdp.mechanisms.exponential import ExponentialMechanism, private_quantile
 
 if TYPE_CHECKING:
     from userdp.mechanisms.additive import require_positive
+    from userdp.mechanisms.set_union import SetUnion
+    from userdp.mechanisms.user_quantile import UserQuantile
 
 __all__ = [
     "AboveThreshold",
@@ -24,6 +26,8 @@ __all__ = [
     "LaplaceMechanism",
     "MinimumScore",
     "Session",
+    "SetUnion",
+    "UserQuantile",
     "minimum_batch",
     "private_quantile",
     "require_positive",

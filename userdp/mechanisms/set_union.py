@@ -9,7 +9,6 @@ from scipy.special import ndtri
 
 from userdp.accounting.costs import Cost
 from userdp.accounting.guarantee import Relation
-from userdp.data.tables.contributions import bounded_rows
 from userdp.errors import BadInput
 from userdp.mechanisms.additive import require_positive
 from userdp.noise import NoiseSource
@@ -21,33 +20,34 @@ _MARGIN = 1e-9  # Relative margin of the threshold, for its rounding and for tha
 class SetUnion:
     """Releases every item whose noisy weight exceeds a threshold; each user spreads a vector of norm 1 over its items.
 
-    A user keeps at most D of its items, chosen by a rule that reads that user's items alone, and adds ``1 / sqrt(t)``
-    to the weight of each of the t it keeps (Gopi et al. 2020, ICML). Items with ``w + s Z > rho`` are released, each
-    with its own standard normal Z; an item that nobody keeps has no weight and is never considered.
+    A user keeps at most D of its items, chosen uniformly at random, and adds ``1 / sqrt(t)`` to the weight of each of
+    the t it keeps (Gopi et al. 2020, ICML). Items with ``w + s Z > rho`` are released, each with its own standard
+    normal Z; an item that nobody keeps has no weight and is never considered.
 
     *Formal guarantees.* Unit: a user. *Claim.* For either relation the release is a function of one Gaussian mechanism
     of noise multiplier z and of an event of probability d, independent of it, that may reveal everything. This is
     ``Cost(noise_multiplier=z, failure_delta=d)``: alone it is (epsilon, d + (1 - d) g)-DP, where g is the delta of the
     Gaussian at epsilon, and it composes with other mechanisms as the ledger composes that cost. *Why.*
 
-    1. *Split.* Let D and D' be neighbours, K the items that somebody keeps in both, U the others of D and U' those of
-       D'. Everybody but the user in question keeps the same items, so U holds items of that user alone, and U' too (of
-       its replacement). Noise is independent by item. Hence the release of D is the release on K, independent of that
-       on U, and so for D'.
+    1. *Split.* Users choose independently of each other, so it suffices to prove the claim given all choices, those of
+       the user in question on both sides included, and everybody else choosing the same. Let K be the items that
+       somebody keeps in both neighbours, U the others of the first and U' those of the second. U holds items of the
+       user in question alone, U' those of its replacement alone. Noise is independent by item. Hence the release of the
+       first is that on K, independent of that on U, and so for the second.
     2. *Items of nobody else.* Each item of U has weight ``1 / sqrt(t)``, and there are at most t of them. With ``rho >=
        1 / sqrt(t) + s Phi^-1((1 - d)^(1 / t))`` for every t up to D none of U is released with probability at least
        1 - d. The same holds for U'; for an empty set the probability is 1.
     3. *Shared items.* On K the weights differ by ``x - x'``, the two users' vectors on K: non-negative, of norm at most
        1. Its norm is at most sqrt(2); if a user is added or removed, one of them is 0, and it is at most 1. So the
        releases on K are thresholds of a Gaussian mechanism of multiplier z if s is z times that sensitivity.
-    4. *Together.* By 1 and 2 the law of the release of D is ``(1 - d) M + d R``, where M is the release on K alone, and
-       R any law; that of D' is ``(1 - d) M' + d R'``. With probability d the event tells which of D and D' it is, from
-       which R or R' follows; else the Gaussian on K gives M or M'. That is the claim. The hockey-stick divergence is
+    4. *Together.* By 1 and 2 the law of the first release is ``(1 - d) M + d R``, where M is the release on K alone,
+       and R some law; that of the second is ``(1 - d) M' + d R'``. With probability d the event reveals which of the
+       two it is, from which R or R' follows; else the Gaussian on K gives M or M'. That is the claim. The hockey-stick divergence is
        jointly convex, so it is at most ``(1 - d) g + d``, in both directions: no factor ``1 + e^epsilon`` is needed.
 
-    *Assumptions.* Real-valued noise, see `userdp.noise`; rounding of the threshold and of noisy weights is below the
-    margin that raises rho. Users' numbers are public, and one who is removed leaves its number without rows; then the
-    items a user keeps follow from the seed, its number and its own rows alone, which `bounded_rows` proves.
+    *Assumptions.* Real-valued noise, which `userdp.noise.SecureNoise` matches with the slack of `rounding_slack` for the
+    number of users; rho is that of the enlarged noise. Rounding of the threshold and of released weights is below the
+    margin that raises rho. Choices need not be secret.
 
     Attributes:
         noise_multiplier: z > 0, deviation of the noise over sensitivity.
@@ -76,49 +76,53 @@ class SetUnion:
         """The standard deviation of the noise on each weight."""
         return self.noise_multiplier * self.sensitivity
 
-    @property
-    def threshold(self) -> float:
-        """The threshold rho."""
-        held = np.arange(1, self.most_items + 1)
+    def threshold(self, slack: float = 0.0) -> float:
+        """Return the threshold rho, for noise that a source draws larger by ``slack``."""
+        held, deviation = np.arange(1, self.most_items + 1), self.standard_deviation * (1 + slack)
         beyond = -np.expm1(np.log1p(-self.failure_delta) / held)  # 1 - (1 - d)^(1 / t), without cancellation
-        least = np.max(1 / np.sqrt(held) - self.standard_deviation * ndtri(beyond))
-        return float(least + _MARGIN * (abs(least) + self.standard_deviation))
+        least = np.max(1 / np.sqrt(held) - deviation * ndtri(beyond))
+        return float(least + _MARGIN * (abs(least) + deviation))
 
     @property
     def cost(self) -> Cost:
         """The cost of one release."""
         return Cost(noise_multiplier=self.noise_multiplier, failure_delta=self.failure_delta)
 
-    def users_needed(self) -> int:
-        """Return how many users must hold an item, as one of ``most_items`` each, to release it 39 times in 40."""
-        return math.ceil((self.threshold + 2 * self.standard_deviation) * math.sqrt(self.most_items))
+    def users_needed(self, items: int) -> int:
+        """Return how many users must hold an item, each as one of so many, to release it 97 times in 100."""
+        return math.ceil((self.threshold() + 2 * self.standard_deviation) * math.sqrt(items))
 
-    def weights(self, owner: NDArray[np.int64], items: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
-        """Return the weight (K,) of each item 0..K-1; see `release`."""
+    def weights(
+        self, owner: NDArray[np.int64], items: NDArray[np.int64], choices: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """Return the weight (K,) of each item 0..K-1, for K the largest number and one; see `release`."""
         held = np.flatnonzero(items >= 0)
-        if not len(held):
-            return np.zeros(0)
-        pairs = owner[held] * (int(items.max()) + 1) + items[held]
-        # A user's items stand in the order of that user's rows: their numbers depend on everybody's.
-        first = held[np.sort(np.unique(pairs, return_index=True)[1])]
-        kept, offsets = bounded_rows(owner[first], self.most_items, seed)
-        sizes = np.diff(offsets)
-        each = np.repeat(1 / np.sqrt(np.maximum(sizes, 1)), sizes)
-        return np.bincount(items[first[kept]], weights=each)
+        count = int(items.max(initial=-1)) + 1
+        users, kept = np.divmod(np.unique(owner[held] * count + items[held]), max(count, 1))
+        order = np.lexsort((choices.random(len(users)), users))
+        sizes = np.bincount(users)
+        rank = np.arange(len(users)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        chosen = order[rank < self.most_items]
+        shares = 1 / np.sqrt(np.clip(sizes, 1, self.most_items))
+        return np.bincount(kept[chosen], weights=shares[users[chosen]], minlength=count)
 
     def release(
-        self, owner: NDArray[np.int64], items: NDArray[np.int64], seed: int, noise: NoiseSource
+        self,
+        owner: NDArray[np.int64],
+        items: NDArray[np.int64],
+        choices: np.random.Generator,
+        noise: NoiseSource,
     ) -> NDArray[np.int64]:
         """Return the rising numbers of the released items.
 
         Args:
-            owner: (N,) public number of each row's user.
+            owner: (N,) user of each row, 0 or more.
             items: (N,) number of the row's item, -1 for none; equal numbers are equal items.
-            seed: public, of the choice of ``most_items`` items; stream "split".
+            choices: the randomness by which users with more than ``most_items`` items choose.
             noise: the source of the noise.
         """
         noise.charge(self.cost)
-        weights = self.weights(owner, items, seed)
+        weights = self.weights(owner, items, choices)
         held = np.flatnonzero(weights)
         noisy = noise.gaussian(weights[held], self.standard_deviation)
-        return held[noisy > self.threshold]
+        return held[noisy > self.threshold(noise.slack)]

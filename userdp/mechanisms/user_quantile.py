@@ -29,9 +29,9 @@ class UserQuantile:
     0 at every c for a user without samples. Replacing a user therefore moves E(c) by at most 1, and adding or removing
     one by at most max(share, 1 - share), at every c. A maximum of three functions, none of which moves further, moves
     no further. No number of users and no range enters the score. *Assumptions.* The grid and users' numbers are public.
-    A user's samples are those of its own rows. Votes are whole multiples of 2^-20 that add up to at most one a user, so
-    sums of fewer than 2^33 users are exact in any order; the product of the share and their number is rounded by less
-    than the slack of `userdp.noise.SecureNoise`.
+    A user's samples are those of its own rows. Votes are whole multiples of 2^-20 that add up to one a user, so sums of
+    fewer than 2^33 users are exact in any order; what else is rounded lies within the slack of `rounding_slack` for the
+    number of users.
 
     *Utility.* With n users heard, and probability ``1 - failure``, the chosen bin's lower edge has at most ``share n +
     shortfall`` of the votes below it, and its upper edge at least ``share n - shortfall``.

@@ -1,0 +1,195 @@
+"""Facts that a run declares, found privately in a table: ranges, levels, the most samples of a user."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from simulations.finding import grids
+from simulations.finding.plan import FindPlan
+from simulations.finding.settings import FindConfig
+from userdp.accounting.costs import Cost, together
+from userdp.accounting.guarantee import Guarantee
+from userdp.accounting.ledger import check_drawn
+from userdp.data.tables.cells import numbers_of, texts_of
+from userdp.data.tables.moments import MICROSECONDS_A_DAY, moments_of
+from userdp.data.tables.reading import read_cells
+from userdp.data.tables.tabular import owners_of
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
+from userdp.randomness import stream
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Facts found privately.
+
+    Attributes:
+        settings: keys of [data] -> their values, as a run declares them and as `simulations.train` takes them.
+        guarantee: the promise for all facts together. It adds to that of every run on the same people.
+        notes: sentences on facts that are less than was asked for.
+        numbers: public numbers of the search: shares beyond the ends, users that a level needs.
+    """
+
+    settings: Mapping[str, Any]
+    guarantee: Guarantee
+    notes: tuple[str, ...]
+    numbers: Mapping[str, float]
+
+
+def find_facts(config: FindConfig) -> Found:
+    """Read the table, and release its facts; nothing but the releases leaves this function.
+
+    Raises `BadInput` for a file or column that cannot be used, another number of users than declared
+    (`PopulationTooSmall` for fewer; under replace_one, for which it is public), or a budget that is too small.
+    """
+    plan = FindPlan(config)
+    search = _Search(plan, read_cells(Path(config.data.path), config.columns))
+    settings = _declared(search)
+    check_drawn(search.spent, plan.releases.cost)
+    return Found(settings, plan.guarantee, tuple(_notes(plan, settings)), _numbers(plan))
+
+
+class _Search:
+    """The releases, each made once, with noise of its own."""
+
+    def __init__(self, plan: FindPlan, table: pa.Table) -> None:
+        self.plan, self._table, self._opened, self.spent = plan, table, 0, Cost()
+        user, users = plan.config.data.user, plan.config.data.all_users
+        labels, self._owner = owners_of(texts_of(table[user], user), user)
+        if plan.config.privacy.relation == "replace_one" and len(labels) != users:
+            problem = PopulationTooSmall if len(labels) < users else BadInput
+            raise problem(
+                f"data.all_users = {users}, but the data have {len(labels)} users in all: correct data.all_users"
+            )
+
+    @cached_property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The range of each column of numbers."""
+        grid, share, wanted = grids.numbers(), self.plan.ends_share, self.plan.config.find.share
+        found = {}
+        for name in self.plan.config.find.numbers:
+            low, high = self._ends(numbers_of(self._table[name], name), grid, share)
+            found[name] = grids.outwards(*grids.stretched(low, high, share, wanted))
+        return found
+
+    @cached_property
+    def dates(self) -> dict[str, list[Any]]:
+        """The first and the last day of each column of dates."""
+        grid, share, wanted = grids.years(), self.plan.dates_share, self.plan.config.find.share
+        formats, found = self.plan.config.data.date_formats, {}
+        for name in self.plan.config.find.dates:
+            moments = moments_of(self._table[name], name, formats.get(name))
+            days = moments.astype(np.int64) / MICROSECONDS_A_DAY
+            low, high = self._ends(np.where(np.isnat(moments), np.nan, days), grid, share)
+            low, high = np.clip(grids.stretched(low, high, share, wanted), grid[0], grid[-1])
+            found[name] = [*grids.outward_years(low, high)]
+        return found
+
+    @cached_property
+    def levels(self) -> dict[str, list[str]]:
+        """The levels of each column of words, in alphabetical order."""
+        found = {}
+        for name in self.plan.config.find.words:
+            texts = texts_of(self._table[name], name)
+            items = texts.mapped(-1 if text == "" else number for number, text in enumerate(texts.distinct))
+            noise = self._noise()
+            chosen = self.plan.levels.release(self._owner, items, self._choices(), noise)
+            self._charge(noise)
+            found[name] = sorted(texts.distinct[number] for number in chosen)
+        return found
+
+    @cached_property
+    def max_samples(self) -> int | None:
+        """The most samples of a user; None if they are not asked for."""
+        if not self.plan.config.find.max_samples:
+            return None
+        samples = np.bincount(self._owner).astype(np.float64)
+        return max(1, int(self._high(self.plan.most_samples, np.arange(len(samples)), samples, grids.counts())))
+
+    def _ends(self, values: Values, grid: Values, share: float) -> tuple[float, float]:
+        mechanism = self.plan.end(share)
+        low = grid[self._choice(mechanism, self._owner, values, grid)]
+        return float(low), self._high(mechanism, self._owner, values, grid)
+
+    def _high(self, mechanism: Any, owner: NDArray[np.int64], values: Values, grid: Values) -> float:
+        """Return the upper end of a bin that holds its upper end: the lower one of negative values."""
+        turned = -grid[::-1]
+        return -float(turned[self._choice(mechanism, owner, -values, turned)])
+
+    def _choice(self, mechanism: Any, owner: NDArray[np.int64], values: Values, grid: Values) -> int:
+        noise = self._noise()
+        chosen: int = mechanism.choose(owner, values, grid, noise)
+        self._charge(noise)
+        return chosen
+
+    def _noise(self) -> NoiseSource:
+        """Open the noise of the next release."""
+        self._opened += 1
+        if self.plan.config.privacy.noise == "secure":
+            return SecureNoise(rounding_slack(self.plan.config.data.all_users))
+        return SeededNoise(stream(self.plan.config.seed, "noise", self._opened))
+
+    def _choices(self) -> np.random.Generator:
+        """Return the randomness of users' choices in the release whose noise was opened last."""
+        if self.plan.config.privacy.noise == "secure":
+            return np.random.default_rng()
+        return stream(self.plan.config.seed, "sampling", self._opened)
+
+    def _charge(self, noise: NoiseSource) -> None:
+        self.spent = together(self.spent, noise.spent)
+
+
+def _declared(search: _Search) -> dict[str, Any]:
+    """Return the keys of [data] that the facts fill, those that are empty left out."""
+    config, target = search.plan.config, search.plan.config.find.target
+    ranges, levels = dict(search.ranges), {name: found for name, found in search.levels.items() if found}
+    settings = {
+        "user": config.data.user,
+        "all_users": config.data.all_users,
+        "target": target if target in (*ranges, *levels) else None,
+        "target_range": [*ranges.pop(target)] if target in ranges else None,
+        "target_levels": levels.pop(target, None),
+        "features": [*ranges],
+        "ranges": {name: [*ends] for name, ends in ranges.items()},
+        "dates": dict(search.dates),
+        "date_formats": dict(config.data.date_formats),
+        "categorical": levels,
+        "max_samples": search.max_samples,
+    }
+    return {name: value for name, value in settings.items() if value not in (None, [], {})}
+
+
+def _notes(plan: FindPlan, settings: Mapping[str, Any]) -> Iterator[str]:
+    find = plan.config.find
+    for name in find.words:
+        found = settings.get("target_levels") if name == find.target else settings.get("categorical", {}).get(name)
+        if len(found or ()) < (2 if name == find.target else 1):
+            yield (
+                f"too few users share the levels of {name!r}: about {plan.levels.users_needed(1)} must hold one, or "
+                f"more if they hold several; raise epsilon, or declare its levels"
+            )
+    for kind, share in (("numbers", plan.ends_share), ("dates", plan.dates_share)):
+        if getattr(find, kind) and share > find.share:
+            yield (
+                f"noise hides a share of {find.share:g}: ranges of {kind} were found at {share:.2g} on each side, and "
+                "stretched as those of normal numbers"
+            )
+
+
+def _numbers(plan: FindPlan) -> dict[str, float]:
+    find = plan.config.find
+    numbers = {
+        "share_beyond_ranges": plan.ends_share if find.numbers else None,
+        "share_beyond_dates": plan.dates_share if find.dates else None,
+        "share_beyond_max_samples": plan.surplus if find.max_samples else None,
+        "users_for_a_level": plan.levels.users_needed(1) if find.words else None,
+    }
+    return {name: value for name, value in numbers.items() if value is not None}

@@ -1,0 +1,75 @@
+"""Public grids of candidates, and ranges rounded outwards to numbers that people read."""
+
+import math
+from datetime import date, timedelta
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Edges = NDArray[np.float64]
+
+_DECADES = (-6, 9)  # Powers of ten of the numbers; further ones belong to the outermost bins.
+_YEARS = (1850, 2150)
+_MOST_COUNT = 10**6
+_STEPS = 20  # The least number of steps of a rounded range; its step is 1, 2 or 5 times a power of ten.
+_EPOCH = date(1970, 1, 1)
+
+
+def numbers() -> Edges:
+    """Return zero and all numbers of three digits from 1e-6 to 1e9, of both signs, rising."""
+    first, last = _DECADES
+    texts = [f"{digits}e{power - 2}" for power in range(first, last) for digits in range(100, 1000)]
+    positive = np.array([*texts, f"1e{last}"], dtype=np.float64)
+    return np.concatenate([-positive[::-1], [0.0], positive])
+
+
+def counts() -> Edges:
+    """Return the whole numbers of two digits or fewer significant ones, from 0 to a million, rising."""
+    digits, most = np.arange(10, 100), int(math.log10(_MOST_COUNT))
+    return np.concatenate([np.arange(10.0), *(digits * 10.0**power for power in range(most - 1)), [float(_MOST_COUNT)]])
+
+
+def years() -> Edges:
+    """Return the first days of years, in days since 1970, rising."""
+    return np.array([_days(year) for year in range(_YEARS[0], _YEARS[1] + 1)], dtype=np.float64)
+
+
+def stretched(low: float, high: float, found: float, wanted: float) -> tuple[float, float]:
+    """Stretch a range that leaves out a share ``found`` on each side, as if numbers were normal, to the share wanted.
+
+    A range that begins at zero or above stays there, and one that ends at zero or below.
+    """
+    low, high = min(low, high), max(low, high)
+    if found <= wanted:
+        return low, high
+    normal = NormalDist()
+    further = (normal.inv_cdf(wanted) / normal.inv_cdf(found) - 1) * (high - low) / 2
+    return max(low - further, 0.0 if low >= 0 else -math.inf), min(high + further, 0.0 if high <= 0 else math.inf)
+
+
+def outwards(low: float, high: float) -> tuple[float, float]:
+    """Round a range outwards to whole steps, twenty of which at least lie in it; an empty one gets a step's width."""
+    width = high - low or abs(low) or 1.0
+    power = math.floor(math.log10(width / _STEPS))
+    step = max(factor for factor in (1, 2, 5) if factor * 10.0**power <= width / _STEPS * (1 + 1e-9))
+    places = 10.0**-power  # whole for fractions, so that the division below rounds once
+    first, last = math.floor(low * places / step + 1e-9) * step, math.ceil(high * places / step - 1e-9) * step
+    last += step if last == first else 0
+    return _plain(first, power), _plain(last, power)
+
+
+def _plain(digits: int, power: int) -> float:
+    value = float(f"{digits}e{power}")
+    return int(value) if value.is_integer() else value
+
+
+def outward_years(low: float, high: float) -> tuple[date, date]:
+    """Return the first days of the year of ``low`` and of the year after ``high``, in days since 1970."""
+    first, last = (_EPOCH + timedelta(days=math.floor(day)) for day in (low, high))
+    ends = last.year if last == date(last.year, 1, 1) and last > first else last.year + 1
+    return date(first.year, 1, 1), date(ends, 1, 1)
+
+
+def _days(year: int) -> int:
+    return (date(year, 1, 1) - _EPOCH).days

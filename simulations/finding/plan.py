@@ -1,0 +1,114 @@
+"""The releases of a search for facts, and what they cost together: public, fixed before data are read."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulations.finding import grids
+from simulations.finding.settings import FindConfig
+from userdp.accounting.guarantee import Guarantee
+from userdp.accounting.mixed import MIXED_ACCOUNTANT, MixedReleases
+from userdp.errors import BadInput
+from userdp.mechanisms.set_union import SetUnion
+from userdp.mechanisms.user_quantile import UserQuantile
+
+_FAILURE = 0.05  # Probability with which noise may carry a quantile further than its share allows for.
+_MOST_SHARE = 0.25  # A range from larger shares would be a guess.
+_UNION_SHARE = 0.5  # Share of delta for items that one user alone holds.
+_ADVERSARY = "everyone who sees the facts, and knows all other users; the holder of the table is trusted"
+
+
+@dataclass(frozen=True)
+class FindPlan:
+    """The mechanisms that find facts, within one budget.
+
+    *Formal guarantees.* All facts together are as private as `userdp.accounting.mixed.MixedReleases` says, under the
+    relation of ``config.privacy``. *Why.* Each end of a range, and the most samples, are a choice of `UserQuantile`;
+    the levels of a column are one `SetUnion`. Their settings are functions of ``config``. Everything else in the facts
+    follows from their results and from ``config``.
+    """
+
+    config: FindConfig
+
+    def __post_init__(self) -> None:
+        for ends, share in {"ranges": self.ends_share, "dates": self.dates_share, "surplus": self.surplus}.items():
+            if share > _MOST_SHARE * (2 if ends == "surplus" else 1):
+                raise BadInput(
+                    f"privacy.epsilon = {self.config.privacy.epsilon:g} is too little for {len(self._choices)} choices "
+                    f"and {len(self.config.find.words)} lists of levels among {self.config.data.all_users} users: noise "
+                    f"would hide all but a share of {share:.2f}; raise epsilon, or find facts of fewer columns"
+                )
+
+    @cached_property
+    def releases(self) -> MixedReleases:
+        """All releases, with the noise that the budget needs."""
+        asked, find = self.config.privacy, self.config.find
+        lists = (find.weights.levels,) * len(find.words)
+        failure = _UNION_SHARE * asked.delta if lists else 0.0
+        return MixedReleases.calibrated(self._choices, lists, failure, asked.epsilon, asked.delta)
+
+    @property
+    def _choices(self) -> tuple[float, ...]:
+        find = self.config.find
+        ends = 2 * (len(find.numbers) + len(find.dates))
+        return (find.weights.ranges,) * ends + (find.weights.max_samples,) * find.max_samples
+
+    # Shares -----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def ends_share(self) -> float:
+        """The share of the votes beyond each end of a range of numbers."""
+        return self._share(self.config.find.share, self.config.find.weights.ranges, len(grids.numbers()))
+
+    @cached_property
+    def dates_share(self) -> float:
+        """The share of the votes beyond each end of a range of dates."""
+        return self._share(self.config.find.share, self.config.find.weights.ranges, len(grids.years()))
+
+    @cached_property
+    def surplus(self) -> float:
+        """The share of the users who hold more than the most samples."""
+        return self._share(self.config.find.surplus, self.config.find.weights.max_samples, len(grids.counts()))
+
+    def _share(self, wanted: float, weight: float, edges: int) -> float:
+        """Return the share wanted, or the least that noise of a choice of that weight does not hide."""
+        choice = self._quantile(wanted, weight)
+        return max(wanted, choice.mechanism.shortfall(edges - 1, _FAILURE) / self.config.data.all_users)
+
+    # Mechanisms -------------------------------------------------------------------------------------------------------
+
+    def end(self, share: float) -> UserQuantile:
+        """Return the mechanism of an end of a range."""
+        return self._quantile(share, self.config.find.weights.ranges)
+
+    @property
+    def most_samples(self) -> UserQuantile:
+        """The mechanism of the most samples of a user."""
+        return self._quantile(self.surplus, self.config.find.weights.max_samples)
+
+    def _quantile(self, share: float, weight: float) -> UserQuantile:
+        return UserQuantile(share, self.releases.choice_epsilon(weight), self.config.privacy.relation)
+
+    @property
+    def levels(self) -> SetUnion:
+        """The mechanism of the levels of one column."""
+        find = self.config.find
+        each = self.releases.failure_delta / len(find.words)
+        multiplier = self.releases.noise_multiplier(find.weights.levels)
+        return SetUnion(multiplier, each, find.most_levels, self.config.privacy.relation)
+
+    # Promise ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of all facts together."""
+        asked = self.config.privacy
+        assumed = ["which users there are is public, and so are the columns' names and kinds"]
+        if asked.relation == "add_or_remove":
+            assumed.append("no more users are in the table than declared")
+        assumed.append("a person is one value of the user column")
+        if asked.noise == "seeded":
+            assumed.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
+        spent = self.releases.epsilon(asked.delta)
+        return Guarantee(
+            "user", asked.relation, spent, asked.delta, MIXED_ACCOUNTANT, _ADVERSARY, tuple(assumed), holds=True
+        )
