@@ -315,6 +315,32 @@ def predict(
     answer(as_json, scores.values, lambda: show_scores(scores, Console()))
 
 
+@_verb(
+    "userdp find facts.toml",
+    "userdp find facts.toml --set privacy.epsilon=0.5 --output declared.toml",
+    "userdp find facts.toml --json | jq .data.ranges",
+)
+def find(
+    file: File,
+    overrides: Overrides = None,
+    output: Annotated[Path, option("New file for what a run declares; declared.toml by default.")] = Path(
+        "declared.toml"
+    ),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Find privately what a run has to declare: ranges of numbers and dates, levels of words, the most samples.
+
+    The file has the sections data (path, user, all_users), find (numbers, dates, words, target) and privacy. Candidates
+    are all numbers there are, and levels are those that many users hold. The epsilon adds to that of every later run.
+    """
+    with working(debug):
+        from simulations.finding.find import find_into, show, values  # noqa: PLC0415
+
+        found = find_into(output, file, overrides or [])
+    answer(as_json, values(found), lambda: show(found, output))
+
+
 @app.command()
 def strategies(name: Name = None, as_json: Json = False) -> None:
     """List the strategies; with a NAME also its needs, paper, cost, guarantees and settings."""

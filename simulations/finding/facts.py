@@ -73,24 +73,19 @@ class _Search:
     @cached_property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The range of each column of numbers."""
-        grid, share, wanted = grids.numbers(), self.plan.ends_share, self.plan.config.find.share
-        found = {}
-        for name in self.plan.config.find.numbers:
-            low, high = self._ends(numbers_of(self._table[name], name), grid, share)
-            found[name] = grids.outwards(*grids.stretched(low, high, share, wanted))
-        return found
+        return {
+            name: grids.outwards(*self._ends("numbers", numbers_of(self._table[name], name), grids.numbers()))
+            for name in self.plan.config.find.numbers
+        }
 
     @cached_property
-    def dates(self) -> dict[str, list[Any]]:
+    def dates(self) -> dict[str, list[str]]:
         """The first and the last day of each column of dates."""
-        grid, share, wanted = grids.years(), self.plan.dates_share, self.plan.config.find.share
-        formats, found = self.plan.config.data.date_formats, {}
+        grid, formats, found = grids.years(), self.plan.config.data.date_formats, {}
         for name in self.plan.config.find.dates:
             moments = moments_of(self._table[name], name, formats.get(name))
-            days = moments.astype(np.int64) / MICROSECONDS_A_DAY
-            low, high = self._ends(np.where(np.isnat(moments), np.nan, days), grid, share)
-            low, high = np.clip(grids.stretched(low, high, share, wanted), grid[0], grid[-1])
-            found[name] = [*grids.outward_years(low, high)]
+            days = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / MICROSECONDS_A_DAY)
+            found[name] = [*grids.outward_years(*np.clip(self._ends("dates", days, grid), grid[0], grid[-1]))]
         return found
 
     @cached_property
@@ -112,21 +107,22 @@ class _Search:
         if not self.plan.config.find.max_samples:
             return None
         samples = np.bincount(self._owner).astype(np.float64)
-        return max(1, int(self._high(self.plan.most_samples, np.arange(len(samples)), samples, grids.counts())))
+        return max(1, int(self._high("max_samples", np.arange(len(samples)), samples, grids.counts())))
 
-    def _ends(self, values: Values, grid: Values, share: float) -> tuple[float, float]:
-        mechanism = self.plan.end(share)
-        low = grid[self._choice(mechanism, self._owner, values, grid)]
-        return float(low), self._high(mechanism, self._owner, values, grid)
+    def _ends(self, facts: str, values: Values, grid: Values) -> tuple[float, float]:
+        """Return the range of a column, stretched to the share that the file asks for."""
+        low = grid[self._choice(facts, self._owner, values, grid)]
+        high = self._high(facts, self._owner, values, grid)
+        return grids.stretched(float(low), high, self.plan.shares[facts], self.plan.config.find.share)
 
-    def _high(self, mechanism: Any, owner: NDArray[np.int64], values: Values, grid: Values) -> float:
-        """Return the upper end of a bin that holds its upper end: the lower one of negative values."""
+    def _high(self, facts: str, owner: NDArray[np.int64], values: Values, grid: Values) -> float:
+        """Return the high end of values: the low end of their negatives, turned."""
         turned = -grid[::-1]
-        return -float(turned[self._choice(mechanism, owner, -values, turned)])
+        return -float(turned[self._choice(facts, owner, -values, turned)])
 
-    def _choice(self, mechanism: Any, owner: NDArray[np.int64], values: Values, grid: Values) -> int:
+    def _choice(self, facts: str, owner: NDArray[np.int64], values: Values, grid: Values) -> int:
         noise = self._noise()
-        chosen: int = mechanism.choose(owner, values, grid, noise)
+        chosen = self.plan.quantile(facts).choose(owner, values, grid, noise)
         self._charge(noise)
         return chosen
 
@@ -149,16 +145,17 @@ class _Search:
 
 def _declared(search: _Search) -> dict[str, Any]:
     """Return the keys of [data] that the facts fill, those that are empty left out."""
-    config, target = search.plan.config, search.plan.config.find.target
-    ranges, levels = dict(search.ranges), {name: found for name, found in search.levels.items() if found}
+    config, target = search.plan.config, search.plan.config.find.target or ""
+    ranges = {name: [*ends] for name, ends in search.ranges.items()}
+    levels = {name: found for name, found in search.levels.items() if found}
     settings = {
         "user": config.data.user,
         "all_users": config.data.all_users,
         "target": target if target in (*ranges, *levels) else None,
-        "target_range": [*ranges.pop(target)] if target in ranges else None,
+        "target_range": ranges.pop(target, None),
         "target_levels": levels.pop(target, None),
         "features": [*ranges],
-        "ranges": {name: [*ends] for name, ends in ranges.items()},
+        "ranges": ranges,
         "dates": dict(search.dates),
         "date_formats": dict(config.data.date_formats),
         "categorical": levels,
@@ -176,20 +173,14 @@ def _notes(plan: FindPlan, settings: Mapping[str, Any]) -> Iterator[str]:
                 f"too few users share the levels of {name!r}: about {plan.levels.users_needed(1)} must hold one, or "
                 f"more if they hold several; raise epsilon, or declare its levels"
             )
-    for kind, share in (("numbers", plan.ends_share), ("dates", plan.dates_share)):
-        if getattr(find, kind) and share > find.share:
+    for facts in ("numbers", "dates"):
+        if (share := plan.shares.get(facts, 0.0)) > find.share:
             yield (
-                f"noise hides a share of {find.share:g}: ranges of {kind} were found at {share:.2g} on each side, and "
+                f"noise hides a share of {find.share:g}: ranges of {facts} were found at {share:.2g} on each side, and "
                 "stretched as those of normal numbers"
             )
 
 
 def _numbers(plan: FindPlan) -> dict[str, float]:
-    find = plan.config.find
-    numbers = {
-        "share_beyond_ranges": plan.ends_share if find.numbers else None,
-        "share_beyond_dates": plan.dates_share if find.dates else None,
-        "share_beyond_max_samples": plan.surplus if find.max_samples else None,
-        "users_for_a_level": plan.levels.users_needed(1) if find.words else None,
-    }
-    return {name: value for name, value in numbers.items() if value is not None}
+    shares: dict[str, float] = {f"share_beyond_{facts}": share for facts, share in plan.shares.items()}
+    return shares | ({"users_for_a_level": plan.levels.users_needed(1)} if plan.config.find.words else {})

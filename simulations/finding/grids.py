@@ -64,11 +64,11 @@ def _plain(digits: int, power: int) -> float:
     return int(value) if value.is_integer() else value
 
 
-def outward_years(low: float, high: float) -> tuple[date, date]:
-    """Return the first days of the year of ``low`` and of the year after ``high``, in days since 1970."""
+def outward_years(low: float, high: float) -> tuple[str, str]:
+    """Return the first days of the year of ``low`` and of the year after ``high``, both in days since 1970, as text."""
     first, last = (_EPOCH + timedelta(days=math.floor(day)) for day in (low, high))
     ends = last.year if last == date(last.year, 1, 1) and last > first else last.year + 1
-    return date(first.year, 1, 1), date(ends, 1, 1)
+    return f"{first.year}-01-01", f"{ends}-01-01"
 
 
 def _days(year: int) -> int:

@@ -12,7 +12,7 @@ from userdp.mechanisms.set_union import SetUnion
 from userdp.mechanisms.user_quantile import UserQuantile
 
 _FAILURE = 0.05  # Probability with which noise may carry a quantile further than its share allows for.
-_MOST_SHARE = 0.25  # A range from larger shares would be a guess.
+_MOST_SHARES = {"numbers": 0.25, "dates": 0.25, "max_samples": 0.5}  # Larger ones would be a guess.
 _UNION_SHARE = 0.5  # Share of delta for items that one user alone holds.
 _ADVERSARY = "everyone who sees the facts, and knows all other users; the holder of the table is trusted"
 
@@ -30,12 +30,13 @@ class FindPlan:
     config: FindConfig
 
     def __post_init__(self) -> None:
-        for ends, share in {"ranges": self.ends_share, "dates": self.dates_share, "surplus": self.surplus}.items():
-            if share > _MOST_SHARE * (2 if ends == "surplus" else 1):
+        for facts, share in self.shares.items():
+            if share > _MOST_SHARES[facts]:
+                asked, users = self.config.privacy, self.config.data.all_users
                 raise BadInput(
-                    f"privacy.epsilon = {self.config.privacy.epsilon:g} is too little for {len(self._choices)} choices "
-                    f"and {len(self.config.find.words)} lists of levels among {self.config.data.all_users} users: noise "
-                    f"would hide all but a share of {share:.2f}; raise epsilon, or find facts of fewer columns"
+                    f"privacy.epsilon = {asked.epsilon:g} is too little to find {facts}: with {len(self._choices)} "
+                    f"choices and {len(self.config.find.words)} lists of levels among {users} users, noise would hide "
+                    f"a share of {share:.2f} on each side; raise epsilon, or find facts of fewer columns"
                 )
 
     @cached_property
@@ -52,38 +53,31 @@ class FindPlan:
         ends = 2 * (len(find.numbers) + len(find.dates))
         return (find.weights.ranges,) * ends + (find.weights.max_samples,) * find.max_samples
 
-    # Shares -----------------------------------------------------------------------------------------------------------
-
     @cached_property
-    def ends_share(self) -> float:
-        """The share of the votes beyond each end of a range of numbers."""
-        return self._share(self.config.find.share, self.config.find.weights.ranges, len(grids.numbers()))
+    def shares(self) -> dict[str, float]:
+        """Facts asked for -> the share beyond each end: that of the file, or the least that noise does not hide.
 
-    @cached_property
-    def dates_share(self) -> float:
-        """The share of the votes beyond each end of a range of dates."""
-        return self._share(self.config.find.share, self.config.find.weights.ranges, len(grids.years()))
-
-    @cached_property
-    def surplus(self) -> float:
-        """The share of the users who hold more than the most samples."""
-        return self._share(self.config.find.surplus, self.config.find.weights.max_samples, len(grids.counts()))
-
-    def _share(self, wanted: float, weight: float, edges: int) -> float:
-        """Return the share wanted, or the least that noise of a choice of that weight does not hide."""
-        choice = self._quantile(wanted, weight)
-        return max(wanted, choice.mechanism.shortfall(edges - 1, _FAILURE) / self.config.data.all_users)
+        Shares of numbers and dates are those of votes, and the share of max_samples is that of users.
+        """
+        find = self.config.find
+        ends, users = (find.share, find.weights.ranges), self.config.data.all_users
+        asked = {
+            "numbers": (bool(find.numbers), *ends, grids.numbers()),
+            "dates": (bool(find.dates), *ends, grids.years()),
+            "max_samples": (find.max_samples, find.surplus, find.weights.max_samples, grids.counts()),
+        }
+        return {
+            facts: max(wanted, self._quantile(wanted, weight).mechanism.shortfall(len(grid) - 1, _FAILURE) / users)
+            for facts, (whether, wanted, weight, grid) in asked.items()
+            if whether
+        }
 
     # Mechanisms -------------------------------------------------------------------------------------------------------
 
-    def end(self, share: float) -> UserQuantile:
-        """Return the mechanism of an end of a range."""
-        return self._quantile(share, self.config.find.weights.ranges)
-
-    @property
-    def most_samples(self) -> UserQuantile:
-        """The mechanism of the most samples of a user."""
-        return self._quantile(self.surplus, self.config.find.weights.max_samples)
+    def quantile(self, facts: str) -> UserQuantile:
+        """Return the mechanism of an end of ``facts``, a key of `shares`."""
+        weights = self.config.find.weights
+        return self._quantile(self.shares[facts], weights.max_samples if facts == "max_samples" else weights.ranges)
 
     def _quantile(self, share: float, weight: float) -> UserQuantile:
         return UserQuantile(share, self.releases.choice_epsilon(weight), self.config.privacy.relation)
@@ -107,7 +101,9 @@ class FindPlan:
             assumed.append("no more users are in the table than declared")
         assumed.append("a person is one value of the user column")
         if asked.noise == "seeded":
-            assumed.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
+            assumed.append(
+                "noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it"
+            )
         spent = self.releases.epsilon(asked.delta)
         return Guarantee(
             "user", asked.relation, spent, asked.delta, MIXED_ACCOUNTANT, _ADVERSARY, tuple(assumed), holds=True

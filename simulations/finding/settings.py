@@ -24,8 +24,9 @@ class TableSection(Section):
     user: str
     """Column that names the user of each row."""
     all_users: int = Field(ge=1, description="Public number of all users in the table.")
-    date_formats: dict[str, str] = {}
-    """Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."""
+    date_formats: dict[str, str] = Field(
+        {}, description="Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."
+    )
 
 
 class Weights(Section):
@@ -39,12 +40,9 @@ class Weights(Section):
 class FindSection(Section):
     """The facts to find. The kind of each column is declared, because guessing it would read the data."""
 
-    numbers: list[str] = []
-    """Columns of numbers, whose ranges are found."""
-    dates: list[str] = []
-    """Columns of dates, whose first and last year are found."""
-    words: list[str] = []
-    """Columns of words, whose levels are found: those that many users hold."""
+    numbers: list[str] = Field([], description="Columns of numbers, whose ranges are found.")
+    dates: list[str] = Field([], description="Columns of dates, whose first and last year are found.")
+    words: list[str] = Field([], description="Columns of words, whose levels are found: those that many users hold.")
     target: str | None = Field(None, description="The one of numbers or words that a model is to predict.")
     max_samples: bool = True
     """Find the most samples that a run needs of a user, too."""
@@ -90,7 +88,9 @@ class FindConfig(Section):
         """
         named, target = self.columns, self.find.target
         if twice := sorted({name for name in named if named.count(name) > 1}):
-            raise BadInput(f"column {twice[0]!r} is named twice among data.user, find.numbers, dates and words: name it once")
+            raise BadInput(
+                f"column {twice[0]!r} is named twice among data.user, find.numbers, dates and words: name it once"
+            )
         if target is not None and target not in (*self.find.numbers, *self.find.words):
             raise BadInput(f"find.target = {target!r}: must be one of find.numbers or find.words; add it there")
         if unknown := sorted({*self.data.date_formats} - {*self.find.dates}):

@@ -42,12 +42,12 @@ class SetUnion:
        releases on K are thresholds of a Gaussian mechanism of multiplier z if s is z times that sensitivity.
     4. *Together.* By 1 and 2 the law of the first release is ``(1 - d) M + d R``, where M is the release on K alone,
        and R some law; that of the second is ``(1 - d) M' + d R'``. With probability d the event reveals which of the
-       two it is, from which R or R' follows; else the Gaussian on K gives M or M'. That is the claim. The hockey-stick divergence is
-       jointly convex, so it is at most ``(1 - d) g + d``, in both directions: no factor ``1 + e^epsilon`` is needed.
+       two it is, from which R or R' follows; else the Gaussian on K gives M or M'. That is the claim. The hockey-stick
+       divergence is jointly convex, so it is at most ``(1 - d) g + d``, in both directions.
 
-    *Assumptions.* Real-valued noise, which `userdp.noise.SecureNoise` matches with the slack of `rounding_slack` for the
-    number of users; rho is that of the enlarged noise. Rounding of the threshold and of released weights is below the
-    margin that raises rho. Choices need not be secret.
+    *Assumptions.* Real-valued noise, which `userdp.noise.SecureNoise` matches with the slack of `rounding_slack` for
+    the number of users; rho is that of the enlarged noise. Rounding of the threshold and of released weights is below
+    the margin that raises rho. Choices need not be secret.
 
     Attributes:
         noise_multiplier: z > 0, deviation of the noise over sensitivity.
@@ -104,7 +104,7 @@ class SetUnion:
         rank = np.arange(len(users)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         chosen = order[rank < self.most_items]
         shares = 1 / np.sqrt(np.clip(sizes, 1, self.most_items))
-        return np.bincount(kept[chosen], weights=shares[users[chosen]], minlength=count)
+        return np.bincount(kept[chosen], weights=shares[users[chosen]], minlength=count).astype(np.float64)
 
     def release(
         self,

@@ -74,4 +74,4 @@ def test_no_release_and_failures_beyond_delta_are_refused():
     with pytest.raises(BadInput, match="needs more than the failures"):
         MixedReleases.calibrated((), (1.0,), DELTA, 1.0, DELTA)
     assert MixedReleases((1.0,), (1.0,), DELTA).epsilon(DELTA / 2) == math.inf
-    assert MixedReleases((), (1.0,)).cost == Cost(noise_multiplier=math.sqrt(0.5))
+    assert MixedReleases((1.0,), ()).cost == Cost(pure_epsilon=math.sqrt(8))

@@ -94,7 +94,7 @@ def release_law(mechanism, users, source, draws):
     counts, choices = np.zeros(len(OUTPUTS)), np.random.default_rng(5)
     for _ in range(draws):
         found = mechanism.release(owner, items, choices, source())
-        counts[(OUTPUTS == np.isin(ITEMS, found)).all(axis=1)] += 1
+        counts[(np.isin(ITEMS, found) == OUTPUTS).all(axis=1)] += 1
     return counts
 
 
@@ -112,7 +112,9 @@ def test_releases_follow_the_law_that_was_attacked(slack):
     counts = release_law(mechanism, users, lambda: source_of(slack, generator), draws)
     likely = expected > 0
     assert counts[~likely].sum() == 0
-    assert stats.chisquare(counts[likely], expected[likely] * counts[likely].sum() / expected[likely].sum()).pvalue > 1e-9
+    assert (
+        stats.chisquare(counts[likely], expected[likely] * counts[likely].sum() / expected[likely].sum()).pvalue > 1e-9
+    )
 
 
 def test_noise_that_is_enlarged_has_a_threshold_of_its_own():
@@ -144,5 +146,5 @@ def test_items_that_many_share_are_found_and_those_of_few_are_not():
 
 @pytest.mark.parametrize("failure", [0.0, 1.0, math.nan])
 def test_a_failure_probability_out_of_range_is_refused(failure):
-    with pytest.raises(BadInput, match="failure_delta = .* strictly between 0 and 1"):
+    with pytest.raises(BadInput, match=r"failure_delta = .* strictly between 0 and 1"):
         SetUnion(1.0, failure, 3, "replace_one")
