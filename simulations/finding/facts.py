@@ -25,6 +25,7 @@ from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
 from userdp.randomness import stream
 
 Values = NDArray[np.float64]
+_FINDING = 1 << 30  # The label of its streams, beside the rounds of runs with the same seed.
 
 
 @dataclass(frozen=True)
@@ -131,13 +132,13 @@ class _Search:
         self._opened += 1
         if self.plan.config.privacy.noise == "secure":
             return SecureNoise(rounding_slack(self.plan.config.data.all_users))
-        return SeededNoise(stream(self.plan.config.seed, "noise", self._opened))
+        return SeededNoise(stream(self.plan.config.seed, "noise", _FINDING, self._opened))
 
     def _choices(self) -> np.random.Generator:
         """Return the randomness of users' choices in the release whose noise was opened last."""
         if self.plan.config.privacy.noise == "secure":
             return np.random.default_rng()
-        return stream(self.plan.config.seed, "sampling", self._opened)
+        return stream(self.plan.config.seed, "sampling", _FINDING, self._opened)
 
     def _charge(self, noise: NoiseSource) -> None:
         self.spent = together(self.spent, noise.spent)

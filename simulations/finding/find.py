@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 import tomli_w
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from simulations.api.arguments import FRAME, absolute_path, as_in_a_file, table_file
@@ -31,8 +32,8 @@ from userdp.settings import Section
 from userdp.tracebacks import without_internals
 
 COSTS = (
-    "These facts were found in the table itself, at the cost below. It adds to that of every run on the same people: "
-    "epsilons add up, and so do deltas."
+    "These facts were found in the table itself, and this cost adds to that of every run on the same people, which "
+    "must have the same neighbouring relation: epsilons add up, and so do deltas."
 )
 _SECTIONS: dict[str, type[Section]] = {"data": TableSection, "find": FindSection, "privacy": FindPrivacy}
 
@@ -80,7 +81,7 @@ def _sections(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
 def declared(config: FindConfig, found: Found) -> str:
     """Return the [data] section of a run's file, with what it cost in its first lines."""
     section = {"kind": "table", "path": config.data.path, **found.settings}
-    lines = [COSTS, found.guarantee.sentence(), *(f"Assuming: {one}." for one in found.guarantee.assumptions)]
+    lines = [f"{found.guarantee.sentence()}.", COSTS, *(f"Assuming: {one}." for one in found.guarantee.assumptions)]
     comments = "".join(f"# {line}\n" for line in [*lines, *found.notes])
     return f"{comments}\n{tomli_w.dumps({'data': section})}"
 
@@ -94,9 +95,15 @@ def find_into(output: Path, path: Path, overrides: Sequence[str] = ()) -> Found:
         raise BadInput(
             f"--output {output} exists, and its facts have been paid for: use them, or give another --output"
         )
-    found = find_facts(config := load_find(path, overrides))
     with writing(f"--output {output}:", "choose another"):
-        output.write_text(declared(config, found), encoding="utf-8")
+        file = output.open("x", encoding="utf-8")  # before the budget is spent
+    try:
+        with file:
+            found = find_facts(config := load_find(path, overrides))
+            file.write(declared(config, found))
+    except BaseException:
+        output.unlink()
+        raise
     return found
 
 
@@ -116,10 +123,10 @@ def show(found: Found, path: Path) -> None:
     for name, value in found.settings.items():
         for column, one in value.items() if isinstance(value, dict) else [("", value)]:
             shown = ", ".join(map(str, one)) if isinstance(one, list) else str(one)
-            table.add_row(name, column, shown)
+            table.add_row(name, escape(column), escape(shown))
     console.print(table)
     show_promise(found.guarantee.sentence(), found.guarantee.assumptions, console)
     console.print(f"  {COSTS}", highlight=False)
     for note in found.notes:
-        console.print(f"[yellow]Note.[/yellow] {note}", highlight=False)
-    console.print(f"A [data] section for a run's file: {path}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]Note.[/yellow] {escape(note)}", highlight=False)
+    console.print(f"The section data of a run's file: {path}", highlight=False, markup=False, soft_wrap=True)
