@@ -65,13 +65,21 @@ def test_facts_are_near_the_truth_and_hold_nothing_of_one_person(found):
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
 def test_the_guarantee_is_that_of_the_releases_that_are_made(table, monkeypatch, relation):
-    made = []
+    made, streams = [], set()
+
+    def recorded(of):
+        def release(mechanism, *given):
+            made.append(mechanism)
+            streams.add(str(given[-1].generator.bit_generator.state))
+            return of(mechanism, *given)
+
+        return release
+
     for mechanism, name in ((UserQuantile, "choose"), (SetUnion, "release")):
-        call_of = getattr(mechanism, name)
-        monkeypatch.setattr(mechanism, name, lambda self, *a, _call=call_of: (made.append(self), _call(self, *a))[1])
-    found = find(table, **ASKED, relation=relation)
-    plan = FindPlan(parse_find(config_of(relation)))
-    assert len(made) == 2 + 2 + 2 + 1 + 1
+        monkeypatch.setattr(mechanism, name, recorded(getattr(mechanism, name)))
+    found = find(table, **ASKED | {"words": ["team", "y"]}, relation=relation)
+    plan = FindPlan(parse_find(config_of(relation, words=["team", "y"])))
+    assert len(made) == len(streams) == 2 + 2 + 2 + 1 + 2
     assert {one.relation for one in made} == {relation} == {found.guarantee.relation}
     spent, planned = together(*(one.cost for one in made)), plan.releases.cost
     assert spent.pure_epsilon == pytest.approx(planned.pure_epsilon)

@@ -79,8 +79,8 @@ def test_replacing_a_user_moves_two_shared_items_as_far_as_the_root_of_two():
 
 
 def test_the_threshold_holds_back_items_of_one_user_with_the_probability_it_says():
-    for most, failure in ((1, 0.1), (3, 0.01), (100, 1e-7)):
-        mechanism = SetUnion(0.4, failure, most, "replace_one")
+    for most, failure, multiplier in ((1, 0.1, 0.4), (3, 0.01, 0.4), (3, 0.01, 2.0), (100, 1e-7, 4.0)):
+        mechanism = SetUnion(multiplier, failure, most, "replace_one")
         held = np.arange(1, most + 1)
         passes = stats.norm.sf((mechanism.threshold() - 1 / np.sqrt(held)) / mechanism.standard_deviation)
         some = -np.expm1(held * np.log1p(-passes))
