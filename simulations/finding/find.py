@@ -35,7 +35,8 @@ COSTS = (
     "These facts were found in the table itself, and this cost adds to that of every run on the same people, which "
     "must have the same neighbouring relation: epsilons add up, and so do deltas."
 )
-_SECTIONS: dict[str, type[Section]] = {"data": TableSection, "find": FindSection, "privacy": FindPrivacy}
+SECTIONS: dict[str, type[Section]] = {"data": TableSection, "find": FindSection, "privacy": FindPrivacy}
+"""Name of a section of the file -> its keys."""
 
 
 @without_internals
@@ -67,7 +68,7 @@ def find(data: pd.DataFrame | str | Path, **settings: Any) -> Found:
 
 def _sections(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
     raw: dict[str, Any] = {"data": {"path": path}, "find": {}, "privacy": {}}
-    homes = {key: name for name, section in _SECTIONS.items() for key in section.model_fields}
+    homes = {key: name for name, section in SECTIONS.items() for key in section.model_fields}
     for key, value in settings.items():
         if key == "seed":
             raw[key] = value

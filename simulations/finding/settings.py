@@ -32,9 +32,9 @@ class TableSection(Section):
 class Weights(Section):
     """Shares of the budget, relative to each other."""
 
-    ranges: float = Field(1.0, gt=0, description="Of each end of a range.")
-    levels: float = Field(1.0, gt=0, description="Of the levels of each column of words.")
-    max_samples: float = Field(1.0, gt=0, description="Of the most samples of a user.")
+    ranges: float = Field(1.0, gt=0, description="Weight of each end of a range.")
+    levels: float = Field(1.0, gt=0, description="Weight of the levels of each column of words.")
+    max_samples: float = Field(1.0, gt=0, description="Weight of the most samples of a user.")
 
 
 class FindSection(Section):
@@ -51,9 +51,9 @@ class FindSection(Section):
     larger share is found, and the range is stretched as that of normal numbers would be."""
     surplus: float = Field(0.1, gt=0, lt=0.5, description="Share of the users who may hold more than max_samples.")
     most_levels: int = Field(20, ge=1)
-    """Most levels of one user that count, for each column of words; of more, a seeded choice."""
+    """Most levels of one user that count, for each column of words; of more, a random choice."""
     weights: Weights = Weights.model_validate({})
-    """How the releases share the budget; its keys follow below."""
+    """The split of the budget; its keys follow below."""
 
 
 class FindPrivacy(Section):
@@ -71,7 +71,7 @@ class FindPrivacy(Section):
 class FindConfig(Section):
     """The configuration of a search for facts."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="Of simulated noise, and of the choice of levels (streams apart).")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of simulated noise and of users' choices of levels.")
     data: TableSection
     find: FindSection
     privacy: FindPrivacy
