@@ -316,7 +316,7 @@ def predict(
 
 
 @_verb(
-    "userdp find facts.toml",
+    "userdp find facts.toml --plan",
     "userdp find facts.toml --set privacy.epsilon=0.5 --output declared.toml",
     "userdp find facts.toml --json | jq .data.ranges",
 )
@@ -326,18 +326,19 @@ def find(
     output: Annotated[Path, option("New file for what a run declares; declared.toml by default.")] = Path(
         "declared.toml"
     ),
+    planned: Annotated[bool, option("Show the cost, and how far noise lets see; read no data.", "--plan")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Find privately what a run has to declare: ranges of numbers and dates, levels of words, the most samples.
 
-    The file has the sections data (path, user, all_users), find (numbers, dates, words, target) and privacy. Candidates
-    are all numbers there are, and levels are those that many users hold. The epsilon adds to that of every later run.
+    The file has the sections data (path, user, all_users), find (numbers, dates, words, target) and privacy. Levels are
+    those that many users hold. The epsilon adds to that of every later run on the same people.
     """
     with working(debug):
-        from simulations.finding.find import find_into, show, values  # noqa: PLC0415
+        from simulations.finding.find import find_into, foreseen, show, values  # noqa: PLC0415
 
-        found = find_into(output, file, overrides or [])
+        found = foreseen(file, overrides or []) if planned else find_into(output, file, overrides or [])
     answer(as_json, values(found), lambda: show(found, output))
 
 

@@ -55,7 +55,7 @@ def find_facts(config: FindConfig) -> Found:
     search = _Search(plan, read_cells(Path(config.data.path), config.columns))
     settings = _declared(search)
     check_drawn(search.spent, plan.releases.cost)
-    return Found(settings, plan.guarantee, tuple(_notes(plan, settings)), _numbers(plan))
+    return Found(settings, plan.guarantee, tuple(_notes(plan, settings)), plan.numbers)
 
 
 class _Search:
@@ -148,7 +148,7 @@ def _declared(search: _Search) -> dict[str, Any]:
     """Return the keys of [data] that the facts fill, those that are empty left out."""
     config, target = search.plan.config, search.plan.config.find.target or ""
     ranges = {name: [*ends] for name, ends in search.ranges.items()}
-    levels = {name: found for name, found in search.levels.items() if found}
+    levels = {name: found for name, found in search.levels.items() if len(found) > (name == target)}
     settings = {
         "user": config.data.user,
         "all_users": config.data.all_users,
@@ -180,8 +180,3 @@ def _notes(plan: FindPlan, settings: Mapping[str, Any]) -> Iterator[str]:
                 f"noise hides a share of {find.share:g}: ranges of {facts} were found at {share:.2g} on each side, and "
                 "stretched as those of normal numbers"
             )
-
-
-def _numbers(plan: FindPlan) -> dict[str, float]:
-    shares: dict[str, float] = {f"share_beyond_{facts}": share for facts, share in plan.shares.items()}
-    return shares | ({"users_for_a_level": plan.levels.users_needed(1)} if plan.config.find.words else {})

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from simulations.api.arguments import FRAME, absolute_path, as_in_a_file, table_file
 from simulations.finding.facts import Found, find_facts
+from simulations.finding.plan import FindPlan
 from simulations.finding.settings import FindConfig, FindPrivacy, FindSection, TableSection, load_find, parse_find
 from simulations.records.run_directory import plain, writing
 from simulations.reports.explain import show_promise
@@ -108,6 +109,12 @@ def find_into(output: Path, path: Path, overrides: Sequence[str] = ()) -> Found:
     return found
 
 
+def foreseen(path: Path, overrides: Sequence[str] = ()) -> Found:
+    """Return what is known of a search before it opens the table: its guarantee and its numbers, and no facts."""
+    plan = FindPlan(load_find(path, overrides))
+    return Found({}, plan.guarantee, (), plan.numbers)
+
+
 def values(found: Found) -> dict[str, Any]:
     """Return the facts as plain values, for JSON."""
     return {
@@ -119,15 +126,20 @@ def values(found: Found) -> dict[str, Any]:
 
 
 def show(found: Found, path: Path) -> None:
-    """Print the facts, their cost, and the file that has them."""
+    """Print the facts, their cost, and the file that has them; without facts, the numbers of the search."""
     console, table = Console(), Table("fact", "column", "value", title="found, to be declared")
     for name, value in found.settings.items():
         for column, one in value.items() if isinstance(value, dict) else [("", value)]:
             shown = ", ".join(map(str, one)) if isinstance(one, list) else str(one)
             table.add_row(name, escape(column), escape(shown))
+    if not found.settings:
+        table = Table("number", "value", title="what the budget allows to find")
+        for name, number in found.numbers.items():
+            table.add_row(name, f"{number:.3g}")
     console.print(table)
     show_promise(found.guarantee.sentence(), found.guarantee.assumptions, console)
     console.print(f"  {COSTS}", highlight=False)
     for note in found.notes:
         console.print(f"[yellow]Note.[/yellow] {escape(note)}", highlight=False)
-    console.print(f"The section data of a run's file: {path}", highlight=False, markup=False, soft_wrap=True)
+    if found.settings:
+        console.print(f"The section data of a run's file: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -90,6 +90,13 @@ class FindPlan:
         multiplier = self.releases.noise_multiplier(find.weights.levels)
         return SetUnion(multiplier, each, find.most_levels, self.config.privacy.relation)
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The public numbers of the search, for people."""
+        shares: dict[str, float] = {f"share_beyond_{facts}": share for facts, share in self.shares.items()}
+        needed = {"users_for_a_level": self.levels.users_needed(1)} if self.config.find.words else {}
+        return shares | needed
+
     # Promise ----------------------------------------------------------------------------------------------------------
 
     @property

@@ -98,8 +98,10 @@ class SetUnion:
         """Return the weight (K,) of each item 0..K-1, for K the largest number and one; see `release`."""
         held = np.flatnonzero(items >= 0)
         count = int(items.max(initial=-1)) + 1
-        users, kept = np.divmod(np.unique(owner[held] * count + items[held]), max(count, 1))
-        order = np.lexsort((choices.random(len(users)), users))
+        pairs = np.sort(owner[held] * count + items[held])
+        users, kept = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], max(count, 1))
+        # Two keys: ties would be broken by items' numbers, which depend on everybody, and must not occur.
+        order = np.lexsort((*choices.random((2, len(users))), users))
         sizes = np.bincount(users)
         rank = np.arange(len(users)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         chosen = order[rank < self.most_items]

@@ -107,6 +107,12 @@ def test_noise_that_hides_the_ends_stretches_ranges_and_says_so(table):
         find(table, **ASKED | {"epsilon": 0.05})
 
 
+def test_a_target_of_one_level_is_left_out(table):
+    found = find(table.assign(team="red"), **ASKED, target="team")
+    assert not {"target", "target_levels", "categorical"} & {*found.settings}
+    assert "too few users share the levels of 'team'" in found.notes[0]
+
+
 def test_levels_that_too_few_share_are_left_out_with_a_note(table):
     few = table.assign(team=table["who"].map(lambda who: f"team {who % 300}"))
     found = find(few, **ASKED, target="team")
@@ -156,6 +162,9 @@ def test_the_command_writes_a_section_that_a_run_takes(table, found, tmp_path, m
     again = call("find", "facts.toml")
     assert again.exit_code == 2
     assert "declared.toml exists, and its facts have been paid for" in " ".join(again.stderr.split())
+    planned = call("find", "facts.toml", "--plan", "--set", "data.path=missing.parquet")
+    assert "users_for_a_level" in planned.stdout
+    assert "found" not in planned.stdout.partition("Guarantee")[0]
     shown = call("find", "facts.toml", "--output", "others.toml")
     assert "blue, green, red" in shown.stdout
     assert "differential privacy for replacing one whole user" in " ".join(shown.stdout.split())

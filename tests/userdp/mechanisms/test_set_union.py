@@ -107,7 +107,7 @@ def test_releases_follow_the_law_that_was_attacked(slack):
     """Also with the operating system's noise, and with users who hold more items than count."""
     mechanism = SetUnion(0.6, 0.1, 2, "add_or_remove")
     users = [frozenset([0, 1, 2]), frozenset([0]), frozenset([0, 1])]
-    generator, draws = np.random.default_rng(1), 4000
+    generator, draws = np.random.default_rng(1), 1500
     expected = law(mechanism, users) * draws
     counts = release_law(mechanism, users, lambda: source_of(slack, generator), draws)
     likely = expected > 0
