@@ -21,6 +21,7 @@ from userdp.data.tables.moments import MICROSECONDS_A_DAY, moments_of
 from userdp.data.tables.reading import read_cells
 from userdp.data.tables.tabular import owners_of
 from userdp.errors import BadInput, PopulationTooSmall
+from userdp.mechanisms.user_quantile import Grid
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
 from userdp.randomness import stream
 
@@ -86,7 +87,7 @@ class _Search:
         for name in self.plan.config.find.dates:
             moments = moments_of(self._table[name], name, formats.get(name))
             days = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / MICROSECONDS_A_DAY)
-            found[name] = [*grids.outward_years(*np.clip(self._ends("dates", days, grid), grid[0], grid[-1]))]
+            found[name] = [*grids.outward_years(*np.clip(self._ends("dates", days, grid), *grid.edges[[0, -1]]))]
         return found
 
     @cached_property
@@ -98,7 +99,7 @@ class _Search:
             items = texts.mapped(-1 if text == "" else number for number, text in enumerate(texts.distinct))
             noise = self._noise()
             chosen = self.plan.levels.release(self._owner, items, self._choices(), noise)
-            self._charge(noise)
+            self.spent = together(self.spent, noise.spent)
             found[name] = sorted(texts.distinct[number] for number in chosen)
         return found
 
@@ -108,24 +109,20 @@ class _Search:
         if not self.plan.config.find.max_samples:
             return None
         samples = np.bincount(self._owner).astype(np.float64)
-        return max(1, int(self._high("max_samples", np.arange(len(samples)), samples, grids.counts())))
+        least = self._low("max_samples", np.arange(len(samples)), -samples, grids.counts().turned())
+        return max(1, int(-least))
 
-    def _ends(self, facts: str, values: Values, grid: Values) -> tuple[float, float]:
+    def _ends(self, facts: str, values: Values, grid: Grid) -> tuple[float, float]:
         """Return the range of a column, stretched to the share that the file asks for."""
-        low = grid[self._choice(facts, self._owner, values, grid)]
-        high = self._high(facts, self._owner, values, grid)
-        return grids.stretched(float(low), high, self.plan.shares[facts], self.plan.config.find.share)
+        low, high = self._low(facts, self._owner, values, grid), -self._low(facts, self._owner, -values, grid.turned())
+        return grids.stretched(low, high, self.plan.shares[facts], self.plan.config.find.share)
 
-    def _high(self, facts: str, owner: NDArray[np.int64], values: Values, grid: Values) -> float:
-        """Return the high end of values: the low end of their negatives, turned."""
-        turned = -grid[::-1]
-        return -float(turned[self._choice(facts, owner, -values, turned)])
-
-    def _choice(self, facts: str, owner: NDArray[np.int64], values: Values, grid: Values) -> int:
+    def _low(self, facts: str, owner: NDArray[np.int64], values: Values, grid: Grid) -> float:
+        """Return the lower edge of a bin that holds the low quantile."""
         noise = self._noise()
         chosen = self.plan.quantile(facts).choose(owner, values, grid, noise)
-        self._charge(noise)
-        return chosen
+        self.spent = together(self.spent, noise.spent)
+        return float(grid.edges[chosen])
 
     def _noise(self) -> NoiseSource:
         """Open the noise of the next release."""
@@ -139,9 +136,6 @@ class _Search:
         if self.plan.config.privacy.noise == "secure":
             return np.random.default_rng()
         return stream(self.plan.config.seed, "sampling", _FINDING, self._opened)
-
-    def _charge(self, noise: NoiseSource) -> None:
-        self.spent = together(self.spent, noise.spent)
 
 
 def _declared(search: _Search) -> dict[str, Any]:

@@ -5,34 +5,41 @@ from datetime import date, timedelta
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
-Edges = NDArray[np.float64]
+from userdp.mechanisms.user_quantile import Grid
 
 _DECADES = (-6, 9)  # Powers of ten of the numbers; further ones belong to the outermost bins.
+_ZERO, _ONE_DIGIT, _TWO_DIGITS = 1e4, 100.0, 10.0  # Weights; a number of three digits weighs 1.
 _YEARS = (1850, 2150)
 _MOST_COUNT = 10**6
 _STEPS = 20  # The least number of steps of a rounded range; its step is 1, 2 or 5 times a power of ten.
 _EPOCH = date(1970, 1, 1)
 
 
-def numbers() -> Edges:
-    """Return zero and all numbers of three digits from 1e-6 to 1e9, of both signs, rising."""
+def numbers() -> Grid:
+    """Return zero and all numbers of three digits from 1e-6 to 1e9, of both signs.
+
+    Numbers of people often begin or end at zero or at a number of one digit, which weigh more than those of three.
+    """
     first, last = _DECADES
-    texts = [f"{digits}e{power - 2}" for power in range(first, last) for digits in range(100, 1000)]
+    digits = np.arange(100, 1000)
+    texts = [f"{each}e{power - 2}" for power in range(first, last) for each in digits]
     positive = np.array([*texts, f"1e{last}"], dtype=np.float64)
-    return np.concatenate([-positive[::-1], [0.0], positive])
+    simple = np.select([digits % 100 == 0, digits % 10 == 0], [_ONE_DIGIT, _TWO_DIGITS], 1.0)
+    weights = np.append(np.tile(simple, last - first), _ONE_DIGIT)
+    return Grid(np.concatenate([-positive[::-1], [0.0], positive]), np.concatenate([weights[::-1], [_ZERO], weights]))
 
 
-def counts() -> Edges:
-    """Return the whole numbers of two digits or fewer significant ones, from 0 to a million, rising."""
+def counts() -> Grid:
+    """Return the whole numbers of two digits or fewer significant ones, from 0 to a million."""
     digits, most = np.arange(10, 100), int(math.log10(_MOST_COUNT))
-    return np.concatenate([np.arange(10.0), *(digits * 10.0**power for power in range(most - 1)), [float(_MOST_COUNT)]])
+    larger = [digits * 10.0**power for power in range(most - 1)]
+    return Grid.even(np.concatenate([np.arange(10.0), *larger, [float(_MOST_COUNT)]]))
 
 
-def years() -> Edges:
-    """Return the first days of years, in days since 1970, rising."""
-    return np.array([_days(year) for year in range(_YEARS[0], _YEARS[1] + 1)], dtype=np.float64)
+def years() -> Grid:
+    """Return the first days of years, in days since 1970."""
+    return Grid.even(np.array([_days(year) for year in range(_YEARS[0], _YEARS[1] + 1)], dtype=np.float64))
 
 
 def stretched(low: float, high: float, found: float, wanted: float) -> tuple[float, float]:

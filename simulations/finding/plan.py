@@ -11,7 +11,7 @@ from userdp.errors import BadInput
 from userdp.mechanisms.set_union import SetUnion
 from userdp.mechanisms.user_quantile import UserQuantile
 
-_FAILURE = 0.05  # Probability with which noise may carry a quantile further than its share allows for.
+_FAILURE = 0.01  # Probability with which noise may carry a quantile further than its share allows for.
 _MOST_SHARES = {"numbers": 0.25, "dates": 0.25, "max_samples": 0.5}  # Larger ones would be a guess.
 _UNION_SHARE = 0.5  # Share of delta for items that one user alone holds.
 _ADVERSARY = "everyone who sees the facts, and knows all other users; the holder of the table is trusted"
@@ -67,7 +67,7 @@ class FindPlan:
             "max_samples": (find.max_samples, find.surplus, find.weights.max_samples, grids.counts()),
         }
         return {
-            facts: max(wanted, self._quantile(wanted, weight).mechanism.shortfall(len(grid) - 1, _FAILURE) / users)
+            facts: max(wanted, self._quantile(wanted, weight).reach(grid, _FAILURE) / users)
             for facts, (whether, wanted, weight, grid) in asked.items()
             if whether
         }

@@ -16,13 +16,14 @@ from userdp.mechanisms.exponential import ExponentialMechanism, private_quantile
 if TYPE_CHECKING:
     from userdp.mechanisms.additive import require_positive
     from userdp.mechanisms.set_union import SetUnion
-    from userdp.mechanisms.user_quantile import UserQuantile
+    from userdp.mechanisms.user_quantile import Grid, UserQuantile
 
 __all__ = [
     "AboveThreshold",
     "ConcentrationTest",
     "ExponentialMechanism",
     "GaussianMechanism",
+    "Grid",
     "LaplaceMechanism",
     "MinimumScore",
     "Session",

@@ -233,9 +233,19 @@ def test_under_add_or_remove_nothing_depends_on_the_number_of_users_in_the_table
 
 
 def test_grids_rise_and_ranges_are_rounded_outwards():
-    for edges in (grids.numbers(), grids.counts(), grids.years()):
-        assert np.all(np.diff(edges) > 0)
-    assert {0.0, 1.0, 2.5, -365.0, 1990.0, 1e9, 1e-6} <= {*grids.numbers().tolist()}
+    weights = dict(zip(grids.numbers().edges.tolist(), grids.numbers().weights.tolist(), strict=True))
+    assert [weights[one] for one in (0.0, 5.0, -0.2, 2.5, -36.0, 1990.0, 1e9, 1e-6)] == [
+        1e4,
+        100,
+        100,
+        10,
+        10,
+        1,
+        100,
+        100,
+    ]
+    assert {*range(1, 100), 110, 10**6} <= {*grids.counts().edges.tolist()}
+    assert 0.0 in grids.years().edges
     rng = np.random.default_rng(0)
     for low, width in zip(
         rng.normal(size=300) * 10 ** rng.uniform(-5, 8, 300), 10 ** rng.uniform(-5, 8, 300), strict=True
@@ -265,7 +275,7 @@ def test_a_neighbour_changes_no_weight_of_others_and_no_score_by_more_than_one(t
     for one in (table[columns], neighbour):
         search = _Search(FindPlan(config), pa.Table.from_pandas(one, preserve_index=False))
         numbers = one["age"].to_numpy()
-        scores = search.plan.quantile("numbers").scores(search._owner, numbers, grids.numbers())
+        scores = search.plan.quantile("numbers").scores(search._owner, numbers, grids.numbers().edges)
         texts = texts_of(search._table["team"], "team")
         items = texts.mapped(-1 if text == "" else place for place, text in enumerate(texts.distinct))
         weights = search.plan.levels.weights(search._owner, items, np.random.default_rng(0))

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.special import log_softmax, softmax
 
 from userdp.accounting import Cost
 from userdp.errors import BadInput
-from userdp.mechanisms import UserQuantile
+from userdp.mechanisms import Grid, UserQuantile
 from userdp.noise import SeededNoise
 
 EDGES = np.array([0.0, 1.0, 2.0, 3.0])
@@ -67,24 +68,59 @@ def test_all_users_weigh_the_same_however_many_samples_they_have():
 def test_equal_samples_below_which_there_is_nothing_are_their_own_low_end():
     """A smallest number that half the samples equal is found, not any smaller candidate."""
     positive = np.geomspace(1e-6, 1e9, 15_001)
-    grid, mechanism = np.concatenate([-positive[::-1], positive]), UserQuantile(0.1, 1.0, "replace_one")
+    grid = Grid.even(np.concatenate([-positive[::-1], positive]))
+    mechanism = UserQuantile(0.1, 1.0, "replace_one")
     owner, values = np.arange(1000), np.repeat([1.0, 2.0], 500)
     for seed in range(20):
         chosen = mechanism.choose(owner, values, grid, SeededNoise(np.random.default_rng(seed)))
-        assert grid[chosen] == pytest.approx(1.0, rel=1e-2)
+        assert grid.edges[chosen] == pytest.approx(1.0, rel=1e-2)
 
 
 def test_a_choice_costs_what_it_is_charged():
     noise = SeededNoise(np.random.default_rng(0))
     mechanism = UserQuantile(0.5, 0.7, "replace_one")
-    mechanism.choose(*rows([[1.0]]), EDGES, noise)
+    mechanism.choose(*rows([[1.0]]), Grid.even(EDGES), noise)
     assert noise.spent == mechanism.cost == Cost(pure_epsilon=0.7)
 
 
-@pytest.mark.parametrize("edges", [[1.0], [0.0, 0.0, 1.0], [0.0, np.inf]])
-def test_edges_that_do_not_rise_are_refused(edges):
-    with pytest.raises(BadInput, match="two finite numbers or more that rise strictly"):
-        UserQuantile(0.5, 1.0, "replace_one").choose(*rows([[1.0]]), np.array(edges), SeededNoise(None))
+def test_weights_multiply_chances_and_a_turned_grid_keeps_them():
+    grid = Grid(EDGES, np.array([1.0, 5.0, 2.0, 7.0]))
+    mechanism, noise = UserQuantile(0.5, 1.0, "replace_one"), SeededNoise(np.random.default_rng(0))
+    people = rows([[0.5], [1.5], [1.5], [2.5]])
+    chosen = [mechanism.choose(*people, grid, noise) for _ in range(4000)]
+    chances = grid.bins * np.exp(mechanism.scores(*people, EDGES) / 2)
+    assert stats.chisquare(np.bincount(chosen), 4000 * chances / chances.sum()).pvalue > 1e-9
+    turned = grid.turned()
+    assert turned.edges.tolist() == [-3.0, -2.0, -1.0, 0.0]
+    assert turned.bins.tolist() == [7.0, 2.0, 5.0]
+    assert mechanism.reach(grid, 0.1) == pytest.approx(2 * np.log(8 / 0.1))
+
+
+def test_the_choice_is_further_from_the_quantile_than_its_reach_as_rarely_as_it_says():
+    mechanism, noise = UserQuantile(0.5, 2.0, "replace_one"), SeededNoise(np.random.default_rng(1))
+    grid, owner = Grid.even(np.arange(102.0)), np.arange(200)
+    values = np.repeat([0.5, 50.5, 100.5], [95, 10, 95])
+    for failure in (0.5, 0.1):
+        scores = mechanism.scores(owner, values, grid.edges)
+        missed = sum(
+            -scores[mechanism.choose(owner, values, grid, noise)] > mechanism.reach(grid, failure) for _ in range(500)
+        )
+        assert stats.binomtest(missed, 500, failure, alternative="greater").pvalue > 1e-9
+
+
+@pytest.mark.parametrize(
+    ("edges", "weights"),
+    [
+        ([1.0], [1.0]),
+        ([0.0, 0.0, 1.0], [1.0] * 3),
+        ([0.0, np.inf], [1.0] * 2),
+        ([0.0, 1.0], [1.0]),
+        ([0.0, 1.0], [1.0, 0.0]),
+    ],
+)
+def test_grids_that_are_none_are_refused(edges, weights):
+    with pytest.raises(BadInput, match=r"two finite numbers or more that rise strictly|as many positive numbers"):
+        Grid(np.array(edges), np.array(weights))
     with pytest.raises(BadInput, match=r"share = 1.0: must lie strictly"):
         UserQuantile(1.0, 1.0, "replace_one")
 
