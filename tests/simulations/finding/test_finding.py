@@ -140,6 +140,23 @@ def test_secure_noise_finds_the_same_kind_of_facts_and_is_no_simulation(table):
     assert not any("simulation" in one for one in found.guarantee.assumptions)
 
 
+STRANGE = [b"\xff\x00", "1e400", float("inf"), None, "9" * 4000, "\ud800", 10**400, "0001-01-01", "9999-12-31T23:59"]
+STRANGE += [pd.Timestamp("1677-09-22"), ("a",), {"key": 1}, "new\nline \"'", True, "-0.0", -1e308, 5e-324]
+
+
+def test_strange_cells_make_no_search_fail_and_show_nowhere():
+    rng, people = np.random.default_rng(0), np.repeat(np.arange(600), 2)
+    numbers, words = rng.normal(size=1200).astype(str), rng.choice(["a", "b"], 1200)
+    table = pd.DataFrame({"who": people, "x": numbers, "w": words, "d": "2020-05-05"}).astype(object)
+    for row, cell in enumerate(STRANGE):
+        for column in "xwd":
+            table.at[row, column] = cell
+    found = find(table, user="who", all_users=600, numbers=["x"], words=["w"], dates=["d"], epsilon=6.0, delta=1e-6)
+    assert found.settings["categorical"] == {"w": ["a", "b"]}
+    assert -5 < found.settings["ranges"]["x"][0] < 0 < found.settings["ranges"]["x"][1] < 5
+    assert [int(day[:4]) for day in found.settings["dates"]["d"]] == pytest.approx([2020, 2021], abs=2)
+
+
 def test_one_seed_finds_the_same_and_another_may_not(table, found):
     assert find(table, **ASKED).settings == found.settings
     others = [find(table, **ASKED | {"epsilon": 1.5}, seed=seed).settings["ranges"] for seed in range(3)]

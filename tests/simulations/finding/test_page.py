@@ -42,6 +42,7 @@ def test_the_command_finds_the_facts_of_the_page(visits):
     assert 3 <= data["max_samples"] <= 4
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_trains_a_model_that_has_learnt(visits, capsys):
     names = {}
     exec(compile(block("python"), "docs/find.md", "exec"), names)

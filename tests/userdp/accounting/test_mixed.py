@@ -49,7 +49,7 @@ def test_few_choices_are_priced_as_pure_and_many_as_concentrated():
     assert pure.choice_epsilon(1.0) == pytest.approx(0.02)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(
     st.lists(st.floats(0.1, 10), max_size=5),
     st.lists(st.floats(0.1, 10), max_size=3),

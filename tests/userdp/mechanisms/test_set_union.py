@@ -102,6 +102,7 @@ def source_of(slack, generator):
     return SeededNoise(generator) if slack is None else SecureNoise(slack)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("slack", [None, 0.0])
 def test_releases_follow_the_law_that_was_attacked(slack):
     """Also with the operating system's noise, and with users who hold more items than count."""
@@ -118,7 +119,7 @@ def test_releases_follow_the_law_that_was_attacked(slack):
 
 
 def test_noise_that_is_enlarged_has_a_threshold_of_its_own():
-    mechanism, draws = SetUnion(1.0, 0.01, 1, "add_or_remove"), 800
+    mechanism, draws = SetUnion(1.0, 0.01, 1, "add_or_remove"), 500
     alone, choices = np.zeros(1, dtype=np.int64), np.random.default_rng(0)
     passed = sum(len(mechanism.release(alone, alone, choices, SecureNoise(0.5))) for _ in range(draws))
     assert stats.binomtest(passed, draws, 0.01, alternative="greater").pvalue > 1e-9
