@@ -32,7 +32,7 @@ def _keys() -> str:
 
 def _models(rows: list[dict[str, Any]]) -> str:
     head = ("table", "people", "epsilon in all", "for facts", "R2, declared", "R2, found")
-    head += ("ranges: declared -> found", "levels: declared -> found")
+    head += ("ranges of the last split: declared -> found", "levels: declared -> found")
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in rows:
         cells = [row["table"], f"{row['users']:,}", f"{row['epsilon']:g}", f"{row['for_facts']:g}"]

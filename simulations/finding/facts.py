@@ -1,5 +1,6 @@
 """Facts that a run declares, found privately in a table: ranges, levels, the most samples of a user."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from simulations.finding.settings import FindConfig
 from userdp.accounting.costs import Cost, together
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import check_drawn
-from userdp.data.tables.cells import numbers_of, texts_of
+from userdp.data.tables.cells import cell_number, numbers_of, texts_of
 from userdp.data.tables.moments import MICROSECONDS_A_DAY, moments_of
 from userdp.data.tables.reading import read_cells
 from userdp.data.tables.tabular import owners_of
@@ -92,7 +93,7 @@ class _Search:
 
     @cached_property
     def levels(self) -> dict[str, list[str]]:
-        """The levels of each column of words, in alphabetical order."""
+        """The levels of each column of words: numbers by their size, then words in alphabetical order."""
         found = {}
         for name in self.plan.config.find.words:
             texts = texts_of(self._table[name], name)
@@ -100,7 +101,7 @@ class _Search:
             noise = self._noise()
             chosen = self.plan.levels.release(self._owner, items, self._choices(), noise)
             self.spent = together(self.spent, noise.spent)
-            found[name] = sorted(texts.distinct[number] for number in chosen)
+            found[name] = sorted((texts.distinct[number] for number in chosen), key=_place)
         return found
 
     @cached_property
@@ -136,6 +137,11 @@ class _Search:
         if self.plan.config.privacy.noise == "secure":
             return np.random.default_rng()
         return stream(self.plan.config.seed, "sampling", _FINDING, self._opened)
+
+
+def _place(text: str) -> tuple[bool, float, str]:
+    number = cell_number(text)
+    return math.isnan(number), 0.0 if math.isnan(number) else number, text
 
 
 def _declared(search: _Search) -> dict[str, Any]:
