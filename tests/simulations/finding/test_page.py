@@ -49,6 +49,7 @@ def test_the_program_of_the_page_trains_a_model_that_has_learnt(visits, capsys):
     assert names["model"].metrics["r2"] > 0.5
     facts, model = names["found"].guarantee, names["model"].guarantee
     assert facts.relation == model.relation
-    assert (facts.epsilon + model.epsilon, facts.delta + model.delta) <= (8.0, 1.1e-6 * (1 + 1e-9))
+    assert facts.epsilon + model.epsilon <= 8.0
+    assert facts.delta + model.delta <= 1.1e-6 * (1 + 1e-9)
     assert "(2, 1e-07)-differential privacy for replacing one whole user" in capsys.readouterr().out
     assert names["found"].settings["target_range"][1] > 165
