@@ -16,6 +16,7 @@ from making import (
     core_paper,
     courses,
     excerpts,
+    finding,
     gallery,
     neural,
     neural_speed,
@@ -70,6 +71,7 @@ def pages() -> dict[str, str]:
         "docs/compare-strategies.md": put(_written("docs/compare-strategies.md"), {"grid": excerpts.comparison()}),
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
+        "docs/find.md": put(_written("docs/find.md"), finding.sections()),
         "docs/gallery/README.md": gallery.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "strategies/baselines/averaged_clipping/README.md": put(

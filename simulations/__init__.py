@@ -1,7 +1,7 @@
 """Runs: configuration, engines, the `userdp` command, run directories and reports.
 
-`train`, `plan`, `compare` and `load_model` do the command's work in Python. Every name is imported on first use, so
-that `userdp --help` does not wait for Flower, Ray or torch.
+`train`, `plan`, `compare`, `find` and `load_model` do the command's work in Python. Every name is imported on first
+use, so that `userdp --help` does not wait for Flower, Ray or torch.
 """
 
 import os
@@ -19,18 +19,22 @@ if TYPE_CHECKING:
     from simulations.api.prediction import SavedModel, load_model
     from simulations.api.training import TrainedModel, plan, train
     from simulations.config.run_config import RunConfig, load_config
+    from simulations.finding.facts import Found
+    from simulations.finding.find import find
     from simulations.reports.report import render
     from simulations.runs.build import build_problem, load_datasets, make_strategy
     from simulations.runs.run import RunOutcome
 
 __all__ = [
     "ComparisonResult",
+    "Found",
     "RunConfig",
     "RunOutcome",
     "SavedModel",
     "TrainedModel",
     "build_problem",
     "compare",
+    "find",
     "load_config",
     "load_datasets",
     "load_model",

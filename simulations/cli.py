@@ -328,6 +328,33 @@ def predict(
     answer(as_json, scores.values, lambda: show_scores(scores, Console()))
 
 
+@_verb(
+    "userdp find facts.toml --plan",
+    "userdp find facts.toml --set privacy.epsilon=0.5 --output declared.toml",
+    "userdp find facts.toml --json | jq .data.ranges",
+)
+def find(
+    file: File,
+    overrides: Overrides = None,
+    output: Annotated[Path, option("New file for what a run declares; declared.toml by default.")] = Path(
+        "declared.toml"
+    ),
+    planned: Annotated[bool, option("Show the cost, and how far noise lets see; read no data.", "--plan")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Find privately what a run has to declare: ranges of numbers and dates, levels of words, the most samples.
+
+    The file has the sections data (path, user, all_users), find (numbers, dates, words, target) and privacy. Levels are
+    those that many users hold. The epsilon adds to that of every later run on the same people.
+    """
+    with working(debug):
+        from simulations.finding.find import find_into, foreseen, show, values  # noqa: PLC0415
+
+        found = foreseen(file, overrides or []) if planned else find_into(output, file, overrides or [])
+    answer(as_json, values(found), lambda: show(found, output))
+
+
 @app.command()
 def strategies(name: Name = None, as_json: Json = False) -> None:
     """List the strategies; with a NAME also its needs, paper, cost, guarantees and settings."""

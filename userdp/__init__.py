@@ -2,7 +2,7 @@
 
 The names here cover most programs, and are imported on first use. Further names are in the packages
 `userdp.accounting`, `userdp.data`, `userdp.mechanisms`, `userdp.problems`, `userdp.sampling` and in `userdp.errors`.
-`train`, `plan`, `compare` and `load_model` are those of `simulations`, even if your own folder has that name.
+`train`, `plan`, `compare`, `find` and `load_model` are those of `simulations`, even if your own folder has that name.
 
 >>> from userdp import Privacy
 >>> Privacy(epsilon=1.0, delta=1e-6).unit
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simulations.api.comparing import compare
     from simulations.api.prediction import load_model
     from simulations.api.training import plan, train
+    from simulations.finding.find import find
     from userdp.accounting import Guarantee, Privacy
     from userdp.data import Block, Federation, SyntheticFederation, read_table
     from userdp.errors import BadInput, RunFailed, UserdpError
@@ -41,6 +42,7 @@ __all__ = [
     "SyntheticFederation",
     "UserdpError",
     "compare",
+    "find",
     "load_model",
     "plan",
     "read_table",

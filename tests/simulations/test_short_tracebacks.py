@@ -53,6 +53,7 @@ CALLS = {
     "compare": lambda path: userdp.compare(path, **ASKED | {"epsilon": [1, -4]}, strategies=["auto"]),
     "load_model": lambda path: userdp.load_model(path.parent),
     "read_table": lambda path: userdp.read_table(path, user="whom"),
+    "find": lambda path: userdp.find(path, user="whom", all_users=60, epsilon=1.0, delta=1e-3),
     "load_config": load_config,
     "render": lambda path: render(path.parent),
     "build_problem": lambda path: simulations.build_problem(UNKNOWN),

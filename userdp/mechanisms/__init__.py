@@ -15,15 +15,20 @@ from userdp.mechanisms.exponential import ExponentialMechanism, private_quantile
 
 if TYPE_CHECKING:
     from userdp.mechanisms.additive import require_positive
+    from userdp.mechanisms.set_union import SetUnion
+    from userdp.mechanisms.user_quantile import Grid, UserQuantile
 
 __all__ = [
     "AboveThreshold",
     "ConcentrationTest",
     "ExponentialMechanism",
     "GaussianMechanism",
+    "Grid",
     "LaplaceMechanism",
     "MinimumScore",
     "Session",
+    "SetUnion",
+    "UserQuantile",
     "minimum_batch",
     "private_quantile",
     "require_positive",

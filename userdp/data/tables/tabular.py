@@ -144,7 +144,7 @@ def table_of(
         raise BadInput(f"max_samples must be at least min_samples = {min_samples}, got {max_samples}")
     streamed = outgrows(source, columns, memory)
     table = read_owners(source, columns) if streamed else read_columns(source, columns, columns.names)
-    labels, owner = _owners(table.texts[columns.user], columns.user)
+    labels, owner = owners_of(table.texts[columns.user], columns.user)
     counts = Counts()
     windows = None if columns.sequence is None else Windows(table, columns.sequence, owner, counts)
     if windows is not None:
@@ -192,7 +192,11 @@ def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping
     return made, {column: cells for column, cells in counts.unusable.items() if cells}
 
 
-def _owners(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
+def owners_of(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
+    """Return the (L,) labels of the user column, sorted as text, and (N,) the user of each row, numbered by label.
+
+    Raises `BadInput` for a row without a user.
+    """
     labels, ranks = np.unique(np.array(users.distinct, dtype=object), return_inverse=True)
     owner = ranks[users.positions]
     if labels[0] == "":

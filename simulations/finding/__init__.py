@@ -1,0 +1,1 @@
+"""Facts that a run's [data] section declares, found privately in a table."""

@@ -1,0 +1,182 @@
+"""Facts that a run declares, found privately in a table: ranges, levels, the most samples of a user."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from simulations.finding import grids
+from simulations.finding.plan import FindPlan
+from simulations.finding.settings import FindConfig
+from userdp.accounting.costs import Cost, together
+from userdp.accounting.guarantee import Guarantee
+from userdp.accounting.ledger import check_drawn
+from userdp.data.tables.cells import cell_number, numbers_of, texts_of
+from userdp.data.tables.moments import MICROSECONDS_A_DAY, moments_of
+from userdp.data.tables.reading import read_cells
+from userdp.data.tables.tabular import owners_of
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.mechanisms.user_quantile import Grid
+from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
+from userdp.randomness import stream
+
+Values = NDArray[np.float64]
+_FINDING = 1 << 30  # The label of its streams, beside the rounds of runs with the same seed.
+
+
+@dataclass(frozen=True)
+class Found:
+    """Facts found privately.
+
+    Attributes:
+        settings: keys of [data] -> their values, as a run declares them and as `simulations.train` takes them.
+        guarantee: the promise for all facts together. It adds to that of every run on the same people.
+        notes: sentences on facts that are less than was asked for.
+        numbers: public numbers of the search: shares beyond the ends, users that a level needs.
+    """
+
+    settings: Mapping[str, Any]
+    guarantee: Guarantee
+    notes: tuple[str, ...]
+    numbers: Mapping[str, float]
+
+
+def find_facts(config: FindConfig) -> Found:
+    """Read the table, and release its facts; nothing but the releases leaves this function.
+
+    Raises `BadInput` for a file or column that cannot be used, another number of users than declared
+    (`PopulationTooSmall` for fewer; under replace_one, for which it is public), or a budget that is too small.
+    """
+    plan = FindPlan(config)
+    search = _Search(plan, read_cells(Path(config.data.path), config.columns))
+    settings = _declared(search)
+    check_drawn(search.spent, plan.releases.cost)
+    return Found(settings, plan.guarantee, tuple(_notes(plan, settings)), plan.numbers)
+
+
+class _Search:
+    """The releases, each made once, with noise of its own."""
+
+    def __init__(self, plan: FindPlan, table: pa.Table) -> None:
+        self.plan, self._table, self._opened, self.spent = plan, table, 0, Cost()
+        user, users = plan.config.data.user, plan.config.data.all_users
+        labels, self._owner = owners_of(texts_of(table[user], user), user)
+        if plan.config.privacy.relation == "replace_one" and len(labels) != users:
+            problem = PopulationTooSmall if len(labels) < users else BadInput
+            raise problem(
+                f"data.all_users = {users}, but the data have {len(labels)} users in all: correct data.all_users"
+            )
+
+    @cached_property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The range of each column of numbers."""
+        return {
+            name: grids.outwards(*self._ends("numbers", numbers_of(self._table[name], name), grids.numbers()))
+            for name in self.plan.config.find.numbers
+        }
+
+    @cached_property
+    def dates(self) -> dict[str, list[str]]:
+        """The first and the last day of each column of dates."""
+        grid, formats, found = grids.years(), self.plan.config.data.date_formats, {}
+        for name in self.plan.config.find.dates:
+            moments = moments_of(self._table[name], name, formats.get(name))
+            days = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / MICROSECONDS_A_DAY)
+            found[name] = [*grids.outward_years(*np.clip(self._ends("dates", days, grid), *grid.edges[[0, -1]]))]
+        return found
+
+    @cached_property
+    def levels(self) -> dict[str, list[str]]:
+        """The levels of each column of words: numbers by their size, then words in alphabetical order."""
+        found = {}
+        for name in self.plan.config.find.words:
+            texts = texts_of(self._table[name], name)
+            items = texts.mapped(-1 if text == "" else number for number, text in enumerate(texts.distinct))
+            noise = self._noise()
+            chosen = self.plan.levels.release(self._owner, items, self._choices(), noise)
+            self.spent = together(self.spent, noise.spent)
+            found[name] = sorted((texts.distinct[number] for number in chosen), key=_place)
+        return found
+
+    @cached_property
+    def max_samples(self) -> int | None:
+        """The most samples of a user; None if they are not asked for."""
+        if not self.plan.config.find.max_samples:
+            return None
+        samples = np.bincount(self._owner).astype(np.float64)
+        least = self._low("max_samples", np.arange(len(samples)), -samples, grids.counts().turned())
+        return max(1, int(-least))
+
+    def _ends(self, facts: str, values: Values, grid: Grid) -> tuple[float, float]:
+        """Return the range of a column, stretched to the share that the file asks for."""
+        low, high = self._low(facts, self._owner, values, grid), -self._low(facts, self._owner, -values, grid.turned())
+        return grids.stretched(low, high, self.plan.shares[facts], self.plan.config.find.share)
+
+    def _low(self, facts: str, owner: NDArray[np.int64], values: Values, grid: Grid) -> float:
+        """Return the lower edge of a bin that holds the low quantile."""
+        noise = self._noise()
+        chosen = self.plan.quantile(facts).choose(owner, values, grid, noise)
+        self.spent = together(self.spent, noise.spent)
+        return float(grid.edges[chosen])
+
+    def _noise(self) -> NoiseSource:
+        """Open the noise of the next release."""
+        self._opened += 1
+        if self.plan.config.privacy.noise == "secure":
+            return SecureNoise(rounding_slack(self.plan.config.data.all_users))
+        return SeededNoise(stream(self.plan.config.seed, "noise", _FINDING, self._opened))
+
+    def _choices(self) -> np.random.Generator:
+        """Return the randomness of users' choices in the release whose noise was opened last."""
+        if self.plan.config.privacy.noise == "secure":
+            return np.random.default_rng()
+        return stream(self.plan.config.seed, "sampling", _FINDING, self._opened)
+
+
+def _place(text: str) -> tuple[bool, float, str]:
+    number = cell_number(text)
+    return math.isnan(number), 0.0 if math.isnan(number) else number, text
+
+
+def _declared(search: _Search) -> dict[str, Any]:
+    """Return the keys of [data] that the facts fill, those that are empty left out."""
+    config, target = search.plan.config, search.plan.config.find.target or ""
+    ranges = {name: [*ends] for name, ends in search.ranges.items()}
+    levels = {name: found for name, found in search.levels.items() if len(found) > (name == target)}
+    settings = {
+        "user": config.data.user,
+        "all_users": config.data.all_users,
+        "target": target if target in (*ranges, *levels) else None,
+        "target_range": ranges.pop(target, None),
+        "target_levels": levels.pop(target, None),
+        "features": [*ranges],
+        "ranges": ranges,
+        "dates": dict(search.dates),
+        "date_formats": dict(config.data.date_formats),
+        "categorical": levels,
+        "max_samples": search.max_samples,
+    }
+    return {name: value for name, value in settings.items() if value not in (None, [], {})}
+
+
+def _notes(plan: FindPlan, settings: Mapping[str, Any]) -> Iterator[str]:
+    find = plan.config.find
+    for name in find.words:
+        found = settings.get("target_levels") if name == find.target else settings.get("categorical", {}).get(name)
+        if len(found or ()) < (2 if name == find.target else 1):
+            yield (
+                f"too few users share the levels of {name!r}: about {plan.levels.users_needed(1)} must hold one, or "
+                f"more if they hold several; raise epsilon, or declare its levels"
+            )
+    for facts in ("numbers", "dates"):
+        if (share := plan.shares.get(facts, 0.0)) > find.share:
+            yield (
+                f"noise hides a share of {find.share:g}: ranges of {facts} were found at {share:.2g} on each side, and "
+                "stretched as those of normal numbers"
+            )
