@@ -167,7 +167,7 @@ def test_what_follows_a_round_follows_from_what_it_released(name, index):
 def test_positive_semidefinite_matrices_differ_by_at_most_the_root_of_two_norms(raw):
     one, two = (each @ each.T for each in raw)
     norm = max(np.linalg.norm(one), np.linalg.norm(two))
-    assert np.linalg.norm(one - two) <= Movement.of_matrices(norm).replaced * (1 + 1e-9) + 1e-12
+    assert np.linalg.norm(one - two) <= Movement.of_acute(norm).replaced * (1 + 1e-9) + 1e-12
 
 
 def test_shares_of_one_whole_differ_by_at_most_the_root_of_two():
@@ -176,8 +176,8 @@ def test_shares_of_one_whole_differ_by_at_most_the_root_of_two():
     shares = rng.dirichlet(np.full(4, 0.2), size=300) * rng.choice([0.0, 0.6, 1.0], size=(300, 1))
     shares = np.vstack([shares, np.eye(4)])
     farthest = max(float(np.linalg.norm(one - two)) for one in shares for two in shares)
-    assert farthest == pytest.approx(Movement.of_shares().replaced, rel=1e-12)
-    assert np.linalg.norm(shares, axis=1).max() == pytest.approx(Movement.of_shares().added, rel=1e-12)
+    assert farthest == pytest.approx(Movement.of_acute().replaced, rel=1e-12)
+    assert np.linalg.norm(shares, axis=1).max() == pytest.approx(Movement.of_acute().added, rel=1e-12)
 
 
 # --- What becomes of releases ----------------------------------------------------------------------------------------
