@@ -36,9 +36,14 @@ PROBLEMS = {
     "softmax": Softmax(3, COLUMNS, np.inf, 5.0, ridge=0.1, intercept=True),
     "quadratic": Quadratic(COLUMNS, 5.0, 3.0),
     "huber": Huber(COLUMNS, 5.0, 3.0, 1.0),
+    "coefficients": Poisson(COLUMNS, 4.0, 1.0, count_bound=9.0, intercept=True),
 }
+OPTIONS = {"coefficients": {"coefficients": 0.4}}
 ROUNDS = {"squared": 16, "logistic": 15, "poisson": 18, "softmax": 16, "quadratic": 8, "huber": 15}
-every_round = pytest.mark.parametrize(("name", "index"), [(name, k) for name in ROUNDS for k in range(ROUNDS[name])])
+OF_COEFFICIENTS = [("coefficients", k) for k in range(17, 22)]
+every_round = pytest.mark.parametrize(
+    ("name", "index"), [(name, k) for name in ROUNDS for k in range(ROUNDS[name])] + OF_COEFFICIENTS
+)
 cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18])
 
 
@@ -63,7 +68,7 @@ def people(rows, targets):
 
 def at(name, index, **options):
     """The strategy before round ``index``, as it came there with some ordinary users."""
-    method = make(Auto, PROBLEMS[name], USERS, delta=1e-3, **options)
+    method = make(Auto, PROBLEMS[name], USERS, delta=1e-3, **OPTIONS.get(name, {}), **options)
     rng = np.random.default_rng(7)
     ordinary = people(rng.normal(size=(2 * USERS, COLUMNS)), rng.integers(0, 2, 2 * USERS))
     for earlier in range(index):
@@ -122,7 +127,7 @@ def parts_of(whole, row):
 def test_all_releases_together_spend_the_budget_and_not_more():
     for name, problem in PROBLEMS.items():
         for relation in ("replace_one", "add_or_remove"):
-            method = make(Auto, problem, USERS, 2.0, 1e-3, relation=relation)
+            method = make(Auto, problem, USERS, 2.0, 1e-3, relation=relation, **OPTIONS.get(name, {}))
             precision = 0.0
             for index in range(method.plan.rounds):
                 noted, _ = released(at(name, index, relation=relation), index, people(np.ones((8, 2)), np.ones(8)))
@@ -159,7 +164,10 @@ def test_what_follows_a_round_follows_from_what_it_released(name, index):
         values = gathered(method, data, index, x).values
         facts = method.scheme.stages[index].take(method.memory, values, Watched(answer=0.125))
         state = method.memory
-        ends.append((facts, state.model, state.coordinates, state.radius, state.centre.radius, state.centre.point))
+        found = None if state.inference is None else state.inference.state()
+        ends.append(
+            (facts, state.model, state.coordinates, state.radius, state.centre.radius, state.centre.point, found)
+        )
     np.testing.assert_equal(ends[0], ends[1])
 
 
