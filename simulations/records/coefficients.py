@@ -51,8 +51,8 @@ def of_model(config: RunConfig, model: Vector) -> Rows:
     reading = reading_of(config)
     if reading is None:
         raise BadInput(
-            f"problem.kind = {config.problem.kind!r}, data.kind = {config.data.kind!r}: there are no coefficients; train "
-            "a linear model, such as squared, logistic or poisson, on features of a table"
+            f"problem.kind = {config.problem.kind!r}, data.kind = {config.data.kind!r}: there are no coefficients; "
+            "train a linear model, such as squared, logistic or poisson, on features of a table"
         )
     return _rows(reading, reading.of_model @ model)
 

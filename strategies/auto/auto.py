@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.auto.coefficients import Influences, inference_stages
+from strategies.auto.coefficients import Curvatures, Influences, inference_stages
 from strategies.auto.level import balance
 from strategies.auto.preparation import Filled, linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.releases import Movement, Shares
@@ -211,7 +211,7 @@ class Auto(Recipe):
 
 def _clipped(stage: Stage, index: int, shares: Shares, dimension: int) -> Stage:
     """Widen a gradient stage's clip as far as the noise of its round permits."""
-    if isinstance(stage, Influences):
+    if isinstance(stage, Curvatures | Influences):
         return replace(stage, noise=shares.mechanism(index, Movement.of_acute()).standard_deviation)
     if not isinstance(stage, Gradient):
         return stage

@@ -16,7 +16,8 @@ from userdp.data.coefficients import CoefficientMap
 from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
 
-SIZE = 2.0  # Norm of a curvature with full weight, over that of a matrix of ones on the diagonal
+NARROWEST, WIDEST = 2.0, 8.0  # Range of a curvature's size with full weight, over sqrt(k) and over k
+_HIDDEN = 0.15  # Largest eigenvalue of the curvature's noise that a wider size may cost, over an average curvature
 _EDGES = 2.0 ** np.arange(
     -3, 6.5, 0.5
 )  # Norms of slopes that are told apart, over those of the training's last gradients
@@ -34,14 +35,20 @@ def inference_stages(reading: CoefficientMap) -> "tuple[Stage, ...]":
     return Curvatures(reading), SlopeSizes(reading), Slopes(reading), Influences(reading)
 
 
-def begun(progress: Progress, reading: CoefficientMap) -> Inference:
-    """Return where the rounds begin: the trained model, in coordinates of the parameters that are not left out."""
+def begun(progress: Progress, reading: CoefficientMap, noise: float) -> Inference:
+    """Return where the rounds begin: the trained model, in coordinates of the parameters that are not left out.
+
+    The size of full weight is as wide as ``noise``, the standard deviation of a mean curvature's over that size,
+    permits. Where the model of the mean is not quite right, weights change what is estimated.
+    """
     whole, kept = progress.whitened, reading.kept
     vectors = whole.matrix * np.sqrt(whole.raised)
     moments = (vectors * (whole.seen * whole.raised)) @ vectors.T
     directions = np.zeros((len(progress.start), len(kept)))
     directions[kept] = whitening(moments[np.ix_(kept, kept)], whole.deviation).matrix / progress.scales[kept, None]
-    size = SIZE * math.sqrt(len(kept)) * progress.curvature
+    k = len(kept)
+    wide = _HIDDEN / (noise * math.sqrt(2 * k)) if noise else math.inf
+    size = min(max(wide, NARROWEST * math.sqrt(k)), WIDEST * k) * progress.curvature
     start = reading.model_of @ (reading.of_model @ progress.model)
     return Inference(start, directions, size, progress.length * _EDGES)
 
@@ -57,17 +64,20 @@ class _OfCoefficients(Stage):
         return Computation(name, "sum", clip_norm, parameters={"size": found.size}, arrays=known | arrays)
 
 
+@dataclass(frozen=True, eq=False)
 class Curvatures(_OfCoefficients):
     """The mean curvature of the loss at the trained model."""
 
+    noise: float = 0.0  # standard deviation of the noise on a mean, over the clip
+
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its curvature, clipped to the size, which is its weight."""
-        found = begun(progress, self.reading)
+        found = begun(progress, self.reading, self.noise)
         return self._asked("user_curvature", found.size, found)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`."""
-        found = begun(progress, self.reading)
+        found = begun(progress, self.reading, self.noise)
         released, deviation = release.mean(sums, Movement.of_acute(found.size))
         found.curvature, found.curvature_deviation = symmetric(released), deviation
         progress.inference = found

@@ -54,6 +54,7 @@ class Watched:
     noted: list = field(default_factory=list)
     answer: object = None
     deviation: float = 1e-3
+    users: int = USERS
     fraction = Release.fraction
     logarithm = Release.logarithm
 
@@ -366,7 +367,7 @@ def test_a_plan_tells_how_the_budget_is_shared():
     assert 0 < numbers["measuring_share"] < 0.5
     assert 0 < numbers["choice_share"] < 0.05
     assert numbers["choice_noise"] > 0
-    assert {name: make(Auto, problem, 400).plan.rounds for name, problem in PROBLEMS.items()} == ROUNDS
+    assert {name: make(Auto, PROBLEMS[name], 400).plan.rounds for name in ROUNDS} == ROUNDS
 
 
 def test_a_loss_without_a_bound_on_its_curvature_keeps_its_own_coordinates():
