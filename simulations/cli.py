@@ -260,6 +260,7 @@ def audit(
 @_verb(
     "userdp report runs/quickstart-auto-seed1",
     "userdp report runs/quickstart-auto-seed1 --released for-others",
+    "userdp report runs/quickstart-auto-seed1 --card",
 )
 def report(
     directory: Annotated[Path, argument("DIR", "Directory of a run, a comparison or an audit.")],
@@ -271,6 +272,14 @@ def report(
             metavar="FOLDER",
         ),
     ] = None,
+    card: Annotated[
+        bool,
+        option(
+            "Write card.html and card.json instead: one page for those who decide on a release, in the order of NIST "
+            "SP 800-226, with the fields of the Differential Privacy Deployments Registry.",
+            "--card",
+        ),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Write the report of a finished or failed run, comparison or audit again."""
@@ -278,10 +287,14 @@ def report(
         from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
         from simulations.comparison.report import render_comparison  # noqa: PLC0415
         from simulations.comparison.table import SUMMARY  # noqa: PLC0415
+        from simulations.reports.card import render_card  # noqa: PLC0415
         from simulations.reports.report import copy_released, render  # noqa: PLC0415
 
-        if released is not None:
-            typer.echo(copy_released(directory, released))
+        copied = None if released is None else copy_released(directory, released)
+        if card:
+            typer.echo(render_card(released or directory))
+        elif copied is not None:
+            typer.echo(copied)
         elif (directory / AUDIT).is_file():
             typer.echo(render_audit(directory))
         else:

@@ -85,7 +85,7 @@ def _silo(path: str, overrides: tuple[str, ...], folder: str) -> Node:
 @lru_cache(maxsize=32)
 def _node(path: str, overrides: tuple[str, ...], partition: int, partitions: int) -> Node:
     problem, datasets = _loaded(path, overrides)
-    evaluate = _configuration(path, overrides).privacy.evaluate
+    evaluate = bool(_configuration(path, overrides).privacy.evaluate)
     federation, blocks = populated(datasets, shards(datasets.users.users, nodes=partitions), evaluate=evaluate)
     users = blocks[partition] if partition < len(blocks) else np.empty(0, dtype=np.int64)
     return Node(problem, federation, users)

@@ -31,6 +31,23 @@ from userdp.problems import (
     TorchProblem,
 )
 
+
+def block_of(features, targets, sizes=None) -> Block:
+    """Users with so many samples each, one by default."""
+    sizes = [1] * len(features) if sizes is None else sizes
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return Block(np.asarray(features, dtype=np.float32), offsets, np.asarray(targets, dtype=np.float32))
+
+
+def normal_data(users, dimension=3, seed=0):
+    """Features (users, d), targets with little noise, and the sparse parameter (d,) that they follow."""
+    rng = np.random.default_rng(seed)
+    parameter = np.zeros(dimension)
+    parameter[:2] = [0.5, -0.3]
+    features = rng.standard_normal((users, dimension))
+    return features, features @ parameter + 0.1 * rng.standard_normal(users), parameter
+
+
 Targets = Callable[[np.random.Generator, int], NDArray[np.float32]]
 
 

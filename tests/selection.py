@@ -28,8 +28,9 @@ ON_THE_PATH = ("tests", "docs", "benchmarks", "research")
 EVERYWHERE = ("strategies/core/", "strategies/wire/", "userdp/accounting/", "tests/conftest.py", "tests/selection.py")
 """A change here reaches every test: what all strategies share, and how tests are chosen."""
 SETTINGS = ("pyproject.toml", "constraints.txt")
-PAGES = (".md", ".png", ".svg", ".json", ".ipynb", "LICENSE", ".yml")
-"""What only the fast tests, which always run, can notice."""
+PAGES = (".css", ".md", ".png", ".svg", ".json", ".ipynb", "LICENSE", ".yml")
+"""What only the fast tests, which always run, can notice; a browser alone sees how `LOOKS` make pages look."""
+LOOKS, BROWSER = ("simulations/reports/templates/", "docs/site.css"), "tests/simulations/reports/test_in_a_browser.py"
 MOST = 8
 """Slow cases of one test that a change runs; a long run takes all."""
 LONG = 5
@@ -143,7 +144,7 @@ def noticing(changed: frozenset[str] | None) -> frozenset[str] | None:
     """
     if changed is None or any(file.startswith(EVERYWHERE) or file in SETTINGS for file in changed):
         return None
-    graph = imports()
+    changed, graph = _with_browser(changed), imports()
     known = changed & graph.keys()
     ours = {file for file in changed - known if file.startswith((*PACKAGES, *ON_THE_PATH))}
     # Whoever imported a module that is gone has changed, too.
@@ -154,7 +155,13 @@ def noticing(changed: frozenset[str] | None) -> frozenset[str] | None:
 
 def touched(file: str, changed: frozenset[str] | None) -> bool:
     room = Path(file).parent.as_posix()
-    return any(one == file or f"tests/{Path(one).parent.as_posix()}" == room for one in changed or ())
+    changed = _with_browser(changed or frozenset())
+    return any(one == file or f"tests/{Path(one).parent.as_posix()}" == room for one in changed)
+
+
+def _with_browser(changed: frozenset[str]) -> frozenset[str]:
+    """The changed files, and the browser's test if one of them is a matter of looks."""
+    return changed | {BROWSER} if any(file.startswith(LOOKS) for file in changed) else changed
 
 
 # Cases of one test ----------------------------------------------------------------------------------------------------

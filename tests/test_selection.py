@@ -57,6 +57,15 @@ def test_pages_and_lists_of_faults_reach_no_slow_test():
     assert selection.noticing(frozenset({"README.md", "docs/audit.md", "tests/mutants/docs.toml"})) == frozenset()
 
 
+@pytest.mark.parametrize("file", ["simulations/reports/templates/base.html.md", "docs/site.css"])
+def test_how_pages_look_reaches_the_browser_alone(file):
+    assert (selection.ROOT / file).is_file()
+    assert selection.noticing(frozenset({file})) == {selection.BROWSER}
+    assert (selection.ROOT / selection.BROWSER).is_file()
+    assert selection.touched(selection.BROWSER, frozenset({file}))
+    assert not selection.touched(selection.BROWSER, frozenset({"docs/audit.md"}))
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("de"), st.integers(0, 9)), unique=True, min_size=1),
     st.integers(13, 60),

@@ -1,5 +1,6 @@
 """Optional dependencies: a missing one is a sentence with the line that installs it."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 from userdp.errors import BadInput
@@ -13,13 +14,13 @@ MODULES = {
 """Extra -> the modules that it installs."""
 
 
-def check_extra(extra: str, use: str) -> None:
-    """Refuse a ``use`` whose extra is not installed.
+def check_extra(extra: str, use: str, needed: Iterable[str] | None = None) -> None:
+    """Refuse a ``use`` that needs modules of an extra, all of them by default, which are not installed.
 
     Raises:
-        BadInput: a module of the extra is missing; the message has the line that installs it.
+        BadInput: a module is missing; the message has the line that installs it.
     """
-    if missing := [module for module in MODULES[extra] if find_spec(module) is None]:
+    if missing := [module for module in (MODULES[extra] if needed is None else needed) if find_spec(module) is None]:
         raise BadInput(f"{use} needs {' and '.join(missing)}: pip install 'userdp[{extra}]'")
 
 

@@ -32,6 +32,7 @@ class Shown:
         title: above it.
         command: the words after ``userdp`` that make it.
         look: what to look at.
+        after: a command before it, on whose files it works.
         quietly: words that change how long the command takes, and not what it makes.
     """
 
@@ -39,6 +40,7 @@ class Shown:
     title: str
     command: str
     look: str
+    after: str = ""
     quietly: tuple[str, ...] = ()
 
 
@@ -49,6 +51,14 @@ SHOWN = (
         command="run simulations/configs/quickstart.toml",
         look="Look at the two boxes on top: is the model worth anything, and what is promised? In the curve, the first "
         "rounds measure privately what the others need, and leave the model where it is.",
+    ),
+    Shown(
+        name="card",
+        title="Its card",
+        command="report runs/quickstart-auto-seed1 --card",
+        look="Look at the first lines, which say that the noise is simulated; a card for a real release begins with "
+        "the promise. The last table lists what the deploying organisation has to add.",
+        after="run simulations/configs/quickstart.toml",
     ),
     Shown(
         name="classes",
@@ -137,7 +147,8 @@ def trips() -> pd.DataFrame:
 
 def _report(one: Shown, folder: Path) -> str:
     """Run the command in a folder of its own, so that no report names a place on this machine."""
-    verb, config, *more = one.command.split()
+    first, *_ = commands = [words.split() for words in (one.after, one.command) if words]
+    config = first[1]
     with TemporaryDirectory(prefix="gallery-") as place:
         there = Path(place) / config
         there.parent.mkdir(parents=True, exist_ok=True)
@@ -145,17 +156,18 @@ def _report(one: Shown, folder: Path) -> str:
         if config == COMMUTE.name:
             shutil.copy(folder / "commute.csv", there.parent)
         program = [sys.executable, "-P", "-c", "from simulations.cli import main; main()"]
-        done = subprocess.run(
-            [*program, verb, config, *more, *one.quietly],
-            cwd=place,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise SystemExit(f"userdp {one.command}: {done.stderr.strip() or done.stdout.strip()}")
-        (report,) = Path(place).rglob("report.html")
+        for words in commands:
+            done = subprocess.run(
+                [*program, *words, *one.quietly],
+                cwd=place,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode:
+                raise SystemExit(f"userdp {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+        (report,) = Path(place).rglob("card.html" if one.after else "report.html")
         return report.read_text(encoding="utf-8").replace(f"{place}/", "")
 
 

@@ -86,10 +86,12 @@ def keys() -> tuple[Key, ...]:
 def _keys() -> Iterator[Key]:
     for name in ("name", "seed", "preparation"):
         yield Key(name, None, RunConfig.model_fields[name])
-    kinds: list[tuple[str, str | None, type[BaseModel]]] = [("problem", name, one) for name, one in PROBLEMS.items()]
+    kinds: list[tuple[str, str | None, type[BaseModel]]] = [
+        ("problem", name, one) for name, one in PROBLEMS.loaded()[0].items()
+    ]
     kinds += [("data", "table", TableData), ("data", "public", PublicData)]
-    kinds += [("data", name, synthetic_settings(name)) for name in POPULATIONS]
-    kinds += [("strategy", name, strategy_section(name)) for name in STRATEGIES]
+    kinds += [("data", name, synthetic_settings(name)) for name in POPULATIONS.loaded()[0]]
+    kinds += [("strategy", name, strategy_section(name)) for name in STRATEGIES.loaded()[0]]
     kinds += [("privacy", None, PrivacySection), ("engine", None, EngineSection), ("output", None, OutputSection)]
     for section, kind, model in kinds:
         for name, field in model.model_fields.items():

@@ -25,6 +25,7 @@ from userdp.settings import Section
 from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"  # the strategy that others are compared with
+LEAST_HELD_OUT = 2  # fewest users who can evaluate models privately
 DEFAULT = "auto"  # the strategy of a file that names none
 Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
 
@@ -46,9 +47,11 @@ class PrivacySection(Section):
     colluding: float = Field(0.0, ge=0, lt=1)
     """Largest share of a sum's nodes that may combine their knowledge, with the server or without it, for trust = sum:
     the noise of the others then suffices. A single node may do so in any case."""
-    evaluate: bool = False
+    evaluate: bool | None = None
     """Held-out users evaluate released models within a budget of their own: their metrics, with intervals, are covered
-    by the same epsilon and delta, which then protect training and held-out users alike."""
+    by the same epsilon and delta, which then protect training and held-out users alike. By default with secure noise,
+    as every deployment of people's data has, if the number of held-out users is public (data.all_users with
+    test_fraction, or data.test_users) and the strategy allows it."""
     choose_best: bool = False
     """Stop once held-out users find models worse than the best by more than noise, and release the best."""
 
@@ -223,7 +226,17 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
             f"engine.gpus_per_actor = {config.engine.gpus_per_actor:g} with engine.device = 'cpu': no actor would use "
             "its GPU; set engine.device = 'cuda' or 'auto', or leave engine.gpus_per_actor out"
         )
-    return _with_preparation(config)
+    return _with_evaluation(_with_preparation(config))
+
+
+def _with_evaluation(config: RunConfig) -> RunConfig:
+    """Decide ``privacy.evaluate`` where the file leaves it open: on for real people who are held out publicly."""
+    privacy, data, about = config.privacy, config.data, STRATEGIES[config.strategy.kind].about
+    if privacy.evaluate is not None:
+        return config
+    people = privacy.noise == "secure" and (data.declared_held_out or 0) >= LEAST_HELD_OUT
+    possible = privacy.delta > 0 and privacy.trust == "server" and about.server_trusted
+    return config.model_copy(update={"privacy": privacy.model_copy(update={"evaluate": people and possible})})
 
 
 def _with_preparation(config: RunConfig) -> RunConfig:

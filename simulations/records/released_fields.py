@@ -66,7 +66,7 @@ def _listed() -> Iterator[Field]:
 def _facts() -> list[Field]:
     """List the facts that the strategies' rounds record; two classes must not declare one name differently."""
     found: dict[str, Field] = {}
-    for strategy in STRATEGIES.values():
+    for strategy in STRATEGIES.loaded()[0].values():
         for name, fact in notes_of(strategy).items():
             own = Field("rounds.parquet", f"fact.{name}", fact.kind, fact.meaning)
             if found.setdefault(name, own) != own:

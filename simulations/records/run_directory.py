@@ -26,7 +26,9 @@ CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
 TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun removes those of the previous run
 
-_ENDING = ("result.json", "report.html")
+CARD = ("card.html", "card.json")
+"""The card of a run, which `userdp report DIR --card` writes; a rerun removes it with the files it was made from."""
+_ENDING = ("result.json", "report.html", *CARD)
 _SECONDS_BETWEEN_WRITES = 2.0
 
 
@@ -44,7 +46,7 @@ class RunDirectory:
         with writing(f"output.directory: {path}"):
             path.mkdir(parents=True, exist_ok=True)
             # A resumed run keeps its model and guarantee until newer ones replace them.
-            for name in _ENDING if resumed else (*FILES, CHECKPOINT, ASKED):
+            for name in _ENDING if resumed else (*FILES, *CARD, CHECKPOINT, ASKED):
                 (path / name).unlink(missing_ok=True)
             for events in path.glob(f"{TENSORBOARD}/events.out.tfevents.*"):
                 events.unlink(missing_ok=True)

@@ -83,6 +83,18 @@ def shown_number(name: str, value: object) -> str:
     return shown_claim(value) if name.replace(" ", "_").endswith(("_epsilon", "_delta")) else shown(value)
 
 
+def shown_line(line: Mapping[str, Any]) -> str:
+    """Format the value of a line of a card; what is claimed, such as an epsilon, is rounded up."""
+    value, name = line["value"], line["name"].lower()
+    if isinstance(value, Mapping) and "interval" in value:
+        low, high = (shown(end, 3) for end in value["interval"])
+        return f"{shown(value['value'], 3)} ({low} to {high})"
+    if isinstance(value, Mapping | list):
+        return ", ".join(map(str, value))
+    claim = line["source"].startswith("guarantee.json") and isinstance(value, float)
+    return shown_number(f"{name}_epsilon" if claim else name, value)
+
+
 def digits_apart(values: Iterable[object]) -> int:
     """Return the fewest digits, at least four, at which different numbers look different; 17 suffice for any two."""
     different = {value for value in values if isinstance(value, int | float)}

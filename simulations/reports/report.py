@@ -71,7 +71,7 @@ def fill(template: str, content: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("shown", "percent", "chance", "settings", "shown_apart", "shown_claim")
+    names = ("shown", "percent", "chance", "settings", "shown_apart", "shown_claim", "shown_line")
     environment.filters |= {name: getattr(explain, name) for name in names} | {"shown_with_error": shown_with_error}
     environment.globals["shown_number"] = explain.shown_number
     return environment.get_template(template).render(content)

@@ -118,20 +118,19 @@ def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:
     """
     if not config.privacy.evaluate:
         return 0
-    declared = config.data.declared_held_out
     if getattr(config.data, "split_column", None) is not None:
         raise BadInput(
             "privacy.evaluate = true with data.split_column: who is held out would follow from people's own data, and "
             "replacing one could change both parts; use data.test_fraction"
         )
-    if declared is None and (datasets is None or datasets.test is None):
+    loaded = None if datasets is None else datasets.test
+    declared: int | None = config.data.declared_held_out if loaded is None else loaded.users
+    if not declared:
         raise BadInput(
-            "privacy.evaluate = true: the public number of held-out users is missing; declare data.all_users with "
-            "data.test_fraction, or data.test_users"
+            "privacy.evaluate = true: no public number of held-out users above 0 is declared; declare data.all_users "
+            "with data.test_fraction, or data.test_users"
         )
-    if datasets is not None and datasets.test is not None:
-        return datasets.test.users
-    return int(declared or 0)
+    return declared
 
 
 def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -> None:

@@ -70,7 +70,7 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
     # Masks hide nothing unless several nodes share a sum.
     nodes = MOST_NODES if config.privacy.trust == "sum" else worthwhile_nodes(problem, train)
     blocks = shards(train.users, engine.users_per_node, nodes=nodes)
-    train, blocks = populated(datasets, blocks, evaluate=config.privacy.evaluate)
+    train, blocks = populated(datasets, blocks, evaluate=bool(config.privacy.evaluate))
     if engine.kind == "ray":
         grid: LocalGrid | RayGrid = RayGrid(
             problem, train, blocks, engine.workers, engine.address, engine.gpus_per_actor

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.config.run_config import RunConfig
-from simulations.engines.grids import shards
+from simulations.engines.grids import populated, shards
 from simulations.records.run_directory import writing
 from simulations.runs.build import load_datasets
 from userdp.data import Block, ColumnarFederation, Federation
@@ -30,13 +30,17 @@ _ARRAYS = ("features", "offsets", "users", "labels")
 
 
 def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
-    """Deal the users of the configured data to silos, in even consecutive blocks; return the users of each silo.
+    """Deal the users of the configured data to silos, in even blocks; return the users of each silo.
 
     This is a rehearsal: in a real federation nobody has the data of all silos, and each runs `prepare` on its table.
     BadInput if the data cannot be used, or hold out users, who would be in no silo.
     """
     federation, labels = _people(config)
     blocks = shards(federation.users, nodes=len(folders))
+    if isinstance(config.data, SyntheticData):  # numbers held-out users last, and no silo should hold all of them
+        datasets = load_datasets(config)
+        training = shards(datasets.users.users, nodes=len(folders))
+        _, blocks = populated(datasets, training, evaluate=bool(config.privacy.evaluate))
     if len(blocks) < len(folders):
         raise BadInput(f"{len(folders)} silos for {federation.users} users: some would hold nobody; make fewer silos")
     for folder, users in zip(folders, blocks, strict=True):
@@ -70,9 +74,14 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
     if block.sizes.min() < fewest:
         log.warning("%s: a user holds fewer samples than data.min_samples = %d", folder / FILE, fewest)
     numbers = config.data.numbers(config.seed) if config.privacy.evaluate else None
-    if numbers is not None:
-        places = np.argsort(numbers[users])
-        users, block = numbers[users][places], ColumnarFederation(block).block(places)
+    users = users if numbers is None else numbers[users]
+    places = np.argsort(users)
+    if isinstance(config.data, SyntheticData) and not config.privacy.evaluate:
+        # The folder may be made for a run with private evaluation, and hold users whom this one does not ask.
+        held_out = users - config.data.users
+        places = places[(held_out[places] < 0) | (held_out[places] >= config.data.test_users)]
+    if not np.array_equal(places, np.arange(len(users))):
+        users, block = users[places], ColumnarFederation(block).block(places)
         labels = [labels[place] for place in places]
     columns = config.data.sample_shape.columns
     if block.features.shape[1] != columns:

@@ -15,7 +15,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from simulations.records.released_fields import SHARED, kept
 from simulations.records.run_directory import TENSORBOARD, as_json, flat, read_json
 from strategies.core.results import RoundRecord
 from userdp.errors import BadInput
+from userdp.extras import check_extra
 
 log = logging.getLogger("userdp")
 ARTIFACTS = ("config.toml", "plan.json", "guarantee.json")
@@ -131,20 +131,16 @@ class TensorBoardTracker:
 
 
 Tracker = MLflowTracker | TensorBoardTracker
-TRACKERS: Mapping[str, tuple[str, str, Callable[[Path, Parameters], Tracker]]] = {
-    "mlflow": ("mlflow", "mlflow-skinny", MLflowTracker),
-    "tensorboard": ("tensorboard", "tensorboard", TensorBoardTracker),
+TRACKERS: Mapping[str, tuple[str, Callable[[Path, Parameters], Tracker]]] = {
+    "mlflow": ("mlflow", MLflowTracker),
+    "tensorboard": ("tensorboard", TensorBoardTracker),
 }
-"""Name in the configuration -> (required module, its package, the tracker)."""
+"""Name in the configuration -> (the module that it needs, the tracker)."""
 
 
 def check_installed(names: Sequence[str]) -> None:
     """Refuse trackers whose package is not installed."""
-    for name in names:
-        module, package, _ = TRACKERS[name]
-        if find_spec(module) is None:
-            remedy = "pip install 'userdp[trackers]'"
-            raise BadInput(f"output.trackers = {list(names)!r}: {name} needs the missing package {package}; {remedy}")
+    check_extra("trackers", f"output.trackers = {list(names)!r}", [TRACKERS[name][0] for name in names])
 
 
 @contextmanager
@@ -170,7 +166,7 @@ def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundR
     with ExitStack() as stack:
         for name in dict.fromkeys(names):
             try:
-                trackers[name] = TRACKERS[name][2](directory, _parameters(directory))
+                trackers[name] = TRACKERS[name][1](directory, _parameters(directory))
             except Exception as error:
                 raise BadInput(
                     f"output.trackers: {name} cannot be opened ({type(error).__name__}); check its version, "

@@ -102,8 +102,8 @@ class UserLevelStrategy(Strategy):
         self._roster = self.wire.roster(self._everybody, recipe.max_missing)
         self.testers: Testers | None = None
         if held_out and self.plan.guarantee.holds:
-            promise, made = beside(given, about, self.plan.guarantee, self.plan.rounds, held_out, choose_best)
-            made.roster, made.max_missing = self._roster, recipe.max_missing
+            asked = self.plan.rounds, self._roster, recipe.max_missing, choose_best
+            promise, made = beside(given, about, self.plan.guarantee, held_out, *asked)
             self.plan = replace(self.plan, guarantee=promise, numbers={**self.plan.numbers, **made.numbers})
             self.testers = self.state.further = made
 

@@ -79,9 +79,9 @@ class Testers:
     users: int
     relation: Relation
     rounds: int
+    roster: Roster
+    max_missing: float
     choose: bool = False
-    roster: Roster = field(init=False)
-    max_missing: float = field(init=False)
     limit: float = math.nan
     charged: float = 0.0
     losses: dict[int, float] = field(default_factory=dict)
@@ -189,27 +189,24 @@ class Testers:
         mechanism = GaussianMechanism(sensitivity, self._multiplier / math.sqrt(self._share(name)))
         released = mechanism.release(sums.values, noise)
         check_drawn(noise.spent, mechanism.cost)
-        deviation = mechanism.standard_deviation
-        if name == "scale":
-            self.limit = self._limit(released)
-            return {}
-        if name == "ranking":
-            self._ranking = Histogram.of(released)
-            return {}
-        if name == "course":
-            return self._follow(server_round, x, (float(released[0]) / self.users + 0.5) * self.limit)
-        what, means = self._measures, released / self.users
-        self.found = estimates(
-            what, means, deviation / self.users, self.users, self.limit, _WEIGHT, self._ranking, self._constant
-        )
-        return {name: one.value for name, one in self.found.items()}
-
-    def _follow(self, server_round: int, x: Vector, loss: float) -> dict[str, float]:
-        self._asked = x.copy()
-        if loss < min(self.losses.values(), default=math.inf):
-            self._best = self._asked
-        self.losses[server_round] = loss
-        return {"held_out_loss": loss}
+        means, deviation = released / self.users, mechanism.standard_deviation / self.users
+        metrics = {}
+        match name:
+            case "scale":
+                self.limit = self._limit(released)
+            case "ranking":
+                self._ranking = Histogram.of(released)
+            case "course":
+                metrics["held_out_loss"] = loss = (float(means[0]) + 0.5) * self.limit
+                self._asked = x.copy()
+                if loss < min(self.losses.values(), default=math.inf):
+                    self._best = self._asked
+                self.losses[server_round] = loss
+            case _:
+                described = self._measures, means, deviation, self.users, self.limit, _WEIGHT
+                self.found = estimates(*described, self._ranking, self._constant)
+                metrics = {name: one.value for name, one in self.found.items()}
+        return metrics
 
     def _limit(self, counts: Vector) -> float:
         """Return twice the edge below which nine of ten users' losses lie, as far as noise lets tell."""
@@ -272,9 +269,19 @@ class Testers:
 
 
 def beside(
-    given: Given, about: About, own: Guarantee, rounds: int, users: int, choose: bool
+    given: Given,
+    about: About,
+    own: Guarantee,
+    users: int,
+    rounds: int,
+    roster: Roster,
+    max_missing: float,
+    choose: bool,
 ) -> tuple[Guarantee, Testers]:
-    """Return a strategy's promise with its held-out users, and these. Raises `BadInput`: it does not suit them."""
+    """Return a strategy's promise with its held-out users, and these; arguments are those of `Testers`.
+
+    Raises `BadInput`: the strategy does not suit them.
+    """
     if not about.server_trusted or not given.wire.asks_more:
         raise BadInput(
             f"privacy.evaluate = true: {about.name} does not trust a server with the answers of held-out users; leave "
@@ -287,4 +294,4 @@ def beside(
         "and who is held out follows from public numbers",
         "the server is trusted with sums of held-out users' answers",
     )
-    return promise, Testers(given, users, relation, rounds, choose)
+    return promise, Testers(given, users, relation, rounds, roster, max_missing, choose)

@@ -54,6 +54,9 @@ def test_a_missing_module_of_an_extra_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "opendp", None)
     with pytest.raises(BadInput, match=r"secure noise needs opendp: pip install 'userdp\[secure\]'"):
         check_extra("secure", "secure noise")
+    check_extra("trackers", "no tracker", [])
+    with pytest.raises(BadInput, match=r"a tracker needs opendp: pip install 'userdp\[trackers\]'"):
+        check_extra("trackers", "a tracker", ["numpy", "opendp"])
     assert "pip install 'userdp[report]'" in str(missing_extra(ModuleNotFoundError(name="matplotlib.figure")))
     assert missing_extra(ModuleNotFoundError(name="numpy")) is None
 

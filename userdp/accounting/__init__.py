@@ -7,6 +7,7 @@ from userdp.accounting.composition import (
     group_privacy,
     largest_rho,
     rho_for,
+    rho_of,
     zcdp_to_epsilon,
 )
 from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, delta_of, epsilon_of
@@ -47,6 +48,7 @@ __all__ = [
     "largest_rho",
     "poisson_epsilon",
     "rho_for",
+    "rho_of",
     "zcdp_to_epsilon",
 ]
 

@@ -10,7 +10,11 @@ from typing import Literal
 import scipy
 
 from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least
+from userdp.accounting.costs import calibrate_noise
+from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput
+
+_UPWARDS = 1 + 1e-6  # The conversions back to rho find it to a smaller relative error.
 
 
 def group_privacy(epsilon: float, delta: float, group: int) -> tuple[float, float]:
@@ -105,3 +109,26 @@ def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tig
     if epsilon > 1:
         raise BadInput(f"epsilon = {epsilon}: the paper's form holds up to 1 only; use the form 'tight'")
     return (epsilon / (1 + 2 * root)) ** 2
+
+
+def rho_of(guarantee: Guarantee) -> float | None:
+    """Compute the rho for which a guarantee's accounting proves rho-zCDP, rounded up; None if it proves none.
+
+    *Formal guarantees.* *Claim.* Whatever keeps to the guarantee, by the accounting that it names, is rho-zCDP for the
+    same unit and relation. *Why.* One Gaussian mechanism of multiplier z is ``1 / (2 z^2)``-zCDP (Bun, Steinke 2016,
+    Proposition 1.6), and so is all that is no worse (Dong, Roth, Su 2022, Corollary B.6); (epsilon, delta) determine z.
+    A sum of rho follows from the (epsilon, delta) that it was converted to, as the conversion increases with rho. Pure
+    epsilon is ``epsilon^2 / 2``-zCDP (Bun, Steinke 2016, Proposition 1.4). *Assumptions.* Those of the guarantee, and
+    that nothing but the accounting adds to delta, as masked sums do; secure noise, on a grid, is as concentrated as
+    real noise (Canonne, Kamath, Steinke 2020). Other accountings prove (epsilon, delta) at one delta alone, which
+    implies no rho.
+    """
+    if not guarantee.holds:
+        return None
+    if guarantee.delta == 0:
+        return guarantee.epsilon**2 / 2
+    if guarantee.epsilon == 0:
+        return None
+    if guarantee.is_one_gaussian:
+        return _UPWARDS / (2 * calibrate_noise(guarantee.epsilon, guarantee.delta, 1) ** 2)
+    return _UPWARDS * largest_rho(guarantee.epsilon, guarantee.delta) if guarantee.is_zero_concentrated else None

@@ -76,7 +76,10 @@ ONE_GAUSSIAN = "analytic Gaussian mechanism"
 The (epsilon, delta) of that Gaussian is then stated exactly. Additions to the claim follow a semicolon.
 """
 
-_GROUP = " group privacy for "  # An addition that keeps the claim: a group's noise is one Gaussian, too.
+ZERO_CONCENTRATED = "zero-concentrated privacy"
+"""The first words of an accountant that adds up rho, and converts the sum to (epsilon, delta)."""
+
+_GROUP = " group privacy for "  # An addition that keeps the claim: the noise for a group is of the same kind.
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
@@ -120,8 +123,17 @@ class Guarantee:
     @property
     def is_one_gaussian(self) -> bool:
         """The claim is that of one Gaussian mechanism, beyond its (epsilon, delta): see `ONE_GAUSSIAN`."""
+        return self._is_all(ONE_GAUSSIAN)
+
+    @property
+    def is_zero_concentrated(self) -> bool:
+        """The claim is rho-zCDP, of which (epsilon, delta) is the conversion: see `ZERO_CONCENTRATED`."""
+        return self._is_all(ZERO_CONCENTRATED)
+
+    def _is_all(self, accounting: str) -> bool:
+        """Return whether an accountant that begins so counts every release; others are added after a semicolon."""
         _, _, added = self.accountant.partition(";")
-        return self.accountant.startswith(ONE_GAUSSIAN) and (not added or added.startswith(_GROUP))
+        return self.accountant.startswith(accounting) and (not added or added.startswith(_GROUP))
 
     @classmethod
     def none(cls, reason: str) -> "Guarantee":

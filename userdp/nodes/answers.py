@@ -84,22 +84,25 @@ def _example(problem: Problem) -> Block:
     raise BadInput(f"problem.kind = {problem.name!r} measures no sample of zeros, so held-out users cannot be asked")
 
 
+@QUIET
 def loss_sizes(problem: Problem, x: Vector, block: Block, edges: Vector) -> Rows:
     """Compute (U, k + 1): 1 in the interval between k rising edges that holds the user's average loss, else 0."""
-    return np.eye(len(edges) + 1)[np.searchsorted(edges, _losses(problem, x, block, math.inf), side="right")]
+    return np.eye(len(edges) + 1)[np.searchsorted(edges, _losses(problem.metrics(x, block), math.inf), side="right")]
 
 
+@QUIET
 def loss_answer(problem: Problem, x: Vector, block: Block, limit: float) -> Rows:
     """Compute (U, 1): the user's average loss, from -1/2 at zero and below to 1/2 at ``limit`` and above."""
-    return (_losses(problem, x, block, limit) / limit - 0.5)[:, None]
+    return (_losses(problem.metrics(x, block), limit) / limit - 0.5)[:, None]
 
 
+@QUIET
 def score_shares(problem: Problem, x: Vector, block: Block, edges: Vector) -> Rows:
     """Compute (U, 2 (k + 1)): the shares of a user's samples by class and by interval between k edges of the score.
 
     The score is the log odds of class 1; samples of class 0 come first.
     """
-    scores, positive, owners, share = _ranked(problem, x, block)
+    scores, positive, owners, share = _ranked(problem, problem.predict(x, block), block)
     places = np.searchsorted(edges, scores, side="right") + positive * (len(edges) + 1)
     width = 2 * (len(edges) + 1)
     cells = np.bincount(owners * width + places, share, minlength=block.users * width)
@@ -111,6 +114,7 @@ def longest(means: int, weight: float) -> float:
     return math.hypot(math.sqrt(means) / 2, weight * means / 4)
 
 
+@QUIET
 def answers(
     problem: Problem,
     x: Vector,
@@ -138,22 +142,26 @@ def answers(
         below: (2, k + 2) shares of all samples of class 0 and of class 1 below each edge, from 0 to 1.
     """
     accuracy, difference, ranking = asked > 0.5
-    means = [_losses(problem, model, block, limit) / limit for model in (x, reference)]
+    measured = problem.metrics(x, block)
+    predicted = problem.predict(x, block) if difference or ranking else {}
+    means = [_losses(one, limit) / limit for one in (measured, problem.metrics(reference, block))]
     if accuracy:
-        means.append(problem.metrics(x, block)["accuracy"])
+        means.append(measured["accuracy"])
     if difference:
-        means.append(0.5 + _differences(problem, x, block, width) / (2 * width))
+        means.append(0.5 + _differences(problem, predicted, block, width) / (2 * width))
     if ranking:
         if edges is None or below is None:
             raise BadInput("a ranking needs edges and the shares below them")
-        means += _ranking(problem, x, block, edges, below)
+        means += _ranking(problem, predicted, block, edges, below)
     rows = np.clip(np.stack(means, axis=1), 0.0, 1.0) - 0.5
     return np.hstack([rows, weight * triangle(rows[:, :, None] * rows[:, None, :])])
 
 
-def _ranking(problem: Problem, x: Vector, block: Block, edges: Vector, below: Array) -> list[Array]:
+def _ranking(
+    problem: Problem, predicted: Mapping[str, Array], block: Block, edges: Vector, below: Array
+) -> list[Array]:
     """Return three (U,) means: class 1 times the share of class 0 below it, the converse, and the share of class 1."""
-    scores, positive, owners, share = _ranked(problem, x, block)
+    scores, positive, owners, share = _ranked(problem, predicted, block)
     zeros, ones = (np.interp(scores, _ends(edges), shares) for shares in below)
     parts = (positive * zeros, ~positive * (1.0 - ones), positive)
     return [np.asarray(np.bincount(owners, share * part, minlength=block.users), dtype=float) for part in parts]
@@ -165,9 +173,11 @@ def _ends(edges: Vector) -> Vector:
     return np.concatenate([[edges[0] - 2 * step], edges, [edges[-1] + 2 * step]])
 
 
-def _ranked(problem: Problem, x: Vector, block: Block) -> tuple[Array, NDArray[np.bool_], NDArray[np.int64], Array]:
+def _ranked(
+    problem: Problem, predicted: Mapping[str, Array], block: Block
+) -> tuple[Array, NDArray[np.bool_], NDArray[np.int64], Array]:
     """Return each sample's log odds of class 1, whether it is of class 1, its user, and its share of that user."""
-    probability = np.clip(problem.predict(x, block)["probability"], LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY)
+    probability = np.clip(predicted["probability"], LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY)
     owners, share = _owners(problem, block)
     return np.log(probability / (1.0 - probability)), _observed(problem, block) > 0.5, owners, share
 
@@ -184,17 +194,13 @@ def _observed(problem: Problem, block: Block) -> Array:
     return observed
 
 
-@QUIET
-def _differences(problem: Problem, x: Vector, block: Block, width: float) -> Array:
-    predicted = problem.predict(x, block)
+def _differences(problem: Problem, predicted: Mapping[str, Array], block: Block, width: float) -> Array:
     gaps = predicted.get("probability", predicted["prediction"]) - _observed(problem, block)
     owners, share = _owners(problem, block)
     return np.asarray(np.bincount(owners, share * np.clip(gaps, -width, width), minlength=block.users), dtype=float)
 
 
-@QUIET
-def _losses(problem: Problem, x: Vector, block: Block, limit: float) -> Array:
-    """Compute (U,) average losses between 0 and ``limit``; one that is not a number is the largest."""
-    measured = problem.metrics(x, block)
+def _losses(measured: Mapping[str, Array], limit: float) -> Array:
+    """Return (U,) average losses between 0 and ``limit``; one that is not a number is the largest."""
     losses = next(measured[name] for name in LOSSES if name in measured)
     return np.clip(np.where(np.isnan(losses), np.inf, losses), 0.0, limit)

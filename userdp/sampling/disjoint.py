@@ -18,7 +18,7 @@ from userdp.accounting import (
     largest_rho,
     zcdp_to_epsilon,
 )
-from userdp.accounting.guarantee import ONE_GAUSSIAN
+from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler, SizedSampler, check_shares
 
@@ -111,7 +111,7 @@ class ConcentratedBatches(DisjointBatches):
     """
 
     ledger = Sampler.ledger  # counts rounds
-    accountant: ClassVar[str] = "zero-concentrated privacy, composed over participations"
+    accountant: ClassVar[str] = f"{ZERO_CONCENTRATED}, composed over participations"
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return the epsilon of a user who took part in every epoch begun."""

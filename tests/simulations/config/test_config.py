@@ -382,3 +382,33 @@ def test_public_facts_come_from_declarations():
 def test_a_plan_that_cannot_be_made_says_what_to_change(change, error, told):
     with pytest.raises(error, match=re.escape(told)):
         make_plan(parse_config(changed(**change)))
+
+
+TRUSTED = {"noise": "secure"}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "data", "strategy", "on"),
+    [
+        (TRUSTED, {}, {}, True),
+        ({"noise": "seeded"}, {}, {}, False),
+        (TRUSTED | {"evaluate": False}, {}, {}, False),
+        (TRUSTED | {"trust": "sum"}, {}, {}, False),
+        (TRUSTED | {"delta": 0.0}, {}, {}, False),
+        (TRUSTED, {}, {"kind": "local_dp"}, False),
+        (TRUSTED, {"test_fraction": 0.0}, {}, False),
+        (TRUSTED, {"test_fraction": 0.02}, {}, False),  # one held-out user
+        (TRUSTED, {"all_users": None}, {}, False),
+        (TRUSTED, {"all_users": None, "test_fraction": None, "split_column": "x", "split_test": 1.0}, {}, False),
+    ],
+)
+def test_held_out_users_evaluate_by_default_where_noise_protects_people_and_their_number_is_public(
+    privacy, data, strategy, on
+):
+    columns = {"kind": "table", "path": "people.csv", "user": "who", "target": "y", "features": ["x"]}
+    columns |= {"ranges": {"x": [-1.0, 1.0]}, "all_users": 60, "test_fraction": 0.25} | data
+    raw = changed(problem={"kind": "logistic"}, strategy={"kind": "dp_fed_sgd"} | strategy)
+    raw |= {"data": {key: value for key, value in columns.items() if value is not None}}
+    config = parse_config(raw | {"privacy": {"epsilon": 4.0, "delta": 1e-3} | privacy})
+    assert config.privacy.evaluate is on
+    assert parse_config(tomllib.loads(config.toml())).privacy.evaluate is on

@@ -2,6 +2,8 @@
 
 import pytest
 
+from simulations.config.keys import keys
+from simulations.records.released_fields import all_fields
 from strategies import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.registry import DATA_SOURCES
@@ -44,3 +46,12 @@ def test_a_packages_population_must_be_one(monkeypatch):
     with pytest.raises(BadInput, match="names BadInput, which is no class below Population: a population turns noise"):
         _ = POPULATIONS["wrong"]
     assert "wrong" not in POPULATIONS.loaded()[0]
+
+
+def test_lists_of_keys_and_of_fields_leave_out_a_packages_broken_kinds(monkeypatch):
+    every = keys(), all_fields()
+    for registry in (STRATEGIES, PROBLEMS, POPULATIONS):
+        monkeypatch.setitem(registry.installed, "broken", "userdp.errors:NoSuchClass")
+        with pytest.raises(BadInput, match="NoSuchClass"):
+            _ = registry["broken"]
+    assert (keys.__wrapped__(), all_fields.__wrapped__()) == every  # without their caches

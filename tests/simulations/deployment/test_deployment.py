@@ -260,6 +260,29 @@ def test_how_many_samples_a_user_holds_does_not_keep_a_silo_away(tmp_path, caplo
     assert "holds fewer samples than data.min_samples = 4" in caplog.text
 
 
+def test_silos_of_the_demo_share_held_out_users_and_measure_privately_without_a_key(tmp_path):
+    few = ["data.users=90", "data.test_users=30", "output.anyway=true", "engine.roster_timeout=0.1"]
+    config = load_config(DEMO, few)
+    assert config.privacy.evaluate
+    folders = three(tmp_path)
+    assert split(config, folders) == [40, 40, 40]
+    nodes = nodes_of(config, folders)
+    assert [np.count_nonzero(node.users >= 90) for node in nodes] == [10, 10, 10]
+    with LocalGrid(nodes) as grid:
+        done = run(config, grid=grid, directory=tmp_path / "run", report=False, deployed=True)
+    assert done.result["held_out"]["users"] == 30
+    assert {"log_loss", "accuracy"} <= set(done.result["held_out"]["metrics"])
+    assert "evaluate = true" in (tmp_path / "run" / "config.toml").read_text()
+    with LocalGrid(nodes[:2]) as grid:  # one silo of three is silent, with a third of either part
+        without = run(config, grid=grid, directory=tmp_path / "without", report=False, deployed=True)
+    assert {"log_loss", "accuracy"} <= set(without.result["held_out"]["metrics"])
+    seeded = load_config(DEMO, [*few, "privacy.noise='seeded'"])
+    assert [len(node.users) for node in nodes_of(seeded, folders)] == [30, 30, 30]
+    with LocalGrid(nodes_of(seeded, folders)) as grid:
+        simulated = run(seeded, grid=grid, directory=tmp_path / "seeded", report=False, deployed=True)
+    assert "held_out" not in simulated.result
+
+
 def test_a_node_config_with_a_silo_reads_that_silo(tmp_path):
     split(demo(), [tmp_path])
     asked = {"config": str(DEMO), "overrides": "data.users=90; privacy.noise='seeded'"}

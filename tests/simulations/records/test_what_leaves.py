@@ -193,7 +193,7 @@ def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkey
         return told[-1]
 
     noise = "secure" if name in NOISE_ELSEWHERE else "seeded"
-    monkeypatch.setattr(simulations.runs.trackers, "TRACKERS", {"mlflow": ("json", "json", note)})
+    monkeypatch.setattr(simulations.runs.trackers, "TRACKERS", {"mlflow": ("json", note)})
     monkeypatch.setattr("simulations.records.run_directory._check_no_release", lambda path: None)
     drown(monkeypatch)
 

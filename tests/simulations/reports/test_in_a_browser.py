@@ -17,6 +17,9 @@ from examples import COMPARISON, call, changed
 
 from simulations.api.comparing import compare
 from simulations.api.training import train
+from simulations.config.run_config import parse_config
+from simulations.reports.card import render_card
+from simulations.runs.run import run
 
 ROOT = Path(__file__).resolve().parents[3]
 FRAMES = Path(__file__).with_name("frames.html")
@@ -101,6 +104,7 @@ def pages(tmp_path_factory, module_of) -> dict[str, Path]:
     assert call("audit", folder / "audit.toml", "--one-run", "--output", folder / "audits").exit_code == 0
     (audited,) = folder.glob("audits/*/report.html")
     found = {"run": folder / "run.html", "comparison": folder / "comparison" / "report.html", "audit": audited}
+    found["card"] = render_card(run(parse_config(changed()), directory=folder / "small").directory)
     return found | (site(folder, module_of("making.gallery").page()) if find_spec("material") else {})
 
 
@@ -110,7 +114,7 @@ def shown(request, pages, tmp_path_factory) -> tuple[str, dict[str, dict]]:
     return request.param, measured(pages, request.param, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize("page", ["run", "comparison", "audit", "first page", "gallery"])
+@pytest.mark.parametrize("page", ["run", "card", "comparison", "audit", "first page", "gallery"])
 def test_a_page_on_a_telephone_is_as_wide_as_the_window_and_can_be_read(shown, page):
     scheme, found = shown
     if page not in found:

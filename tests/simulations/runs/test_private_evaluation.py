@@ -141,8 +141,11 @@ def test_plans_and_refusals(tmp_path):
     config = config_of(table(tmp_path / "people.csv"), tmp_path)
     plan = make_plan(config)
     assert plan.numbers["held_out_users"] == TESTERS
+    nobody = config.data.model_copy(update={"test_fraction": 0.0})
+    with pytest.raises(BadInput, match="no public number of held-out users above 0"):
+        make_plan(config.model_copy(update={"data": nobody}))
     unknown = config.data.model_copy(update={"all_users": None, "users": 45})
-    with pytest.raises(BadInput, match="public number of held-out users is missing"):
+    with pytest.raises(BadInput, match="no public number of held-out users above 0"):
         make_plan(config.model_copy(update={"data": unknown}))
     by_column = config.data.model_copy(update={"split_column": "x"})
     with pytest.raises(BadInput, match="would follow from people's own data"):

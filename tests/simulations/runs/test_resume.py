@@ -32,10 +32,13 @@ from userdp.errors import BadInput
 from userdp.sampling.allocated import AllocatedBatches
 
 SEEDED = parse_config(changed(output={"reference": False}))
-SECURE = parse_config(changed(privacy__noise="secure", strategy={"kind": "dp_fed_sgd", "rounds": 3, "cohort": 40}))
+SECURE = parse_config(
+    changed(privacy__noise="secure", data__test_users=0, strategy={"kind": "dp_fed_sgd", "rounds": 3, "cohort": 40})
+)
 SAMPLED = parse_config(
     changed(
         privacy__noise="secure",
+        data__test_users=0,
         strategy={"kind": "dp_fed_sgd", "rounds": 3, "sampling": "allocation", "participations": 1},
     )
 )

@@ -129,7 +129,7 @@ def noting(monkeypatch, *broken):
         return made[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulations.runs.trackers, "TRACKERS", {"mlflow": ("json", "json", make)})
+        patch.setattr(simulations.runs.trackers, "TRACKERS", {"mlflow": ("json", make)})
         yield made
 
 
@@ -398,7 +398,7 @@ def test_a_missing_package_is_told_before_the_directory_is_touched(monkeypatch, 
 def test_a_tracker_that_cannot_be_opened_is_told_without_its_address(monkeypatch, tmp_path):
     first = Noted(tmp_path, {})
     refuse = Noted(tmp_path, {}, ("round",)).round
-    fakes = {"mlflow": ("json", "json", lambda *_: first), "tensorboard": ("json", "json", refuse)}
+    fakes = {"mlflow": ("json", lambda *_: first), "tensorboard": ("json", refuse)}
     monkeypatch.setattr(simulations.runs.trackers, "TRACKERS", fakes)
     with pytest.raises(BadInput, match=r"output\.trackers: tensorboard cannot be opened \(ConnectionError\)") as caught:
         go(tmp_path, "mlflow", "tensorboard")

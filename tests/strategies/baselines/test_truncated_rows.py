@@ -5,27 +5,13 @@ import math
 import numpy as np
 import pytest
 from helpers import Wild, federation_of, rows_of
+from problem_cases import block_of, normal_data
 
 from strategies.baselines.truncated_rows import truncated, truncated_gradients
-from userdp.data.block import Block
 from userdp.nodes.computations import Computation
 from userdp.problems import Squared
 
 PROBLEM = Squared(3, math.inf, 2.0, low=-math.inf, high=math.inf)
-
-
-def block_of(features, targets, sizes=None):
-    sizes = [1] * len(features) if sizes is None else sizes
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Block(np.asarray(features, dtype=np.float32), offsets, np.asarray(targets, dtype=np.float32))
-
-
-def normal_data(users, dimension=3, seed=0):
-    rng = np.random.default_rng(seed)
-    parameter = np.zeros(dimension)
-    parameter[:2] = [0.5, -0.3]
-    features = rng.standard_normal((users, dimension))
-    return features, features @ parameter + 0.1 * rng.standard_normal(users), parameter
 
 
 def test_truncation_keeps_what_is_small_and_takes_anything():

@@ -27,10 +27,11 @@ from userdp.accounting import (
     group_privacy,
     largest_rho,
     rho_for,
+    rho_of,
     zcdp_to_epsilon,
 )
 from userdp.accounting.costs import together
-from userdp.accounting.guarantee import ONE_GAUSSIAN
+from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
 from userdp.audit.trade_off import Approximate, Gaussian
 from userdp.errors import BadInput, RunFailed
 
@@ -383,6 +384,40 @@ def test_a_claim_is_that_of_one_gaussian_where_its_accountant_says_so_and_nothin
     guarantee = replace(GUARANTEE, accountant=accountant)
     assert guarantee.is_one_gaussian == gaussian
     assert isinstance(claim_of(guarantee), Gaussian if gaussian else Approximate)
+
+
+@quick
+@given(log_noise=st.floats(-1.5, 5), delta=DELTAS, uses=st.integers(1, 50))
+def test_rho_of_gaussians_is_theirs_and_never_less(log_noise, delta, uses):
+    noise = math.exp(log_noise)
+    spent = replace(GUARANTEE, epsilon=epsilon_of(Cost(noise_multiplier=noise), uses, delta), delta=delta)
+    assume(0 < spent.epsilon < 300)
+    rho = uses / (2 * noise**2)
+    assert rho <= rho_of(spent) <= rho * (1 + 1e-4)
+
+
+@quick
+@given(log_rho=st.floats(-8, 3), delta=DELTAS)
+def test_rho_of_an_accounting_in_rho_is_the_one_that_was_converted_and_never_less(log_rho, delta):
+    rho = math.exp(log_rho)
+    spent = replace(GUARANTEE, epsilon=zcdp_to_epsilon(rho, delta), delta=delta, accountant=ZERO_CONCENTRATED)
+    assume(spent.epsilon > 0)
+    assert rho <= rho_of(spent) <= rho * (1 + 1e-3)
+
+
+@quick
+@given(epsilon=st.floats(0.01, 8), alpha=st.floats(1.001, 200))
+def test_rho_of_pure_epsilon_bounds_every_renyi_divergence_of_randomised_response(epsilon, alpha):
+    truth = np.log([1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))])
+    divergence = np.logaddexp(*(alpha * truth + (1 - alpha) * truth[::-1])) / (alpha - 1)
+    assert divergence <= alpha * rho_of(replace(GUARANTEE, epsilon=epsilon, delta=0.0)) * (1 + 1e-9)
+
+
+def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
+    added = f"{ONE_GAUSSIAN}, composed over rounds; a last comparison of epsilon = 1 is added"
+    for accountant in (added, "privacy loss distribution", "exact hockey-stick divergence"):
+        assert rho_of(replace(GUARANTEE, accountant=accountant)) is None
+    assert rho_of(Guarantee.none("nothing is noised")) is None
 
 
 @pytest.mark.parametrize(

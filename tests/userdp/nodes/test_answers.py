@@ -129,3 +129,15 @@ def test_drowned_ratios_are_left_out():
     found = estimates(what, nothing, 10.0, 5, 1.4, 0.5, Histogram.of(np.zeros(32)), constant=True)
     assert not {"auc", "deviance_explained"} & set(found)
     assert found["accuracy"].interval == (0.0, 1.0)
+
+
+def test_a_model_is_measured_and_asked_for_predictions_once(monkeypatch):
+    problem, calls = PROBLEMS["logistic"](), []
+    for name in ("metrics", "predict"):
+        own = getattr(problem, name)
+        monkeypatch.setattr(problem, name, lambda x, block, own=own, name=name: (calls.append(name), own(x, block))[1])
+    *_, answers = questions(problem)
+    calls.clear()
+    federation, everybody = federation_of(np.zeros((3, 2)), targets=np.array([0.0, 1.0, 1.0])), np.arange(3)
+    Node(problem, federation, everybody).compute(problem.initial(), everybody, answers)
+    assert sorted(calls) == ["metrics", "metrics", "predict"]  # of the model and of the reference

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from helpers import federation_of, gathered, make, requested, rows_of, run
+from problem_cases import block_of, normal_data
 from scipy import stats
 
 from strategies import PrivateLasso, model_record, model_vector
@@ -13,27 +14,12 @@ from strategies.baselines.high_dimensional.frank_wolfe import step_size
 from strategies.baselines.high_dimensional.lasso import Selections, choice_sensitivity, default_threshold
 from strategies.baselines.high_dimensional.reference.lasso import private_lasso
 from userdp.accounting.composition import rho_for, zcdp_to_epsilon
-from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems import Quadratic, Squared
 
 NO_NOISE = 1e12
 PROBLEM = Squared(3, math.inf, 2.0, low=-math.inf, high=math.inf)
 WILD = np.array([0.0, 1.0, -1.0, 0.3, 1e30, -1e30, 1e-40, np.inf, -np.inf, np.nan], dtype=np.float32)
-
-
-def block_of(features, targets, sizes=None):
-    sizes = [1] * len(features) if sizes is None else sizes
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Block(np.asarray(features, dtype=np.float32), offsets, np.asarray(targets, dtype=np.float32))
-
-
-def normal_data(users, dimension=3, seed=0):
-    rng = np.random.default_rng(seed)
-    parameter = np.zeros(dimension)
-    parameter[:2] = [0.5, -0.3]
-    features = rng.standard_normal((users, dimension))
-    return features, features @ parameter + 0.1 * rng.standard_normal(users), parameter
 
 
 def strategy(users=100, epsilon=1.0, delta=1e-4, problem=PROBLEM, **options):

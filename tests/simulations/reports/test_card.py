@@ -1,0 +1,179 @@
+"""Cards: every value is that of a file, alarms come first, and the registry's entry holds what a run knows."""
+
+import json
+import tomllib
+from functools import reduce
+
+import pandas as pd
+import pytest
+from examples import call, changed
+
+from simulations.config.run_config import parse_config
+from simulations.records.released_fields import RELEASED, field_of
+from simulations.records.run_directory import CARD, RunDirectory
+from simulations.reports.card import NO_GUARANTEE, SAMPLES, SIMULATED, Values, card, render_card
+from simulations.reports.registry_entry import OPEN
+from simulations.runs.run import run
+
+CLIPPED = {"kind": "dp_fed_sgd", "clip_norm": 1.0, "learning_rate": 0.5, "rounds": 3}
+RUNS = {
+    "user level": {"strategy": CLIPPED},
+    "sample level": {
+        "strategy": {"kind": "sample_clipped_sgd", "clip_norm": 1.0, "rounds": 2},
+        "privacy__unit": "sample",
+        "privacy__noise": "secure",
+    },
+    "none": {"strategy": {"kind": "non_private"}},
+    "masked sums": {"strategy": CLIPPED, "privacy__trust": "sum", "privacy__noise": "secure"},
+    "local": {"strategy": {"kind": "local_dp", "clip_norm": 1.0, "rounds": 2}},
+    "private evaluation": {"strategy": CLIPPED, "privacy__evaluate": True},
+    "auto": {"strategy": {"kind": "auto"}},
+}
+SCHEMA = {
+    "dp_variant.variant_name": {"Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"},
+    "deployment_model.model_name": {"Local", "Central", "Shuffle", "Federated", "Varies"},
+    "deployment_model.access_type": {"Interactive", "Non-interactive"},
+    "basic.data_product_type": {"Summary statistics", "Machine learning model", "Dataset", "Synthetic data"},
+}
+"""Fields of the registry's schema with the values that it allows."""
+REQUIRED = ("name", "data_curators", "description", "intended_use", "data_product_type", "data_product_region")
+GOLDEN = {
+    "The promise": [
+        *("Unit of privacy", "Neighbouring data sets", "Epsilon", "Delta", "Rho", "Epsilon asked for"),
+        *("Users", "Rounds", "Rounds planned"),
+    ],
+    "The algorithm": [
+        *("Strategy", "Source", "Accounting", "Clip norm", "L2 sensitivity", "Samples of each user", "Participations"),
+        *("Noise multiplier", "Noise deviation", "Tuning", "Noise expected", "Signal at most", "Utility", "Bias"),
+    ],
+    "The deployment": [
+        *("Who is protected from whom", "Trust", "Colluding nodes", "Queries", "Randomness", "Floating point"),
+        *("Timing", "Sizes", "Failures", "Engine", "Security and access", "Data"),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("cards"), {}
+
+    def of(kind):
+        if kind not in made:
+            raw = changed(**RUNS[kind], output={"reference": False})
+            made[kind] = run(parse_config(raw), directory=folder / kind.replace(" ", "-"), report=False).directory
+        return made[kind]
+
+    return of
+
+
+def lines_of(found):
+    return {line["name"]: line for part in found["parts"] for line in part["lines"]}
+
+
+def in_file(directory, source):
+    """The value at "file: key.key", read without the card's own code."""
+    file, _, keys = source.partition(": ")
+    if file == "rounds.parquet":
+        return pd.read_parquet(directory / file)[keys].dropna().tolist()
+    text = (directory / file).read_text()
+    values = tomllib.loads(text) if file.endswith(".toml") else json.loads(text)
+    return reduce(lambda inner, key: inner[key], keys.split("."), values) if keys else values
+
+
+def test_the_parts_and_lines_of_a_card_stand_in_the_order_of_the_guidelines(directories):
+    found = card(directories("user level"))
+    assert {part["title"]: [line["name"] for line in part["lines"]] for part in found["parts"]} == GOLDEN
+    assert list(found) == [
+        *("name", "strategy", "holds", "first", "parts", "assumptions", "leaves", "registry", "to_be_filled_in"),
+        "versions",
+    ]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_every_value_is_that_of_the_file_it_names_and_no_exact_figure_is_among_them(kind, directories):
+    directory = directories(kind)
+    worded = {"Rho", "Guarantee", "Floating point", "Utility"}  # follow from the file in words, or by a theorem
+    for line in lines_of(card(directory)).values():
+        if not line["source"]:
+            continue
+        value, (file, _, keys) = in_file(directory, line["source"]), line["source"].partition(": ")
+        if file == "rounds.parquet":
+            assert line["value"] in (min(value), max(value))
+        elif line["name"] not in worded:
+            assert line["value"] == value
+        assert field_of(file, keys).kind in RELEASED
+
+
+def test_no_value_of_a_card_is_private_even_if_asked_for(directories):
+    values = Values(directories("user level"))
+    for source in ("result.json: metrics", "result.json: seconds", "result.json: missing_users_private"):
+        assert values[source] is None
+        assert values.line("A figure", source) == []
+    assert in_file(directories("user level"), "result.json: missing_users_private") == 0
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_alarms_come_first_and_the_promise_after_them(kind, directories):
+    directory = directories(kind)
+    render_card(directory)
+    found, page = (json.loads((directory / CARD[1]).read_text()), (directory / CARD[0]).read_text())
+    alarms = [first.partition(":")[0] for first in found["first"][:-1]]
+    secure = in_file(directory, "config.toml: privacy.noise") == "secure"
+    expected = [SIMULATED] * (not secure) + [SAMPLES] * (kind == "sample level")
+    assert alarms == ([NO_GUARANTEE] if kind == "none" else expected)
+    assert ('<div class="verdict bad">' in page) == bool(alarms)
+    assert page.index(found["first"][0][:20]) < page.index("The promise")
+    assert "<script" not in page
+    for sentence in found["assumptions"]:
+        assert sentence.replace("'", "&#39;") in page
+
+
+def test_a_run_without_a_guarantee_states_no_epsilon_and_has_no_entry(directories):
+    found = card(directories("none"))
+    assert not {"Epsilon", "Delta", "Rho", "Unit of privacy"} & set(lines_of(found))
+    assert found["registry"] == found["to_be_filled_in"] == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rho"), [("user level", True), ("local", True), ("auto", True), ("masked sums", False)]
+)
+def test_rho_stands_beside_epsilon_where_the_accounting_implies_it(kind, rho, directories):
+    lines = lines_of(card(directories(kind)))
+    assert ("Rho" in lines, "Server epsilon" in lines) == (rho, kind == "masked sums")
+
+
+def test_metrics_that_the_guarantee_covers_are_on_the_card_and_exact_ones_are_not(directories):
+    directory = directories("private evaluation")
+    result = json.loads((directory / "result.json").read_text())
+    found = card(directory)
+    assert lines_of(found)["Test loss"]["value"] == result["held_out"]["metrics"]["test_loss"]
+    assert lines_of(found)["Epsilon of held-out users"]["value"] > 0
+    exact = [*result["metrics"].values(), *result["reference"]["initial"].values(), result["seconds"]["total"]]
+    assert not [value for value in exact if value and str(value) in json.dumps(found)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"), [("user level", "Central"), ("local", "Local"), ("masked sums", "Federated")]
+)
+def test_the_entry_of_the_registry_holds_what_a_run_knows_and_lists_the_rest(kind, model, directories):
+    found = card(directories(kind))
+    deployment = found["registry"]["deployment"]
+    for field, allowed in SCHEMA.items():
+        section, key = field.split(".")
+        assert deployment[section][key] in allowed
+    assert deployment["deployment_model"]["model_name"] == model
+    for name in REQUIRED:
+        assert (name in deployment["basic"]) != (f"deployment.basic.{name}" in found["to_be_filled_in"])
+    assert found["to_be_filled_in"] == OPEN
+    parameters = deployment["privacy_loss"]["privacy_parameters"]
+    assert parameters["epsilon"] == lines_of(found)["Epsilon"]["value"]
+    assert set(parameters) <= {"epsilon", "delta", "rho"}
+
+
+def test_the_command_writes_a_card_also_into_a_copy_and_a_rerun_removes_it(directories, tmp_path):
+    done = call("report", directories("masked sums"), "--card", "--released", tmp_path / "copy")
+    assert (done.exit_code, done.stdout.strip()) == (0, str(tmp_path / "copy" / "card.html"))
+    assert json.loads((tmp_path / "copy" / "card.json").read_text()) == card(directories("masked sums"))
+    assert call("report", tmp_path, "--card").exit_code == 2
+    RunDirectory(tmp_path / "copy", resumed=True)
+    assert not {path.name for path in (tmp_path / "copy").iterdir()} & set(CARD)
