@@ -1,8 +1,8 @@
 """How often the intervals of `auto`'s coefficients hold the truth, how wide they are, and what real tables give.
 
-Made-up users have 1 to 200 samples, with errors that are alike within a user; features are correlated, and half of their
-variance is between users. The true coefficients are known. Widths stand beside those of a fit without privacy whose
-errors are robust to clusters, by statsmodels (`pip install statsmodels`).
+Made-up users have 1 to 200 samples, with errors that are alike within a user; features are correlated, and half of
+their variance is between users. The true coefficients are known. Widths stand beside those of a fit without privacy
+whose errors are robust to clusters, by statsmodels (`pip install statsmodels`).
 
     python research/coefficients.py                         what results/coefficients.csv does not have yet (hours)
     python research/coefficients.py --repetitions 10 --kind logistic --dimension 5

@@ -103,6 +103,16 @@ def test_intervals_cover_the_truth(kind):
     assert np.mean(inside) >= 0.87
 
 
+def test_the_noise_of_slopes_is_in_the_errors():
+    """Of one coefficient per direction, curvature 2, no step and no users' variance: noise over curvature."""
+    found = Inference(np.zeros(2), np.eye(2), 1.0, np.ones(1))
+    found.curvature, found.curvature_deviation = 2 * np.eye(2), 0.0
+    found.step, found.slope_deviation, found.clip_norm, found.cut = np.zeros(2), 0.06, 1.0, 0.0
+    found.conclude(CoefficientMap.plain(2, intercept=True), np.zeros(2), 0.0, 100.0)
+    np.testing.assert_allclose(found.error, 0.03)
+    assert found.trusted.all()
+
+
 def test_where_noise_hides_the_curvature_no_error_is_given():
     assert not found("squared", 60, 0, 0.5).trusted.any()
 
