@@ -11,6 +11,7 @@ from pathlib import Path
 from making import (
     audit,
     byzantine,
+    coefficients,
     concepts,
     configuration,
     core_paper,
@@ -68,6 +69,9 @@ def pages() -> dict[str, str]:
         ),
         "docs/bring-a-table.md": put(_written("docs/bring-a-table.md"), {"table": excerpts.table()}),
         "docs/byzantine.md": put(_written("docs/byzantine.md"), {"byzantine": byzantine.section()}),
+        "docs/coefficients.md": put(
+            _written("docs/coefficients.md"), {"coverage": coefficients.coverage(), "tables": coefficients.tables()}
+        ),
         "docs/compare-strategies.md": put(_written("docs/compare-strategies.md"), {"grid": excerpts.comparison()}),
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),

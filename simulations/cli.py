@@ -355,6 +355,28 @@ def find(
     answer(as_json, values(found), lambda: show(found, output))
 
 
+@_verb(
+    "userdp explain-model runs/visits-auto-seed0",
+    "userdp explain-model runs/visits-auto-seed0 --json | jq '.[] | {coefficient, estimate, interval}'",
+)
+def explain_model(
+    directory: Annotated[Path, argument("RUN_DIRECTORY", "Directory of a run, or a copy made by report --released.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the coefficients of a run's linear model in the units of the table's columns.
+
+    They have standard errors and intervals if the run set a share of its budget aside (strategy.coefficients = 0.5).
+    """
+    with working(debug):
+        from simulations.api.prediction import load_model  # noqa: PLC0415
+        from simulations.reports.coefficients import show_coefficients  # noqa: PLC0415
+
+        saved = load_model(directory)
+        rows = saved.coefficient_rows
+    answer(as_json, list(rows), lambda: show_coefficients(rows, Console()))
+
+
 @app.command()
 def strategies(name: Name = None, as_json: Json = False) -> None:
     """List the strategies; with a NAME also its needs, paper, cost, guarantees and settings."""

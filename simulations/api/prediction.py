@@ -3,7 +3,7 @@
 import logging
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from simulations.api.arguments import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
+from simulations.records.coefficients import Rows, of_model
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
 from simulations.records.run_directory import RunDirectory, check_files, plain, read_json, writing
@@ -46,11 +47,13 @@ class SavedModel:
         model: (p,) its parameters.
         guarantee: for the people of the run. It does not cover the people of tables that are scored: predictions and
             metrics are exact functions of their rows.
+        released: the coefficients that the run released with standard errors; empty without.
     """
 
     config: RunConfig
     model: Vector
     guarantee: Guarantee
+    released: Rows = field(default=(), kw_only=True)
 
     @property
     @without_internals
@@ -104,6 +107,31 @@ class SavedModel:
             )
         return found
 
+    @property
+    def coefficient_rows(self) -> Rows:
+        """The rows of `coefficients`, as result.json has them."""
+        return self.released or of_model(self.config, self.model)
+
+    @without_internals
+    def coefficients(self) -> pd.DataFrame:
+        """Return the coefficients of a linear model in the units of the table's columns.
+
+        With ``strategy.coefficients`` above 0 these are estimates of their own, with standard errors and intervals of
+        95 % for the people whom the users stand for; NaN where noise hides how certain they are. Without, they are
+        those of the released model, which aims at predictions: nothing is known of their errors.
+
+        Returns:
+            One row a coefficient, by name: "unit", "estimate", "standard_error", "low", "high".
+
+        Raises:
+            BadInput: the model is not linear in columns of a table.
+        """
+        rows, none = self.coefficient_rows, [None, None]
+        values = [[row["unit"], row["estimate"], row["standard_error"], *(row["interval"] or none)] for row in rows]
+        names = pd.Index([row["coefficient"] for row in rows], name="coefficient")
+        found = pd.DataFrame(values, names, ["unit", "estimate", "standard_error", "low", "high"])
+        return found.astype(dict.fromkeys(list(found)[1:], float))
+
     @without_internals
     def evaluate(self, data: Tabular) -> pd.DataFrame:
         """Measure the model on a table, with the metrics that a run reports of held-out users.
@@ -148,6 +176,8 @@ class SavedModel:
             files.text("config.toml", self.config.toml())
             files.json("guarantee.json", self.guarantee.as_dict())
             files.model(self.model)
+            if self.released:
+                files.json("result.json", {"coefficients": self.released})
         return folder
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
@@ -202,10 +232,12 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
         promised = Guarantee.from_dict(read_json(directory / "guarantee.json"))
         with (directory / "model.npz").open("rb") as file, np.load(file) as arrays:
             x = arrays["x"]
+        result = directory / "result.json"
+        released = read_json(result).get("coefficients", ()) if result.is_file() else ()
     except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:
         raise BadInput(f"{directory} holds a damaged file ({type(error).__name__}): run again") from None
     check_code(directory, raw, trusted=trust_code)
-    saved = SavedModel(parse_config(raw), x, promised)
+    saved = SavedModel(parse_config(raw), x, promised, released=released)
     needed = saved.problem.dimension
     if x.shape != (needed,):
         raise BadInput(

@@ -166,6 +166,7 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
             rounds=pd.read_parquet(folder / "rounds.parquet"),
             page=(folder / "report.html").read_text(encoding="utf-8"),
             directory=None if directory is None else folder,
+            released=outcome.result.get("coefficients", ()),
         )
 
 

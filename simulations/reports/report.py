@@ -15,6 +15,7 @@ from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, RELEASED, Kind, kept
 from simulations.records.run_directory import as_json, check_files, read_json, writing
 from simulations.reports import explain
+from simulations.reports.coefficients import coefficient_cells, forest_chart
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
@@ -100,6 +101,8 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "about_constant": about_constant(result),
         "metrics": _metrics(result, section),
         "held_out": explain.held_out_rows(result),
+        "coefficients": coefficient_cells(result.get("coefficients", ())),
+        "forest": forest_chart(result.get("coefficients", ())),
         "errors": {name.replace("_", " "): error for name, error in errors.items()},
         "about_errors": about_errors(result, errors, list(errors)),
         "confusion": confusion_table(result.get("confusion"), columns_of(section)),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.config.run_config import REFERENCE, OutputSection, RunConfig, strategy_section
+from simulations.records.coefficients import reading_of
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan
@@ -107,7 +108,7 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
             raise BadInput(f"the data give {train.users} training users where {users} are declared: correct data.users")
         users = train.users
     fewest, most = data.sample_limits
-    return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples)
+    return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples, reading=reading_of(config))
 
 
 def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:

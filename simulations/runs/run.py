@@ -14,6 +14,7 @@ from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.engines.grids import MOST_NODES, LocalGrid, populated, shards, worthwhile_nodes
 from simulations.engines.ray_grid import RayGrid
 from simulations.records.checkpoints import Checkpoints
+from simulations.records.coefficients import with_errors
 from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Evaluation, Schedule, best_constant, better
 from simulations.records.named_code import digests
@@ -37,6 +38,7 @@ from strategies.core.run_state import Resumed
 from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
+from userdp.data.coefficients import CoefficientMap
 from userdp.data.source import Datasets
 from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.extras import check_extra
@@ -268,7 +270,7 @@ class _Run:
                 "constant": measure.constant or None,
                 "released_constant": None if released is None else measure.whole(released) or None,
             }
-            shown = measure.shown(model) | self._held_out()
+            shown = measure.shown(model) | self._held_out() | self._coefficients()
         result: dict[str, Any] = plain(self._result(guarantee, metrics, reference) | shown)
         if self.code:
             result["code"] = self.code
@@ -289,6 +291,14 @@ class _Run:
             for name, one in testers.found.items()
         }
         return {"held_out": {"users": testers.users, "largest_loss": testers.limit, "metrics": metrics}}
+
+    def _coefficients(self) -> dict[str, Any]:
+        """Return result.json's "coefficients", of runs that set a share of the budget aside for them."""
+        found = getattr(self.strategy.memory, "inference", None)
+        if found is None:
+            return {}
+        reading = self.facts.reading or CoefficientMap.plain(self.problem.dimension, self.config.problem.intercept)
+        return {"coefficients": with_errors(reading, found)}
 
     def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return the content of guarantee.json."""

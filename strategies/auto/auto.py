@@ -4,6 +4,10 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
+import numpy as np
+from pydantic import Field
+
+from strategies.auto.coefficients import Curvatures, Influences, inference_stages
 from strategies.auto.level import balance
 from strategies.auto.preparation import Filled, linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.releases import Movement, Shares
@@ -24,7 +28,9 @@ from strategies.core.mean_rounds import CLIP_FACTS
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from userdp.accounting import calibrate_noise
-from userdp.problems import Poisson
+from userdp.data.coefficients import CoefficientMap
+from userdp.errors import BadInput
+from userdp.problems import GeneralisedLinear, Poisson
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6  # That move the model, the last with measured steps
@@ -55,7 +61,10 @@ class Auto(Recipe):
        and the gradients' estimate of it; classes' shares stay as released.
     8. *Balance*, for counts: clips cut the few large ones, and a model predicts too little. Users send their slopes by
        the intercept, which a clip leaves nearly whole, and the intercept moves by their mean.
-    9. *Choice.* Users answer whether the model serves them better than the best constant (or else the initial model).
+    9. *Coefficients*, if a share of the budget is set aside for them: the curvature at the trained model, the number of
+       users with slopes of each size, the mean slope, and users' squared influences (`strategies.auto.coefficients`).
+       One Newton step gives estimates, and the influences their standard errors; the model stays as it is.
+    10. *Choice.* Users answer whether the model serves them better than the best constant (or else the initial model).
        If more of them say no than noise explains (two standard deviations), the constant is released.
 
     A loss without a certificate, as that of a torch module, has four parts: round 1; users' lengths at the start, of
@@ -63,7 +72,7 @@ class Auto(Recipe):
     first and none in the end, with clips that leave seven users in ten unchanged; and the choice. Each step asks a
     random cohort, so large that its noise is near that of all users, but with at most 100,000 gradients in all.
 
-    Other losses have rounds 1, 6, 7 and 9 alone, in which gradients are clipped about their prediction, as in
+    Other losses have rounds 1, 6, 7 and 10 alone, in which gradients are clipped about their prediction, as in
     `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
     gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
     1 / smoothness, or 1/2 where none is certified.
@@ -75,14 +84,13 @@ class Auto(Recipe):
     its bounds are functions of earlier releases and public facts. Replacing (adding or
     removing) a user moves the sum by
 
-    - numbers in intervals about zero (rounds 1 to 4 and 9, roots of curvature, whether a clip binds), whose squared
+    - numbers in intervals about zero (rounds 1 to 4 and 10, roots of curvature, whether a clip binds), whose squared
       widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 for each column, the intercept included;
-    - the classes' shares among a user's samples, which are not negative and add up to one at most: ``sqrt(2)`` (1),
-      for such vectors have no negative inner product;
-    - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
-      inner product;
+    - vectors of norm at most F that have no negative inner products: ``sqrt(2) F`` (F). Such are numbers that are not
+      negative (the classes' shares among a user's samples, and the interval of its slope, which add up to F = 1;
+      squared influences), and positive semidefinite matrices (second moments, curvatures);
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
-    - gradients, or their part along the intercept, clipped to r: 2 r (r).
+    - gradients and slopes, or their part along the intercept, clipped to r: 2 r (r).
 
     A missing or non-finite user counts as a vector of zeros. Rounds get fixed shares of the budget, and a gradient
     round divides its own between gradient and length: noise multipliers are ``z / sqrt(share)``, and the whole run
@@ -122,6 +130,9 @@ class Auto(Recipe):
     """Neighbouring relation; default replace_one, and add_or_remove for torch modules. Add-or-remove promises less and
     takes half the noise at the same epsilon. Modules have many steps with secret cohorts under add-or-remove, and few
     with all users under replace_one."""
+    coefficients: float = Field(0.0, ge=0, lt=1)
+    """Share of the budget for estimates of a linear model's coefficients with standard errors; training has the rest.
+    0 for none; 0.5 is a good choice where coefficients matter as much as predictions."""
 
     def scheme(self, given: Given) -> AutoScheme:
         stages = self._stages(given)
@@ -142,7 +153,7 @@ class Auto(Recipe):
 
     def _sampler(self, given: Given, stages: tuple[Stage, ...]) -> WeightedBatches | WeightedSlots | MixedBatches:
         """Draw random cohorts for the steps of modules under add-or-remove, and else all users."""
-        n, shares, chance = given.users, shares_of(stages), self._pace(given).chance
+        n, shares, chance = given.users, shares_of(stages, self.coefficients), self._pace(given).chance
         if chance < 1:
             rates = tuple(chance if isinstance(stage, AdaptiveStep) else 1.0 for stage in stages)
             return MixedBatches(n, rates, shares, given.secret_seed)
@@ -162,11 +173,27 @@ class Auto(Recipe):
 
     def _stages(self, given: Given) -> tuple[Stage, ...]:
         model = linear_model(given.problem)
+        inference = self._inference(given)
         if model is None:
             return (Filled(), *self._plain_stages(given), Choice())
         longest_step = LONGEST_COUNT_STEP if isinstance(model, Poisson) else None
         steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
-        return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), Choice())
+        return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), *inference, Choice())
+
+    def _inference(self, given: Given) -> tuple[Stage, ...]:
+        """Return the rounds for coefficients; none without a share. Raises `BadInput`: the loss gives none."""
+        if not self.coefficients:
+            return ()
+        problem, asked = given.problem, f"strategy.coefficients = {self.coefficients:g}"
+        if not isinstance(problem, GeneralisedLinear) or problem.family.curvatures(np.zeros(1)) is None:
+            raise BadInput(
+                f"{asked}: problem.kind = {problem.name!r} has no coefficients with standard errors; use squared, "
+                "logistic or poisson, or set it to 0"
+            )
+        if problem.ridge:
+            raise BadInput(f"{asked}: problem.ridge = {problem.ridge:g} shrinks coefficients; set problem.ridge = 0")
+        reading = given.public.reading or CoefficientMap.plain(given.dimension, problem.intercept)
+        return inference_stages(reading)
 
     def _plain_stages(self, given: Given) -> tuple[Stage, ...]:
         domain, certificate = given.problem.domain, given.problem.certificate
@@ -184,6 +211,8 @@ class Auto(Recipe):
 
 def _clipped(stage: Stage, index: int, shares: Shares, dimension: int) -> Stage:
     """Widen a gradient stage's clip as far as the noise of its round permits."""
+    if isinstance(stage, Curvatures | Influences):
+        return replace(stage, noise=shares.mechanism(index, Movement.of_acute()).standard_deviation)
     if not isinstance(stage, Gradient):
         return stage
     noise = shares.mechanism(index, Movement.of_ball(1.0), 1 - MEASURED).standard_deviation

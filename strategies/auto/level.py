@@ -127,7 +127,7 @@ class Balance(Stage):
 class ClassShares(Stage):
     """The frequencies of the classes: training starts at the model that predicts them for everybody."""
 
-    movement: ClassVar[Movement] = Movement.of_shares()
+    movement: ClassVar[Movement] = Movement.of_acute()
     problem: Softmax
 
     def computation(self, progress: Progress) -> Computation:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from strategies.auto.inference import Inference
 from strategies.clipping.recentred_clipping import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.run_state import frozen
@@ -154,7 +155,7 @@ class Progress(Stateful):
         *("across", "level_deviation", "highest", "uneven", "length", "gradient", "unit"),
     )
     added: ClassVar[tuple[str, ...]] = ("highest",)
-    parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
+    parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser", "inference")
     given: ClassVar[tuple[str, ...]] = ("learns",)
     initial: InitVar[Vector]  # (p,) the model before the first round
     curvature: float  # assumed bound on the second derivative of the loss by its scores, in any direction
@@ -182,6 +183,7 @@ class Progress(Stateful):
     gradient: Vector = field(default_factory=lambda: np.zeros(0))  # (p,) the direction of the next `StepLength`
     optimiser: ServerOptimiser = field(init=False)  # of `AdaptiveStep`
     unit: float = 1.0  # length of the gradients that the optimiser sees as one
+    inference: Inference | None = None  # of coefficients; None before their rounds
 
     def __post_init__(self, initial: Vector) -> None:
         self.begin(initial)
@@ -274,6 +276,8 @@ class Progress(Stateful):
 
     def new_part(self, attribute: str, state: State) -> Stateful:
         """Make a part that exists from a later round on."""
+        if attribute == "inference":
+            return Inference(self.start, self.coordinates, self.size, self.start)
         return Known(self.z, self.z) if attribute == "known" else following_optimiser(len(self.start))
 
     @property

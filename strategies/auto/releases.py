@@ -36,19 +36,11 @@ class Movement:
         return cls(high - low, max(high, -low), number=True)
 
     @classmethod
-    def of_shares(cls) -> "Movement":
-        """Bound shares of one whole: numbers that are not negative and add up to one at most.
+    def of_acute(cls, norm: float = 1.0) -> "Movement":
+        """Bound vectors of at most that norm, no two of which have a negative inner product.
 
-        Squares of numbers in [0, 1] are no more than these, so ``||q||^2 <= 1``. ``<q, r> >= 0`` for such vectors, so
-        ``||q - r||^2 = ||q||^2 + ||r||^2 - 2 <q, r> <= 2``, which two users of one class each attain.
-        """
-        return cls(math.sqrt(2.0), 1.0)
-
-    @classmethod
-    def of_matrices(cls, norm: float) -> "Movement":
-        """Bound positive semidefinite matrices of at most that Frobenius norm.
-
-        ``||H - G||^2 = ||H||^2 + ||G||^2 - 2 <H, G>``, and such matrices have ``<H, G> >= 0``.
+        ``||q - r||^2 = ||q||^2 + ||r||^2 - 2 <q, r> <= 2 norm^2``. Such are numbers that are not negative, among them
+        shares of one whole, whose norm is 1 at most, and positive semidefinite matrices with the Frobenius norm.
         """
         return cls(math.sqrt(2.0) * norm, norm)
 

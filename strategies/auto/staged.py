@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from scipy.special import gammaincc
 
+from strategies.auto.coefficients import Curvatures, Influences, Slopes, SlopeSizes
 from strategies.auto.level import Balance, ClassShares, Counts, Level
 from strategies.auto.preparation import Filled, doubts, linear_model
 from strategies.auto.progress import Progress, following_optimiser
@@ -138,11 +139,23 @@ _SHARES: Mapping[type[Stage], float] = {
 }
 """Shares of the budget; gradient rounds have the rest."""
 
+_INFERENCE: Mapping[type[Stage], float] = {Curvatures: 0.2, SlopeSizes: 0.12, Slopes: 0.6, Influences: 0.08}
+"""Shares of the budget for coefficients."""
+
 MOVING = (Gradient, Recentred, AdaptiveStep)  # Stages that move the model
 
 
-def shares_of(stages: Sequence[Stage]) -> tuple[float, ...]:
-    """Return each stage's share of the budget."""
+def shares_of(stages: Sequence[Stage], coefficients: float) -> tuple[float, ...]:
+    """Return each stage's share of the budget, of which ``coefficients`` is for the stages of coefficients."""
+    training = tuple(stage for stage in stages if type(stage) not in _INFERENCE)
+    parts = iter(_training_shares(training))
+    return tuple(
+        coefficients * _INFERENCE[type(stage)] if type(stage) in _INFERENCE else (1 - coefficients) * next(parts)
+        for stage in stages
+    )
+
+
+def _training_shares(stages: Sequence[Stage]) -> tuple[float, ...]:
     moving = [stage for stage in stages if isinstance(stage, MOVING)]
     rest = 1 - sum(_SHARES.get(type(stage), 0.0) for stage in stages)
     # Where gradients are filtered from the first round on, equal rounds lose nothing.

@@ -116,7 +116,7 @@ class Moments(Stage):
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; turns and stretches the coordinates until all second moments are about one."""
-        released, deviation = release.mean(sums, Movement.of_matrices(progress.size))
+        released, deviation = release.mean(sums, Movement.of_acute(progress.size))
         ridge = np.diag(self.ridge / progress.curvature / progress.scales**2)
         found = whitening(symmetric(released) + ridge, deviation)
         progress.whitened = found.repeated(len(progress.across))

@@ -1,13 +1,14 @@
 """Public facts about the users, and everything that a recipe makes its scheme from."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from strategies.wire.wire import Wire
 from userdp.accounting import Guarantee, Privacy
 from userdp.accounting.guarantee import Unit
+from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import NoiseSource
@@ -24,12 +25,15 @@ class PublicFacts:
         min_samples: fewest samples that a user holds.
         max_samples: most samples that a user holds (contribution bound).
         samples: N, samples of all users together; sample-level strategies divide by it.
+        reading: the coefficients that people read off a linear model, by the declared columns; None if none are
+            declared.
     """
 
     users: int
     min_samples: int = 1
     max_samples: int | None = None
     samples: int | None = None
+    reading: CoefficientMap | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.users < 1:

@@ -16,7 +16,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
-from userdp.nodes import answers, moments
+from userdp.nodes import answers, influence, moments
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
@@ -70,6 +70,10 @@ def _of_scaled_columns(entries: Callable[[int], int]) -> Length:
     return lambda dimension, arrays: entries(len(arrays["scales"]) if "scales" in arrays else dimension)
 
 
+def _of_directions(entries: Callable[[int], int]) -> Length:
+    return lambda dimension, arrays: entries(arrays["directions"].shape[1])
+
+
 def _intervals(arrays: Mapping[str, Array]) -> int:
     return len(arrays["edges"]) + 1
 
@@ -93,6 +97,12 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "weighted_gradient": RowFunction(moments.weighted_gradient),
     "mean_target": RowFunction(moments.mean_target, _one_number),
     "class_shares": RowFunction(moments.class_shares, lambda dimension, arrays: len(arrays["classes"]), acute=True),
+    "user_curvature": RowFunction(influence.user_curvature, _of_directions(lambda k: k * (k + 1) // 2), acute=True),
+    "weighted_slope": RowFunction(influence.weighted_slope, _of_directions(lambda k: k)),
+    "slope_sizes": RowFunction(influence.slope_sizes, lambda dimension, arrays: _intervals(arrays), acute=True),
+    "squared_influence": RowFunction(
+        influence.squared_influence, lambda dimension, arrays: len(arrays["influence"]), acute=True
+    ),
     "filled": RowFunction(moments.filled, _one_number, counts_usable=True),
     "improved": RowFunction(moments.improved, _one_number),
     "curvature_along": RowFunction(moments.curvature_along, _one_number),

@@ -9,7 +9,8 @@ coordinates are of size d, and coordinates turn each block of a gradient.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +26,30 @@ from userdp.problems.linear_scores import QUIET, LinearScores
 from userdp.problems.segments import CHUNK_BYTES, float64_parts, user_averages, weighted_sums
 
 Positions = NDArray[np.intp]
+PieceRows = Callable[[Array], Array]
+"""From a piece's features (n, d), the intercept's 1 included, to one row (n, k) a sample."""
 
 
 def triangle(matrices: Array) -> Rows:
     """Return the upper triangles (U, p (p + 1) / 2) of symmetric matrices (U, p, p); l2 norms are Frobenius norms."""
-    rows, columns = np.triu_indices(matrices.shape[-1])
-    return np.asarray(matrices[:, rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2.0)))
+    rows, columns, factors = _upper(matrices.shape[-1])
+    return np.asarray(matrices[:, rows, columns] * factors)
 
 
 def symmetric(entries: Vector) -> Array:
     """Return the (p, p) symmetric matrix from the entries that `triangle` returns."""
     p = math.isqrt(2 * len(entries))
-    rows, columns = np.triu_indices(p)
+    rows, columns, factors = _upper(p)
     matrix = np.empty((p, p))
-    matrix[rows, columns] = matrix[columns, rows] = entries / np.where(rows == columns, 1.0, math.sqrt(2.0))
+    matrix[rows, columns] = matrix[columns, rows] = entries / factors
     return matrix
+
+
+@lru_cache(maxsize=8)
+def _upper(p: int) -> tuple[Positions, Positions, Vector]:
+    """Return rows, columns and factors of the entries of an upper triangle: off the diagonal each stands for two."""
+    rows, columns = np.triu_indices(p)
+    return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2.0))
 
 
 def column_scales(
@@ -62,18 +72,23 @@ def column_scales(
 
 def moment_size(problem: Problem, x: Vector, block: Block, low: float, high: float, scales: Vector) -> Rows:
     """Compute (U, 1): the logarithm of each user's ``||H||``, from -1/2 up to ``low`` to 1/2 from ``high`` on."""
-    return _held_log(_sizes(_dense_model(problem), block, scales), low, high)[:, None]
+    return _held_log(_sizes(problem, block, scales), low, high)[:, None]
 
 
 def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) -> Rows:
     """Compute (U, d (d + 1) / 2): `triangle` of each user's positive semidefinite H. Clipped to ``size`` it is w H."""
-    model = _dense_model(problem)
-    sums = np.zeros((block.users, model.width * (model.width + 1) // 2))
-    for users, part, features in _with_intercept(model, block):
-        scaled, own = features / scales, sums[users]
-        for members, samples in _of_equal_size(part):
-            own[members] += triangle(np.matmul(scaled[samples].transpose(0, 2, 1), scaled[samples]))
+    sums = summed_products(problem, block, lambda features: features / scales, len(scales))
     return np.asarray(sums / block.sizes[:, None])
+
+
+def summed_products(problem: Problem, block: Block, rows: PieceRows, width: int) -> Rows:
+    """Compute (U, k (k + 1) / 2): the `triangle` of each user's sum of ``b b^T`` over rows b (N, k = ``width``)."""
+    sums = np.zeros((block.users, width * (width + 1) // 2))
+    for users, part, features in _with_intercept(_dense_model(problem), block):
+        made, own = rows(features), sums[users]
+        for members, samples in _of_equal_size(part):
+            own[members] += triangle(np.matmul(made[samples].transpose(0, 2, 1), made[samples]))
+    return sums
 
 
 @QUIET
@@ -82,7 +97,7 @@ def weighted_gradient(
 ) -> Rows:
     """Compute (U, p): ``w T^T`` times each user's mean gradient by blocks, its weighted loss's derivative by z."""
     model = _dense_model(problem)
-    weights = size / np.maximum(_sizes(model, block, scales), size)
+    weights = size / np.maximum(_sizes(problem, block, scales), size)
     return turned(weights[:, None] * dense(model.user_gradients(x, block)), coordinates)
 
 
@@ -139,17 +154,17 @@ def _held_log(values: Array, low: float, high: float) -> Array:
     return np.asarray(np.log(np.clip(values, low, high) / low) / math.log(high / low) - 0.5)
 
 
-def _sizes(model: LinearScores, block: Block, scales: Vector) -> Array:
-    """Compute each user's ``||H||`` (U,): from products of samples if they are fewer than columns, else of columns."""
-    squares, d = np.zeros(block.users), model.width
+def norms_of_products(problem: Problem, block: Block, rows: PieceRows, width: int) -> Array:
+    """Compute the norms (U,) of users' mean ``b b^T``: from products of samples if they are fewer than columns."""
+    squares, model = np.zeros(block.users), _dense_model(problem)
     # Of users who may come in several pieces only sums over samples can be put together.
-    fewest = min(d, CHUNK_BYTES // (block.dense_features.itemsize * model.columns))
+    fewest = min(width, CHUNK_BYTES // (block.dense_features.itemsize * model.columns))
     many = np.flatnonzero(block.sizes >= fewest)
-    sums = np.zeros((len(many), d * (d + 1) // 2))
+    sums = np.zeros((len(many), width * (width + 1) // 2))
     for users, part, features in _with_intercept(model, block):
-        scaled, numbers = features / scales, np.arange(block.users)[users]
+        made, numbers = rows(features), np.arange(block.users)[users]
         for members, samples in _of_equal_size(part):
-            own = scaled[samples]
+            own = made[samples]
             few = block.sizes[numbers[members]] < fewest
             grams = np.matmul(own[few], own[few].transpose(0, 2, 1))
             squares[numbers[members[few]]] = np.square(grams).sum(axis=(1, 2))
@@ -157,6 +172,11 @@ def _sizes(model: LinearScores, block: Block, scales: Vector) -> Array:
             sums[rest] += triangle(np.matmul(own[~few].transpose(0, 2, 1), own[~few]))
     squares[many] = np.square(sums).sum(axis=1)
     return np.asarray(np.sqrt(squares) / block.sizes)
+
+
+def _sizes(problem: Problem, block: Block, scales: Vector) -> Array:
+    """Compute each user's ``||H||`` (U,)."""
+    return norms_of_products(problem, block, lambda features: features / scales, len(scales))
 
 
 def _of_equal_size(part: Block) -> Iterator[tuple[Positions, Positions]]:

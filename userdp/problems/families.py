@@ -49,6 +49,10 @@ class Family(ABC):
         """Return the largest ``phi''`` over ``|s| <= reach``; infinite if unbounded."""
         return self.curvature
 
+    def curvatures(self, scores: Array) -> Array | None:
+        """Return the (N,) second derivatives ``phi''(s)``; None, the default, for a loss whose targets change them."""
+        return None
+
     @property
     @abstractmethod
     def start_loss(self) -> float:
@@ -112,6 +116,10 @@ class LogisticFamily(Family):
     def slope_bound(self, reach: float) -> float:
         """Return ``sigmoid(reach)``, attained by a target on the wrong side."""
         return float(expit(reach))
+
+    def curvatures(self, scores: Array) -> Array:
+        """Return the variances of targets with these log-odds."""
+        return np.asarray(expit(scores) * expit(-scores))
 
     @property
     def start_loss(self) -> float:
@@ -183,6 +191,9 @@ class SquaredFamily(ResidualFamily):
         """Return ``reach + max(-low, high)``: the score at one end, the target at the other."""
         return reach + max(-self.low, self.high)
 
+    def curvatures(self, scores: Array) -> Array:
+        return np.ones_like(scores)
+
     @property
     def start_loss(self) -> float:
         """Half the square of the largest target."""
@@ -219,6 +230,9 @@ class PoissonFamily(Family):
     def slope_bound(self, reach: float) -> float:
         """Return the larger of ``e^reach`` (no event, large score) and ``count_bound - e^-reach`` (the reverse)."""
         return max(self.curvature_bound(reach), self.high - math.exp(-reach))
+
+    def curvatures(self, scores: Array) -> Array:
+        return np.asarray(np.exp(scores))
 
     def curvature_bound(self, reach: float) -> float:
         """Return ``e^reach``; infinite for an infinite domain."""

@@ -36,9 +36,14 @@ PROBLEMS = {
     "softmax": Softmax(3, COLUMNS, np.inf, 5.0, ridge=0.1, intercept=True),
     "quadratic": Quadratic(COLUMNS, 5.0, 3.0),
     "huber": Huber(COLUMNS, 5.0, 3.0, 1.0),
+    "coefficients": Poisson(COLUMNS, 4.0, 1.0, count_bound=9.0, intercept=True),
 }
+OPTIONS = {"coefficients": {"coefficients": 0.4}}
 ROUNDS = {"squared": 16, "logistic": 15, "poisson": 18, "softmax": 16, "quadratic": 8, "huber": 15}
-every_round = pytest.mark.parametrize(("name", "index"), [(name, k) for name in ROUNDS for k in range(ROUNDS[name])])
+OF_COEFFICIENTS = [("coefficients", k) for k in range(17, 22)]
+every_round = pytest.mark.parametrize(
+    ("name", "index"), [(name, k) for name in ROUNDS for k in range(ROUNDS[name])] + OF_COEFFICIENTS
+)
 cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18])
 
 
@@ -49,6 +54,7 @@ class Watched:
     noted: list = field(default_factory=list)
     answer: object = None
     deviation: float = 1e-3
+    users: int = USERS
     fraction = Release.fraction
     logarithm = Release.logarithm
 
@@ -63,7 +69,7 @@ def people(rows, targets):
 
 def at(name, index, **options):
     """The strategy before round ``index``, as it came there with some ordinary users."""
-    method = make(Auto, PROBLEMS[name], USERS, delta=1e-3, **options)
+    method = make(Auto, PROBLEMS[name], USERS, delta=1e-3, **OPTIONS.get(name, {}), **options)
     rng = np.random.default_rng(7)
     ordinary = people(rng.normal(size=(2 * USERS, COLUMNS)), rng.integers(0, 2, 2 * USERS))
     for earlier in range(index):
@@ -122,7 +128,7 @@ def parts_of(whole, row):
 def test_all_releases_together_spend_the_budget_and_not_more():
     for name, problem in PROBLEMS.items():
         for relation in ("replace_one", "add_or_remove"):
-            method = make(Auto, problem, USERS, 2.0, 1e-3, relation=relation)
+            method = make(Auto, problem, USERS, 2.0, 1e-3, relation=relation, **OPTIONS.get(name, {}))
             precision = 0.0
             for index in range(method.plan.rounds):
                 noted, _ = released(at(name, index, relation=relation), index, people(np.ones((8, 2)), np.ones(8)))
@@ -159,7 +165,10 @@ def test_what_follows_a_round_follows_from_what_it_released(name, index):
         values = gathered(method, data, index, x).values
         facts = method.scheme.stages[index].take(method.memory, values, Watched(answer=0.125))
         state = method.memory
-        ends.append((facts, state.model, state.coordinates, state.radius, state.centre.radius, state.centre.point))
+        found = None if state.inference is None else state.inference.state()
+        ends.append(
+            (facts, state.model, state.coordinates, state.radius, state.centre.radius, state.centre.point, found)
+        )
     np.testing.assert_equal(ends[0], ends[1])
 
 
@@ -167,7 +176,7 @@ def test_what_follows_a_round_follows_from_what_it_released(name, index):
 def test_positive_semidefinite_matrices_differ_by_at_most_the_root_of_two_norms(raw):
     one, two = (each @ each.T for each in raw)
     norm = max(np.linalg.norm(one), np.linalg.norm(two))
-    assert np.linalg.norm(one - two) <= Movement.of_matrices(norm).replaced * (1 + 1e-9) + 1e-12
+    assert np.linalg.norm(one - two) <= Movement.of_acute(norm).replaced * (1 + 1e-9) + 1e-12
 
 
 def test_shares_of_one_whole_differ_by_at_most_the_root_of_two():
@@ -176,8 +185,8 @@ def test_shares_of_one_whole_differ_by_at_most_the_root_of_two():
     shares = rng.dirichlet(np.full(4, 0.2), size=300) * rng.choice([0.0, 0.6, 1.0], size=(300, 1))
     shares = np.vstack([shares, np.eye(4)])
     farthest = max(float(np.linalg.norm(one - two)) for one in shares for two in shares)
-    assert farthest == pytest.approx(Movement.of_shares().replaced, rel=1e-12)
-    assert np.linalg.norm(shares, axis=1).max() == pytest.approx(Movement.of_shares().added, rel=1e-12)
+    assert farthest == pytest.approx(Movement.of_acute().replaced, rel=1e-12)
+    assert np.linalg.norm(shares, axis=1).max() == pytest.approx(Movement.of_acute().added, rel=1e-12)
 
 
 # --- What becomes of releases ----------------------------------------------------------------------------------------
@@ -358,7 +367,7 @@ def test_a_plan_tells_how_the_budget_is_shared():
     assert 0 < numbers["measuring_share"] < 0.5
     assert 0 < numbers["choice_share"] < 0.05
     assert numbers["choice_noise"] > 0
-    assert {name: make(Auto, problem, 400).plan.rounds for name, problem in PROBLEMS.items()} == ROUNDS
+    assert {name: make(Auto, PROBLEMS[name], 400).plan.rounds for name in ROUNDS} == ROUNDS
 
 
 def test_a_loss_without_a_bound_on_its_curvature_keeps_its_own_coordinates():

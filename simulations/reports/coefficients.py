@@ -1,0 +1,57 @@
+"""Coefficients for people: a table for the terminal, cells and a forest plot for the report."""
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from simulations.records.coefficients import HIDDEN, Rows
+from simulations.reports.explain import shown
+from simulations.reports.plots import BLUE, INK, drawing, svg
+
+NONE_RELEASED = (
+    "These are the coefficients of the released model, which aims at predictions; nothing is known of their errors. "
+    "For standard errors train with strategy.coefficients = 0.5, which sets half of the budget aside for them."
+)
+_MOST, _LEAST = 40, 1.6  # Bars of a plot; inches of one of few bars
+
+
+def coefficient_cells(rows: Rows) -> list[tuple[str, str, str, str, str]]:
+    """Return (name, unit, estimate, standard error, interval) of each coefficient."""
+    return [
+        (
+            row["coefficient"],
+            row["unit"],
+            shown(row["estimate"], 3),
+            "-" if row["standard_error"] is None else shown(row["standard_error"], 2),
+            HIDDEN if row["interval"] is None else " to ".join(shown(end, 3) for end in row["interval"]),
+        )
+        for row in rows
+    ]
+
+
+def show_coefficients(rows: Rows, console: Console) -> None:
+    """Print the coefficients with their intervals; without any, say how to get them."""
+    released = any(row["interval"] is not None for row in rows)
+    headers = ("standard error", "interval of 95 %") if released else ()
+    table = Table("coefficient", "unit", Column("estimate", justify="right"), *headers)
+    for name, unit, *numbers in coefficient_cells(rows):
+        table.add_row(escape(name), escape(unit), *numbers[: 1 + len(headers)])
+    console.print(table)
+    if not released:
+        console.print(NONE_RELEASED, highlight=False)
+
+
+def forest_chart(rows: Rows) -> str:
+    """Draw each coefficient with its interval, over the span of its column; '' if there is nothing to draw."""
+    known = [row for row in rows if row["interval"] is not None and row["span"] > 0][:_MOST]
+    if not known:
+        return ""
+    places = range(len(known), 0, -1)
+    with drawing("change over the declared span", "", height=max(_LEAST, 0.8 + 0.26 * len(known))) as (figure, axes):
+        axes.axvline(0.0, color=INK, linewidth=1, alpha=0.5)
+        for place, row in zip(places, known, strict=True):
+            low, high = (row["span"] * end for end in row["interval"])
+            axes.plot([low, high], [place, place], color=BLUE, linewidth=2)
+            axes.plot(row["span"] * row["estimate"], place, color=BLUE, marker="o", markersize=4)
+        axes.set_yticks(list(places), [row["coefficient"] for row in known])
+        return svg(figure, "coefficients with intervals")

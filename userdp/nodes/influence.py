@@ -1,0 +1,83 @@
+"""What users send so that coefficients get standard errors: curvatures, slopes and squared influences at a model.
+
+Parameters are seen along ``directions`` T (p, k), coordinates in which the loss is about equally curved. A user's
+``H = mean_j phi''(<x, a_j>) (T^T a_j) (T^T a_j)^T`` is positive semidefinite. A user weighs ``w = size / ||H||`` if
+that is less than one, in curvature and slope alike. The weight depends on features and on public numbers, never on
+targets, so slopes keep their mean zero at the true coefficients wherever the model of the mean is right.
+"""
+
+import numpy as np
+
+from userdp.arrays.sparse_rows import dense
+from userdp.arrays.types import Array, Rows, Vector
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.nodes.moments import PieceRows, norms_of_products, summed_products
+from userdp.problems.base import Problem
+from userdp.problems.generalised_linear import GeneralisedLinear
+from userdp.problems.linear_scores import QUIET
+
+
+@QUIET
+def user_curvature(problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector) -> Rows:
+    """Compute (U, k (k + 1) / 2): the triangle of each user's H at the model ``weighing`` (p,).
+
+    Clipped to ``size`` it is w H.
+    """
+    rows = _curved(problem, weighing, directions)
+    return np.asarray(summed_products(problem, block, rows, directions.shape[1]) / block.sizes[:, None])
+
+
+@QUIET
+def weighted_slope(
+    problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector, model: Vector
+) -> Rows:
+    """Compute (U, k): w times each user's mean gradient along the directions, at ``model`` (p,)."""
+    norms = norms_of_products(problem, block, _curved(problem, weighing, directions), directions.shape[1])
+    slopes = dense(problem.user_gradients(model, block)) @ directions
+    return np.asarray((size / np.maximum(norms, size))[:, None] * slopes)
+
+
+def slope_sizes(
+    problem: Problem,
+    x: Vector,
+    block: Block,
+    size: float,
+    directions: Array,
+    weighing: Vector,
+    model: Vector,
+    edges: Vector,
+) -> Rows:
+    """Compute (U, n + 1): 1 in the interval between n rising edges that holds the norm of `weighted_slope`, else 0."""
+    slopes = weighted_slope(problem, x, block, size, directions, weighing, model)
+    norms = np.where(np.isfinite(slopes).all(axis=1), np.linalg.norm(slopes, axis=1), np.inf)
+    return np.eye(len(edges) + 1)[np.searchsorted(edges, norms, side="right")]
+
+
+@QUIET
+def squared_influence(
+    problem: Problem,
+    x: Vector,
+    block: Block,
+    size: float,
+    directions: Array,
+    weighing: Vector,
+    model: Vector,
+    influence: Array,
+) -> Rows:
+    """Compute (U, K): the square of how far each user moves each of K coefficients; ``influence`` is (K, k)."""
+    return np.asarray(np.square(weighted_slope(problem, x, block, size, directions, weighing, model) @ influence.T))
+
+
+def _curved(problem: Problem, x: Vector, directions: Array) -> PieceRows:
+    """Return the function from a piece's features (n, d) to its ``sqrt(phi'') T^T a`` (n, k)."""
+    if not isinstance(problem, GeneralisedLinear) or problem.family.curvatures(np.zeros(1)) is None:
+        raise BadInput(f"problem.kind = {problem.name!r} has no curvature that follows from its scores alone")
+    family = problem.family
+
+    def rows(features: Array) -> Array:
+        curvatures = family.curvatures(features @ x)
+        assert curvatures is not None
+        return np.asarray(np.sqrt(curvatures)[:, None] * (features @ directions))
+
+    return rows
