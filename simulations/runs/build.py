@@ -108,7 +108,8 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
             raise BadInput(f"the data give {train.users} training users where {users} are declared: correct data.users")
         users = train.users
     fewest, most = data.sample_limits
-    return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples, reading=reading_of(config))
+    reading = reading_of(config) if getattr(config.strategy, "coefficients", 0) else None
+    return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples, reading=reading)
 
 
 def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:

@@ -9,7 +9,14 @@ from pydantic import Field
 
 from strategies.auto.coefficients import Curvatures, Influences, inference_stages
 from strategies.auto.level import balance
-from strategies.auto.preparation import Filled, linear_model, longest_gradient, measuring_stages, new_progress
+from strategies.auto.preparation import (
+    MOST_COLUMNS,
+    Filled,
+    linear_model,
+    longest_gradient,
+    measuring_stages,
+    new_progress,
+)
 from strategies.auto.releases import Movement, Shares
 from strategies.auto.staged import AdaptiveStep, AutoScheme, Pace, adaptive_stages, outline, shares_of, uncertified
 from strategies.auto.stages import (
@@ -189,6 +196,10 @@ class Auto(Recipe):
             raise BadInput(
                 f"{asked}: problem.kind = {problem.name!r} has no coefficients with standard errors; use squared, "
                 "logistic or poisson, or set it to 0"
+            )
+        if linear_model(problem) is None:
+            raise BadInput(
+                f"{asked}: {problem.width} parameters are too many; name at most {MOST_COLUMNS - 1} features"
             )
         if problem.ridge:
             raise BadInput(f"{asked}: problem.ridge = {problem.ridge:g} shrinks coefficients; set problem.ridge = 0")

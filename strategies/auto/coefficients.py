@@ -17,6 +17,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
 
 NARROWEST, WIDEST = 2.0, 8.0  # Range of a curvature's size with full weight, over sqrt(k) and over k
+_HIDES = 0.5  # That eigenvalue, at the narrowest size, from which on errors are expected to be hidden
 _HIDDEN = 0.15  # Largest eigenvalue of the curvature's noise that a wider size may cost, over an average curvature
 _EDGES = 2.0 ** np.arange(
     -3, 6.5, 0.5
@@ -69,6 +70,12 @@ class Curvatures(_OfCoefficients):
     """The mean curvature of the loss at the trained model."""
 
     noise: float = 0.0  # standard deviation of the noise on a mean, over the clip
+
+    @property
+    def hides(self) -> bool:
+        """Whether the noise is expected to hide the errors of most coefficients."""
+        k = len(self.reading.names)
+        return self.noise * math.sqrt(2 * k) * NARROWEST * math.sqrt(k) > _HIDES
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its curvature, clipped to the size, which is its weight."""

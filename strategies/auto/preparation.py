@@ -31,7 +31,7 @@ FEWEST, MOST_NOISE = 0.1, 0.16
 """Share of usable people below which a run stops, and noise on that share above which it does not: with louder noise, a
 table that half of the people fill would stop too many runs."""
 
-_MOST_COLUMNS = 1000  # Most columns whose second moments are asked; problems of more use plain coordinates
+MOST_COLUMNS = 1000  # Most columns whose second moments are asked; problems of more use plain coordinates
 _LARGEST_CELL, _LONGEST = 10.0, 10.0  # Bounds on cells and first gradients where nothing is declared
 
 
@@ -85,7 +85,7 @@ def doubts(deviation: float) -> tuple[str, ...]:
 
 def linear_model(problem: Problem) -> LinearScores | None:
     """Return the problem if its coordinates can be learnt, else None."""
-    if not isinstance(problem, LinearScores) or problem.width > _MOST_COLUMNS:
+    if not isinstance(problem, LinearScores) or problem.width > MOST_COLUMNS:
         return None
     # Where phi'' has no bound, as for powers below 2, there is no whole step.
     return problem if np.isfinite(problem.first_hessian).all() else None

@@ -142,6 +142,11 @@ _SHARES: Mapping[type[Stage], float] = {
 _INFERENCE: Mapping[type[Stage], float] = {Curvatures: 0.2, SlopeSizes: 0.12, Slopes: 0.6, Influences: 0.08}
 """Shares of the budget for coefficients."""
 
+_HIDDEN_ERRORS = (
+    "noise is expected to hide how certain coefficients are: bring more users, raise privacy.epsilon or "
+    "strategy.coefficients, or name fewer features"
+)
+
 MOVING = (Gradient, Recentred, AdaptiveStep)  # Stages that move the model
 
 
@@ -225,7 +230,11 @@ def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: 
         noise=noise,
         signal=1.0,
         numbers=numbers | sampler_numbers(sampler, guarantee),
-        warnings=(*doubts(filled), *_warnings(given.problem, noise / math.sqrt(len(gradient)), chosen)),
+        warnings=(
+            *doubts(filled),
+            *_warnings(given.problem, noise / math.sqrt(len(gradient)), chosen),
+            *(_HIDDEN_ERRORS for stage in stages if isinstance(stage, Curvatures) and stage.hides),
+        ),
     )
 
 

@@ -115,6 +115,9 @@ def test_the_noise_of_slopes_is_in_the_errors():
 
 def test_where_noise_hides_the_curvature_no_error_is_given():
     assert not found("squared", 60, 0, 0.5).trusted.any()
+    few, many = (make(Auto, problem("squared"), users, 0.5, coefficients=0.5).plan.warnings for users in (60, 6000))
+    assert any("hide how certain coefficients are" in warning for warning in few)
+    assert not any("coefficients" in warning for warning in many)
 
 
 def test_a_share_for_coefficients_leaves_training_the_rest_of_the_budget():
@@ -131,6 +134,10 @@ def test_a_share_for_coefficients_leaves_training_the_rest_of_the_budget():
     [
         (problem("squared", ridge=0.1), r"problem\.ridge = 0\.1 shrinks coefficients; set problem\.ridge = 0"),
         (Huber(COLUMNS, 5.0, 3.0, 1.0), "problem.kind = 'huber' has no coefficients with standard errors"),
+        (
+            Squared(1000, math.inf, 5.0, low=-4.0, high=4.0, intercept=True),
+            "1001 parameters are too many; name at most 999 features",
+        ),
         (Softmax(3, COLUMNS, math.inf, 5.0, intercept=True), "use squared, logistic or poisson, or set it to 0"),
     ],
 )
