@@ -7,7 +7,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class RunDirectory:
     def __init__(self, path: Path, *, resumed: bool = False) -> None:
         self.path = path
         if not resumed:
-            _check_no_release(path)
+            check_no_release(path)
         self._written = -math.inf
         with writing(f"output.directory: {path}"):
             path.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def next_directory(path: Path, *, secure: bool) -> Path:
     taken = {one: int(match[1] or 1) for one, match in found.items() if match}
     if secure:
         for one in taken:
-            _check_no_release(one)
+            check_no_release(one)
             _check_ended(one)
     return path.with_name(f"{path.name}-{max(taken.values()) + 1}") if taken else path
 
@@ -153,6 +153,12 @@ def new_directory(path: Path, *, secure: bool) -> Path:
         return chosen
 
 
+def remove_empty(path: Path) -> None:
+    """Remove a folder in which a run was refused before it wrote anything."""
+    with suppress(OSError):
+        path.rmdir()
+
+
 def _check_ended(path: Path) -> None:
     """Refuse a name whose run may still release something: its folder is empty, or has no result."""
     names = {one.name for one in path.iterdir()} if path.is_dir() else {"a file"}
@@ -164,7 +170,7 @@ def _check_ended(path: Path) -> None:
         )
 
 
-def _check_no_release(path: Path) -> None:
+def check_no_release(path: Path) -> None:
     """Refuse to overwrite a release that cannot be repeated, and whose budget is spent."""
     import pandas as pd  # noqa: PLC0415 -- as above
 
