@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,8 @@ def own_postgres() -> Iterator[str]:
         subprocess.run([initdb, "-D", data, "-U", "owner", "-A", "trust", "-N"], check=True, **quiet)
         server = subprocess.Popen([postgres, "-D", data, "-k", folder, "-c", "listen_addresses="], **quiet)
         try:
+            while server.poll() is None and not Path(f"{folder}/.s.PGSQL.5432").exists():
+                time.sleep(0.05)
             yield f"postgresql://owner@/postgres?host={folder}"
         finally:
             server.terminate()

@@ -48,16 +48,16 @@ def enter_run(
     promises, name, file = promises_of(strategy), config.privacy.account, folder / TOKEN
     if name is None and deployed and not isinstance(config.data, SyntheticData):
         name = _opened(config, promises)
-    if name is None:
-        if not resumed:
+    with writing(f"output.directory: {folder}"):  # which would be a pity to find out once the run is charged
+        folder.mkdir(parents=True, exist_ok=True)
+        if name is None and not resumed:
             file.unlink(missing_ok=True)  # of another run
+    if name is None:
         return
     token = str(read_json(file)["token"]) if resumed and file.is_file() else secrets.token_hex(16)
     enter(config, name, f"{config.name}: {config.strategy_name}", promises, token=token, place=str(folder.resolve()))
-    with writing(f"output.directory: {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        content = as_json({"account": name, "token": token})
-        write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
+    content = as_json({"account": name, "token": token})
+    write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
 
 
 def enter(

@@ -103,6 +103,5 @@ def test_without_sqlalchemy_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     done = call("account", "list")
     assert done.exit_code == BAD_INPUT
-    assert "this needs sqlalchemy, which is not installed: pip install 'userdp[account]'" in " ".join(
-        done.stderr.split()
-    )
+    reason = "this needs sqlalchemy, which is not installed: pip install 'userdp[account]'"
+    assert reason in " ".join(done.stderr.split())
