@@ -25,6 +25,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.pool import NullPool
 
+from simulations.records.run_directory import writing
 from userdp.accounting.filter import Price, Total
 from userdp.accounting.guarantee import Guarantee
 from userdp.data.tables.declared import did_you_mean
@@ -32,17 +33,17 @@ from userdp.errors import BadInput
 
 _TABLES = sql.MetaData()
 _ACCOUNTS = sql.Table(
-    "accounts",
+    "userdp_accounts",
     _TABLES,
     sql.Column("name", sql.String, primary_key=True),
     *(sql.Column(name, sql.Double, nullable=False) for name in ("epsilon", "delta", "others")),
     sql.Column("relation", sql.String, nullable=False),
 )
 _ENTRIES = sql.Table(
-    "entries",
+    "userdp_entries",
     _TABLES,
     sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
-    sql.Column("account", sql.ForeignKey("accounts.name"), nullable=False),
+    sql.Column("account", sql.ForeignKey("userdp_accounts.name"), nullable=False),
     sql.Column("token", sql.String, nullable=False, unique=True),
     *(sql.Column(name, sql.Double, nullable=False) for name in ("mu_squared", "epsilon", "delta")),
     *(sql.Column(name, sql.String, nullable=False) for name in ("what", "place", "who", "entered", "promises")),
@@ -138,6 +139,8 @@ class Accounts:
             raise BadInput(
                 f"privacy.accounts: {self._dialect} is not supported; use sqlite:///FILE or postgresql://..."
             )
+        if self._dialect == "sqlite" and place.database in (None, "", ":memory:"):
+            raise BadInput("privacy.accounts names no file: write sqlite:///FILE, since accounts have to last")
         # PostgreSQL: each statement after the lock has to see what others committed before.
         settings: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
         if self._dialect == "sqlite":
@@ -155,13 +158,9 @@ class Accounts:
     def create(self, name: str, total: Total, *, anew: bool = True) -> None:
         """Make an account; `BadInput` if there is one of that name, unless it need not be ``anew``."""
         if self._file is not None:
-            try:
+            with writing(f"privacy.accounts: {self._file.parent}"):
                 self._file.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise BadInput(
-                    f"{self._file.parent} cannot be made ({type(error).__name__}): name other accounts"
-                ) from None
-        with self._alone() as connection:
+        with self._alone(making=True) as connection:
             _TABLES.create_all(connection)
             if connection.scalar(sql.select(_ACCOUNTS.c.name).where(_ACCOUNTS.c.name == name)) is None:
                 connection.execute(sql.insert(_ACCOUNTS).values(name=name, **asdict(total)))
@@ -171,7 +170,7 @@ class Accounts:
     def names(self) -> list[str]:
         """Return the names of all accounts, sorted."""
         with self._alone() as connection:
-            if not sql.inspect(connection).has_table("accounts"):
+            if not sql.inspect(connection).has_table(_ACCOUNTS.name):
                 return []
             return list(connection.scalars(sql.select(_ACCOUNTS.c.name).order_by(_ACCOUNTS.c.name)))
 
@@ -220,8 +219,10 @@ class Accounts:
         return Account(name, total, tuple(map(_entry, rows)))
 
     @contextmanager
-    def _alone(self) -> Iterator[sql.Connection]:
+    def _alone(self, *, making: bool = False) -> Iterator[sql.Connection]:
         """Begin a transaction that no other process's overlaps; commit it at the end."""
+        if self._file is not None and not self._file.exists() and not making:
+            raise BadInput(f"there are no accounts in {self.url}: userdp account create NAME makes the first")
         try:
             with self._engine.begin() as connection:
                 if self._dialect == "postgresql":
@@ -230,9 +231,9 @@ class Accounts:
                 yield connection
         except sql.exc.DBAPIError as error:
             reason = str(error.orig).partition("\n")[0]
-            if "no such table" in reason or "does not exist" in reason or "unable to open" in reason:
+            if "no such table" in reason or "does not exist" in reason:
                 reason += "; userdp account create NAME makes the first account"
-            raise BadInput(f"the accounts in {self.url} cannot be used, and nothing was entered: {reason}") from None
+            raise BadInput(f"the accounts in {self.url} cannot be used: {reason}") from None
 
 
 def _careful(connection: Any, _: object) -> None:

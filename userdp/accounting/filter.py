@@ -39,6 +39,7 @@ nothing, and the delta is spent instead. A test computes such an analyst's advan
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import get_args
 
@@ -109,8 +110,10 @@ class Total:
     @property
     def limits(self) -> Price:
         """The most that may be spent on Gaussians and on everything else."""
-        rest = 1 - self.others
-        mu_squared = _mu_squared(rest * self.epsilon, rest * self.delta) if rest else 0.0
+        rest, mu_squared = 1 - self.others, 0.0
+        if rest:
+            with suppress(BadInput):  # so little that no noise is loud enough
+                mu_squared = _mu_squared(rest * self.epsilon, rest * self.delta)
         return Price(mu_squared, self.others * self.epsilon, self.others * self.delta)
 
     def charged(self, spent: Price, promises: Sequence[Guarantee], times: int = 1) -> Price:

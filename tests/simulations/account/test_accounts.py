@@ -175,18 +175,18 @@ def test_a_full_disk_refuses_an_entry_and_spoils_nothing(tmp_path, monkeypatch):
     accounts.create("data", Total(1000.0, 1e-6, others=1.0))
 
     def careful(connection, record):
-        connection.execute("PRAGMA max_page_count = 11")
+        connection.execute("PRAGMA max_page_count = 16")
         before(connection, record)
 
     before = module._careful
     monkeypatch.setattr(module, "_careful", careful)
     full, entered = Accounts(accounts.url), 0
-    with pytest.raises(BadInput, match="nothing was entered: database or disk is full"):  # noqa: PT012
-        for _ in range(1000):
-            full.enter("data", run(epsilon=0.5, delta=0.0, gaussian=False))
+    with pytest.raises(BadInput, match="cannot be used: database or disk is full"):  # noqa: PT012
+        for token in map(str, range(100)):
+            full.enter("data", Wanted("a run" * 1000, [promise(0.5, 0.0, gaussian=False)], token))
             entered += 1
     account = accounts.read("data")
-    assert 0 < entered == len(account.entries) < 1000
+    assert 0 < entered == len(account.entries) < 100
     assert account.spent.epsilon == pytest.approx(entered * 0.5)
 
 
@@ -202,7 +202,8 @@ def test_entries_are_on_the_disk_when_entering_returns(tmp_path):
     [
         ("not an address", "write one such as sqlite:////home"),
         ("mysql://user@host/database", "mysql is not supported"),
-        ("sqlite:////dev/null/accounts.sqlite", "cannot be made"),
+        ("sqlite://", "names no file"),
+        ("sqlite:////dev/null/accounts.sqlite", "privacy.accounts: /dev/null cannot be written"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused(address, reason):
@@ -210,9 +211,16 @@ def test_an_address_that_cannot_be_used_is_refused(address, reason):
         Accounts(address).create("data", Total(1.0, 1e-6))
 
 
+def test_looking_for_accounts_makes_no_file(tmp_path):
+    for look in (Accounts.names, lambda accounts: accounts.read("data")):
+        with pytest.raises(BadInput, match=r"there are no accounts in .*: userdp account create"):
+            look(Accounts(f"sqlite:///{tmp_path / 'accounts.sqlite'}"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_no_database_is_refused(tmp_path):
     (tmp_path / "notes").write_text("milk and bread\n" * 100)
-    with pytest.raises(BadInput, match="cannot be used, and nothing was entered: file is not a database"):
+    with pytest.raises(BadInput, match="cannot be used: file is not a database"):
         Accounts(f"sqlite:///{tmp_path / 'notes'}").read("data")
 
 

@@ -211,3 +211,10 @@ def test_a_total_out_of_range_is_refused(arguments, reason):
 
 def test_a_price_that_is_not_a_number_fits_into_nothing():
     assert not Price(math.nan).within(Price(1.0, 1.0, 1.0))
+
+
+def test_parts_of_a_run_fit_together_or_not_at_all():
+    total, half = Total(4.0, 1e-6), promise(2.5, 1e-6)
+    assert total.charged(Price(), [half, promise(0.5, 1e-6)]).mu_squared > total.charged(Price(), [half]).mu_squared
+    with pytest.raises(BadInput, match="exceeds what is left"):
+        total.charged(Price(), [half, half, half])
