@@ -26,6 +26,7 @@ import sqlalchemy as sql
 from sqlalchemy.pool import NullPool
 
 from simulations.records.run_directory import writing
+from userdp.accounting.costs import Cost
 from userdp.accounting.filter import Price, Total
 from userdp.accounting.guarantee import Guarantee
 from userdp.data.tables.declared import did_you_mean
@@ -62,6 +63,7 @@ class Wanted:
     token: str  # names this entry alone: a run that resumes has the same
     place: str = ""  # the folder of its files
     times: int = 1  # how many such runs it consists of
+    cost: Cost | None = None  # the cost of its first part, if that is known
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ class Accounts:
                     )
                 return _entry(known).price
             try:
-                price = account.total.charged(account.spent, wanted.promises, wanted.times)
+                price = account.total.charged(account.spent, wanted.promises, wanted.times, wanted.cost)
             except BadInput as error:
                 raise BadInput(f"privacy.account = {name!r}: {error} (userdp account show {name})") from None
             row = {"account": name, "token": wanted.token, "what": wanted.what, "place": wanted.place}

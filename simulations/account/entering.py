@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulations.config.run_config import RunConfig
-from simulations.records.run_directory import as_json, read_json, write_whole, writing
+from simulations.records.run_directory import TOKEN, as_json, read_json, write_whole, writing
 from strategies.core.base import UserLevelStrategy
 from userdp.accounting.filter import Total
 from userdp.accounting.guarantee import Guarantee
+from userdp.accounting.ledger import Ledger
 from userdp.data.synthetic.source import SyntheticData
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("userdp")
 VARIABLE = "USERDP_ACCOUNTS"
 """The environment variable with the address of the accounts."""
-TOKEN = "account.json"
-"""The file of a run's folder that names its entry."""
 
 
 def accounts_at(url: str | None) -> "Accounts":
@@ -45,9 +44,9 @@ def enter_run(
     Raises `BadInput`: the run does not fit into what is left, the accounts cannot be used, or ``folder`` not be
     written.
     """
-    promises, name, file = promises_of(strategy), config.privacy.account, folder / TOKEN
+    name, file = config.privacy.account, folder / TOKEN
     if name is None and deployed and not isinstance(config.data, SyntheticData):
-        name = _opened(config, promises)
+        name = _opened(config, promises_of(strategy))
     with writing(f"output.directory: {folder}"):  # which would be a pity to find out once the run is charged
         folder.mkdir(parents=True, exist_ok=True)
         if name is None and not resumed:
@@ -55,7 +54,7 @@ def enter_run(
     if name is None:
         return
     token = str(read_json(file)["token"]) if resumed and file.is_file() else secrets.token_hex(16)
-    enter(config, name, f"{config.name}: {config.strategy_name}", promises, token=token, place=str(folder.resolve()))
+    enter(config, name, f"{config.name}: {config.strategy_name}", strategy, token=token, place=str(folder.resolve()))
     content = as_json({"account": name, "token": token})
     write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
 
@@ -64,16 +63,19 @@ def enter(
     config: RunConfig,
     name: str,
     what: str,
-    promises: tuple[Guarantee, ...],
+    strategy: UserLevelStrategy,
     *,
     token: str | None = None,
     place: str = "",
     times: int = 1,
 ) -> None:
-    """Enter ``times`` runs that begin now; `BadInput` if they do not fit, or the accounts cannot be used."""
+    """Enter ``times`` runs of a strategy; `BadInput` if they do not fit, or the accounts cannot be used."""
     from simulations.account.accounts import Wanted  # noqa: PLC0415 -- as above
 
-    wanted = Wanted(what, promises, token or secrets.token_hex(16), place, times)
+    promises, ledger = promises_of(strategy), strategy.state.ledger
+    # Those of other classes count what a `Cost` does not describe.
+    cost = ledger.planned if strategy.testers is None and type(ledger) is Ledger else None
+    wanted = Wanted(what, promises, token or secrets.token_hex(16), place, times, cost)
     accounts_at(config.privacy.accounts).enter(name, wanted)
 
 

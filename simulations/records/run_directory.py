@@ -24,6 +24,8 @@ FILES = (
 """Every file of a run. A run in a directory that its caller named removes these first, and no other files."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
+TOKEN = "account.json"
+"""The file that names the run's entry in an account; see `simulations.account.entering`."""
 TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun removes those of the previous run
 
 _ENDING = ("result.json", "report.html")
@@ -101,6 +103,19 @@ def writing(place: str, remedy: str = "choose another folder") -> Iterator[None]
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def resumable(folder: Path) -> bool:
+    """Return whether a folder holds a run that resumes, from a checkpoint or from its beginning, at no further cost."""
+    return (folder / CHECKPOINT).is_file() or ((folder / TOKEN).is_file() and not ended(folder))
+
+
+def ended(folder: Path) -> bool:
+    """Return whether a folder holds a run that ended without an error."""
+    try:
+        return "error" not in read_json(folder / "result.json")
+    except (OSError, ValueError):
+        return False
 
 
 def check_files(directory: Path, names: Collection[str], example: str) -> None:

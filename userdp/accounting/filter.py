@@ -116,17 +116,18 @@ class Total:
                 mu_squared = _mu_squared(rest * self.epsilon, rest * self.delta)
         return Price(mu_squared, self.others * self.epsilon, self.others * self.delta)
 
-    def charged(self, spent: Price, promises: Sequence[Guarantee], times: int = 1) -> Price:
+    def charged(self, spent: Price, promises: Sequence[Guarantee], times: int = 1, cost: Cost | None = None) -> Price:
         """Return the price of a run within what is left; `BadInput` if it does not fit, or cannot be priced.
 
         Args:
             spent: the sum of all prices so far.
             promises: the guarantees of the run's parts, which compose.
             times: how many such runs there are.
+            cost: of the first part, if it is known what that consists of.
         """
         total, limits = Price(), self.limits
-        for promise in promises:
-            for claim in prices(promise, self.relation):
+        for index, promise in enumerate(promises):
+            for claim in prices(promise, self.relation, None if index else cost):
                 price = Price(*(times * part for part in astuple(claim)))
                 if Price.sum((spent, total, price)).within(limits):
                     total = Price.sum((total, price))
@@ -163,13 +164,14 @@ class Total:
         )
 
 
-def prices(promise: Guarantee, relation: Relation) -> tuple[Price, ...]:
-    """Return the prices of a guarantee under a relation; any of them covers it.
+def prices(promise: Guarantee, relation: Relation, cost: Cost | None = None) -> tuple[Price, ...]:
+    """Return the prices of a guarantee under a relation, and of its ``cost`` where it is known; any of them covers it.
 
     A claim of one Gaussian is priced as such, or at its (epsilon, delta). A pure epsilon is priced as it is, or as the
     Gaussian at distance ``-2 Phi^-1(1 / (1 + e^epsilon))``: its trade-off function is convex and meets that of epsilon
     at the ends and in the corner, so it lies below. Replacing a user is removing one and adding another, so it costs
-    twice the distance (Dong, Roth, Su 2022), or `group_privacy` for two; nothing follows for the other direction.
+    twice the distance (Dong, Roth, Su 2022), or `group_privacy` for two; nothing follows for the other direction. A
+    `Cost` is a Gaussian and steps of pure epsilons that fail with a probability, so it has a share in both parts.
 
     Raises `BadInput`: the guarantee does not hold, is not about users, or is about another relation.
     """
@@ -192,6 +194,8 @@ def prices(promise: Guarantee, relation: Relation) -> tuple[Price, ...]:
     plain = Price(epsilon=epsilon, delta=delta)
     if promise.is_one_gaussian:
         return Price(mu_squared=steps**2 * _mu_squared(promise.epsilon, promise.delta)), plain
+    if cost is not None and steps == 1:
+        return Price(cost.noise_multiplier**-2, cost.pure_epsilon + cost.shared_epsilon, cost.failure_delta), plain
     return (plain,) if delta else (plain, Price(mu_squared=_pure_mu(epsilon) ** 2))
 
 

@@ -12,12 +12,12 @@ from helpers_killed import killed_at
 import simulations.records.checkpoints
 import userdp
 from simulations.account.accounts import Accounts
-from simulations.account.entering import TOKEN
 from simulations.audit.many_runs import audit
 from simulations.audit.one_run import audit_one_run
 from simulations.comparison.config import parse_comparison
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import InMachineGrid, LocalGrid
+from simulations.records.run_directory import TOKEN, resumable
 from simulations.runs.run import run
 from simulations.runs.silos import prepare, silo_node
 from userdp.accounting import Total, calibrate_noise
@@ -160,6 +160,18 @@ def test_a_run_with_held_out_users_and_a_comparison_is_priced_by_its_budget(acco
     assert (entry.price.epsilon, entry.price.delta) == (4.0, 1e-6)
 
 
+def test_a_robust_run_is_charged_for_its_noise_and_its_tests_apart(accounts, tmp_path):
+    Accounts(accounts).create("registry", Total(8.0, 1e-5, others=0.2))
+    robust = {"kind": "robust_rounds", "deviation": 1.0, "rounds": 2}
+    settings = {"data__users": 4000, "privacy__delta": 1e-6, "strategy": robust}
+    run(config_of(**settings), directory=tmp_path / "run", report=False)
+    (entry,) = Accounts(accounts).read("registry").entries
+    assert entry.promises[0].epsilon == pytest.approx(4.0, rel=1e-3)
+    assert 0 < entry.price.epsilon < 0.5
+    assert 0 < entry.price.delta < 1e-6
+    assert 0 < entry.price.mu_squared < distance(4.0, 1e-6)
+
+
 def test_a_sample_level_run_and_one_without_a_guarantee_are_refused(registry, tmp_path):
     for strategy, more, reason in (
         ({"kind": "non_private"}, {}, "without a privacy guarantee has no price"),
@@ -174,7 +186,7 @@ def test_a_sample_level_run_and_one_without_a_guarantee_are_refused(registry, tm
 # Deployments --------------------------------------------------------------------------------------------------------
 
 
-def deployed(tmp_path, folder, **settings):
+def deployed(tmp_path, folder, *, silos=1, resume=False, **settings):
     people = write_table(tmp_path / "clinic.csv")
     raw = changed(
         problem={"kind": "logistic"},
@@ -186,8 +198,9 @@ def deployed(tmp_path, folder, **settings):
     config = parse_config(raw)
     prepare(config, tmp_path / "silo", 0)
     problem = config.problem.build(config.data.sample_shape, 0)
-    with LocalGrid([silo_node(config, problem, tmp_path / "silo")]) as grid:
-        return run(config, grid=grid, directory=tmp_path / folder, report=False, deployed=True)
+    with LocalGrid([silo_node(config, problem, tmp_path / "silo") for _ in range(silos)]) as grid:
+        how = {"deployed": True, "checkpoint": True, "resume": resume}
+        return run(config, grid=grid, directory=tmp_path / folder, report=False, **how)
 
 
 def test_a_deployment_enters_an_account_of_its_data_that_holds_one_run(accounts, tmp_path):
@@ -198,6 +211,15 @@ def test_a_deployment_enters_an_account_of_its_data_that_holds_one_run(accounts,
     with pytest.raises(BadInput, match=r"privacy.account = 'clinic': .* nothing is left for Gaussian noise"):
         deployed(tmp_path, "second", strategy={"kind": "auto"})
     assert not (tmp_path / "second").exists()
+
+
+def test_a_deployment_that_failed_before_it_asked_begins_again_at_no_further_cost(accounts, tmp_path):
+    with pytest.raises(RunFailed, match="claimed"):
+        deployed(tmp_path, "first", silos=2)  # both have the same people
+    assert resumable(tmp_path / "first")
+    deployed(tmp_path, "first", resume=True)
+    assert len(Accounts(accounts).read("clinic").entries) == 1
+    assert not resumable(tmp_path / "first")
 
 
 def test_a_deployment_that_is_no_gaussian_gets_an_account_of_that_kind(accounts, tmp_path):

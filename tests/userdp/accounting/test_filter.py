@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from userdp.accounting import Cost, Guarantee, Price, Total, delta_of, epsilon_of
+from userdp.accounting import Cost, Guarantee, Ledger, Price, Privacy, Total, delta_of, epsilon_of
 from userdp.accounting.filter import ROUNDING, prices
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
@@ -171,6 +171,20 @@ def test_a_pure_epsilon_is_no_worse_than_the_gaussian_that_it_is_priced_as(epsil
     assert missed <= pure * (1 + 1e-9)
     corner = 1 / (1 + math.exp(epsilon))
     assert norm.cdf(norm.isf(corner) - math.sqrt(price.mu_squared)) == pytest.approx(corner, rel=1e-6)
+
+
+@given(st.floats(0.5, 20), st.floats(0, 1), st.integers(1, 40), st.floats(0, 1e-8), st.floats(0, 1))
+def test_a_known_cost_is_priced_in_both_parts_at_no_less_than_it_is_worth(noise, pure, count, failure, shared):
+    delta = 1e-5
+    cost = Cost(noise, pure, failure, shared)
+    ledger = Ledger(100, cost, count, Privacy(1e6, delta))
+    one = promise(epsilon_of(cost, count, delta), delta, gaussian=False)
+    mixed, plain = prices(one, "replace_one", ledger.planned)
+    assert plain == Price(0.0, one.epsilon, delta)
+    assert mixed.mu_squared == pytest.approx(count / noise**2)
+    assert epsilon_of(Cost(mixed.mu_squared**-0.5, mixed.epsilon, mixed.delta), 1, delta) >= one.epsilon * (1 - 1e-9)
+    # Twice the distance or the group's price would have to be shown for each kind of step.
+    assert prices(replace(one, relation="add_or_remove"), "replace_one", ledger.planned)[0].mu_squared == 0
 
 
 @pytest.mark.parametrize(
