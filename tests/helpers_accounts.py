@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers import PATIENCE
 
 from userdp.accounting import Guarantee
 from userdp.accounting.guarantee import ONE_GAUSSIAN
@@ -26,7 +27,7 @@ def promise(epsilon: float = 1.0, delta: float = 1e-6, *, gaussian: bool = True)
 @contextmanager
 def own_postgres() -> Iterator[str]:
     """Start a server that nobody else reaches; skip the test where there is none, or no driver."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
     tools = [shutil.which(name, path=_PLACES) for name in ("initdb", "postgres")]
     if None in tools or sys.platform == "win32":
         pytest.skip("there is no PostgreSQL on this machine")
@@ -41,8 +42,12 @@ def own_postgres() -> Iterator[str]:
         subprocess.run([initdb, "-D", data, "-U", "owner", "-A", "trust", "-N"], check=True, **quiet)
         server = subprocess.Popen([postgres, "-D", data, "-k", folder, "-c", "listen_addresses="], **quiet)
         try:
-            while server.poll() is None and not Path(f"{folder}/.s.PGSQL.5432").exists():
-                time.sleep(0.05)
+            for _ in range(int(PATIENCE / 0.1)):
+                try:
+                    psycopg.connect(host=folder, user="owner", dbname="postgres").close()
+                    break
+                except psycopg.OperationalError:  # it is starting
+                    time.sleep(0.1)
             yield f"postgresql://owner@/postgres?host={folder}"
         finally:
             server.terminate()

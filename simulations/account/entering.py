@@ -91,7 +91,8 @@ def _opened(config: RunConfig, promises: tuple[Guarantee, ...]) -> str | None:
         log.warning("this deployment enters no account: it promises nothing to whole users")
         return None
     data = config.data
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(data.path).stem if data.kind == "table" else data.name)
+    called = Path(data.path).stem if data.kind == "table" else data.name
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", called).lstrip("-._") or "data"
     epsilon, delta = (sum(getattr(promise, part) for promise in promises) for part in ("epsilon", "delta"))
     others = 0.0 if all(promise.is_one_gaussian for promise in promises) else 1.0
     accounts_at(config.privacy.accounts).create(name, Total(epsilon, delta, promises[0].relation, others), anew=False)

@@ -167,11 +167,12 @@ class Total:
 def prices(promise: Guarantee, relation: Relation, cost: Cost | None = None) -> tuple[Price, ...]:
     """Return the prices of a guarantee under a relation, and of its ``cost`` where it is known; any of them covers it.
 
-    A claim of one Gaussian is priced as such, or at its (epsilon, delta). A pure epsilon is priced as it is, or as the
-    Gaussian at distance ``-2 Phi^-1(1 / (1 + e^epsilon))``: its trade-off function is convex and meets that of epsilon
-    at the ends and in the corner, so it lies below. Replacing a user is removing one and adding another, so it costs
-    twice the distance (Dong, Roth, Su 2022), or `group_privacy` for two; nothing follows for the other direction. A
-    `Cost` is a Gaussian and steps of pure epsilons that fail with a probability, so it has a share in both parts.
+    A claim of one Gaussian is priced as such, or at its (epsilon, delta). A `Cost` is a Gaussian beside steps of pure
+    epsilons that fail with a probability, so it has a share in both parts; a pure epsilon that cannot fail may also be
+    priced as the Gaussian at distance ``-2 Phi^-1(1 / (1 + e^epsilon))``: its trade-off function is convex and meets
+    that of epsilon at the ends and in the corner, so it lies below. Replacing a user is removing one and adding
+    another, so it costs twice the distance (Dong, Roth, Su 2022), or `group_privacy` for two; nothing follows for the
+    other direction.
 
     Raises `BadInput`: the guarantee does not hold, is not about users, or is about another relation.
     """
@@ -194,9 +195,11 @@ def prices(promise: Guarantee, relation: Relation, cost: Cost | None = None) -> 
     plain = Price(epsilon=epsilon, delta=delta)
     if promise.is_one_gaussian:
         return Price(mu_squared=steps**2 * _mu_squared(promise.epsilon, promise.delta)), plain
+    noise, pure, failure = 0.0, epsilon, delta
     if cost is not None and steps == 1:
-        return Price(cost.noise_multiplier**-2, cost.pure_epsilon + cost.shared_epsilon, cost.failure_delta), plain
-    return (plain,) if delta else (plain, Price(mu_squared=_pure_mu(epsilon) ** 2))
+        noise, pure, failure = cost.noise_multiplier**-2, cost.pure_epsilon + cost.shared_epsilon, cost.failure_delta
+    gaussian = () if failure else (Price(mu_squared=noise + _pure_mu(pure) ** 2),)
+    return Price(noise, pure, failure), *gaussian, plain
 
 
 def _mu_squared(epsilon: float, delta: float) -> float:

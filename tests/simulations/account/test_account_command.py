@@ -98,10 +98,11 @@ def test_an_export_is_written_to_a_file(accounts, tmp_path):
     assert call("account", "export", "registry", "--output", tmp_path).exit_code == BAD_INPUT
 
 
-def test_without_sqlalchemy_the_extra_is_named(monkeypatch):
+@pytest.mark.parametrize("module", ["sqlalchemy", "psycopg"])
+def test_without_a_module_of_the_extra_the_extra_is_named(monkeypatch, module):
     monkeypatch.delitem(sys.modules, "simulations.account.accounts")
-    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    done = call("account", "list")
+    monkeypatch.setitem(sys.modules, module, None)
+    done = call("account", "list", "--accounts", "postgresql://me@host/database")
     assert done.exit_code == BAD_INPUT
-    reason = "this needs sqlalchemy, which is not installed: pip install 'userdp[account]'"
+    reason = f"this needs {module}, which is not installed: pip install 'userdp[account]'"
     assert reason in " ".join(done.stderr.split())

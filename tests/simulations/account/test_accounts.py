@@ -225,4 +225,5 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
 
 
 def test_no_password_is_shown():
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
     assert "secret" not in Accounts("postgresql://me:secret@host/database").url

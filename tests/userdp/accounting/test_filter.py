@@ -164,7 +164,7 @@ def test_the_price_of_a_gaussian_is_its_distance_and_replacing_is_two_steps():
 
 @given(st.floats(1e-3, 30), st.floats(1e-12, 1 - 1e-12))
 def test_a_pure_epsilon_is_no_worse_than_the_gaussian_that_it_is_priced_as(epsilon, false_positives):
-    (plain, price) = prices(promise(epsilon, 0.0, gaussian=False), "replace_one")
+    (plain, price, _) = prices(promise(epsilon, 0.0, gaussian=False), "replace_one")
     assert plain == Price(epsilon=epsilon)
     pure = max(0.0, 1 - math.exp(epsilon) * false_positives, math.exp(-epsilon) * (1 - false_positives))
     missed = norm.cdf(norm.isf(false_positives) - math.sqrt(price.mu_squared))
@@ -179,10 +179,13 @@ def test_a_known_cost_is_priced_in_both_parts_at_no_less_than_it_is_worth(noise,
     cost = Cost(noise, pure, failure, shared)
     ledger = Ledger(100, cost, count, Privacy(1e6, delta))
     one = promise(epsilon_of(cost, count, delta), delta, gaussian=False)
-    mixed, plain = prices(one, "replace_one", ledger.planned)
+    mixed, *gaussian, plain = prices(one, "replace_one", ledger.planned)
     assert plain == Price(0.0, one.epsilon, delta)
     assert mixed.mu_squared == pytest.approx(count / noise**2)
     assert epsilon_of(Cost(mixed.mu_squared**-0.5, mixed.epsilon, mixed.delta), 1, delta) >= one.epsilon * (1 - 1e-9)
+    for price in gaussian:  # only what cannot fail
+        assert ledger.planned.failure_delta == price.delta == price.epsilon == 0
+        assert epsilon_of(Cost(price.mu_squared**-0.5), 1, delta) >= one.epsilon * (1 - 1e-9)
     # Twice the distance or the group's price would have to be shown for each kind of step.
     assert prices(replace(one, relation="add_or_remove"), "replace_one", ledger.planned)[0].mu_squared == 0
 
