@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from simulations.account.command import app as accounts
 from simulations.terminal import (
     FAILED,
     Debug,
@@ -42,6 +43,7 @@ app = typer.Typer(
     epilog="Start with [bold]userdp plan FILE[/bold] (reads no data), then [bold]userdp run FILE[/bold]. "
     "Ready-made files are in simulations/configs.",
 )
+app.add_typer(accounts, name="account")
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
@@ -88,6 +90,9 @@ def run(
     engine: Annotated[str | None, option("local or ray; overrides engine.kind.")] = None,
     overrides: Overrides = None,
     seed: Annotated[int | None, option("Overrides seed.")] = None,
+    account: Annotated[
+        str | None, option("Enter the run into this account; overrides privacy.account.", metavar="NAME")
+    ] = None,
     output: Output = None,
     anyway: Annotated[
         bool, option("Run even if the plan predicts a model far worse than the initial one.", "--anyway")
@@ -103,7 +108,8 @@ def run(
     """Train a model, and write a run directory with result, guarantee and report."""
     with working(debug):
         log_warnings()
-        given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
+        given = {"engine.kind": engine, "seed": seed, "privacy.account": account}
+        given |= {"output.directory": output, "output.anyway": anyway or None}
         from simulations.api.console import show_outcome  # noqa: PLC0415
         from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415

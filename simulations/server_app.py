@@ -6,7 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulations.flower import output_directory, run_configuration
-from simulations.records.run_directory import CHECKPOINT
+from simulations.records.run_directory import resumable
 from simulations.runs.run import run
 
 app = ServerApp()
@@ -29,6 +29,6 @@ def main(grid: Grid, context: Context) -> None:
         directory=directory,
         deployed=deployed,
         checkpoint=deployed or config.output.checkpoint,
-        resume=(directory / CHECKPOINT).exists(),
+        resume=resumable(directory),
     )
     log.info("results are in %s", outcome.directory)

@@ -16,6 +16,9 @@ import pytest
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+# No test enters anything into the accounts of whoever runs it: one that needs some asks for the fixture `accounts`.
+os.environ["USERDP_ACCOUNTS"] = "sqlite:////dev/null/accounts.sqlite"
+
 import selection  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
@@ -99,6 +102,14 @@ def logging_as_before() -> Iterator[None]:
     yield
     log.handlers[:], log.propagate, log.disabled = before[0], before[1], before[3]
     log.setLevel(before[2])
+
+
+@pytest.fixture
+def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of the test's own accounts, which runs find."""
+    url = f"sqlite:///{tmp_path / 'accounts.sqlite'}"
+    monkeypatch.setenv("USERDP_ACCOUNTS", url)
+    return url
 
 
 @pytest.fixture(scope="session")

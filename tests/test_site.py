@@ -150,7 +150,10 @@ def test_commands_on_pages_are_commands_that_there_are(page):
     commands = typer.main.get_command(app).commands
     for fence in re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         for verb, rest in re.findall(r"^userdp (\w+)([^#\n]*)", fence, re.MULTILINE):
-            known = {option for parameter in commands[verb].params for option in parameter.opts}
+            command = commands[verb]
+            if (below := getattr(command, "commands", None)) is not None:
+                command = below[rest.split()[0]]
+            known = {option for parameter in command.params for option in parameter.opts}
             assert not set(re.findall(r"(?<=\s)--[\w-]+", rest)) - known, f"userdp {verb}{rest}"
 
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from userdp.errors import BadInput
 
 MODULES = {
+    "account": ("psycopg", "sqlalchemy"),
     "deploy": ("cryptography", "httpx", "starlette", "uvicorn"),
     "fast": ("numba", "threadpoolctl"),
     "report": ("jinja2", "matplotlib"),

@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 from flwr.app import ArrayRecord
 
+from simulations.account.entering import enter
 from simulations.audit.finding import Audit
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import LocalGrid, shards
@@ -82,8 +83,9 @@ def audit_one_run(
     replace-one: each time one step of the relation.
 
     By default there are as many canaries as parameters, but 20 at least and 1000 at most. ``progress`` is called with
-    the finished rounds and their total, rehearsals included. BadInput if the strategy promises nothing or clips no
-    user, or a number is out of range; RunFailed if the run stopped.
+    the finished rounds and their total, rehearsals included. The file's account is charged for all of these runs.
+    BadInput if the strategy promises nothing or clips no user, a number is out of range, or the account does not have
+    so much left; RunFailed if the run stopped.
     """
     config = config.model_copy(update={"privacy": config.privacy.model_copy(update={"noise": "seeded"})})
     problem, train = starting_problem(config), load_datasets(config).users
@@ -100,6 +102,9 @@ def audit_one_run(
             f"strategy.kind = {config.strategy.kind!r} promises nothing to whole users, and canaries are whole users: "
             "choose a strategy with a guarantee at user level"
         )
+    if config.privacy.account is not None:
+        what = f"{config.name}: audit of {strategy.plan.strategy}, {1 + _REHEARSALS} runs"
+        enter(config, config.privacy.account, what, strategy, times=1 + _REHEARSALS)
     # No stream of the run itself has this key.
     rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(1 << 30,)))
     coins = 2 * rng.integers(0, 2, count) - 1

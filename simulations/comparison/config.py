@@ -260,6 +260,11 @@ def _check_cells(comparison: Comparison) -> None:
     for cell in reversed(first.values()):
         if cell.raw["privacy"].get("noise", "seeded") != "seeded":
             raise BadInput("privacy.noise: a comparison simulates, and spends its budget in each run; remove the key")
+        if cell.raw["privacy"].get("account") is not None:
+            raise BadInput(
+                "privacy.account: a comparison also trains without privacy, which no account can price; remove the "
+                "key, and enter the run that you release"
+            )
         own = [one.label for one in comparison.config.problems if one.strategy.keys() & {cell.strategy, cell.kind}]
         place = f" for problem {cell.problem!r}" if cell.problem in own and not cell.oracle else ""
         for options in comparison.candidates(cell) or [{}]:

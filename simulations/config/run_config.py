@@ -27,6 +27,7 @@ from userdp.tracebacks import without_internals
 REFERENCE = "non_private"  # the strategy that others are compared with
 LEAST_HELD_OUT = 2  # fewest users who can evaluate models privately
 DEFAULT = "auto"  # the strategy of a file that names none
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # the pattern of names that files and accounts may have
 Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
 
 
@@ -54,6 +55,13 @@ class PrivacySection(Section):
     test_fraction, or data.test_users) and the strategy allows it."""
     choose_best: bool = False
     """Stop once held-out users find models worse than the best by more than noise, and release the best."""
+    account: str | None = Field(None, pattern=NAME)
+    """Account that the run is entered into before it asks anybody: refused if it exceeds what userdp account show NAME
+    has left. By default a deployment has the account of its data, and other runs have none."""
+    accounts: str | None = None
+    """Address of the accounts' database: sqlite:///FILE, or postgresql://USER@HOST/DATABASE for several machines; by
+    default the environment variable USERDP_ACCOUNTS, or ~/.userdp/accounts.sqlite. Runs write it into their files, so
+    leave passwords to ~/.pgpass."""
 
 
 class EngineSection(Section):
@@ -118,7 +126,7 @@ def _with_kind(kind: str, options: type[StrategyOptions]) -> type[StrategyOption
 class RunConfig(Section):
     """The configuration of a run. `_model_of` makes the model with the sections of a file's kinds."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the run directory.")
+    name: str = Field(pattern=NAME, description="Names the run directory.")
     seed: int = Field(0, ge=0, lt=2**63, description="Of data, split, sampling and simulated noise (separate streams).")
     problem: Any  # ProblemSettings
     data: Any  # DataSettings

@@ -19,7 +19,7 @@ from typing import Any
 
 import tomli_w
 
-from simulations.records.run_directory import CHECKPOINT, FILES, read_json
+from simulations.records.run_directory import FILES, read_json, resumable
 from userdp.errors import BadInput, RunFailed
 
 _NAME = "deployment"
@@ -81,7 +81,7 @@ def submit(link: Link, app: Path, run: dict[str, str], *, results: Path, output:
     if not os.access(output, os.W_OK):
         raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
     folder = results / (resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
-    if resume and not (folder / CHECKPOINT).is_file():
+    if resume and not resumable(folder):
         raise BadInput(f"--resume {resume}: {folder} holds no checkpoint; name the folder in the run's log")
     path = link.home / "run-config.toml"
     path.write_text(tomli_w.dumps(run | {"output": str(folder), "deployed": True}), encoding="utf-8")
@@ -133,6 +133,6 @@ def bring(folder: Path, output: Path, status: str) -> int:
         log.info("the run is done: %s are in %s", ", ".join(_NEEDED), output)
         return 0
     why = result.get("error") or (f"it left no {', '.join(missing)}" if missing else "its log says why")
-    resume = f"; resume it with --resume {folder.name}" if (folder / CHECKPOINT).is_file() else ""
+    resume = f"; resume it with --resume {folder.name}" if resumable(folder) else ""
     print(f"userdp: the run failed ({status}): {why}{resume}", file=sys.stderr, flush=True)
     return 1

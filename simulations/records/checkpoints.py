@@ -24,7 +24,7 @@ import numpy as np
 from simulations.config.run_config import RunConfig, flatten, read_toml
 from simulations.records.environment import versions
 from simulations.records.named_code import check_code, digests, signature
-from simulations.records.run_directory import ASKED, CHECKPOINT, partial_of, read_json, writing
+from simulations.records.run_directory import ASKED, CHECKPOINT, ended, partial_of, writing
 from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
@@ -104,11 +104,7 @@ class Checkpoints:
             return Resumed(kept, asked)
         if asked is not None:
             raise BadInput(f"{self._folder / CHECKPOINT} is missing, though users were asked: no resuming without it")
-        try:
-            ended = "error" not in read_json(self._folder / "result.json")
-        except (OSError, ValueError):
-            ended = False
-        if ended:
+        if ended(self._folder):
             raise BadInput(f"{self._folder} holds a run that has ended: there is nothing to resume")
         return None
 

@@ -7,7 +7,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ FILES = (
 """Every file of a run. A run in a directory that its caller named removes these first, and no other files."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
+TOKEN = "account.json"
+"""The file that names the run's entry in an account; see `simulations.account.entering`."""
 TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun removes those of the previous run
 
 CARD = ("card.html", "card.json")
@@ -41,7 +43,7 @@ class RunDirectory:
     def __init__(self, path: Path, *, resumed: bool = False) -> None:
         self.path = path
         if not resumed:
-            _check_no_release(path)
+            check_no_release(path)
         self._written = -math.inf
         with writing(f"output.directory: {path}"):
             path.mkdir(parents=True, exist_ok=True)
@@ -105,6 +107,19 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def resumable(folder: Path) -> bool:
+    """Return whether a folder holds a run that resumes, from a checkpoint or from its beginning, at no further cost."""
+    return (folder / CHECKPOINT).is_file() or ((folder / TOKEN).is_file() and not ended(folder))
+
+
+def ended(folder: Path) -> bool:
+    """Return whether a folder holds a run that ended without an error."""
+    try:
+        return "error" not in read_json(folder / "result.json")
+    except (OSError, ValueError):
+        return False
+
+
 def check_files(directory: Path, names: Collection[str], example: str) -> None:
     """Raise BadInput if a directory lacks one of the named files; ``example`` says which directory to give instead."""
     for name in names:
@@ -137,7 +152,7 @@ def next_directory(path: Path, *, secure: bool) -> Path:
     taken = {one: int(match[1] or 1) for one, match in found.items() if match}
     if secure:
         for one in taken:
-            _check_no_release(one)
+            check_no_release(one)
             _check_ended(one)
     return path.with_name(f"{path.name}-{max(taken.values()) + 1}") if taken else path
 
@@ -155,6 +170,12 @@ def new_directory(path: Path, *, secure: bool) -> Path:
         return chosen
 
 
+def remove_empty(path: Path) -> None:
+    """Remove a folder in which a run was refused before it wrote anything."""
+    with suppress(OSError):
+        path.rmdir()
+
+
 def _check_ended(path: Path) -> None:
     """Refuse a name whose run may still release something: its folder is empty, or has no result."""
     names = {one.name for one in path.iterdir()} if path.is_dir() else {"a file"}
@@ -166,7 +187,7 @@ def _check_ended(path: Path) -> None:
         )
 
 
-def _check_no_release(path: Path) -> None:
+def check_no_release(path: Path) -> None:
     """Refuse to overwrite a release that cannot be repeated, and whose budget is spent."""
     import pandas as pd  # noqa: PLC0415 -- as above
 

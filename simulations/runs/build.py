@@ -44,7 +44,7 @@ def starting_problem(config: RunConfig) -> Problem:
 
 def build_privacy(config: RunConfig) -> Privacy:
     """Build the budget."""
-    return Privacy(**config.privacy.model_dump(exclude={"evaluate", "choose_best"}))
+    return Privacy(**config.privacy.model_dump(exclude={"evaluate", "choose_best", "account", "accounts"}))
 
 
 @without_internals

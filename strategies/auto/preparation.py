@@ -155,6 +155,7 @@ class LearnCoordinates(Preparation):
     one user. Adding or removing one moves no sum by more (`strategies.auto.releases.Movement`).
     """
 
+    accountant: ClassVar[str] = WeightedBatches.accountant
     memory: Measured
 
     @classmethod

@@ -38,6 +38,7 @@ class ExtraRounds(ABC):
     """Rounds beside the strategy's own, with a budget of their own; models are in the loss's own parameters."""
 
     kind: ClassVar[str]  # what the accountant's text calls these rounds
+    accountant: ClassVar[str]  # the accountant of these rounds alone
     trusted: ClassVar[tuple[str, ...]] = ()  # assumptions that they add to the guarantee
     rounds: int
     epsilon: float
@@ -72,6 +73,10 @@ class ExtraRounds(ABC):
         accountant = f"{own.accountant}; a {self.kind} of epsilon = {self.epsilon:.3g}{delta} is added"
         whole = replace(own, epsilon=own.epsilon + self.epsilon, delta=own.delta + self.delta, accountant=accountant)
         return whole.assuming(*self.trusted)
+
+    def alone(self, own: Guarantee) -> Guarantee:
+        """Return the guarantee of these rounds alone, beside the strategy's."""
+        return replace(own, epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings that the plan shows of these rounds."""
@@ -152,6 +157,7 @@ class LastComparison(ExtraRounds):
     """
 
     kind: ClassVar[str] = "last comparison"
+    accountant: ClassVar[str] = "Laplace mechanism"
     trusted: ClassVar[tuple[str, ...]] = ("the server is trusted with the count of users whom the model serves better",)
     rounds, delta = 1, 0.0
 
@@ -222,6 +228,10 @@ class Around:
     def warnings(self) -> tuple[str, ...]:
         """The warnings of all extra rounds, for the plan."""
         return tuple(warning for part in self.parts for warning in part.warnings())
+
+    def promises(self, own: Guarantee) -> tuple[Guarantee, ...]:
+        """Return the strategy's own guarantee and those of the extra rounds, which compose to that of the run."""
+        return (own, *(part.alone(own) for part in self.parts))
 
     def spent(self, own: Callable[[], float]) -> Callable[[], float]:
         """Return a function that adds up what all ledgers are charged NOW."""

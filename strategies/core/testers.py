@@ -16,7 +16,7 @@ from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
 from userdp.accounting import Cost, Guarantee
 from userdp.accounting.costs import calibrate_noise, epsilon_of
-from userdp.accounting.guarantee import Relation
+from userdp.accounting.guarantee import ONE_GAUSSIAN, Relation
 from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
@@ -246,6 +246,18 @@ class Testers:
     def numbers(self) -> dict[str, float]:
         """The numbers that a plan states."""
         return {"held_out_users": self.users, "held_out_noise": self.deviation("answers")}
+
+    def promise(self, parts: tuple[Guarantee, ...]) -> Guarantee:
+        """Return one guarantee for those who train, by ``parts`` that compose, and for those who are held out.
+
+        Held-out users meet one Gaussian that is calibrated to the whole budget. If every part is one Gaussian, all of
+        them together are one that keeps to this budget, too, so it is no worse.
+        """
+        budget, (own, *_) = self.given.privacy, parts
+        epsilon = max(budget.epsilon, sum(part.epsilon for part in parts))
+        delta = max(budget.delta, sum(part.delta for part in parts))
+        accountant = ONE_GAUSSIAN if all(part.is_one_gaussian for part in parts) else own.accountant + "; with others"
+        return replace(own, epsilon=epsilon, delta=delta, accountant=accountant)
 
     def spent(self) -> float:
         """Compute the epsilon that held-out users are charged so far."""

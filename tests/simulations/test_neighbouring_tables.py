@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import tomli_w
 from any_strategy import options_of
+from examples import altered
 from helpers import PATIENCE, forgive_ray
 from typer.testing import CliRunner
 
@@ -564,7 +565,8 @@ def test_from_the_folders_of_silos(case, tmp_path):
         prepared(everybody(person(fault)), SILOS - 1)
         grid = LocalGrid([silo_node(config, problem, folder) for folder in folders])
         with recording() as log:
-            done = run(config, grid=grid, directory=tmp_path / str(fault), report=False, deployed=True)
+            own = altered(config, privacy__accounts=f"sqlite:///{tmp_path / str(fault)}.sqlite")
+            done = run(own, grid=grid, directory=tmp_path / str(fault), report=False, deployed=True)
         return Ending(0, log, done.result, json.loads((done.directory / "plan.json").read_text()))
 
     compare(case, case.faults({"nothing", "text", "level", "more"}), deployed)

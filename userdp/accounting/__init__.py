@@ -18,6 +18,7 @@ from userdp.lazy import lazily
 if TYPE_CHECKING:
     from userdp.accounting.amplified import calibrate_amplified, poisson_epsilon
     from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least, check_rate
+    from userdp.accounting.filter import Price, Total
     from userdp.accounting.guarantee import ONE_GAUSSIAN
     from userdp.accounting.sampled_gaussian import SampledRounds
 
@@ -29,10 +30,12 @@ __all__ = [
     "Guarantee",
     "Ledger",
     "NoiseKind",
+    "Price",
     "Privacy",
     "Relation",
     "RoundLedger",
     "SampledRounds",
+    "Total",
     "Unit",
     "add_or_remove_to_replace_one",
     "calibrate_amplified",

@@ -1,5 +1,6 @@
 """The ledger counts participations or rounds, and computes the privacy spent."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -69,6 +70,13 @@ class Ledger:
     def users(self) -> int:
         """The number of users, n."""
         return len(self._participated)
+
+    @property
+    def planned(self) -> Cost:
+        """The cost of all planned participations of a user together."""
+        count, cost = self.participations, self.cost
+        pure = count * cost.pure_epsilon + cost.shared_epsilon
+        return Cost(cost.noise_multiplier / math.sqrt(count), pure, count * cost.failure_delta)
 
     @property
     def most_participations(self) -> int:

@@ -129,6 +129,7 @@ def test_silos_give_the_model_and_guarantee_of_the_simulation(tmp_path, configur
 
 
 @pytest.mark.parametrize("deployed", [True, False])
+@pytest.mark.usefixtures("accounts")
 def test_a_person_in_two_silos_is_found_before_anything_is_trained(tmp_path, monkeypatch, deployed):
     folders = [tmp_path / name for name in "ab"]
     for folder, people, first in zip(folders, (["anna", "bert"], ["carl", " anna"]), (0, 2), strict=True):
@@ -154,6 +155,7 @@ def test_a_deployment_trains_nothing_without_privacy(tmp_path, monkeypatch):
     assert outcome.result["reference_private"] == {"non_private": None}
 
 
+@pytest.mark.usefixtures("accounts")
 def test_the_server_of_a_deployment_opens_no_table(tmp_path, monkeypatch):
     local = table(tmp_path / "t.csv", ["anna", "bert", "carl", "dora"], users=4)
     prepare(local, tmp_path / "silo", 0)

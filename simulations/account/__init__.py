@@ -1,0 +1,1 @@
+"""Accounts of data sets: everything that is released about one is entered first, and refused beyond its total."""

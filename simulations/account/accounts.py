@@ -1,0 +1,266 @@
+"""Accounts in a database: SQLite in one file, or PostgreSQL for several machines.
+
+*Formal guarantees.* *Claim.* The prices of an account's entries never exceed its total (`userdp.accounting.filter`),
+whatever number of processes enter at once, and wherever one is killed. `Accounts.enter` returns after its entry is on
+the disk. *Why.* Reading what is spent, deciding and writing are one transaction, and one process at a time is in one:
+SQLite's begins with the write lock of the file, PostgreSQL's with a lock that all writers take before they read, and
+each later statement then sees what was committed before. A transaction that does not commit, because its process was
+killed or the disk is full, leaves nothing. Commits are synchronous. Entries are numbered by the database; clocks are
+only written down. Entries are never changed or removed.
+
+*Assumptions.* The database keeps what it says it has written. Nobody writes into its tables by other means.
+"""
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.pool import NullPool
+
+from simulations.records.run_directory import writing
+from userdp.accounting.costs import Cost
+from userdp.accounting.filter import Price, Total
+from userdp.accounting.guarantee import Guarantee
+from userdp.data.tables.declared import did_you_mean
+from userdp.errors import BadInput
+
+_TABLES = sql.MetaData()
+_ACCOUNTS = sql.Table(
+    "userdp_accounts",
+    _TABLES,
+    sql.Column("name", sql.String, primary_key=True),
+    *(sql.Column(name, sql.Double, nullable=False) for name in ("epsilon", "delta", "others")),
+    sql.Column("relation", sql.String, nullable=False),
+)
+_ENTRIES = sql.Table(
+    "userdp_entries",
+    _TABLES,
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
+    sql.Column("account", sql.ForeignKey("userdp_accounts.name"), nullable=False),
+    sql.Column("token", sql.String, nullable=False, unique=True),
+    *(sql.Column(name, sql.Double, nullable=False) for name in ("mu_squared", "epsilon", "delta")),
+    *(sql.Column(name, sql.String, nullable=False) for name in ("what", "place", "who", "entered", "promises")),
+    sqlite_autoincrement=True,  # numbers only rise
+)
+_WAIT = 60.0  # Seconds to wait for another process's transaction.
+_LOCK = 0x75736572  # The key of the lock that writers take in PostgreSQL.
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Something that is about to be done with a data set."""
+
+    what: str  # for people
+    promises: Sequence[Guarantee]  # the guarantees of its parts, which compose
+    token: str  # names this entry alone: a run that resumes has the same
+    place: str = ""  # the folder of its files
+    times: int = 1  # how many such runs it consists of
+    cost: Cost | None = None  # the cost of its first part, if that is known
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of an account."""
+
+    number: int
+    token: str
+    price: Price
+    what: str
+    place: str
+    who: str
+    entered: str  # by the clock of the machine that entered it, UTC
+    promises: tuple[Guarantee, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        values = {name: value for name, value in vars(self).items() if name not in ("token", "price", "promises")}
+        return values | asdict(self.price) | {"guarantees": [promise.as_dict() for promise in self.promises]}
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account with its entries, in their order."""
+
+    name: str
+    total: Total
+    entries: tuple[Entry, ...]
+
+    @property
+    def spent(self) -> Price:
+        """The sum of all prices."""
+        return Price.sum(entry.price for entry in self.entries)
+
+    @property
+    def spent_epsilon(self) -> float:
+        """The epsilon spent, at the total's delta, as if all prices had been fixed beforehand."""
+        return self.total.spent_epsilon(self.spent)
+
+    @property
+    def left_epsilon(self) -> float:
+        """The largest epsilon of one more Gaussian run, at the total's delta."""
+        return self.total.left(self.spent, self.total.delta) if self.total.delta else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON; ``left_epsilon`` is that of one more Gaussian run at the total's delta."""
+        return {
+            "name": self.name,
+            **asdict(self.total),
+            "limits": asdict(self.total.limits),
+            "spent": asdict(self.spent),
+            "spent_epsilon": self.spent_epsilon,
+            "left_epsilon": self.left_epsilon,
+            "entries": [entry.as_dict() for entry in self.entries],
+        }
+
+
+class Accounts:
+    """The accounts of a database.
+
+    Args:
+        url: such as "sqlite:////home/me/accounts.sqlite" or "postgresql://user@host/database".
+
+    Methods raise `BadInput`: the database cannot be used, or there is no account of that name.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            place = sql.make_url(url)
+        except sql.exc.ArgumentError:
+            example = "sqlite:////home/me/accounts.sqlite or postgresql://user@host/database"
+            raise BadInput("privacy.accounts is no database's address: write one such as " + example) from None
+        self._dialect = place.get_backend_name()
+        if self._dialect not in ("sqlite", "postgresql"):
+            raise BadInput(
+                f"privacy.accounts: {self._dialect} is not supported; use sqlite:///FILE or postgresql://..."
+            )
+        if self._dialect == "sqlite" and place.database in (None, "", ":memory:"):
+            raise BadInput("privacy.accounts names no file: write sqlite:///FILE, since accounts have to last")
+        # PostgreSQL: each statement after the lock has to see what others committed before.
+        settings: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
+        if self._dialect == "sqlite":
+            settings = {"connect_args": {"timeout": _WAIT}}
+        if place.drivername == "postgresql":
+            place = place.set(drivername="postgresql+psycopg")
+        self.url = place.render_as_string(hide_password=True)
+        self._file = Path(place.database or "") if self._dialect == "sqlite" else None
+        # A connection for each transaction: processes that fork share none.
+        self._engine = sql.create_engine(place, poolclass=NullPool, **settings)
+        if self._dialect == "sqlite":
+            sql.event.listen(self._engine, "connect", _careful)
+            sql.event.listen(self._engine, "begin", _begin_immediate)
+
+    def create(self, name: str, total: Total, *, anew: bool = True) -> None:
+        """Make an account; `BadInput` if there is one of that name, unless it need not be ``anew``."""
+        if self._file is not None:
+            with writing(f"privacy.accounts: {self._file.parent}"):
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._alone(making=True) as connection:
+            _TABLES.create_all(connection)
+            if connection.scalar(sql.select(_ACCOUNTS.c.name).where(_ACCOUNTS.c.name == name)) is None:
+                connection.execute(sql.insert(_ACCOUNTS).values(name=name, **asdict(total)))
+            elif anew:
+                raise BadInput(f"there is an account {name!r} already: its total stays; userdp account show {name}")
+
+    def names(self) -> list[str]:
+        """Return the names of all accounts, sorted."""
+        with self._alone() as connection:
+            if not sql.inspect(connection).has_table(_ACCOUNTS.name):
+                return []
+            return list(connection.scalars(sql.select(_ACCOUNTS.c.name).order_by(_ACCOUNTS.c.name)))
+
+    def read(self, name: str) -> Account:
+        """Return an account with its entries."""
+        with self._alone() as connection:
+            return self._read(connection, name)
+
+    def enter(self, name: str, wanted: Wanted) -> Price:
+        """Enter something into an account, durably, and return its price; once for each token.
+
+        Raises `BadInput`: it does not fit into what is left, or has the token of something else.
+        """
+        with self._alone() as connection:
+            account = self._read(connection, name)
+            known = connection.execute(sql.select(_ENTRIES).where(_ENTRIES.c.token == wanted.token)).one_or_none()
+            promises = _as_text(wanted.promises)
+            if known is not None:
+                if (known.account, known.place, known.promises) != (name, wanted.place, promises):
+                    raise BadInput(
+                        f"{wanted.place} resumes what account {known.account!r} has as entry {known.number}, made in "
+                        f"{known.place} with other settings or in another folder: put the folder back and resume it "
+                        "there, or start a new run"
+                    )
+                return _entry(known).price
+            try:
+                price = account.total.charged(account.spent, wanted.promises, wanted.times, wanted.cost)
+            except BadInput as error:
+                raise BadInput(f"privacy.account = {name!r}: {error} (userdp account show {name})") from None
+            row = {"account": name, "token": wanted.token, "what": wanted.what, "place": wanted.place}
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            row |= {"who": _somebody(), "entered": now, "promises": promises, **asdict(price)}
+            connection.execute(sql.insert(_ENTRIES).values(row))
+        return price
+
+    def _read(self, connection: sql.Connection, name: str) -> Account:
+        found = connection.execute(sql.select(_ACCOUNTS).where(_ACCOUNTS.c.name == name)).one_or_none()
+        if found is None:
+            near = did_you_mean(name, list(connection.scalars(sql.select(_ACCOUNTS.c.name))))
+            raise BadInput(
+                f"there is no account {name!r} in {self.url}{near}: userdp account create {name} --epsilon 4 "
+                "--delta 1e-6"
+            )
+        total = Total(found.epsilon, found.delta, found.relation, found.others)
+        rows = connection.execute(sql.select(_ENTRIES).where(_ENTRIES.c.account == name).order_by(_ENTRIES.c.number))
+        return Account(name, total, tuple(map(_entry, rows)))
+
+    @contextmanager
+    def _alone(self, *, making: bool = False) -> Iterator[sql.Connection]:
+        """Begin a transaction that no other process's overlaps; commit it at the end."""
+        if self._file is not None and not self._file.exists() and not making:
+            raise BadInput(f"there are no accounts in {self.url}: userdp account create NAME makes the first")
+        try:
+            with self._engine.begin() as connection:
+                if self._dialect == "postgresql":
+                    connection.execute(sql.text("SET LOCAL synchronous_commit = on"))
+                    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+                yield connection
+        except sql.exc.DBAPIError as error:
+            reason = str(error.orig).partition("\n")[0]
+            if "no such table" in reason or "does not exist" in reason:
+                reason += "; userdp account create NAME makes the first account"
+            raise BadInput(f"the accounts in {self.url} cannot be used: {reason}") from None
+
+
+def _careful(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where `_begin_immediate` says so
+    connection.execute("PRAGMA synchronous = EXTRA")  # FULL, and the folder too
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_immediate(connection: sql.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _as_text(promises: Sequence[Guarantee]) -> str:
+    return json.dumps([promise.as_dict() for promise in promises])
+
+
+def _entry(row: Any) -> Entry:
+    price = Price(row.mu_squared, row.epsilon, row.delta)
+    promises = tuple(map(Guarantee.from_dict, json.loads(row.promises)))
+    return Entry(row.number, row.token, price, row.what, row.place, row.who, row.entered, promises)
+
+
+def _somebody() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,159 @@
+"""`userdp account`: make accounts, show what is spent on what, export it."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulations.terminal import Debug, Json, answer, argument, option, working
+
+if TYPE_CHECKING:
+    from simulations.account.accounts import Account
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Keep everything that is released about a data set within one total.",
+    epilog="Runs enter with privacy.account = NAME, or userdp run FILE --account NAME.",
+)
+Named = Annotated[str, argument("NAME", "Name of the account, such as that of the data set.")]
+Address = Annotated[
+    str | None,
+    option(
+        "Address of the database: sqlite:///FILE or postgresql://...; by default that of USERDP_ACCOUNTS, or "
+        "~/.userdp/accounts.sqlite.",
+        metavar="URL",
+    ),
+]
+
+
+@app.command()
+def create(
+    name: Named,
+    epsilon: Annotated[float, option("Total epsilon of everything that will ever be released.")],
+    delta: Annotated[float, option("Total delta, well below 1/users.")],
+    relation: Annotated[str, typer.Option(help="replace_one, or add_or_remove.")] = "replace_one",
+    others: Annotated[
+        float | None,
+        option(
+            "Share of epsilon and delta for what is no Gaussian mechanism, such as tests and secret cohorts; 0 by "
+            "default, 1 for delta = 0."
+        ),
+    ] = None,
+    accounts: Address = None,
+    debug: Debug = False,
+) -> None:
+    """Make an account with a total that never changes.
+
+    Gaussian runs (auto, dp_fed_sgd, most others) compose tightly: 12 of epsilon 1 fit into 4, at one delta. Epsilons
+    and deltas of everything else add up, within the share that --others sets aside.
+    """
+    with working(debug):
+        from simulations.account.entering import accounts_at  # noqa: PLC0415
+        from simulations.config.run_config import NAME  # noqa: PLC0415
+        from userdp.accounting.filter import Total  # noqa: PLC0415
+        from userdp.errors import BadInput  # noqa: PLC0415
+
+        if not re.fullmatch(NAME, name):
+            raise BadInput(f"NAME = {name!r}: use letters, digits, dots, dashes and underscores")
+        share = float(delta == 0) if others is None else others
+        place = accounts_at(accounts)
+        place.create(name, Total(epsilon, delta, relation, share))  # type: ignore[arg-type]
+    typer.echo(f"{name}: epsilon = {epsilon:g}, delta = {delta:g}, {relation}; in {place.url}")
+
+
+@app.command()
+def show(name: Named, accounts: Address = None, as_json: Json = False, debug: Debug = False) -> None:
+    """Show what is spent on what, by whom and when, and what is left."""
+    with working(debug):
+        from simulations.account.entering import accounts_at  # noqa: PLC0415
+
+        account = accounts_at(accounts).read(name)
+    answer(as_json, account.as_dict(), lambda: _show(account))
+
+
+@app.command(name="list")
+def listed(accounts: Address = None, as_json: Json = False, debug: Debug = False) -> None:
+    """List all accounts with what is spent."""
+    with working(debug):
+        from simulations.account.entering import accounts_at  # noqa: PLC0415
+
+        place = accounts_at(accounts)
+        found = [place.read(name) for name in place.names()]
+    answer(as_json, [account.as_dict() for account in found], lambda: _list(found))
+
+
+@app.command()
+def export(
+    name: Named,
+    output: Annotated[Path | None, option("File to write; standard output by default.", metavar="FILE")] = None,
+    accounts: Address = None,
+    debug: Debug = False,
+) -> None:
+    """Write all entries as events of dp-accounting, and what is spent as Flower states it, in JSON."""
+    with working(debug):
+        from simulations.account.entering import accounts_at  # noqa: PLC0415
+        from simulations.account.export import exported  # noqa: PLC0415
+        from simulations.records.run_directory import writing  # noqa: PLC0415
+
+        text = json.dumps(exported(accounts_at(accounts).read(name)), indent=2) + "\n"
+        if output is not None:
+            with writing(f"--output {output}"):
+                output.write_text(text, encoding="utf-8")
+    if output is None:
+        sys.stdout.write(text)
+
+
+def _show(account: "Account") -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Column, Table  # noqa: PLC0415
+
+    total, limits, spent = account.total, account.total.limits, account.spent
+    table = Table(
+        "entry", "what", "by", Column("when (UTC)", min_width=10), title=f"{account.name}: what is spent on what"
+    )
+    for name in ("promised", "charged"):
+        table.add_column(name, no_wrap=True)
+    for one in account.entries:
+        promised = "\n".join(f"({promise.epsilon:.3g}, {promise.delta:.3g})" for promise in one.promises)
+        named = zip(("mu^2", "epsilon", "delta"), vars(one.price).values(), strict=True)
+        charged = "\n".join(f"{name} = {value:.3g}" for name, value in named if value)
+        when = one.entered.partition("+")[0].replace("T", " ")
+        table.add_row(str(one.number), escape(one.what), escape(one.who), when, promised, charged)
+    parts = Table(
+        Column("part", no_wrap=True), "spent", "of", title=f"epsilon = {total.epsilon:g}, delta = {total.delta:g}"
+    )
+    rows = {
+        "Gaussians, mu^2": (spent.mu_squared, limits.mu_squared),
+        "others, epsilon": (spent.epsilon, limits.epsilon),
+        "others, delta": (spent.delta, limits.delta),
+    }
+    for name, (used, most) in rows.items():
+        if most:
+            parts.add_row(name, f"{used:.4g}", f"{most:.4g}")
+    console = Console()
+    console.print(table, parts, sep="\n")
+    relation = "replacing" if total.relation == "replace_one" else "adding or removing"
+    console.print(
+        f"For {relation} one whole user. Spent so far: epsilon = {account.spent_epsilon:.4g} at delta = "
+        f"{total.delta:g}, as if all prices had been fixed beforehand. One more Gaussian run fits with epsilon up to "
+        f"{account.left_epsilon:.4g}.",
+        highlight=False,
+    )
+
+
+def _list(found: "list[Account]") -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("account", "relation", title="accounts")
+    for name in ("epsilon", "spent", "delta", "entries"):
+        table.add_column(name, justify="right")
+    for one in found:
+        numbers = (one.total.epsilon, one.spent_epsilon, one.total.delta, len(one.entries))
+        table.add_row(one.name, one.total.relation, *(f"{number:.4g}" for number in numbers))
+    Console().print(table)

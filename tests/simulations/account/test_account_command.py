@@ -1,0 +1,108 @@
+"""`userdp account`: create, show, list and export, and what a run says that does not fit."""
+
+import json
+import sys
+
+import pytest
+from dp_accounting import NeighboringRelation, dp_event
+from dp_accounting.pld import PLDAccountant
+from examples import call, changed
+from helpers_accounts import promise
+from tomli_w import dumps
+
+from simulations.account.accounts import Account, Accounts, Entry, Wanted
+from simulations.account.export import exported
+from simulations.terminal import BAD_INPUT
+from userdp.accounting import Price, Total
+
+pytestmark = pytest.mark.usefixtures("accounts")
+
+
+def values(*words):
+    done = call(*words)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_an_account_is_made_entered_shown_listed_and_refuses_what_does_not_fit(tmp_path, accounts):
+    done = call("account", "create", "registry", "--epsilon", 4, "--delta", 1e-4)
+    assert done.exit_code == 0
+    assert done.stdout == f"registry: epsilon = 4, delta = 0.0001, replace_one; in {accounts}\n"
+    (tmp_path / "run.toml").write_text(dumps(changed(output={"directory": str(tmp_path)}, name="small")))
+    words = ("run", tmp_path / "run.toml", "--account", "registry", "--set", "output.reference=false")
+    assert call(*words).exit_code == 0
+    refused = call(*words, "--set", "privacy.delta=1e-4")
+    assert refused.exit_code == BAD_INPUT
+    told = " ".join(refused.stderr.split())
+    assert "userdp: privacy.account = 'registry': a run of epsilon = 4, delta = 0.0001 exceeds what is left" in told
+    left = float(told.partition("at most ")[2].partition(" ")[0])
+    assert call(*words, "--set", "privacy.delta=1e-4", "--set", f"privacy.epsilon={left}").exit_code == 0
+
+    shown = values("account", "show", "registry", "--json")
+    assert [one["what"] for one in shown["entries"]] == ["small: dp_fed_sgd"] * 2
+    assert 0 < shown["left_epsilon"] < 0.3
+    assert 3.9 < shown["spent_epsilon"] < 4.0
+    assert shown["spent"]["mu_squared"] == pytest.approx(sum(one["mu_squared"] for one in shown["entries"]))
+    assert [one["name"] for one in values("account", "list", "--json")] == ["registry"]
+    for page in (call("account", "show", "registry").stdout, call("account", "list").stdout):
+        assert "registry" in page
+        assert "4" in page
+    assert "replacing one whole user" in " ".join(call("account", "show", "registry").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("create", "a b", "--epsilon", 1, "--delta", 1e-6), "NAME = 'a b': use letters"),
+        (("create", "a", "--epsilon", -1, "--delta", 1e-6), "epsilon = -1.0"),
+        (("create", "a", "--epsilon", 1, "--delta", 1e-6, "--relation", "both"), "relation = 'both'"),
+        (("create", "a", "--epsilon", 1, "--delta", 1e-6, "--accounts", "mysql://host"), "mysql is not supported"),
+        (("show", "a"), "userdp account create"),
+        (("export", "a"), "userdp account create"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(words, reason):
+    done = call("account", *words)
+    assert done.exit_code == BAD_INPUT
+    assert reason in " ".join(done.stderr.split())
+
+
+def test_a_pure_total_is_for_what_is_no_gaussian():
+    assert call("account", "create", "pure", "--epsilon", 1, "--delta", 0).exit_code == 0
+    (pure,) = values("account", "list", "--json")
+    assert (pure["others"], pure["limits"]["epsilon"], pure["limits"]["mu_squared"]) == (1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_what_is_exported_costs_another_accountant_the_same(relation):
+    prices = [Price(mu_squared=0.09), Price(mu_squared=0.04, delta=1e-7), Price(epsilon=0.4, delta=1e-6)]
+    total = Total(8.0, 1e-5, relation, others=0.5)
+    entries = [Entry(number, "", price, "", "", "", "", ()) for number, price in enumerate(prices, 1)]
+    found = json.loads(json.dumps(exported(Account("registry", total, tuple(entries)))))
+    accountant = PLDAccountant(NeighboringRelation[found["neighboring_relation"]])
+    for entry in found["entries"]:
+        for event in entry["events"]:
+            accountant.compose(getattr(dp_event, event.pop("event"))(**event))
+    added = sum(entry["delta"] for entry in found["entries"])
+    spent = found["privacy_spent"]
+    assert (spent["num_releases"], added) == (3, pytest.approx(1.1e-6))
+    assert accountant.get_epsilon(spent["delta"] - added) == pytest.approx(spent["epsilon"], rel=1e-3)
+
+
+def test_an_export_is_written_to_a_file(accounts, tmp_path):
+    Accounts(accounts).create("registry", Total(4.0, 1e-6))
+    Accounts(accounts).enter("registry", Wanted("a run", [promise()], "token"))
+    assert call("account", "export", "registry", "--output", tmp_path / "all.json").stdout == ""
+    whole = json.loads((tmp_path / "all.json").read_text())
+    assert whole == values("account", "export", "registry")
+    assert call("account", "export", "registry", "--output", tmp_path).exit_code == BAD_INPUT
+
+
+@pytest.mark.parametrize("module", ["sqlalchemy", "psycopg"])
+def test_without_a_module_of_the_extra_the_extra_is_named(monkeypatch, module):
+    monkeypatch.delitem(sys.modules, "simulations.account.accounts")
+    monkeypatch.setitem(sys.modules, module, None)
+    done = call("account", "list", "--accounts", "postgresql://me@host/database")
+    assert done.exit_code == BAD_INPUT
+    reason = f"this needs {module}, which is not installed: pip install 'userdp[account]'"
+    assert reason in " ".join(done.stderr.split())
