@@ -1,6 +1,7 @@
 """Facts that a run declares, found privately in a table: ranges, levels, the most samples of a user."""
 
 import math
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from simulations.finding import grids
 from simulations.finding.plan import FindPlan
 from simulations.finding.settings import FindConfig
+from strategies.core.streams import Streams
 from userdp.accounting.costs import Cost, together
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import check_drawn
@@ -23,7 +25,7 @@ from userdp.data.tables.reading import read_cells
 from userdp.data.tables.tabular import owners_of
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.mechanisms.user_quantile import Grid
-from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
+from userdp.noise import NoiseSource, rounding_slack
 from userdp.randomness import stream
 
 Values = NDArray[np.float64]
@@ -65,6 +67,7 @@ class _Search:
 
     def __init__(self, plan: FindPlan, table: pa.Table) -> None:
         self.plan, self._table, self._opened, self.spent = plan, table, 0, Cost()
+        self._streams = Streams(secure=plan.config.privacy.noise == "secure")
         user, users = plan.config.data.user, plan.config.data.all_users
         labels, self._owner = owners_of(texts_of(table[user], user), user)
         if plan.config.privacy.relation == "replace_one" and len(labels) != users:
@@ -128,15 +131,13 @@ class _Search:
     def _noise(self) -> NoiseSource:
         """Open the noise of the next release."""
         self._opened += 1
-        if self.plan.config.privacy.noise == "secure":
-            return SecureNoise(rounding_slack(self.plan.config.data.all_users))
-        return SeededNoise(stream(self.plan.config.seed, "noise", _FINDING, self._opened))
+        config = self.plan.config
+        return self._streams.open(config.seed, _FINDING, self._opened, rounding_slack(config.data.all_users))
 
     def _choices(self) -> np.random.Generator:
         """Return the randomness of users' choices in the release whose noise was opened last."""
-        if self.plan.config.privacy.noise == "secure":
-            return np.random.default_rng()
-        return stream(self.plan.config.seed, "sampling", _FINDING, self._opened)
+        seed = secrets.randbits(62) if self._streams.secure else self.plan.config.seed
+        return stream(seed, "sampling", _FINDING, self._opened)
 
 
 def _place(text: str) -> tuple[bool, float, str]:

@@ -7,9 +7,6 @@ from simulations.config.run_config import RunConfig
 from strategies.auto.inference import NORMAL, Inference
 from userdp.arrays.types import Vector
 from userdp.data.coefficients import CoefficientMap
-from userdp.data.tables.coefficients import coefficient_map
-from userdp.data.tables.columns import Columns
-from userdp.data.tables.sources import TableColumns
 from userdp.errors import BadInput
 from userdp.problems import GeneralisedLinear
 from userdp.problems.settings import GeneralisedLinearSettings
@@ -22,6 +19,11 @@ Rows = Sequence[dict[str, Any]]
 
 def reading_of(config: RunConfig) -> CoefficientMap | None:
     """Return the coefficients that the declared columns give to a linear model; None for other models and data."""
+    # Reading tables is slow to import, and most plans need none of it.
+    from userdp.data.tables.coefficients import coefficient_map  # noqa: PLC0415
+    from userdp.data.tables.columns import Columns  # noqa: PLC0415
+    from userdp.data.tables.sources import TableColumns  # noqa: PLC0415
+
     data, problem = config.data, config.problem
     linear = isinstance(problem, GeneralisedLinearSettings) and issubclass(problem.loss, GeneralisedLinear)
     if not (linear and isinstance(data, TableColumns)):

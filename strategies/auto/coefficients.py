@@ -73,7 +73,7 @@ class Curvatures(_OfCoefficients):
 
     @property
     def hides(self) -> bool:
-        """Whether the noise is expected to hide the errors of most coefficients."""
+        """True if the noise is expected to hide the errors of most coefficients."""
         k = len(self.reading.names)
         return self.noise * math.sqrt(2 * k) * NARROWEST * math.sqrt(k) > _HIDES
 

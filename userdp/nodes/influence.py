@@ -1,4 +1,4 @@
-"""What users send so that coefficients get standard errors: curvatures, slopes and squared influences at a model.
+"""Rows for standard errors of coefficients: users' curvatures, slopes and squared influences at a model.
 
 Parameters are seen along ``directions`` T (p, k), coordinates in which the loss is about equally curved. A user's
 ``H = mean_j phi''(<x, a_j>) (T^T a_j) (T^T a_j)^T`` is positive semidefinite. A user weighs ``w = size / ||H||`` if

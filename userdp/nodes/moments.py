@@ -27,7 +27,7 @@ from userdp.problems.segments import CHUNK_BYTES, float64_parts, user_averages, 
 
 Positions = NDArray[np.intp]
 PieceRows = Callable[[Array], Array]
-"""From a piece's features (n, d), the intercept's 1 included, to one row (n, k) a sample."""
+"""Makes one row (n, k) a sample from a piece's features (n, d), the intercept's 1 included."""
 
 
 def triangle(matrices: Array) -> Rows:
