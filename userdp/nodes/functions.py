@@ -16,7 +16,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
-from userdp.nodes import answers, moments
+from userdp.nodes import answers, moments, shares
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
@@ -100,6 +100,10 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "loss_answer": RowFunction(answers.loss_answer, _one_number),
     "score_shares": RowFunction(answers.score_shares, lambda dimension, arrays: 2 * _intervals(arrays), acute=True),
     "answers": RowFunction(answers.answers, answers.length),
+    "user_shares": RowFunction(shares.user_shares, counts_usable=True, acute=True),
+    "user_ranks": RowFunction(
+        shares.user_ranks, lambda dimension, arrays: int(arrays["bins"].sum()), counts_usable=True, acute=True
+    ),
 }
 
 
