@@ -16,6 +16,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 if TYPE_CHECKING:
     from simulations.api.comparing import ComparisonResult, compare
+    from simulations.api.describing import Description, describe
     from simulations.api.prediction import SavedModel, load_model
     from simulations.api.training import TrainedModel, plan, train
     from simulations.config.run_config import RunConfig, load_config
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ComparisonResult",
+    "Description",
     "RunConfig",
     "RunOutcome",
     "SavedModel",
     "TrainedModel",
     "build_problem",
     "compare",
+    "describe",
     "load_config",
     "load_datasets",
     "load_model",

@@ -122,6 +122,49 @@ def run(
 
 
 @_verb(
+    "userdp query simulations/configs/query.toml",
+    "userdp query my.toml --set privacy.epsilon=2 --json | jq '.answers[] | {statistic, column, estimate, low, high}'",
+    "userdp plan my.toml",
+)
+def query(
+    file: File,
+    engine: Annotated[str | None, option("local or ray; overrides engine.kind.")] = None,
+    overrides: Overrides = None,
+    output: Output = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Describe a table: counts, means, quantiles, histograms and more, with intervals, from one budget.
+
+    The file declares the table under [data] and the budget under [privacy], and asks one statistic in each [[ask]]. It
+    writes a run directory with answers.csv, result.json, guarantee.json and report.html. userdp plan FILE shows the
+    guarantee before any data are read.
+    """
+    with working(debug):
+        log_warnings()
+        from simulations.api.describing import checked  # noqa: PLC0415
+        from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
+        from simulations.reports.answers import show_answers  # noqa: PLC0415
+        from simulations.reports.explain import show_promise  # noqa: PLC0415
+        from simulations.reports.progress import progress_bar  # noqa: PLC0415
+        from simulations.runs.run import run as ask  # noqa: PLC0415
+
+        given = {"engine.kind": engine, "output.directory": output}
+        config = checked(_load(file, [*(overrides or []), *assignments(given)]))
+        with progress_bar() as progress:
+            outcome = ask(config, progress=progress, checkpoint=config.output.checkpoint)
+        shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
+
+    def show() -> None:
+        console, promise = Console(), outcome.guarantee
+        show_answers(config.name, shown["answers"], console)
+        show_promise(promise.sentence(), promise.assumptions, console)
+        console.print(f"Files: {outcome.directory}", highlight=False, soft_wrap=True)
+
+    answer(as_json, shown, show)
+
+
+@_verb(
     "userdp plan simulations/configs/insteval.toml",
     "userdp plan my.toml --set data.users=100000 --json",
 )

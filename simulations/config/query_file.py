@@ -1,4 +1,4 @@
-"""A query's file, with [[ask]] in place of [problem] and [strategy], as the configuration of the run that answers it."""
+"""A query's file, with [[ask]] in place of [problem] and [strategy], as the configuration of a run."""
 
 from collections.abc import Mapping
 from typing import Any

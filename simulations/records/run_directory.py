@@ -17,16 +17,17 @@ from strategies.core.results import RoundRecord
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 
+ANSWERS = "answers.csv"  # the answers to a query; training has none
 FILES = (
     *("config.toml", "plan.json", "data.json", "rounds.parquet"),
-    *("model.npz", "guarantee.json", "result.json", "report.html"),
+    *("model.npz", "guarantee.json", "result.json", ANSWERS, "report.html"),
 )
 """Every file of a run. A run in a directory that its caller named removes these first, and no other files."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
 TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun removes those of the previous run
 
-_ENDING = ("result.json", "report.html")
+_ENDING = ("result.json", ANSWERS, "report.html")
 _SECONDS_BETWEEN_WRITES = 2.0
 
 
@@ -56,6 +57,12 @@ class RunDirectory:
     def json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file; numbers that are not finite become null."""
         self.text(name, as_json(values))
+
+    def answers(self, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Write the answers to a query as answers.csv, one row a number."""
+        import pandas as pd  # noqa: PLC0415 -- as below
+
+        self.text(ANSWERS, pd.DataFrame(answers).to_csv(index=False))
 
     def model(self, x: Vector) -> None:
         """Write the parameters of a model."""

@@ -278,6 +278,7 @@ class _Run:
             result["error"] = error
         elif answers:
             result["answers"] = answers
+            self.files.answers(answers)
         elif (reason := self.evaluation.not_measured(model, metrics)) is not None:
             result |= {"not_measured": reason, "better_than_initial": None, "better_than_constant": None}
         self.files.json("result.json", result)

@@ -150,9 +150,8 @@ class Statistics(Recipe, restates={"max_missing"}):
                 f"privacy.trust = 'sum': statistic = 'quantiles' of {query.quantiles[0].of!r} chooses among sums "
                 "without noise, with which the server would have to be trusted; ask a histogram with many bins instead"
             )
-        if query.sums == 0:
-            if (alone := _choices_alone(given, query)) is not None:
-                return alone
+        if query.sums == 0 and (alone := _choices_alone(given, query)) is not None:
+            return alone
         shares = tuple(share for chooses in (False, True) if (share := query.share(chooses)))
         kind = AcuteBatches if query.relation == "replace_one" else WeightedSlots
         sampler = kind(given.users, given.users, len(shares), given.seed, shares)

@@ -1,4 +1,4 @@
-"""A problem that trains nothing: each user answers with shares of a whole, and sums of them are a table's statistics."""
+"""A problem that trains nothing: users answer with shares of a whole, whose sums are a table's statistics."""
 
 from abc import abstractmethod
 

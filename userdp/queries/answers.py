@@ -117,7 +117,7 @@ class Sums:
 def _evaluation(degree: int) -> tuple[Array, Array]:
     """Return the Bernstein polynomials at degree + 1 points (points, polynomials), and the inverse matrix."""
     at = bernstein(np.linspace(0.0, 1.0, degree + 1), degree)
-    return at, np.linalg.inv(at)
+    return at, np.linalg.inv(at).astype(np.float64)
 
 
 def squared_polynomial(c: Vector) -> Vector:

@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, ndtr
 from userdp.accounting.guarantee import Relation
 from userdp.arrays.types import Vector
 
-ENDS = (0.075, 0.075)
+ENDS = (0.15, 0.15)
 """The shares of a quantile's precision that go to the two ends of its interval."""
 PURE_ENDS = (0.04, 0.04)
 """The same of its epsilon, if nothing but choices is asked."""

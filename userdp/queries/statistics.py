@@ -28,8 +28,6 @@ from userdp.queries.answers import (
 )
 from userdp.settings import Section
 
-_USERS, _SAMPLES = "user", "sample"
-
 
 class Facts:
     """The public facts that rows and answers follow from: the declared columns, and what else is declared.
@@ -65,7 +63,7 @@ class Statistic(Section):
 
     statistic: str
     weight: float = Field(1.0, gt=0, description="Share of the budget, relative to the other statistics' weights.")
-    per: Literal["user", "sample"] = _USERS
+    per: Literal["user", "sample"] = "user"
     """Whose votes count the same: each user's, whose samples share one vote (user); or each sample's, of at most
     data.max_samples of a user (sample)."""
 
@@ -89,7 +87,7 @@ class Statistic(Section):
 
     def most(self, facts: Facts) -> int | None:
         """Return the samples that make one whole vote; None if every user has one vote."""
-        if self.per == _USERS:
+        if self.per == "user":
             return None
         if facts.most is None:
             raise BadInput(
@@ -112,7 +110,7 @@ class Statistic(Section):
         assert column.range is not None
         low, high = column.range
         one = unit_estimate.scaled(high - low, low)
-        return self.told(level, one.interval(low, high), one.error, column.unit or f"as {column.name}")
+        return self.told(level, one.interval(low, high), one.error, column.unit or f"units of {column.name}")
 
 
 class Count(Statistic):
@@ -190,7 +188,7 @@ class Variance(Moments):
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         column = self.column(facts)
         assert column.range is not None
-        width, unit = column.range[1] - column.range[0], column.unit or f"as {column.name}"
+        width, unit = column.range[1] - column.range[0], column.unit or f"units of {column.name}"
         one = mean_and_variance(sums, self.degree)[1].scaled(width**2)
         found = one.interval(0.0, width**2 / 4)
         roots = (float(np.sqrt(found[0])), float(np.sqrt(found[1])), float(np.sqrt(found[2])))
@@ -357,7 +355,7 @@ class Quantiles(OfNumbers):
             value, low = 0.5 * (edges[chosen[0]] + edges[chosen[0] + 1]), edges[chosen[1]]
             ends = float(value), float(min(value, low)), float(max(value, edges[chosen[2] + 1]))
             error = (ends[2] - ends[1]) / (2 * NORMAL_95)
-            found.append(self.told(f"{quantile:g}", ends, error, column.unit or f"as {column.name}"))
+            found.append(self.told(f"{quantile:g}", ends, error, column.unit or f"units of {column.name}"))
         return found
 
 

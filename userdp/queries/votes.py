@@ -41,7 +41,7 @@ def units(block: Block, column: Column) -> Vector:
 
 def level_codes(block: Block, column: Column) -> Codes:
     """Return the level (N,) of each sample, -1 for none."""
-    hot = block.dense_features[:, column.places[0] : column.places[-1] + 1] > 0.5
+    hot = block.dense_features[:, column.places[0] : column.places[-1] + 1].astype(np.float64) > 0.5
     return np.where(hot.any(axis=1), hot.argmax(axis=1), -1)
 
 
@@ -116,7 +116,7 @@ def products(block: Block, columns: list[Column], most: int | None) -> Rows:
     is zero. With ``most`` each sample has a z, and rows are averages over ``most`` samples.
     """
     cells = np.stack([2.0 * units(block, column) - 1.0 for column in columns], axis=1)
-    usable = ~np.isnan(cells).any(axis=1)
+    usable = np.asarray(~np.isnan(cells).any(axis=1))
     whole, owners = _wholes(block, usable, most), _owners(block)[usable]
 
     def averages(numbers: Rows) -> Rows:
