@@ -54,13 +54,13 @@ def answer_pictures(answers: Answers) -> list[Picture]:
 def _chart(title: str, statistic: str, answers: Answers) -> str:
     labels = [str(one["level"] or one["column"]) for one in answers]
     places, values = range(len(labels)), [float(one["estimate"]) for one in answers]
-    ends = [[float(one[end]) for one in answers] for end in ("low", "high")]
+    low, high = ([float(one[end]) for one in answers] for end in ("low", "high"))
     with drawing(str(answers[0]["unit"]), "", height=0.9 + 0.3 * len(labels)) as (figure, axes):
         if statistic in _BARS:
             axes.barh(places, values, color=BLUE, alpha=0.35)
         else:
             axes.plot(values, places, color=BLUE, marker="o", linestyle="", markersize=5)
-        axes.hlines(places, *ends, color=BLUE, linewidth=2)
+        axes.hlines(places, low, high, color=BLUE, linewidth=2)
         axes.set_yticks(places, labels)
         axes.invert_yaxis()
         return svg(figure, title)

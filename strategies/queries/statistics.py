@@ -131,7 +131,10 @@ class Statistics(Recipe, restates={"max_missing"}):
         needs="a query of a table",
         without_comparison="a query has no model to compare",
         promise="user level, against other nodes too",
-        example_problem={"kind": "table", "ask": [{"statistic": "count"}]},
+        example_problem={
+            "kind": "table",
+            "ask": [{"statistic": "mean", "of": "0"}, {"statistic": "quantiles", "of": "1", "at": [0.5]}],
+        },
         meanings={"share_of_sums": "share of the budget that noisy sums get; the rest goes to choices of quantiles"},
     )
 

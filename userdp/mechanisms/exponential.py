@@ -5,14 +5,14 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtri
+from scipy.special import log_ndtr, ndtri_exp
 
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
 from userdp.mechanisms.additive import require_positive
 from userdp.noise import NoiseSource
 
-_ROUNDING = 1e-12  # Relative margin that keeps the cost of a calibrated choice below what it was calibrated for
+_ROUNDING = 1e-9  # Relative margin that keeps the cost of a calibrated choice below what it was calibrated for
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ExponentialMechanism:
         """The cost of one choice."""
         if not self.as_gaussian:
             return Cost(pure_epsilon=self.epsilon)
-        return Cost(noise_multiplier=-0.5 / float(ndtri(1.0 / (1.0 + np.exp(self.epsilon / 2)))))
+        return Cost(noise_multiplier=-0.5 / float(ndtri_exp(-np.logaddexp(0.0, self.epsilon / 2))))
 
     @property
     def rho(self) -> float:

@@ -7,6 +7,7 @@ is multiplied by sqrt(s_j), the s_j adding up to 1: squared norms average, and i
 ``1 - 2^-40`` covers the rounding of a row, so that the clip of a node never acts.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ from pydantic import Field
 from userdp.accounting.guarantee import Relation
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
-from userdp.data.shape import Shape
+from userdp.data.shape import Column, Shape
 from userdp.errors import BadInput
 from userdp.problems import bounds
 from userdp.problems.base import Problem
@@ -131,6 +132,10 @@ class TableSettings(ProblemSettings):
     max_samples: int | None = Field(None, ge=1, description="Most samples of a user; that of [data].")
 
     def _make(self, shape: Shape, seed: int) -> Problem:
+        if not shape.named and shape.bound == 1.0 and shape.codes_from is None and shape.sparsity is None:
+            # Samples that are no table's, such as those of a population: columns are called by their numbers.
+            named = tuple(Column(str(place), (place,), (-1.0, 1.0)) for place in range(shape.columns))
+            shape = replace(shape, named=named)
         if not shape.named:
             raise BadInput("a query needs columns of numbers or levels: declare data.features or data.categorical")
         return TableQuery(list(self.ask), self.relation, shape, self.max_samples)

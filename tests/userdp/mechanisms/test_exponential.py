@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import log_softmax, logsumexp, softmax
+from scipy.special import expit, log_softmax, logsumexp, softmax
 
 from strategies.baselines.high_dimensional.frank_wolfe import L1Ball
 from strategies.baselines.high_dimensional.reference.frank_wolfe import Hull
-from userdp.accounting import Cost
+from userdp.accounting import Cost, delta_of
 from userdp.mechanisms import ExponentialMechanism
 from userdp.noise import SecureNoise, SeededNoise
 
@@ -86,3 +86,32 @@ def test_a_choice_costs_its_epsilon_and_an_eighth_of_its_square():
         for order in (1.01, 2.0, 8.0, 100.0):
             renyi = logsumexp(order * one - (order - 1) * other) / (order - 1)
             assert renyi <= mechanism.rho * order + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0, 40.0])
+def test_a_choice_is_no_worse_than_the_gaussian_that_it_is_charged_as(epsilon):
+    mu = 1 / ExponentialMechanism(1.0, epsilon, as_gaussian=True).cost.noise_multiplier
+    # Two coins whose log odds differ by epsilon, of all biases.
+    tilts = np.linspace(-12 - epsilon, 12, 4001)
+    heads = stats.norm.ppf(expit(tilts + epsilon)) - stats.norm.ppf(expit(tilts))
+    assert heads[np.isfinite(heads)].max() <= mu * (1 + 1e-9)
+    assert stats.norm.ppf(expit(epsilon / 2)) * 2 == pytest.approx(mu, rel=1e-8)
+
+
+def test_choices_between_neighbours_lie_below_the_gaussian_curve():
+    mechanism, rng = ExponentialMechanism(1.0, 0.8, as_gaussian=True), np.random.default_rng(0)
+    cost = mechanism.cost
+    for _ in range(200):
+        scores = rng.uniform(-5, 5, 6)
+        moved = scores + rng.choice([-1.0, 1.0, 0.0], 6)
+        first, second = (np.exp(log_law(mechanism, one)) for one in (scores, moved))
+        for epsilon in (0.0, 0.1, 0.3, 0.6):
+            apart = np.maximum(first - math.exp(epsilon) * second, 0).sum()
+            assert apart <= delta_of(cost, 1, epsilon) + 1e-12
+
+
+@pytest.mark.parametrize("multiplier", [1e-3, 0.5, 4.0, 1e4])
+def test_a_choice_like_a_gaussian_costs_no_more_than_it(multiplier):
+    cost = ExponentialMechanism.like_gaussian(2.0, multiplier).cost
+    assert cost.noise_multiplier >= multiplier
+    assert cost.noise_multiplier == pytest.approx(multiplier, rel=1e-6)

@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from userdp.data.shape import Column
+from userdp.data.shape import Column, Shape
 from userdp.data.shape import Sequence as SequenceShape
-from userdp.data.shape import Shape
 from userdp.data.tables import declared
 from userdp.data.tables.dates import PARTS, DateColumns
 from userdp.data.tables.declared import Levels, Range
