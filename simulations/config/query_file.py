@@ -3,7 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
+from simulations.config.errors import sentences
+from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput
+from userdp.queries.statistics import STATISTICS
 
 _TAKEN = ("problem", "strategy", "preparation")
 RELATION = "relation"  # a key of [privacy] in queries
@@ -23,6 +28,8 @@ def as_run(raw: Mapping[str, Any]) -> dict[str, Any]:
     ask = values.pop("ask")
     if not isinstance(ask, list):
         raise BadInput("ask must be a list of statistics, each written [[ask]] with statistic = ... below it")
+    for number, one in enumerate(ask, start=1):
+        _check_statistic(f"[[ask]] {number}", one)
     if taken := [key for key in _TAKEN if key in values]:
         raise BadInput(f"{taken[0]} is given beside ask: a query trains nothing; leave {taken[0]} out")
     for name in ("data", "privacy"):
@@ -39,3 +46,16 @@ def as_run(raw: Mapping[str, Any]) -> dict[str, Any]:
     output = {"reference": False, **values.get("output", {})}
     own = {"problem": problem, "strategy": {"kind": "statistics"}, "preparation": "none"}
     return {"name": "query", **values, **own, "data": data, "privacy": privacy, "output": output}
+
+
+def _check_statistic(where: str, asked: Any) -> None:
+    """Refuse a statistic with an unknown name or key; ``where`` is its place in the file."""
+    name = asked.get("statistic") if isinstance(asked, Mapping) else None
+    if not isinstance(name, str) or name not in STATISTICS:
+        hint = did_you_mean(name, STATISTICS) if isinstance(name, str) else ""
+        raise BadInput(f"{where}: statistic = {name!r} is unknown{hint}; there are {', '.join(STATISTICS)}")
+    try:
+        STATISTICS[name].model_validate(asked, strict=True)
+    except ValidationError as error:
+        found = sentences(error, asked, STATISTICS[name])
+        raise BadInput("\n".join(f"{where}, statistic = {name!r}: {one}" for one in found)) from None

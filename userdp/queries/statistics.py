@@ -4,7 +4,7 @@ A statistic of one's own is a class below `Statistic`, and one more member of `A
 """
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -364,3 +364,8 @@ Ask = Annotated[
     Field(discriminator="statistic"),
 ]
 """A statistic of a query."""
+
+STATISTICS: dict[str, type[Statistic]] = {
+    get_args(one.model_fields["statistic"].annotation)[0]: one for one in get_args(get_args(Ask)[0])
+}
+"""Name -> the class of a statistic."""
