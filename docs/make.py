@@ -24,6 +24,7 @@ from making import (
     papers_index,
     pictures,
     promises,
+    queries,
     rounding,
     sparse_runs,
     speed,
@@ -70,6 +71,7 @@ def pages() -> dict[str, str]:
         "docs/compare-strategies.md": put(_written("docs/compare-strategies.md"), {"grid": excerpts.comparison()}),
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
+        "docs/query.md": put(_written("docs/query.md"), {"queries": queries.section()}),
         "docs/gallery/README.md": gallery.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "strategies/baselines/averaged_clipping/README.md": put(

@@ -203,8 +203,9 @@ def main() -> None:
     for row in found["errors"]:
         print("{asked:12} error {ours:.4g}, OpenDP {opendp:.4g}: {ratio:.3f}".format(**row))
     cases = [(name, users, 1, "replace_one") for name in ASKED for users in (1000, 10_000)]
-    cases += [(name, 10_000, MOST, "replace_one") for name in ASKED]
-    cases += [(name, 10_000, 1, "add_or_remove") for name in ASKED]
+    single = [name for name in ASKED if name != "everything"]
+    cases += [(name, 10_000, MOST, "replace_one") for name in single]
+    cases += [(name, 10_000, 1, "add_or_remove") for name in single]
     for case in cases:
         row = coverage(*case, given.repetitions)
         found["coverage"].append(row)

@@ -15,7 +15,8 @@ from strategies.core.recipe import Recipe
 from strategies.core.results import Noise, Step
 from strategies.core.scheme import Outline, Scheme
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import ACCOUNTANT, Cost, Ledger
+from userdp.accounting import ACCOUNTANT, Ledger
+from userdp.accounting.costs import together
 from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
@@ -90,18 +91,12 @@ class QueryRounds(Scheme):
         for place, one in enumerate(self.choices, start=self.query.sums):
             scores = ranks.scores(shares[one.statistic], one.quantile, one.shift)
             released[place] = one.mechanism.choose(scores, source)
-        check_drawn(source.spent, _together(self.choices))
+        check_drawn(source.spent, together(*(one.mechanism.cost for one in self.choices)))
         return Step(released, released)
 
     def answers(self, released: Vector, memory: NoiseOfSums) -> list[Answer]:
         """Return the answers that follow from what the run released (p,)."""
         return self.query.answers(released, memory.deviation, self.users)
-
-
-def _together(choices: tuple[Choice, ...]) -> Cost:
-    precision = sum(one.mechanism.cost.noise_multiplier**-2 for one in choices)
-    pure = sum(one.mechanism.cost.pure_epsilon for one in choices)
-    return Cost(noise_multiplier=precision**-0.5 if precision else math.inf, pure_epsilon=pure)
 
 
 class Statistics(Recipe, restates={"max_missing"}):
@@ -113,8 +108,8 @@ class Statistics(Recipe, restates={"max_missing"}):
     or removing one by 1. So the sums are one Gaussian mechanism, whatever their number. Quantiles are choices by the
     exponential mechanism (`userdp.queries.ranks`), each no worse than a Gaussian mechanism; with the sums they compose
     to one Gaussian mechanism, calibrated to epsilon and delta. A query of nothing but quantiles divides epsilon among
-    them instead, if that leaves each of them more. Weights, intervals and all divisors are public or released.
-    Estimates and intervals are functions of what was released.
+    them instead, if that leaves each of them more; then they are chosen by permute-and-flip. Weights and the intervals
+    to choose from are public. Estimates and their intervals, divisors included, are functions of what was released.
 
     *Assumptions.* The server is trusted, or with ``privacy.trust = "sum"`` curious and not active. Nodes clip each of
     their users' rows. Replace-one: n and who takes part are public. Add-or-remove: the number of places is public, and
@@ -220,14 +215,16 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
             moved = ranks.sensitivity(quantile, query.relation)
             share = privacy.epsilon * (1 - 1e-9) * whole / len(one.at)
             parts = (1 - sum(ranks.PURE_ENDS), *ranks.PURE_ENDS)
-            found += _three(k, quantile, given.users, [ExponentialMechanism(moved, part * share) for part in parts])
+            found += _three(
+                k, quantile, given.users, [ExponentialMechanism(moved, part * share, flips=True) for part in parts]
+            )
     choices = tuple(found)
     if privacy.delta > 0:
         multiplier = AcuteBatches(given.users, given.users).calibrate(privacy.epsilon, privacy.delta)
         others = _choices(given, query, multiplier)
         if choices[0].mechanism.epsilon < others[0].mechanism.epsilon:
             return None
-    cost = _together(choices)
+    cost = together(*(one.mechanism.cost for one in choices))
     rests_on = ("n and who takes part are public" if query.relation == "replace_one" else _SLOTS, *given.wire.clipping)
     promise = given.promise(privacy.epsilon, ACCOUNTANT, rests_on)
     asked = _rank_sums(query)

@@ -20,7 +20,7 @@ from userdp.arrays.types import Vector
 
 ENDS = (0.15, 0.15)
 """The shares of a quantile's precision that go to the two ends of its interval."""
-PURE_ENDS = (0.04, 0.04)
+PURE_ENDS = (0.035, 0.035)
 """The same of its epsilon, if nothing but choices is asked."""
 
 

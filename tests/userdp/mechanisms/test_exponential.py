@@ -1,6 +1,7 @@
 """The exponential mechanism: its law, its privacy and its utility; T6 of private Frank-Wolfe."""
 
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy.special import expit, log_softmax, logsumexp, softmax
 from strategies.baselines.high_dimensional.frank_wolfe import L1Ball
 from strategies.baselines.high_dimensional.reference.frank_wolfe import Hull
 from userdp.accounting import Cost, delta_of
+from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
 from userdp.noise import SecureNoise, SeededNoise
 
@@ -115,3 +117,29 @@ def test_a_choice_like_a_gaussian_costs_no_more_than_it(multiplier):
     cost = ExponentialMechanism.like_gaussian(2.0, multiplier).cost
     assert cost.noise_multiplier >= multiplier
     assert cost.noise_multiplier == pytest.approx(multiplier, rel=1e-6)
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("noise", [seeded(), SecureNoise()], ids=["seeded", "secure"])
+def test_permute_and_flip_has_its_law_and_its_privacy(noise):
+    def law(scores):
+        """The chances of each choice, over all orders."""
+        accepted = np.exp(1.5 * (scores - scores.max()) / 2)
+        found = np.zeros(len(scores))
+        for order in permutations(range(len(scores))):
+            left = 1.0
+            for k in order:
+                found[k] += left * accepted[k]
+                left *= 1 - accepted[k]
+        return found / math.factorial(len(scores))
+
+    mechanism, draws = ExponentialMechanism(1.0, 1.5, flips=True), 4000
+    chosen = [mechanism.choose(SCORES, noise) for _ in range(draws)]
+    assert stats.chisquare(np.bincount(chosen, minlength=5), draws * law(SCORES)).pvalue > 1e-9
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        first, second = law(SCORES), law(SCORES + rng.choice([-1.0, 0.0, 1.0], 5))
+        assert np.abs(np.log(first / second)).max() <= 1.5 + 1e-9
+    assert law(SCORES) @ SCORES >= softmax(0.75 * SCORES) @ SCORES
+    with pytest.raises(BadInput, match="no price as a Gaussian"):
+        ExponentialMechanism(1.0, 1.5, as_gaussian=True, flips=True)

@@ -53,7 +53,9 @@ def test_neighbours_move_the_sum_by_the_sensitivity_at_most(users, other):
 
 def test_the_sensitivity_is_attained():
     asked = Computation("user_shares", "sum", clip_norm=1.0)
-    problem = query([{"statistic": "mean", "of": "age"}, {"statistic": "histogram", "of": "visits", "bins": [0, 5, 10]}])
+    problem = query(
+        [{"statistic": "mean", "of": "age"}, {"statistic": "histogram", "of": "visits", "bins": [0, 5, 10]}]
+    )
     low, high = ([(-1.0, -1.0, 0)], [(1.0, 1.0, 0)])
     rows = shares(problem, people([low, high]))
     assert np.linalg.norm(rows[1] - rows[0]) == pytest.approx(asked.sensitivity("replace_one"), rel=1e-9)
