@@ -142,26 +142,11 @@ def query(
     """
     with working(debug):
         log_warnings()
-        from simulations.api.describing import checked  # noqa: PLC0415
-        from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
-        from simulations.reports.answers import show_answers  # noqa: PLC0415
-        from simulations.reports.explain import show_promise  # noqa: PLC0415
-        from simulations.reports.progress import progress_bar  # noqa: PLC0415
-        from simulations.runs.run import run as ask  # noqa: PLC0415
+        from simulations.api.describing import asked  # noqa: PLC0415
 
         given = {"engine.kind": engine, "output.directory": output}
-        config = checked(_load(file, [*(overrides or []), *assignments(given)]))
-        with progress_bar() as progress:
-            outcome = ask(config, progress=progress, checkpoint=config.output.checkpoint)
-        shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
-
-    def show() -> None:
-        console, promise = Console(), outcome.guarantee
-        show_answers(config.name, shown["answers"], console)
-        show_promise(promise.sentence(), promise.assumptions, console)
-        console.print(f"Files: {outcome.directory}", highlight=False, soft_wrap=True)
-
-    answer(as_json, shown, show)
+        found = asked(_load(file, [*(overrides or []), *assignments(given)]))
+    answer(as_json, found.values, found.show)
 
 
 @_verb(

@@ -9,7 +9,10 @@ RESULTS = Path(__file__).resolve().parents[2] / "research" / "results" / "querie
 def section() -> str:
     """Return the coverage of intervals, errors beside OpenDP's, and the time of ten statistics."""
     found = json.loads(RESULTS.read_text(encoding="utf-8"))
-    lines = ["| asked | users | samples of a user | neighbours | intervals that hold the truth |", "|---|---|---|---|---|"]
+    lines = [
+        "| asked | users | samples of a user | neighbours | intervals that hold the truth |",
+        "|---|---|---|---|---|",
+    ]
     for row in found["coverage"]:
         most, relation = row["most_samples"], row["relation"].replace("_", " ")
         samples = "1" if most == 1 else f"1 to {most}"

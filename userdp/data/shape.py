@@ -49,7 +49,7 @@ class Column:
     """The feature of the range's low end; that of its high end is 1."""
     levels: tuple[str, ...] = ()
     complete: bool = False
-    """Whether a missing cell counts as a declared value, so that every sample has a number."""
+    """True if a missing cell counts as a declared value, so that every sample has a number."""
     unit: str = ""
     """The unit of the numbers, if they are not the cells themselves."""
 

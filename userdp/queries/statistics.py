@@ -64,7 +64,7 @@ class Statistic(Section):
     statistic: str
     weight: float = Field(1.0, gt=0, description="Share of the budget, relative to the other statistics' weights.")
     per: Literal["user", "sample"] = "user"
-    """Whose votes count the same: each user's, whose samples share one vote (user); or each sample's, of at most
+    """The votes that count the same: each user's, whose samples share one (user); or each sample's, of at most
     data.max_samples of a user (sample)."""
 
     chooses: ClassVar[bool] = False  # whether it is a choice among users' ranks rather than a noisy sum
@@ -114,7 +114,7 @@ class Statistic(Section):
 
 
 class Count(Statistic):
-    """How many users, or samples, there are. Under replace_one the number of users is public, and costs nothing."""
+    """The number of users, or of samples. Under replace_one the number of users is public, and costs nothing."""
 
     statistic: Literal["count"]
 
@@ -231,7 +231,7 @@ class Histogram(OfNumbers):
 
 
 class Counts(Statistic):
-    """How many users have each of the declared levels; a user's samples share one vote."""
+    """The number of users at each of the declared levels; a user's samples share one vote."""
 
     statistic: Literal["counts"]
     of: str = Field(description="Column of declared levels.")
