@@ -7,7 +7,7 @@ standard error; with `--json` standard output holds the JSON and nothing else.
 from collections.abc import Callable
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -32,6 +32,7 @@ from simulations.terminal import (
 
 if TYPE_CHECKING:
     from simulations.config.run_config import RunConfig
+    from simulations.runs.run import RunOutcome
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,18 +107,12 @@ def run(
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
         from simulations.api.console import show_outcome  # noqa: PLC0415
         from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
-        from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
-        from simulations.reports.progress import progress_bar  # noqa: PLC0415
-        from simulations.runs.run import run as train  # noqa: PLC0415
 
         place = configuration_file(file, resume)
         if resume is not None and file is None:
             check_resumed(resume, trusted=trust_code)
         config = _load(place, [*(overrides or []), *assignments(given)])
-        keep, again = config.output.checkpoint, resume is not None
-        with progress_bar() as progress:
-            outcome = train(config, directory=resume, progress=progress, checkpoint=keep, resume=again)
-        shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
+        outcome, shown = _run(config, resume)
     answer(as_json, shown, lambda: show_outcome(shown, outcome.directory, private=config.shows_private))
 
 
@@ -142,11 +137,13 @@ def query(
     """
     with working(debug):
         log_warnings()
-        from simulations.api.describing import asked  # noqa: PLC0415
+        from simulations.api.console import show_outcome  # noqa: PLC0415
+        from simulations.api.describing import checked  # noqa: PLC0415
 
         given = {"engine.kind": engine, "output.directory": output}
-        found = asked(_load(file, [*(overrides or []), *assignments(given)]))
-    answer(as_json, found.values, found.show)
+        config = checked(_load(file, [*(overrides or []), *assignments(given)]))
+        outcome, shown = _run(config)
+    answer(as_json, shown, lambda: show_outcome(shown, outcome.directory, private=config.shows_private))
 
 
 @_verb(
@@ -378,6 +375,18 @@ def _list(what: str, name: str | None, as_json: bool) -> None:
 
     with exit_codes(debug=False):
         show(what, name, as_json)
+
+
+def _run(config: "RunConfig", resumed: Path | None = None) -> "tuple[RunOutcome, dict[str, Any]]":
+    """Run a configuration with a progress bar, and return the outcome with the part of result.json to show."""
+    from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
+    from simulations.reports.progress import progress_bar  # noqa: PLC0415
+    from simulations.runs.run import run as started  # noqa: PLC0415
+
+    keep, again = config.output.checkpoint, resumed is not None
+    with progress_bar() as progress:
+        outcome = started(config, directory=resumed, progress=progress, checkpoint=keep, resume=again)
+    return outcome, outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
 
 
 def _load(file: Path, overrides: list[str]) -> "RunConfig":

@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 
 from simulations.api.arguments import FRAME, WithReport, configured, folder_of, frame_datasets, sections
 from simulations.config.query_file import RELATION
 from simulations.config.run_config import RunConfig, load_config, parse_config
-from simulations.records.released_fields import SHARED, kept
-from simulations.reports.answers import answer_rows, show_answers
-from simulations.reports.explain import show_promise
+from simulations.reports.answers import answer_rows
 from simulations.reports.progress import progress_bar
-from simulations.runs.run import RunOutcome, run
+from simulations.runs.run import run
 from strategies.core.plan import Plan
 from userdp.accounting import Guarantee
 from userdp.data.tables.columns import Columns
@@ -104,34 +101,6 @@ def describe(
             report.read_text(encoding="utf-8"),
             None if directory is None else folder,
         )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The answers to a query's file.
-
-    Attributes:
-        values: the content of result.json, without private fields where these are not shown.
-        outcome: of the run.
-    """
-
-    values: dict[str, Any]
-    outcome: RunOutcome
-
-    def show(self) -> None:
-        """Print the answers and their guarantee."""
-        console, promise = Console(), self.outcome.guarantee
-        show_answers(self.values["name"], self.values["answers"], console)
-        show_promise(promise.sentence(), promise.assumptions, console)
-        console.print(f"Files: {self.outcome.directory}", highlight=False, soft_wrap=True)
-
-
-def asked(config: RunConfig) -> Asked:
-    """Answer the query of a file with a progress bar, as ``userdp query`` does."""
-    checked(config)
-    with progress_bar() as progress:
-        outcome = run(config, progress=progress, checkpoint=config.output.checkpoint)
-    return Asked(outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED), outcome)
 
 
 def _query(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.DataFrame | None]:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -165,8 +165,8 @@ class Statistics(Recipe, restates={"max_missing"}):
         choices = _choices(given, query, multiplier)
         return QueryRounds(
             **given.accounted(sampler, multiplier),
+            **_roundings(given, query),
             outline=_outline(given, query, len(shares), multiplier),
-            spread=1.0,
             query=query,
             users=given.users,
             computations=tuple(one for one in (asked, _rank_sums(query)) if one is not None),
@@ -181,6 +181,18 @@ def _rank_sums(query: TableQuery) -> Computation | None:
         return None
     widths = [float(one.width(query.facts)) for one in query.quantiles]
     return Computation("user_ranks", "sum", clip_norm=math.sqrt(len(widths)), arrays={"bins": np.array(widths)})
+
+
+def _roundings(given: Given, query: TableQuery) -> dict[str, Any]:
+    """Return the fields of a `Scheme` for the rounding of sums.
+
+    A rank adds up the users and the intervals below it, of shares that are 1 together for a user, twice the least
+    sensitivity of a score at most.
+    """
+    if not query.quantiles:
+        return {}
+    widths = sum(one.width(query.facts) for one in query.quantiles)
+    return {"summands": given.users + widths, "spread": 2.0}
 
 
 def _outline(given: Given, query: TableQuery, rounds: int, multiplier: float) -> Outline:
@@ -230,6 +242,7 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
     asked = _rank_sums(query)
     assert asked is not None
     return QueryRounds(
+        **_roundings(given, query),
         guarantee=replace(promise, relation=query.relation),
         ledger=lambda budget: Ledger(given.users, cost, 1, budget),
         outline=replace(_outline(given, query, 1, math.inf), numbers={"choice_epsilon": choices[0].mechanism.epsilon}),

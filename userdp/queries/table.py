@@ -93,7 +93,7 @@ class TableQuery(SharesProblem):
 
     def user_ranks(self, block: Block) -> Rows:
         """See `SharesProblem`."""
-        return np.hstack([one.rows(block, self.facts) for one in self.quantiles])
+        return _INSIDE * np.hstack([one.rows(block, self.facts) for one in self.quantiles])
 
     def answers(self, released: Vector, deviation: float, users: int) -> list[Answer]:
         """Return all answers.

@@ -1,6 +1,7 @@
 """Users' rows in queries: bounded, acute, alone as in company; neighbours move sums by the sensitivity and no more."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from query_cases import QUANTILES, SHAPE, SUMS, people, query
 
+from userdp.data import ColumnarFederation
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
+from userdp.nodes.node import Node
 from userdp.queries import ranks
 from userdp.queries.table import TableSettings
 from userdp.queries.votes import bernstein
 
+CLIPPED = Computation("user_shares", "sum", clip_norm=1.0)
 CELL = st.one_of(st.sampled_from([-1.0, 1.0, 0.0, math.nan, math.inf, -math.inf, 7.0]), st.floats(-1, 1, width=32))
 SAMPLE = st.tuples(CELL, st.sampled_from([-1.0, -0.6, 0.0, 0.99, 1.0]), st.integers(-1, 2))
 USER = st.lists(SAMPLE, min_size=1, max_size=5)
@@ -33,12 +37,18 @@ def test_rows_are_bounded_and_acute_and_the_same_alone(users, relation):
     assert (rows @ rows.T).min() >= -1e-12
     for user, row in zip(users, rows, strict=True):
         np.testing.assert_array_equal(shares(problem, people([user]))[0], row)
+    # Also once they are clipped, which a node does with all users of a block at once.
+    many = people(users * 40)
+    node = Node(problem, ColumnarFederation(many), np.arange(many.users))
+    asked = replace(CLIPPED, reduce="rows", separate=True)
+    clipped = node.compute(np.zeros(problem.dimension), np.arange(many.users), asked).values
+    np.testing.assert_array_equal(clipped[:, : problem.sums], np.tile(rows, (40, 1)))
 
 
 @settings(max_examples=60, deadline=None)
 @given(users=st.lists(USER, min_size=2, max_size=4), other=USER)
 def test_neighbours_move_the_sum_by_the_sensitivity_at_most(users, other):
-    asked = Computation("user_shares", "sum", clip_norm=1.0)
+    asked = CLIPPED
     moves = {
         "replace_one": [[other, *users[1:]], [*users[:-1], other]],
         "add_or_remove": [users[1:], [*users, other]],
@@ -52,7 +62,7 @@ def test_neighbours_move_the_sum_by_the_sensitivity_at_most(users, other):
 
 
 def test_the_sensitivity_is_attained():
-    asked = Computation("user_shares", "sum", clip_norm=1.0)
+    asked = CLIPPED
     problem = query(
         [{"statistic": "mean", "of": "age"}, {"statistic": "histogram", "of": "visits", "bins": [0, 5, 10]}]
     )
