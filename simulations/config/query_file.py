@@ -6,9 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simulations.config.errors import sentences
-from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput
-from userdp.queries.statistics import STATISTICS
 
 _TAKEN = ("problem", "strategy", "preparation")
 RELATION = "relation"  # a key of [privacy] in queries
@@ -50,6 +48,10 @@ def as_run(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_statistic(where: str, asked: Any) -> None:
     """Refuse a statistic with an unknown name or key; ``where`` is its place in the file."""
+    # A configuration that trains needs neither tables nor statistics.
+    from userdp.data.tables.declared import did_you_mean  # noqa: PLC0415
+    from userdp.queries.statistics import STATISTICS  # noqa: PLC0415
+
     name = asked.get("statistic") if isinstance(asked, Mapping) else None
     if not isinstance(name, str) or name not in STATISTICS:
         hint = did_you_mean(name, STATISTICS) if isinstance(name, str) else ""

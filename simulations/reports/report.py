@@ -15,7 +15,8 @@ from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, RELEASED, Kind, kept
 from simulations.records.run_directory import ANSWERS, as_json, check_files, read_json, writing
 from simulations.reports import explain
-from simulations.reports.answers import answer_pictures, answer_rows
+from simulations.reports.answer_pictures import answer_pictures
+from simulations.reports.answers import answer_rows
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
