@@ -117,3 +117,35 @@ def test_a_silent_node_ends_the_query():
 def test_it_answers_nothing_but_queries():
     with pytest.raises(BadInput, match="ask by userdp query"):
         UserLevelStrategy(Statistics(), Quadratic(2, 1.0, 1.0), PublicFacts(USERS), PRIVACY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(relation):
+    users, runs, cells = 600, 200, np.linspace(0, 100, 401).tolist()
+    asked = [
+        *MEAN,
+        {"statistic": "mean", "of": "visits"},
+        {"statistic": "variance", "of": "age"},
+        {"statistic": "histogram", "of": "visits", "bins": [0, 2.5, 7.5, 10]},
+        {"statistic": "group_means", "of": "age", "by": "city"},
+        {"statistic": "quantiles", "of": "age", "at": [0.5], "bins": cells, "weight": 3},
+    ]
+    # One in ten has no age; the others are uniform on [20, 80]; visits are 0, 5 or 10.
+    truth = np.array([50, 5.5, 300, 300**0.5, 0.2, 0.5, 0.3, 50, 50, 50, 50])
+    held = np.zeros(len(truth))
+    for seed in range(runs):
+        rng = np.random.default_rng([9, seed])
+        age = np.where(rng.random(users) < 0.1, np.nan, rng.uniform(-0.6, 0.6, users))
+        visits = rng.choice([-1.0, 0.0, 1.0], users, p=[0.2, 0.5, 0.3])
+        block = people([[one] for one in zip(age, visits, rng.integers(0, 3, users), strict=True)])
+        facts, privacy = PublicFacts(users, max_samples=3), Privacy(8.0, 1e-4)
+        strategy = UserLevelStrategy(Statistics(), query(asked, relation), facts, privacy, seed=seed)
+        with LocalGrid([Node(strategy.original, ColumnarFederation(block), np.arange(users))]) as grid:
+            strategy.start(grid)
+        found = strategy.scheme.answers(strategy.state.released, strategy.memory)
+        held += [one.low <= value <= one.high for one, value in zip(found, truth, strict=True)]
+    shares = held / runs
+    # Four standard errors of a share of 0.95 below; those of quantiles among intervals may be wider.
+    assert shares.min() > 0.95 - 4 * np.sqrt(0.95 * 0.05 / runs), shares
+    assert 0.93 < shares[:-1].mean() < 0.97, shares
