@@ -20,9 +20,9 @@ from userdp.errors import BadInput
 ANSWERS = "answers.csv"  # the answers to a query; training has none
 FILES = (
     *("config.toml", "plan.json", "data.json", "rounds.parquet"),
-    *("model.npz", "guarantee.json", "result.json", ANSWERS, "report.html"),
+    *("model.npz", "guarantee.json", "result.json", "report.html"),
 )
-"""Every file of a run. A run in a directory that its caller named removes these first, and no other files."""
+"""Every file of a run beside `ANSWERS`. A run in a directory that its caller named removes these first, and no others."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
 TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun removes those of the previous run
@@ -45,7 +45,7 @@ class RunDirectory:
         with writing(f"output.directory: {path}"):
             path.mkdir(parents=True, exist_ok=True)
             # A resumed run keeps its model and guarantee until newer ones replace them.
-            for name in _ENDING if resumed else (*FILES, CHECKPOINT, ASKED):
+            for name in _ENDING if resumed else (*FILES, ANSWERS, CHECKPOINT, ASKED):
                 (path / name).unlink(missing_ok=True)
             for events in path.glob(f"{TENSORBOARD}/events.out.tfevents.*"):
                 events.unlink(missing_ok=True)
