@@ -48,7 +48,7 @@ class Kinds(Mapping[str, Kind]):
         files: bool = False,
         check: Callable[[str, Any], None] = lambda told, kind: None,
     ) -> None:
-        self.places, self._unlisted = dict(places), dict(unlisted or {})
+        self.places, self.unlisted = dict(places), dict(unlisted or {})
         self._group, self._files, self._check = group, files, check
         self._found: dict[str, Kind] = {}
 
@@ -65,7 +65,7 @@ class Kinds(Mapping[str, Kind]):
             self._check(told, kind)
             return kind
         if name not in self._found:
-            ours = self.places | self._unlisted
+            ours = self.places | self.unlisted
             own = name in ours
             place = ours[name] if own else self.installed[name]
             entry = f'the entry point "{name} = {place}" of {self._group}'
@@ -93,7 +93,7 @@ class Kinds(Mapping[str, Kind]):
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and (
-            name in self.places or name in self._unlisted or self.is_place(name) or name in self.installed
+            name in self.places or name in self.unlisted or self.is_place(name) or name in self.installed
         )
 
     def __iter__(self) -> Iterator[str]:

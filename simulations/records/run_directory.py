@@ -22,7 +22,7 @@ FILES = (
     *("config.toml", "plan.json", "data.json", "rounds.parquet"),
     *("model.npz", "guarantee.json", "result.json", "report.html"),
 )
-"""Every file of a run beside `ANSWERS`. A run in a directory that its caller named removes these first, and no others."""
+"""Every file of a run beside `ANSWERS`. A run in a directory that its caller named removes these, and no others."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
 TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun removes those of the previous run
