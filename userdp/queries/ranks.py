@@ -20,7 +20,7 @@ from userdp.arrays.types import Vector
 
 ENDS = (0.15, 0.15)
 """The shares of a quantile's precision that go to the two ends of its interval."""
-PURE_ENDS = (0.035, 0.035)
+PURE_ENDS = (0.02, 0.02)
 """The same of its epsilon, if nothing but choices is asked."""
 
 
