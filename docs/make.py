@@ -26,6 +26,7 @@ from making import (
     papers_index,
     pictures,
     promises,
+    queries,
     rounding,
     sparse_runs,
     speed,
@@ -76,6 +77,7 @@ def pages() -> dict[str, str]:
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
         "docs/find.md": put(_written("docs/find.md"), finding.sections()),
+        "docs/query.md": put(_written("docs/query.md"), {"queries": queries.section()}),
         "docs/gallery/README.md": gallery.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "strategies/baselines/averaged_clipping/README.md": put(

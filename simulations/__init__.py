@@ -16,6 +16,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 if TYPE_CHECKING:
     from simulations.api.comparing import ComparisonResult, compare
+    from simulations.api.describing import Description, describe
     from simulations.api.prediction import SavedModel, load_model
     from simulations.api.training import TrainedModel, plan, train
     from simulations.config.run_config import RunConfig, load_config
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ComparisonResult",
+    "Description",
     "Found",
     "RunConfig",
     "RunOutcome",
@@ -34,6 +36,7 @@ __all__ = [
     "TrainedModel",
     "build_problem",
     "compare",
+    "describe",
     "find",
     "load_config",
     "load_datasets",

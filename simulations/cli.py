@@ -7,7 +7,7 @@ standard error; with `--json` standard output holds the JSON and nothing else.
 from collections.abc import Callable
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -33,6 +33,7 @@ from simulations.terminal import (
 
 if TYPE_CHECKING:
     from simulations.config.run_config import RunConfig
+    from simulations.runs.run import RunOutcome
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -112,18 +113,42 @@ def run(
         given |= {"output.directory": output, "output.anyway": anyway or None}
         from simulations.api.console import show_outcome  # noqa: PLC0415
         from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
-        from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
-        from simulations.reports.progress import progress_bar  # noqa: PLC0415
-        from simulations.runs.run import run as train  # noqa: PLC0415
 
         place = configuration_file(file, resume)
         if resume is not None and file is None:
             check_resumed(resume, trusted=trust_code)
         config = _load(place, [*(overrides or []), *assignments(given)])
-        keep, again = config.output.checkpoint, resume is not None
-        with progress_bar() as progress:
-            outcome = train(config, directory=resume, progress=progress, checkpoint=keep, resume=again)
-        shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
+        outcome, shown = _run(config, resume)
+    answer(as_json, shown, lambda: show_outcome(shown, outcome.directory, private=config.shows_private))
+
+
+@_verb(
+    "userdp query simulations/configs/query.toml",
+    "userdp query my.toml --set privacy.epsilon=2 --json | jq '.answers[] | {statistic, column, estimate, low, high}'",
+    "userdp plan my.toml",
+)
+def query(
+    file: File,
+    engine: Annotated[str | None, option("local or ray; overrides engine.kind.")] = None,
+    overrides: Overrides = None,
+    output: Output = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Describe a table: counts, means, quantiles, histograms and more, with intervals, from one budget.
+
+    The file declares the table under [data] and the budget under [privacy], and asks one statistic in each [[ask]]. It
+    writes a run directory with answers.csv, result.json, guarantee.json and report.html. userdp plan FILE shows the
+    guarantee before any data are read.
+    """
+    with working(debug):
+        log_warnings()
+        from simulations.api.console import show_outcome  # noqa: PLC0415
+        from simulations.api.describing import checked  # noqa: PLC0415
+
+        given = {"engine.kind": engine, "output.directory": output}
+        config = checked(_load(file, [*(overrides or []), *assignments(given)]))
+        outcome, shown = _run(config)
     answer(as_json, shown, lambda: show_outcome(shown, outcome.directory, private=config.shows_private))
 
 
@@ -418,6 +443,18 @@ def _list(what: str, name: str | None, as_json: bool) -> None:
 
     with exit_codes(debug=False):
         show(what, name, as_json)
+
+
+def _run(config: "RunConfig", resumed: Path | None = None) -> "tuple[RunOutcome, dict[str, Any]]":
+    """Run a configuration with a progress bar, and return the outcome with the part of result.json to show."""
+    from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
+    from simulations.reports.progress import progress_bar  # noqa: PLC0415
+    from simulations.runs.run import run as started  # noqa: PLC0415
+
+    keep, again = config.output.checkpoint, resumed is not None
+    with progress_bar() as progress:
+        outcome = started(config, directory=resumed, progress=progress, checkpoint=keep, resume=again)
+    return outcome, outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
 
 
 def _load(file: Path, overrides: list[str]) -> "RunConfig":

@@ -41,6 +41,7 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
         "non_private": "strategies.non_private:NonPrivate",
     },
     "userdp.strategies",
+    unlisted={"statistics": "strategies.queries.statistics:Statistics"},
     files=True,
     check=below("strategies.core.recipe:Recipe", "docs/add-a-strategy.md shows how a strategy is made"),
 )

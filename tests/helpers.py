@@ -242,7 +242,7 @@ class Silent(NoiseSource):
     def laplace(self, value, scale):
         return np.array(value)
 
-    def choose(self, scores, epsilon):
+    def choose(self, scores, epsilon, *, flips=False):
         return np.argmax(scores, axis=1)
 
 

@@ -32,6 +32,8 @@ class Kinds(Mapping[str, Kind]):
     Args:
         places: name -> "package.module:attribute" of this package's own kinds, in the order of display.
         group: the entry points by which other packages add kinds; None for none.
+        unlisted: further kinds of this package, which only its own commands name: they are found by name, and listed
+            nowhere.
         files: whether a place, such as "my_file.py:MyClass" or "package.module:MyClass", may stand for a name.
         check: raises `BadInput` for a kind from another package or a file that does not fit; its arguments are the
             words that name the place, and the kind.
@@ -42,10 +44,11 @@ class Kinds(Mapping[str, Kind]):
         places: Mapping[str, str],
         group: str | None = None,
         *,
+        unlisted: Mapping[str, str] | None = None,
         files: bool = False,
         check: Callable[[str, Any], None] = lambda told, kind: None,
     ) -> None:
-        self.places = dict(places)
+        self.places, self.unlisted = dict(places), dict(unlisted or {})
         self._group, self._files, self._check = group, files, check
         self._found: dict[str, Kind] = {}
 
@@ -62,8 +65,9 @@ class Kinds(Mapping[str, Kind]):
             self._check(told, kind)
             return kind
         if name not in self._found:
-            own = name in self.places
-            place = self.places[name] if own else self.installed[name]
+            ours = self.places | self.unlisted
+            own = name in ours
+            place = ours[name] if own else self.installed[name]
             entry = f'the entry point "{name} = {place}" of {self._group}'
             told = f'the registry\'s line "{name}": "{place}"' if own else entry
             kind = _of_line(told, place)
@@ -88,7 +92,9 @@ class Kinds(Mapping[str, Kind]):
         return self._files and ":" in name
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name in self.places or self.is_place(name) or name in self.installed)
+        return isinstance(name, str) and (
+            name in self.places or name in self.unlisted or self.is_place(name) or name in self.installed
+        )
 
     def __iter__(self) -> Iterator[str]:
         yield from self.places

@@ -56,10 +56,11 @@ class NoiseSource(Stateful, ABC):
         """Add independent Laplace noise of that scale to each entry; same shape."""
 
     @abstractmethod
-    def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
-        """Choose (R,) a column for each row of (R, K) scores, by the exponential mechanism.
+    def choose(self, scores: ArrayLike, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
+        """Choose (R,) a column for each row of (R, K) scores of sensitivity 1, by the exponential mechanism.
 
-        Column k has probability proportional to ``exp(epsilon scores[k] / 2)``, for scores of sensitivity 1.
+        Column k has probability proportional to ``exp(epsilon scores[k] / 2)``. With ``flips`` columns are looked at in
+        a random order, and the first is chosen that a coin of chance ``exp(epsilon (scores[k] - best) / 2)`` accepts.
         """
 
 
@@ -77,11 +78,11 @@ class SeededNoise(NoiseSource):
         values = releasable(value)
         return np.asarray(values + self.generator.laplace(scale=scale, size=values.shape), dtype=np.float64)
 
-    def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
-        """See `NoiseSource`; by Gumbel noise."""
+    def choose(self, scores: ArrayLike, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
+        """See `NoiseSource`; by Gumbel noise, or with ``flips`` by exponential noise."""
         values = releasable(scores)
-        noisy = epsilon * values / 2 + self.generator.gumbel(size=values.shape)
-        return np.asarray(np.argmax(noisy, axis=1), dtype=np.int64)
+        draw = self.generator.exponential if flips else self.generator.gumbel
+        return np.asarray(np.argmax(epsilon * values / 2 + draw(size=values.shape), axis=1), dtype=np.int64)
 
     def state(self) -> State:
         """Return the position of the stream."""
@@ -114,8 +115,8 @@ class SecureNoise(NoiseSource):
        epsilon nor any other Gaussian accounting changes: an output law within total variation t of an (epsilon,
        delta)-DP one is (epsilon, delta + (1 + e^epsilon) t)-DP.
     4. *Output.* Sums of grid points are exact (integers of any length); rounding them to float64 is post-processing.
-    5. *Choice.* OpenDP samples as many digits of Gumbel noise as it takes to know the largest: the exponential
-       mechanism without rounding, at epsilon / (1 + slack).
+    5. *Choice.* OpenDP samples as many digits of Gumbel or exponential noise as it takes to know the largest: the
+       exponential mechanism, or permute-and-flip, without rounding, at epsilon / (1 + slack).
 
     Sampling is integer arithmetic on OpenSSL's generator, which the operating system seeds (Canonne, Kamath, Steinke
     2020; OpenDP 0.16). Its running time depends on the noise drawn; an observer with a precise clock is not covered.
@@ -146,10 +147,11 @@ class SecureNoise(NoiseSource):
         measurement = make(domain, metric(T=float), scale=scale, k=granularity(scale))
         return np.array(measurement(values.ravel().tolist()), dtype=np.float64).reshape(values.shape)
 
-    def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
+    def choose(self, scores: ArrayLike, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
         dp, values = _opendp(), releasable(scores)
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
-        measure = dp.zero_concentrated_divergence()  # OpenDP takes Gumbel noise for this one
+        # OpenDP takes exponential noise for the first, and Gumbel noise for the second.
+        measure = dp.max_divergence() if flips else dp.zero_concentrated_divergence()
         measurement = dp.m.make_noisy_max(domain, dp.linf_distance(T=float), measure, scale=self._enlarged(2 / epsilon))
         return np.array([measurement(row) for row in values.tolist()], dtype=np.int64)
 

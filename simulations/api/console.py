@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from simulations.records.run_directory import read_json
+from simulations.reports.answers import show_answers
 from simulations.reports.explain import NOTHING_PROMISED, cell_counts, held_out_rows, show_promise, shown, shown_number
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.units import about_errors, errors_of, in_target_units, metric_table
@@ -81,13 +82,33 @@ def show_advice(found: Sequence[Advice]) -> None:
 
 
 def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> None:
-    """Print metrics, verdict and guarantee of a run; with ``private`` also the figures for the data's holder alone."""
+    """Print metrics and verdict of a run, or its answers, and the guarantee.
+
+    With ``private`` it also prints the figures for the data's holder alone.
+    """
+    console = Console()
+    if "answers" in result:
+        show_answers(result["name"], result["answers"], console)
+    else:
+        _show_metrics(result, directory, console, private=private)
+    table_private = read_json(directory / "data.json")["table_private"] if private else None
+    if table_private is not None:
+        console.print("[bold]The table[/bold] (private: exact counts, not covered by the guarantee):")
+        for line in cell_counts(table_private):
+            console.print(f"  {line}", highlight=False, markup=False)
+    promised = read_json(directory / "guarantee.json")
+    show_promise(promised["sentence"], promised["assumptions"], console)
+    if (directory / "report.html").exists():
+        console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _show_metrics(result: dict[str, Any], directory: Path, console: Console, *, private: bool) -> None:
     section = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))["data"]
     measured = {"this run": result["metrics"], **references(result)}
     if private and result["reference_private"]["non_private"]:
         measured[f"{NON_PRIVATE} (private)"] = result["reference_private"]["non_private"]
     columns = {name: metrics | in_target_units(metrics, section) for name, metrics in measured.items()}
-    errors, console = errors_of(result, section), Console()
+    errors = errors_of(result, section)
     console.print(metric_table(f"{result['name']}: {result['strategy']}", columns, errors))
     for kind, line in about_errors(result, errors, columns["this run"]):
         console.print(line, highlight=False, style={"soft": "dim", "warning": "yellow"}[kind])
@@ -101,12 +122,3 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
     console.print(f"[{colour}]{verdict.title}[/{colour}]: {verdict.explanation}", highlight=False)
     if (origin := about_constant(result)) is not None:
         console.print(origin, style="dim", highlight=False)
-    table_private = read_json(directory / "data.json")["table_private"] if private else None
-    if table_private is not None:
-        console.print("[bold]The table[/bold] (private: exact counts, not covered by the guarantee):")
-        for line in cell_counts(table_private):
-            console.print(f"  {line}", highlight=False, markup=False)
-    promised = read_json(directory / "guarantee.json")
-    show_promise(promised["sentence"], promised["assumptions"], console)
-    if (directory / "report.html").exists():
-        console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import Field, ValidationError, create_model
 
 from simulations.config.errors import sentences
+from simulations.config.query_file import as_run, is_query
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
 from userdp.data.registry import DATA_SOURCES
@@ -211,6 +212,8 @@ def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def parse_config(raw: Mapping[str, Any]) -> RunConfig:
     """Check plain values and return their configuration; BadInput with one sentence a line for each problem."""
+    if is_query(raw):
+        raw = as_run(raw)
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
     kinds = [_chosen(raw.get(name), "kind", of) for name, of in (("problem", PROBLEMS), ("data", DATA_SOURCES))]

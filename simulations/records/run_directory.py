@@ -17,11 +17,12 @@ from strategies.core.results import RoundRecord
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 
+ANSWERS = "answers.csv"  # the answers to a query; training has none
 FILES = (
     *("config.toml", "plan.json", "data.json", "rounds.parquet"),
     *("model.npz", "guarantee.json", "result.json", "report.html"),
 )
-"""Every file of a run. A run in a directory that its caller named removes these first, and no other files."""
+"""Every file of a run beside `ANSWERS`. A run in a directory that its caller named removes these, and no others."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
 TOKEN = "account.json"
@@ -30,7 +31,7 @@ TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun remov
 
 CARD = ("card.html", "card.json")
 """The card of a run, which `userdp report DIR --card` writes; a rerun removes it with the files it was made from."""
-_ENDING = ("result.json", "report.html", *CARD)
+_ENDING = ("result.json", ANSWERS, "report.html", *CARD)
 _SECONDS_BETWEEN_WRITES = 2.0
 
 
@@ -48,7 +49,7 @@ class RunDirectory:
         with writing(f"output.directory: {path}"):
             path.mkdir(parents=True, exist_ok=True)
             # A resumed run keeps its model and guarantee until newer ones replace them.
-            for name in _ENDING if resumed else (*FILES, *CARD, CHECKPOINT, ASKED):
+            for name in _ENDING if resumed else (*FILES, ANSWERS, *CARD, CHECKPOINT, ASKED):
                 (path / name).unlink(missing_ok=True)
             for events in path.glob(f"{TENSORBOARD}/events.out.tfevents.*"):
                 events.unlink(missing_ok=True)
@@ -60,6 +61,12 @@ class RunDirectory:
     def json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file; numbers that are not finite become null."""
         self.text(name, as_json(values))
+
+    def answers(self, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Write the answers to a query as answers.csv, one row a number."""
+        import pandas as pd  # noqa: PLC0415 -- as below
+
+        self.text(ANSWERS, pd.DataFrame(answers).to_csv(index=False))
 
     def model(self, x: Vector) -> None:
         """Write the parameters of a model."""

@@ -13,8 +13,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, RELEASED, Kind, kept
-from simulations.records.run_directory import as_json, check_files, read_json, writing
+from simulations.records.run_directory import ANSWERS, as_json, check_files, read_json, writing
 from simulations.reports import explain
+from simulations.reports.answer_pictures import answer_pictures
+from simulations.reports.answers import answer_rows
 from simulations.reports.coefficients import coefficient_cells, forest_chart
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
@@ -93,13 +95,15 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "data": data,
         "config": config,
         "requested": tomllib.loads(config)["privacy"],
-        "verdict": standing(result) if "metrics" in result or "error" in result else None,
+        "verdict": standing(result) if "answers" not in result and ("metrics" in result or "error" in result) else None,
         "promise": promise(guarantee),
         "course": _course(rounds, result),
         "numbers": _numbers(plan),
         "references": list(references(result)),
         "about_constant": about_constant(result),
         "metrics": _metrics(result, section),
+        "answers": answer_rows(result.get("answers") or []),
+        "answer_pictures": answer_pictures(result.get("answers") or []),
         "held_out": explain.held_out_rows(result),
         "coefficients": coefficient_cells(result.get("coefficients", ())),
         "forest": forest_chart(result.get("coefficients", ())),
@@ -229,6 +233,8 @@ def copy_released(directory: Path, target: Path) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         for name in _AS_THEY_ARE:
             shutil.copyfile(directory / name, target / name)
+        if (directory / ANSWERS).is_file():
+            shutil.copyfile(directory / ANSWERS, target / ANSWERS)
         for name in _FILTERED:
             (target / name).write_text(as_json(kept(name, read_json(directory / name), RELEASED)), encoding="utf-8")
         rounds[columns].to_parquet(target / "rounds.parquet", index=False)

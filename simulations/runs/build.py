@@ -22,6 +22,7 @@ from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput, UserdpError
 from userdp.problems import Problem
 from userdp.problems.initial_model import public_model
+from userdp.problems.shares import SharesProblem
 from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
@@ -268,6 +269,8 @@ def advise(config: RunConfig, progress: Callable[[str, int, int], None] | None =
     of plans made, and the number of strategies.
     """
     problem, facts = starting_problem(config), public_facts(config)
+    if isinstance(problem, SharesProblem):
+        raise BadInput("a query trains nothing, so no strategies are ranked for it; userdp plan shows its guarantee")
     names = [name for name in STRATEGIES.loaded()[0] if name != REFERENCE]
     found = []
     for done, name in enumerate(names):

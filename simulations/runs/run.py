@@ -36,6 +36,7 @@ from simulations.runs.trackers import check_installed, tracking
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 from strategies.core.run_state import Resumed
+from strategies.queries.statistics import QueryRounds
 from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
@@ -279,12 +280,23 @@ class _Run:
         result: dict[str, Any] = plain(self._result(guarantee, metrics, reference) | shown)
         if self.code:
             result["code"] = self.code
+        answers = self._answers(model) if error is None else []
         if error is not None:
             result["error"] = error
+        elif answers:
+            result["answers"] = answers
+            self.files.answers(answers)
         elif (reason := self.evaluation.not_measured(model, metrics)) is not None:
             result |= {"not_measured": reason, "better_than_initial": None, "better_than_constant": None}
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model, self.plan, guarantee)
+
+    def _answers(self, model: Vector) -> list[dict[str, Any]]:
+        """Return result.json's "answers" to a query; empty for training."""
+        scheme = self.strategy.scheme
+        if not isinstance(scheme, QueryRounds):
+            return []
+        return [plain(one.as_dict()) for one in scheme.answers(model, self.strategy.memory)]
 
     def _held_out(self) -> dict[str, Any]:
         """Return result.json's "held_out": the metrics that the guarantee covers."""

@@ -96,12 +96,12 @@ class Taped(NoiseSource):
     def laplace(self, value: ArrayLike, scale: float) -> NDArray[np.float64]:
         return np.asarray(self._noted("laplace", value, scale))
 
-    def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
-        return np.asarray(self._noted("choose", scores, epsilon))
+    def choose(self, scores: ArrayLike, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
+        return np.asarray(self._noted("choose", scores, epsilon, flips=flips))
 
-    def _noted(self, kind: Kind, value: ArrayLike, scale: float) -> Any:
+    def _noted(self, kind: Kind, value: ArrayLike, scale: float, **more: bool) -> Any:
         before = np.array(value, dtype=np.float64)
-        return self.tape.note(Draw(kind, before, scale, self.spent, getattr(self.inner, kind)(value, scale)))
+        return self.tape.note(Draw(kind, before, scale, self.spent, getattr(self.inner, kind)(value, scale, **more)))
 
 
 def epsilon_between(one: Tape, other: Tape, delta: float) -> float:

@@ -19,7 +19,7 @@ from userdp.errors import BadInput, RunFailed
 _OPERATING_SYSTEM = "noise comes from the operating system's randomness, which nobody can predict"
 
 SECURE_ASSUMPTIONS: dict[Unit, tuple[str, ...]] = {
-    "user": (_OPERATING_SYSTEM, "users are computed one by one, and equal data give equal bits"),
+    "user": (_OPERATING_SYSTEM, "users are computed one by one, or to the same bits, and equal data give equal bits"),
     "sample": (_OPERATING_SYSTEM, "the last bits of a sample's gradient do not depend on the user's other samples"),
 }
 """The assumptions of secure noise, by the unit of privacy."""

@@ -91,8 +91,9 @@ def meanings_of(recipe: type[Recipe]) -> dict[str, str]:
 
 def example_problem(recipe: type[Recipe], shape: Shape) -> Problem:
     """Build the ``example_problem`` that a strategy declares, for data of this shape, by default within `RADIUS`."""
-    section = {"radius": RADIUS, **recipe.about.example_problem}
-    return PROBLEMS[section["kind"]].model_validate(section).build(shape, seed=0)
+    section, kind = recipe.about.example_problem, PROBLEMS[recipe.about.example_problem["kind"]]
+    radius = {"radius": RADIUS} if "radius" in kind.model_fields else {}
+    return kind.model_validate({**radius, **section}).build(shape, seed=0)
 
 
 def notes_of(recipe: type[Recipe]) -> dict[str, Fact]:

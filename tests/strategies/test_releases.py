@@ -133,9 +133,9 @@ class Watch:
             drawn(source, "laplace", np.shape(value), **cost)
             return laplace(source, value, scale)
 
-        def gumbel(source, scores, epsilon):
+        def gumbel(source, scores, epsilon, *, flips=False):
             drawn(source, "gumbel", np.shape(scores), epsilon=len(scores) * epsilon)
-            return choose(source, scores, epsilon)
+            return choose(source, scores, epsilon, flips=flips)
 
         for name, method in (("gaussian", normal), ("laplace", double), ("choose", gumbel)):
             patch.setattr(SeededNoise, name, method)

@@ -37,6 +37,24 @@ class Sequence:
 
 
 @dataclass(frozen=True)
+class Column:
+    """The declarations about a column of numbers, or of levels, among a sample's features."""
+
+    name: str
+    places: tuple[int, ...]
+    """The positions of its features: one of a number, one for each level."""
+    range: tuple[float, float] | None = None
+    """Declared (low, high) in the table's units, of a number; None for levels."""
+    least: float = -1.0
+    """The feature of the range's low end; that of its high end is 1."""
+    levels: tuple[str, ...] = ()
+    complete: bool = False
+    """True if a missing cell counts as a declared value, so that every sample has a number."""
+    unit: str = ""
+    """The unit of the numbers, if they are not the cells themselves."""
+
+
+@dataclass(frozen=True)
 class Shape:
     """The declarations about a sample; None where nothing is declared, or for other kinds of features.
 
@@ -53,6 +71,7 @@ class Shape:
         sequence: the declarations of samples that are sequences of codes.
         scaled_target: whether the target's numbers were scaled to ``target_range``.
         classes: K, of a target with K declared levels, which is a number 0..K - 1.
+        named: the columns that features are made of, as far as they are numbers or levels with a name.
     """
 
     columns: int
@@ -67,6 +86,7 @@ class Shape:
     sequence: Sequence | None = None
     scaled_target: bool = False
     classes: int | None = None
+    named: tuple[Column, ...] = ()
 
     @property
     def codes_from(self) -> str | None:

@@ -16,7 +16,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
-from userdp.nodes import answers, influence, moments
+from userdp.nodes import answers, influence, moments, shares
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
@@ -36,6 +36,8 @@ class RowFunction:
         counts_usable: whether the rows count usable samples: the function sees the marks, and no value of a marked
             sample.
         keeps_zeros: whether rows are sparse if the problem's gradients are.
+        same_alone: whether a user's row has the same bits in every block, and is no longer than any clip that it is
+            asked with, so that it also leaves the clip unchanged; `Computation.separate` then changes nothing.
         acute: whether no two users' rows have a negative inner product, so that ``||q - r||^2 <= ||q||^2 + ||r||^2``.
     """
 
@@ -45,6 +47,7 @@ class RowFunction:
     groups_samples: bool = False
     counts_usable: bool = False
     keeps_zeros: bool = False
+    same_alone: bool = False
     acute: bool = False
 
 
@@ -110,6 +113,14 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "loss_answer": RowFunction(answers.loss_answer, _one_number),
     "score_shares": RowFunction(answers.score_shares, lambda dimension, arrays: 2 * _intervals(arrays), acute=True),
     "answers": RowFunction(answers.answers, answers.length),
+    "user_shares": RowFunction(shares.user_shares, counts_usable=True, same_alone=True, acute=True),
+    "user_ranks": RowFunction(
+        shares.user_ranks,
+        lambda dimension, arrays: int(arrays["bins"].sum()),
+        counts_usable=True,
+        same_alone=True,
+        acute=True,
+    ),
 }
 
 

@@ -36,7 +36,7 @@ class Sampler(ABC):
     drawn: Stateful | None = None  # the draws of the operating system so far; a checkpoint keeps it
 
     @property
-    def sensitivity_factor(self) -> int:
+    def sensitivity_factor(self) -> float:
         """The most that one user moves a sum of vectors of norm at most 1: 2 if replaced, 1 if added or removed."""
         return 2 if self.relation == "replace_one" else 1
 

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted(
     path
     for path in (ROOT / "simulations" / "configs").glob("*.toml")
-    if isinstance(tomllib.loads(path.read_text(encoding="utf-8"))["strategy"], list)
+    if isinstance(tomllib.loads(path.read_text(encoding="utf-8")).get("strategy"), list)
 )
 SEARCH = {"cost": "free, tuned on public synthetic data", "public_seed": 1000}
 SEARCH |= {"search": {"dp_fed_sgd": {"clip_norm": [0.001, 1.0]}}}

@@ -27,7 +27,7 @@ FOLDER = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 CONFIGS = sorted(
     path
     for path in FOLDER.glob("*.toml")
-    if isinstance(tomllib.loads(path.read_text(encoding="utf-8"))["strategy"], dict)
+    if isinstance(tomllib.loads(path.read_text(encoding="utf-8")).get("strategy"), dict)
 )
 
 

@@ -84,7 +84,7 @@ def example(name: str) -> UserLevelStrategy:
 
 
 def test_the_package_is_searched_to_the_last_strategy():
-    assert set(STRATEGIES) == {kind.about.name for kind in found(Recipe)}
+    assert {*STRATEGIES, *STRATEGIES.unlisted} == {kind.about.name for kind in found(Recipe)}
     assert len(found(Scheme)) > 5
 
 

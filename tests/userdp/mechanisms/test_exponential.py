@@ -1,15 +1,17 @@
 """The exponential mechanism: its law, its privacy and its utility; T6 of private Frank-Wolfe."""
 
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import log_softmax, logsumexp, softmax
+from scipy.special import expit, log_softmax, logsumexp, softmax
 
 from strategies.baselines.high_dimensional.frank_wolfe import L1Ball
 from strategies.baselines.high_dimensional.reference.frank_wolfe import Hull
-from userdp.accounting import Cost
+from userdp.accounting import Cost, delta_of
+from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
 from userdp.noise import SecureNoise, SeededNoise
 
@@ -86,3 +88,58 @@ def test_a_choice_costs_its_epsilon_and_an_eighth_of_its_square():
         for order in (1.01, 2.0, 8.0, 100.0):
             renyi = logsumexp(order * one - (order - 1) * other) / (order - 1)
             assert renyi <= mechanism.rho * order + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0, 40.0])
+def test_a_choice_is_no_worse_than_the_gaussian_that_it_is_charged_as(epsilon):
+    mu = 1 / ExponentialMechanism(1.0, epsilon, as_gaussian=True).cost.noise_multiplier
+    # Two coins whose log odds differ by epsilon, of all biases.
+    tilts = np.linspace(-12 - epsilon, 12, 4001)
+    heads = stats.norm.ppf(expit(tilts + epsilon)) - stats.norm.ppf(expit(tilts))
+    assert heads[np.isfinite(heads)].max() <= mu * (1 + 1e-9)
+    assert stats.norm.ppf(expit(epsilon / 2)) * 2 == pytest.approx(mu, rel=1e-8)
+
+
+def test_choices_between_neighbours_lie_below_the_gaussian_curve():
+    mechanism, rng = ExponentialMechanism(1.0, 0.8, as_gaussian=True), np.random.default_rng(0)
+    cost = mechanism.cost
+    for _ in range(200):
+        scores = rng.uniform(-5, 5, 6)
+        moved = scores + rng.choice([-1.0, 1.0, 0.0], 6)
+        first, second = (np.exp(log_law(mechanism, one)) for one in (scores, moved))
+        for epsilon in (0.0, 0.1, 0.3, 0.6):
+            apart = np.maximum(first - math.exp(epsilon) * second, 0).sum()
+            assert apart <= delta_of(cost, 1, epsilon) + 1e-12
+
+
+@pytest.mark.parametrize("multiplier", [1e-3, 0.5, 4.0, 1e4])
+def test_a_choice_like_a_gaussian_costs_no_more_than_it(multiplier):
+    cost = ExponentialMechanism.like_gaussian(2.0, multiplier).cost
+    assert cost.noise_multiplier >= multiplier
+    assert cost.noise_multiplier == pytest.approx(multiplier, rel=1e-6)
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("noise", [seeded(), SecureNoise()], ids=["seeded", "secure"])
+def test_permute_and_flip_has_its_law_and_its_privacy(noise):
+    def law(scores):
+        """The chances of each choice, over all orders."""
+        accepted = np.exp(1.5 * (scores - scores.max()) / 2)
+        found = np.zeros(len(scores))
+        for order in permutations(range(len(scores))):
+            left = 1.0
+            for k in order:
+                found[k] += left * accepted[k]
+                left *= 1 - accepted[k]
+        return found / math.factorial(len(scores))
+
+    mechanism, draws = ExponentialMechanism(1.0, 1.5, flips=True), 4000
+    chosen = [mechanism.choose(SCORES, noise) for _ in range(draws)]
+    assert stats.chisquare(np.bincount(chosen, minlength=5), draws * law(SCORES)).pvalue > 1e-9
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        first, second = law(SCORES), law(SCORES + rng.choice([-1.0, 0.0, 1.0], 5))
+        assert np.abs(np.log(first / second)).max() <= 1.5 + 1e-9
+    assert law(SCORES) @ SCORES >= softmax(0.75 * SCORES) @ SCORES
+    with pytest.raises(BadInput, match="no price as a Gaussian"):
+        ExponentialMechanism(1.0, 1.5, as_gaussian=True, flips=True)

@@ -322,9 +322,9 @@ GRID = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
 class Asked(Silent):
     """Remembers by which scores and at which epsilon a choice was made."""
 
-    def choose(self, scores, epsilon):
+    def choose(self, scores, epsilon, *, flips=False):
         self.asked = scores[0], epsilon
-        return super().choose(scores, epsilon)
+        return super().choose(scores, epsilon, flips=flips)
 
 
 def quantile_law(values, quantile, epsilon):

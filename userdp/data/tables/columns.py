@@ -1,6 +1,6 @@
 """The declared columns of a table; ranges and levels are never taken from the data, as privacy proofs rest on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from userdp.data.shape import Column, Shape
 from userdp.data.shape import Sequence as SequenceShape
-from userdp.data.shape import Shape
 from userdp.data.tables import declared
 from userdp.data.tables.dates import PARTS, DateColumns
 from userdp.data.tables.declared import Levels, Range
@@ -345,4 +345,20 @@ class Columns:
             return shape(1, levels=self.code_counts[0])
         if self.codes is not None:
             return shape(len(self.code_counts), code_levels=self.code_counts)
-        return shape(len(self.feature_names), bound=1.0, feature_norm=self.largest_norm)
+        return shape(
+            len(self.feature_names), bound=1.0, feature_norm=self.largest_norm, named=tuple(self._named_features())
+        )
+
+    def _named_features(self) -> Iterator[Column]:
+        """Yield the columns of numbers, and those of levels, with the places of their features."""
+        least, ranges = -1.0 if self.scale == "symmetric" else 0.0, self.scaled_ranges
+        for place, (name, bounds) in enumerate(ranges.items()):
+            unit = f"days since {self.dates[name][0]}" if name in self.dates else ""
+            yield Column(name, (place,), bounds, least, complete=name in self.impute, unit=unit)
+        place = len(ranges) + len(self.missing_indicators)
+        levels = {name: [each.removeprefix(f"{name}=") for each in self.level_names(name)] for name in self.categorical}
+        for name, parts in self.date_parts.items():
+            levels |= {f"{name} {part}": list(map(str, PARTS[part])) for part in parts}
+        for name, own in levels.items():
+            yield Column(name, tuple(range(place, place + len(own))), levels=tuple(own))
+            place += len(own)

@@ -97,7 +97,7 @@ class Fixed(NoiseSource):
 
     laplace = gaussian
 
-    def choose(self, scores, epsilon):
+    def choose(self, scores, epsilon, *, flips=False):
         raise NotImplementedError
 
 

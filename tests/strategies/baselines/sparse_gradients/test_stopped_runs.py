@@ -84,9 +84,9 @@ def test_no_user_moves_a_score_by_more_than_the_choice_is_made_for(changes, othe
     heard = []
 
     class Listening(SeededNoise):
-        def choose(self, scores, epsilon):
+        def choose(self, scores, epsilon, *, flips=False):
             heard.append((np.asarray(scores), epsilon))
-            return super().choose(scores, epsilon)
+            return super().choose(scores, epsilon, flips=flips)
 
     scheme = method_for(runs=3).scheme
     _, reach = scheme.ends(IterateAverage(np.zeros(2), list(models)))

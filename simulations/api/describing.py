@@ -1,0 +1,140 @@
+"""``userdp query`` in Python.
+
+>>> import numpy as np
+>>> import pandas as pd
+>>> from simulations import describe
+>>> people = pd.DataFrame({"person": np.arange(2000), "age": np.arange(2000) % 80})
+>>> found = describe(people, user="person", features=["age"], ranges={"age": [0, 100]}, epsilon=1.0, delta=1e-6)
+>>> list(found.table["statistic"])
+['mean', 'quantiles', 'quantiles', 'quantiles']
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simulations.api.arguments import FRAME, WithReport, configured, folder_of, frame_datasets, sections
+from simulations.config.query_file import RELATION
+from simulations.config.run_config import RunConfig, load_config, parse_config
+from simulations.reports.answers import answer_rows
+from simulations.reports.progress import progress_bar
+from simulations.runs.run import run
+from strategies.core.plan import Plan
+from userdp.accounting import Guarantee
+from userdp.data.tables.columns import Columns
+from userdp.errors import BadInput
+from userdp.tracebacks import without_internals
+
+Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
+"""A DataFrame, the path of a CSV or Parquet file; or a query, its values, or the path of its file."""
+_OF_A_QUERY = ("ask", "engine", "output", "name", "seed")
+
+
+@dataclass(frozen=True, eq=False)
+class Description(WithReport):
+    """The answers to a query, all covered by one guarantee.
+
+    Attributes:
+        table: one row a number: statistic, column, level (also a bin or a quantile), estimate, standard_error, low and
+            high end of the interval of 95 %, and unit.
+        guarantee: the promise for all answers together.
+        plan: every number that was fixed before the query read data.
+        result: the content of result.json.
+        page: report.html.
+        directory: the folder of the query's files; None if nothing was kept.
+    """
+
+    table: pd.DataFrame
+    guarantee: Guarantee
+    plan: Plan
+    result: dict[str, Any]
+    page: str
+    directory: Path | None
+
+    def __repr__(self) -> str:
+        names = ["statistic", "of", "", "estimate", "low", "high", "unit"]
+        rows = pd.DataFrame(answer_rows(self.result["answers"]), columns=names)
+        return f"{rows.to_string(index=False)}\nGuarantee: {self.guarantee.sentence()}"
+
+
+@without_internals
+def describe(
+    data: Data,
+    *,
+    ask: Sequence[Mapping[str, Any]] | None = None,
+    relation: str | None = None,
+    directory: str | Path | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Description:
+    """Describe a table privately, like ``userdp query``.
+
+    Args:
+        data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a query,
+            which has all settings.
+        ask: the statistics, each a dict with "statistic" and its keys, as in a query's file; by default the mean and
+            the quartiles of each declared column of numbers, and the counts of each column of levels.
+        relation: "replace_one", the default, or "add_or_remove".
+        directory: the folder to write; if None, nothing is kept on disk.
+        progress: show the progress on standard error.
+        **settings: keys of [data] for a table (``user``, ``features``, ``ranges``, ``categorical``, ...) and of
+            [privacy] (``epsilon``, ``delta``, ...) by their names, and ``engine``, ``output``, ``name`` and ``seed``.
+
+    Raises:
+        BadInput: a setting that cannot be used, or a table that does not fit it; it names field, value and remedy.
+        RunFailed: the run stopped.
+    """
+    config, frame = _query(data, {"ask": ask, RELATION: relation, **settings})
+    datasets = None if frame is None else frame_datasets(config, frame)
+    with folder_of(directory) as folder, progress_bar() if progress else nullcontext() as on_round:
+        outcome = run(config, datasets=datasets, directory=folder, progress=on_round)
+        report = folder / "report.html"
+        return Description(
+            pd.DataFrame(outcome.result["answers"]),
+            outcome.guarantee,
+            outcome.plan,
+            outcome.result,
+            report.read_text(encoding="utf-8"),
+            None if directory is None else folder,
+        )
+
+
+def _query(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.DataFrame | None]:
+    """Return the configuration of a query, and the frame in place of its table's file, if there is one."""
+
+    def declared(path: str) -> RunConfig:
+        own = {key: value for key, value in settings.items() if key not in (RELATION, "ask")}
+        raw = sections(own, path, _OF_A_QUERY, "query")
+        if settings[RELATION] is not None:
+            raw["privacy"][RELATION] = settings[RELATION]
+        raw["ask"] = list(default_ask(raw["data"]) if settings["ask"] is None else settings["ask"])
+        return checked(parse_config(raw))
+
+    if isinstance(data, pd.DataFrame):
+        return declared(FRAME), data
+    return checked(configured(data, settings, RunConfig, declared, parse_config, load_config)), None
+
+
+def checked(config: RunConfig) -> RunConfig:
+    """Return the configuration of a query; raise `BadInput` for one that trains."""
+    if config.problem.kind != "table":
+        raise BadInput("the configuration trains a model and asks nothing: write [[ask]] sections, or use userdp run")
+    return config
+
+
+def default_ask(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the statistics of a default description: all declared columns of numbers and of levels."""
+    own = {key: value for key, value in data.items() if key in Columns.__dataclass_fields__}
+    try:
+        named = Columns(**own).shape.named
+    except (BadInput, TypeError) as error:
+        raise BadInput(f"[data] {error}") from None
+    found: list[dict[str, Any]] = []
+    for column in named:
+        kinds = ("counts",) if column.range is None else ("mean", "quantiles")
+        found += [{"statistic": kind, "of": column.name} for kind in kinds]
+    return found

@@ -1,0 +1,1 @@
+"""Queries of tables: one round of noisy sums, and one of choices."""

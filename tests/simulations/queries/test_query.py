@@ -1,0 +1,168 @@
+"""``userdp query`` and ``describe``: files, engines, silos, and what is refused."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+from examples import call, write_table
+from helpers import forgive_ray
+from helpers_flower import ROOT, FlowerEngine
+
+from simulations import describe
+from simulations.config.run_config import load_config, parse_config
+from simulations.engines.grids import LocalGrid
+from simulations.reports.report import copy_released
+from simulations.runs.build import build_problem
+from simulations.runs.run import run
+from simulations.runs.silos import prepare, silo_node
+from userdp.errors import BadInput
+
+USERS = 120
+COLUMNS = {
+    "user": "who",
+    "features": ["height", "count"],
+    "ranges": {"height": [150.0, 200.0], "count": [0.0, 9.0]},
+    "categorical": {"team": ["red", "green"]},
+}
+ASK = [
+    {"statistic": "mean", "of": "height"},
+    {"statistic": "histogram", "of": "count", "bins": [0, 3, 6, 9], "weight": 2},
+    {"statistic": "counts", "of": "team"},
+    {"statistic": "group_means", "of": "height", "by": "team"},
+    {"statistic": "quantiles", "of": "height", "at": [0.5]},
+]
+BUDGET = {"epsilon": 4.0, "delta": 1e-4}
+
+
+@pytest.fixture
+def raw(tmp_path):
+    path = write_table(tmp_path / "people.csv", users=USERS)
+    data = {"kind": "table", "path": str(path), "all_users": USERS, "max_samples": 4, **COLUMNS}
+    return {"name": "teams", "data": data, "privacy": dict(BUDGET), "ask": [dict(one) for one in ASK]}
+
+
+@pytest.fixture
+def file(tmp_path, raw):
+    path = tmp_path / "query.toml"
+    path.write_text(tomli_w.dumps(raw))
+    return path
+
+
+def test_the_command_answers_and_writes_open_files(file, tmp_path):
+    done = call("query", file, "--json", "--output", tmp_path / "runs")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    found = {(one["statistic"], one["level"]): one for one in result["answers"]}
+    assert found["mean", None]["low"] < found["mean", None]["estimate"] < found["mean", None]["high"]
+    assert 160 < found["mean", None]["estimate"] < 190
+    assert found["counts", "red"]["unit"] == "users"
+    assert {level for kind, level in found if kind == "histogram"} == {"[0, 3)", "[3, 6)", "[6, 9]"}
+    assert result["guarantee"]["epsilon"] <= 4.0
+    assert "not_measured" not in result
+    (directory,) = (tmp_path / "runs").iterdir()
+    table = pd.read_csv(directory / "answers.csv")
+    np.testing.assert_allclose(table["estimate"], [one["estimate"] for one in result["answers"]])
+    page = (directory / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 4
+    assert "Histogram of count" in page
+    shown = call("query", file, "--output", tmp_path / "runs")
+    assert "teams: answers" in shown.stdout
+    assert "-differential privacy for replacing one whole" in shown.stdout
+    refused = call("advise", file)
+    assert (refused.exit_code, "no strategies are ranked for it" in refused.output) == (2, True)
+    planned = call("plan", file, "--json")
+    assert json.loads(planned.stdout)["guarantee"]["epsilon"] <= 4.0
+
+
+def test_a_copy_for_others_holds_the_answers(raw, tmp_path):
+    raw["data"]["kind"] = "table"
+    raw["privacy"]["noise"] = "secure"
+    done = run(parse_config(raw), directory=tmp_path / "run")
+    copy_released(done.directory, tmp_path / "copy")
+    assert (tmp_path / "copy" / "answers.csv").read_text() == (done.directory / "answers.csv").read_text()
+    assert json.loads((tmp_path / "copy" / "result.json").read_text())["answers"] == done.result["answers"]
+
+
+def test_describe_takes_a_frame_and_has_a_default(raw):
+    frame = pd.read_csv(raw["data"]["path"])
+    found = describe(frame, **COLUMNS, **BUDGET, progress=False)
+    assert list(found.table.columns) == [
+        *("statistic", "column", "level", "estimate", "standard_error", "low", "high", "unit")
+    ]
+    assert found.table.groupby("statistic").size().to_dict() == {"counts": 3, "mean": 2, "quantiles": 6}
+    assert "Guarantee: (4, 0.0001)-differential privacy" in repr(found)
+    again = describe(frame, ask=ASK[:1], relation="add_or_remove", **COLUMNS, **BUDGET, progress=False)
+    assert again.guarantee.relation == "add_or_remove"
+    assert again.directory is None
+    same = describe(raw, progress=False)
+    assert same.table["statistic"].nunique() == len(ASK)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"problem": {"kind": "squared"}}, "problem is given beside ask: a query trains nothing"),
+        ({"ask": {"statistic": "mean"}}, r"each written \[\[ask\]\]"),
+        ({"ask": [{"statistic": "mode", "of": "height"}]}, r"\[\[ask\]\] 1: statistic = 'mode' is unknown"),
+        ({"ask": [{"statistic": "mean", "of": "height", "wieght": 2}]}, "unknown key wieght; did you mean weight"),
+        ({"ask": [{"statistic": "mean", "of": "hight"}]}, "did you mean 'height'"),
+        ({"privacy": {"epsilon": 1.0, "delta": 0.0}}, "privacy.delta = 0"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-6, "relation": "none"}}, "relation"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_remedy(raw, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        describe(raw | change, progress=False)
+
+
+def test_a_configuration_that_trains_is_no_query(tmp_path):
+    with pytest.raises(BadInput, match=r"write \[\[ask\]\] sections"):
+        describe(ROOT / "simulations/configs/quickstart.toml")
+
+
+@forgive_ray
+@pytest.mark.slow
+def test_ray_gives_the_answers_of_the_local_engine_to_the_bit(raw, tmp_path):
+    raw["engine"] = {"users_per_node": 15}
+    here, there = (
+        run(parse_config(raw | {"engine": raw["engine"] | {"kind": kind}}), directory=tmp_path / kind, report=False)
+        for kind in ("local", "ray")
+    )
+    np.testing.assert_array_equal(there.model, here.model)
+    assert there.result["answers"] == here.result["answers"]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_flower_gives_the_answers_of_the_local_engine_to_the_bit(file, tmp_path):
+    engine = FlowerEngine(tmp_path / "home")
+    try:
+        (tmp_path / "home").mkdir()
+        engine.run(ROOT, 8, {"config": str(file), "output": str(tmp_path / "flower")})
+    finally:
+        engine.stop()
+    here = run(load_config(file, ["engine.users_per_node=15"]), directory=tmp_path / "local", report=False)
+    np.testing.assert_array_equal(np.load(tmp_path / "flower" / "model.npz")["x"], here.model)
+    result = json.loads((tmp_path / "flower" / "result.json").read_text())
+    assert result["answers"] == here.result["answers"]
+
+
+@pytest.mark.parametrize("trust", ["server", "sum"])
+def test_silos_answer_with_their_own_tables(raw, tmp_path, trust):
+    frame = pd.read_csv(raw["data"]["path"])
+    people, nodes = frame["who"].unique(), []
+    raw["privacy"] |= {"noise": "secure", "trust": trust}
+    raw["ask"] = [one for one in raw["ask"] if one["statistic"] != "quantiles"]
+    for number, part in enumerate(np.array_split(people, 3)):
+        own = tmp_path / f"{number}.csv"
+        frame[frame["who"].isin(part)].to_csv(own, index=False)
+        config = parse_config(raw | {"data": raw["data"] | {"path": str(own), "all_users": len(part)}})
+        prepare(config, tmp_path / str(number), number * len(part))
+        nodes.append(silo_node(parse_config(raw), build_problem(config), tmp_path / str(number)))
+    with LocalGrid(nodes) as grid:
+        done = run(parse_config(raw), grid=grid, directory=tmp_path / "run", deployed=True, report=False)
+    assert done.guarantee.holds
+    counts = [one for one in done.result["answers"] if one["statistic"] == "counts"]
+    assert sum(one["estimate"] for one in counts) == pytest.approx(USERS, rel=1e-6)

@@ -1,0 +1,151 @@
+"""The recipe of queries: its budget, its noise, its rounds and its refusals."""
+
+import numpy as np
+import pytest
+from query_cases import QUANTILES, SUMS, people, query
+
+from simulations.engines.grids import LocalGrid
+from strategies.core.base import UserLevelStrategy
+from strategies.core.public_facts import PublicFacts
+from strategies.queries.statistics import Statistics
+from userdp.accounting import Privacy, epsilon_of
+from userdp.accounting.costs import together
+from userdp.data import ColumnarFederation
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.node import Node
+from userdp.problems import Quadratic
+from userdp.testing import check_strategy
+
+USERS, PRIVACY = 200, Privacy(1.0, 1e-5)
+MEAN = [{"statistic": "mean", "of": "age"}]
+
+
+def made(asked, relation="replace_one", privacy=PRIVACY, seed=0, **settings):
+    return UserLevelStrategy(
+        Statistics(**settings), query(asked, relation), PublicFacts(USERS, max_samples=3), privacy, seed=seed
+    )
+
+
+def drawn(seed=0):
+    rng = np.random.default_rng(seed)
+    return people([[(rng.uniform(-1, 1), 0.0, int(rng.integers(3)))] for _ in range(USERS)])
+
+
+def run(strategy, block, nodes=2):
+    problem = strategy.original
+    parts = np.array_split(np.arange(USERS), nodes)
+    with LocalGrid([Node(problem, ColumnarFederation(block), users) for users in parts]) as grid:
+        strategy.start(grid)
+    return strategy.scheme.answers(strategy.state.released, strategy.memory)
+
+
+@pytest.mark.slow
+def test_it_keeps_the_contract_of_strategies():
+    check_strategy(Statistics)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+@pytest.mark.parametrize("asked", [MEAN, SUMS, QUANTILES, [*SUMS, *QUANTILES]], ids=["one", "sums", "ranks", "all"])
+def test_a_query_spends_its_budget_and_no_more(asked, relation):
+    strategy = made(asked, relation)
+    costs = []
+    check = strategy.state.ledger.check_drawn
+
+    def noted(cost):
+        costs.append(cost)
+        check(cost)
+
+    strategy.state.ledger.check_drawn = noted
+    run(strategy, drawn())
+    assert strategy.plan.guarantee.relation == relation
+    assert strategy.plan.guarantee.epsilon <= PRIVACY.epsilon
+    assert strategy.spent_epsilon == pytest.approx(PRIVACY.epsilon, rel=1e-4)
+    assert epsilon_of(together(*costs), 1, PRIVACY.delta) <= PRIVACY.epsilon * (1 + 1e-9)
+    assert epsilon_of(together(*costs), 1, PRIVACY.delta) == pytest.approx(PRIVACY.epsilon, rel=1e-4)
+
+
+def test_the_noise_of_an_answer_is_the_stated_one():
+    block, asked = drawn(), [*MEAN, {"statistic": "counts", "of": "city", "weight": 3.0}]
+    found = [run(made(asked, seed=seed), block) for seed in range(400)]
+    # The last level, of any other cell, is empty, and no estimate is below zero.
+    counts = np.array([[one.estimate for one in answers if one.statistic == "counts"][:3] for answers in found])
+    stated = next(one.standard_error for one in found[0] if one.statistic == "counts")
+    assert counts.std(axis=0).mean() == pytest.approx(stated, rel=0.06)
+
+
+def test_a_query_of_one_quantile_has_all_of_epsilon():
+    alone = made([QUANTILES[0] | {"at": [0.5]}]).scheme
+    middle, *ends = (choice.mechanism for choice in alone.choices)
+    assert not middle.as_gaussian
+    assert middle.epsilon == pytest.approx(0.96, rel=1e-6)
+    assert middle.epsilon + sum(one.epsilon for one in ends) <= 1.0
+    both = made([QUANTILES[0] | {"at": [0.5, 0.9]}]).scheme
+    assert sum(one.mechanism.epsilon for one in both.choices) == pytest.approx(1.0, rel=1e-6)
+    many = made([QUANTILES[0] | {"at": np.linspace(0.01, 0.99, 60).tolist()}]).scheme
+    assert all(choice.mechanism.as_gaussian for choice in many.choices)
+    assert many.guarantee.is_one_gaussian
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_masked_sums_answer_alike(relation):
+    exact, masked = (
+        run(made(SUMS, relation, Privacy(8.0, 1e-5, trust=trust)), drawn(), nodes=3) for trust in ("server", "sum")
+    )
+    for first, second in zip(exact, masked, strict=True):
+        if np.isfinite([first.estimate, second.estimate]).all():
+            apart = np.hypot(first.standard_error, second.standard_error)
+            assert abs(second.estimate - first.estimate) <= 5 * apart
+    # Of three nodes one may keep its share of the noise off: the others have all that is accounted.
+    counts = [next(one for one in found if one.statistic == "counts") for found in (exact, masked)]
+    assert counts[1].standard_error == pytest.approx(counts[0].standard_error * np.sqrt(1.5), rel=0.01)
+
+
+def test_masked_quantiles_are_refused():
+    with pytest.raises(BadInput, match="statistic = 'quantiles' of 'age' chooses among sums without noise"):
+        made([*SUMS, *QUANTILES], privacy=Privacy(1.0, 1e-5, trust="sum"))
+
+
+def test_a_silent_node_ends_the_query():
+    strategy = made(MEAN)
+    parts = np.array_split(np.arange(USERS), 2)
+    nodes = [Node(strategy.original, ColumnarFederation(drawn()), users) for users in parts]
+    nodes[1].compute = lambda *_: 1 / 0
+    with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match="too many users of a cohort did not answer"):
+        strategy.start(grid)
+
+
+def test_it_answers_nothing_but_queries():
+    with pytest.raises(BadInput, match="ask by userdp query"):
+        UserLevelStrategy(Statistics(), Quadratic(2, 1.0, 1.0), PublicFacts(USERS), PRIVACY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(relation):
+    users, runs, cells = 600, 200, np.linspace(0, 100, 401).tolist()
+    asked = [
+        *MEAN,
+        {"statistic": "mean", "of": "visits"},
+        {"statistic": "variance", "of": "age"},
+        {"statistic": "histogram", "of": "visits", "bins": [0, 2.5, 7.5, 10]},
+        {"statistic": "group_means", "of": "age", "by": "city"},
+        {"statistic": "quantiles", "of": "age", "at": [0.5], "bins": cells, "weight": 3},
+    ]
+    # One in ten has no age; the others are uniform on [20, 80]; visits are 0, 5 or 10.
+    truth = np.array([50, 5.5, 300, 300**0.5, 0.2, 0.5, 0.3, 50, 50, 50, 50])
+    held = np.zeros(len(truth))
+    for seed in range(runs):
+        rng = np.random.default_rng([9, seed])
+        age = np.where(rng.random(users) < 0.1, np.nan, rng.uniform(-0.6, 0.6, users))
+        visits = rng.choice([-1.0, 0.0, 1.0], users, p=[0.2, 0.5, 0.3])
+        block = people([[one] for one in zip(age, visits, rng.integers(0, 3, users), strict=True)])
+        facts, privacy = PublicFacts(users, max_samples=3), Privacy(8.0, 1e-4)
+        strategy = UserLevelStrategy(Statistics(), query(asked, relation), facts, privacy, seed=seed)
+        with LocalGrid([Node(strategy.original, ColumnarFederation(block), np.arange(users))]) as grid:
+            strategy.start(grid)
+        found = strategy.scheme.answers(strategy.state.released, strategy.memory)
+        held += [one.low <= value <= one.high for one, value in zip(found, truth, strict=True)]
+    shares = held / runs
+    # Four standard errors of a share of 0.95 below; those of quantiles among intervals may be wider.
+    assert shares.min() > 0.95 - 4 * np.sqrt(0.95 * 0.05 / runs), shares
+    assert 0.93 < shares[:-1].mean() < 0.97, shares

@@ -1,0 +1,371 @@
+"""The statistics that a query may ask for: settings, users' rows, and answers, one class each.
+
+A statistic of one's own is a class below `Statistic`, and one more member of `Ask`.
+"""
+
+from abc import abstractmethod
+from typing import Annotated, ClassVar, Literal, get_args
+
+import numpy as np
+from pydantic import Field
+
+from userdp.arrays.types import Rows, Vector
+from userdp.data.block import Block
+from userdp.data.shape import Column, Shape
+from userdp.data.tables.declared import did_you_mean
+from userdp.errors import BadInput
+from userdp.nodes.moments import symmetric
+from userdp.queries import votes
+from userdp.queries.answers import (
+    NORMAL_95,
+    UNKNOWN,
+    Answer,
+    Estimated,
+    Sums,
+    correlations,
+    mean_and_variance,
+    squared_polynomial,
+)
+from userdp.settings import Section
+
+
+class Facts:
+    """The public facts that rows and answers follow from: the declared columns, and what else is declared.
+
+    Args:
+        shape: of samples.
+        most: most samples of a user; None if not declared.
+        users_known: whether the number of users is public, as for neighbours that replace one.
+    """
+
+    def __init__(self, shape: Shape, most: int | None, *, users_known: bool) -> None:
+        self.columns, self.most = {column.name: column for column in shape.named}, most
+        self.users_known = users_known
+
+    def column(self, where: str, name: str, *, numbers: bool) -> Column:
+        """Return a column of numbers, or of levels; raise `BadInput`, naming the key ``where``, if it is none."""
+        declared = "data.features with a range in data.ranges" if numbers else "data.categorical with its levels"
+        if name not in self.columns:
+            hint = did_you_mean(name, self.columns) or f"; declare it under {declared}"
+            raise BadInput(f"{where} = {name!r}: there is no such column{hint}")
+        column = self.columns[name]
+        if (column.range is not None) != numbers:
+            is_now, other = ("levels", "counts") if numbers else ("numbers", "histogram")
+            raise BadInput(
+                f"{where} = {name!r}: the column holds {is_now}; ask statistic = {other!r} for it, or declare it under "
+                f"{declared}"
+            )
+        return column
+
+
+class Statistic(Section):
+    """A statistic."""
+
+    statistic: str
+    weight: float = Field(1.0, gt=0, description="Share of the budget, relative to the other statistics' weights.")
+    per: Literal["user", "sample"] = "user"
+    """The votes that count the same: each user's, whose samples share one (user); or each sample's, of at most
+    data.max_samples of a user (sample)."""
+
+    chooses: ClassVar[bool] = False  # whether it is a choice among users' ranks rather than a noisy sum
+
+    @abstractmethod
+    def width(self, facts: Facts) -> int:
+        """Return the entries of a row; raise `BadInput` for a column that does not suit."""
+
+    @abstractmethod
+    def rows(self, block: Block, facts: Facts) -> Rows:
+        """Return (U, width) rows, of norm at most 1 and without negative inner products; see `userdp.queries.votes`."""
+
+    def whole(self, facts: Facts) -> bool:
+        """Return whether a user's entries add up to 1, whatever its samples, so that all users' add up to n."""
+        return False
+
+    @abstractmethod
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        """Return the answers that follow from noisy sums of the rows of ``users`` users."""
+
+    def most(self, facts: Facts) -> int | None:
+        """Return the samples that make one whole vote; None if every user has one vote."""
+        if self.per == "user":
+            return None
+        if facts.most is None:
+            raise BadInput(
+                f"ask.per = 'sample' of statistic = {self.statistic!r}: data.max_samples is missing, the most samples "
+                "of a user that count; declare it, or leave per out, so that each user has one vote"
+            )
+        return facts.most
+
+    def with_rest(self, rows: Rows) -> Rows:
+        """Return the rows with one more entry, which makes each add up to 1: of samples in no other entry."""
+        return np.column_stack([rows, np.maximum(1.0 - rows.sum(axis=1), 0.0)])
+
+    def told(self, level: str | None, found: tuple[float, float, float], error: float, unit: str) -> Answer:
+        """Return one answer."""
+        estimate, low, high = found
+        return Answer(self.statistic, getattr(self, "of", None), level, estimate, error, low, high, unit)
+
+    def measured(self, column: Column, level: str | None, unit_estimate: Estimated) -> Answer:
+        """Return an answer in a column's own units, from its estimate in [0, 1]."""
+        assert column.range is not None
+        low, high = column.range
+        one = unit_estimate.scaled(high - low, low)
+        return self.told(level, one.interval(low, high), one.error, column.unit or f"units of {column.name}")
+
+
+class Count(Statistic):
+    """The number of users, or of samples. Under replace_one the number of users is public, and costs nothing."""
+
+    statistic: Literal["count"]
+
+    def width(self, facts: Facts) -> int:
+        if self.most(facts) is None:
+            return int(not facts.users_known)
+        return 2
+
+    def rows(self, block: Block, facts: Facts) -> Rows:
+        sizes = votes.sizes(block, most := self.most(facts))
+        return sizes[:, : self.width(facts)] if most is None else self.with_rest(sizes)
+
+    def whole(self, facts: Facts) -> bool:
+        return True
+
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        factor = self.most(facts) or 1
+        public = Estimated(float(users), 0.0)
+        one = sums.total(np.eye(len(sums.values))[0]).scaled(factor) if len(sums.values) else public
+        return [self.told(None, one.interval(0.0, float(users * factor)), one.error, f"{self.per}s")]
+
+
+class OfNumbers(Statistic):
+    """A statistic of one column of numbers."""
+
+    of: str = Field(description="Column of numbers, with a declared range.")
+
+    def column(self, facts: Facts) -> Column:
+        """Return the column."""
+        return facts.column("ask.of", self.of, numbers=True)
+
+
+class Moments(OfNumbers):
+    """A statistic of users' numbers that follows from the sums of Bernstein polynomials of them."""
+
+    degree: ClassVar[int]
+
+    def _rest(self, facts: Facts) -> bool:
+        return self.most(facts) is not None or not self.column(facts).complete
+
+    def width(self, facts: Facts) -> int:
+        return self.degree + 1 + self._rest(facts)
+
+    def rows(self, block: Block, facts: Facts) -> Rows:
+        rows = votes.moments(block, self.column(facts), self.degree, self.most(facts))
+        return self.with_rest(rows) if self._rest(facts) else rows
+
+    def whole(self, facts: Facts) -> bool:
+        return True
+
+
+class Mean(Moments):
+    """The mean of users' numbers, each of which is the mean over the user's samples."""
+
+    statistic: Literal["mean"]
+    degree: ClassVar[int] = 2
+
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        rest = np.zeros(len(sums.values) - 3)
+        top, bottom = np.append([0.0, 0.5, 1.0], rest), np.append(np.ones(3), rest)
+        mean = sums.ratio(top, bottom, lambda c: np.append(squared_polynomial(c[:3]), rest))
+        return [self.measured(self.column(facts), None, mean)]
+
+
+class Variance(Moments):
+    """The variance of users' numbers, and its root; each number is the mean over the user's samples."""
+
+    statistic: Literal["variance"]
+    degree: ClassVar[int] = 4
+
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        column = self.column(facts)
+        assert column.range is not None
+        width, unit = column.range[1] - column.range[0], column.unit or f"units of {column.name}"
+        one = mean_and_variance(sums, self.degree)[1].scaled(width**2)
+        found = one.interval(0.0, width**2 / 4)
+        roots = (float(np.sqrt(found[0])), float(np.sqrt(found[1])), float(np.sqrt(found[2])))
+        error = one.error / (2 * roots[0]) if roots[0] > 0 else np.inf
+        return [
+            self.told("variance", found, one.error, f"({unit})^2"),
+            self.told("standard deviation", roots, error, unit),
+        ]
+
+
+class Histogram(OfNumbers):
+    """The share of users in each of the declared bins; a user's samples share one vote."""
+
+    statistic: Literal["histogram"]
+    bins: list[float] = Field(min_length=2)
+    """Edges that rise. A bin holds its lower edge, the last one both; numbers beyond the edges are in no bin."""
+
+    def _edges(self) -> Vector:
+        return votes.checked_edges("ask.bins", self.bins)
+
+    def width(self, facts: Facts) -> int:
+        self.column(facts)
+        return len(self._edges())  # one less bin, and one for samples in none
+
+    def rows(self, block: Block, facts: Facts) -> Rows:
+        return self.with_rest(votes.by_bin(block, self.column(facts), self._edges(), self.most(facts)))
+
+    def whole(self, facts: Facts) -> bool:
+        return True
+
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        bins = np.append(np.ones(len(self.bins) - 1), 0.0)
+        found = []
+        for k, (low, high) in enumerate(zip(self.bins[:-1], self.bins[1:], strict=True)):
+            share = sums.ratio(np.eye(len(bins))[k], bins, lambda c: c**2)
+            last = k == len(self.bins) - 2
+            level = f"[{low:g}, {high:g}{']' if last else ')'}"
+            found.append(self.told(level, share.interval(0.0, 1.0), share.error, f"share of {self.per}s"))
+        return found
+
+
+class Counts(Statistic):
+    """The number of users at each of the declared levels; a user's samples share one vote."""
+
+    statistic: Literal["counts"]
+    of: str = Field(description="Column of declared levels.")
+
+    def column(self, facts: Facts) -> Column:
+        """Return the column."""
+        return facts.column("ask.of", self.of, numbers=False)
+
+    def width(self, facts: Facts) -> int:
+        return len(self.column(facts).levels) + 1
+
+    def rows(self, block: Block, facts: Facts) -> Rows:
+        return self.with_rest(votes.by_level(block, self.column(facts), self.most(facts)))
+
+    def whole(self, facts: Facts) -> bool:
+        return True
+
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        factor, found, most = self.most(facts) or 1, [], self.most(facts)
+        levels = [*self.column(facts).levels, *([] if most else ["any other cell"])]
+        for k, level in enumerate(levels):
+            one = sums.total(np.eye(len(sums.values))[k]).scaled(factor)
+            found.append(self.told(level, one.interval(0.0, float(users * factor)), one.error, f"{self.per}s"))
+        return found
+
+
+class GroupMeans(OfNumbers):
+    """The mean of a column of numbers within each level of another; a user's vote is split by samples."""
+
+    statistic: Literal["group_means"]
+    by: str = Field(description="Column of declared levels.")
+
+    def _groups(self, facts: Facts) -> Column:
+        return facts.column("ask.by", self.by, numbers=False)
+
+    def width(self, facts: Facts) -> int:
+        self.column(facts)
+        return 3 * len(self._groups(facts).levels) + 1
+
+    def rows(self, block: Block, facts: Facts) -> Rows:
+        return self.with_rest(votes.moments(block, self.column(facts), 2, self.most(facts), self._groups(facts)))
+
+    def whole(self, facts: Facts) -> bool:
+        return True
+
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        found = []
+        for k, level in enumerate(self._groups(facts).levels):
+            own = slice(3 * k, 3 * k + 3)
+            top, bottom = np.zeros(len(sums.values)), np.zeros(len(sums.values))
+            top[own], bottom[own] = [0.0, 0.5, 1.0], 1.0
+
+            def squared(c: Vector, own: slice = own) -> Vector:
+                square = np.zeros(len(c))
+                square[own] = squared_polynomial(c[own])
+                return square
+
+            found.append(self.measured(self.column(facts), level, sums.ratio(top, bottom, squared)))
+        return found
+
+
+class Correlation(Statistic):
+    """The correlations of columns of numbers over users, each of whose numbers is a mean over its samples."""
+
+    statistic: Literal["correlation"]
+    of: list[str] = Field(min_length=2, description="Columns of numbers; users who lack one of them do not count.")
+
+    def _columns(self, facts: Facts) -> list[Column]:
+        if len(set(self.of)) < len(self.of):
+            raise BadInput(f"ask.of = {self.of}: a column is listed twice; leave one out")
+        return [facts.column("ask.of", name, numbers=True) for name in self.of]
+
+    def width(self, facts: Facts) -> int:
+        k = len(self._columns(facts)) + 1
+        return k * (k + 1) // 2
+
+    def rows(self, block: Block, facts: Facts) -> Rows:
+        return votes.products(block, self._columns(facts), self.most(facts))
+
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        k = len(self.of) + 1
+        values, errors = correlations(k * symmetric(sums.values), k * sums.deviation)
+        found = []
+        for i, j in zip(*np.triu_indices(k - 1, 1), strict=True):
+            one = Estimated(values[i, j], errors[i, j]) if np.isfinite(values[i, j]) else UNKNOWN
+            pair = (self.statistic, self.of[i], self.of[j])
+            estimate, low, high = one.interval(-1.0, 1.0)
+            found.append(Answer(*pair, estimate, one.error, low, high, "correlation"))
+        return found
+
+
+class Quantiles(OfNumbers):
+    """Quantiles of a column of numbers, where a user's samples share one vote; chosen among intervals of the range."""
+
+    statistic: Literal["quantiles"]
+    at: list[float] = Field([0.25, 0.5, 0.75], min_length=1, description="Quantiles, between 0 and 1.")
+    bins: list[float] | None = Field(None, min_length=2)
+    """Edges of the intervals to choose from, which rise; 256 intervals of the declared range by default."""
+
+    chooses: ClassVar[bool] = True
+
+    def edges(self, facts: Facts) -> Vector:
+        """Return the edges of the intervals."""
+        column = self.column(facts)
+        assert column.range is not None
+        if bad := [one for one in self.at if not 0 < one < 1]:
+            raise BadInput(f"ask.at = {bad[0]}: a quantile lies between 0 and 1, such as 0.5 for the median")
+        return np.linspace(*column.range, 257) if self.bins is None else votes.checked_edges("ask.bins", self.bins)
+
+    def width(self, facts: Facts) -> int:
+        return len(self.edges(facts)) - 1
+
+    def rows(self, block: Block, facts: Facts) -> Rows:
+        return votes.by_bin(block, self.column(facts), self.edges(facts), self.most(facts))
+
+    def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
+        """Return the answers from the chosen intervals: three of each quantile, the middle one and both ends."""
+        edges, column = self.edges(facts), self.column(facts)
+        found = []
+        for quantile, chosen in zip(self.at, sums.values.reshape(-1, 3).astype(int), strict=True):
+            value, low = 0.5 * (edges[chosen[0]] + edges[chosen[0] + 1]), edges[chosen[1]]
+            ends = float(value), float(min(value, low)), float(max(value, edges[chosen[2] + 1]))
+            error = (ends[2] - ends[1]) / (2 * NORMAL_95)
+            found.append(self.told(f"{quantile:g}", ends, error, column.unit or f"units of {column.name}"))
+        return found
+
+
+Ask = Annotated[
+    Count | Mean | Variance | Histogram | Counts | GroupMeans | Correlation | Quantiles,
+    Field(discriminator="statistic"),
+]
+"""A statistic of a query."""
+
+STATISTICS: dict[str, type[Statistic]] = {
+    get_args(one.model_fields["statistic"].annotation)[0]: one for one in get_args(get_args(Ask)[0])
+}
+"""Name -> the class of a statistic."""

@@ -1,0 +1,141 @@
+"""A query of a table as a problem that trains nothing: each user answers all statistics with one bounded row.
+
+*Formal guarantees.* *Claim.* `TableQuery.user_shares` gives rows of l2 norm at most 1, without negative inner
+products, for any data. So one Gaussian mechanism of sensitivity sqrt(2) (a user is replaced) or 1 (added or removed)
+covers all sums of a query together. *Why.* Each statistic's part has both properties (`userdp.queries.votes`). Part j
+is multiplied by sqrt(s_j), the s_j adding up to 1: squared norms average, and inner products add up. A factor
+``1 - 2^-40`` covers the rounding of a row, so that the clip of a node never acts.
+"""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from userdp.accounting.guarantee import Relation
+from userdp.arrays.types import Rows, Vector
+from userdp.data.block import Block
+from userdp.data.shape import Column, Shape
+from userdp.errors import BadInput
+from userdp.problems import bounds
+from userdp.problems.base import Problem
+from userdp.problems.settings import ProblemSettings
+from userdp.problems.shares import SharesProblem
+from userdp.queries.answers import Answer, Sums
+from userdp.queries.statistics import Ask, Facts, Quantiles, Statistic
+
+_INSIDE = 1.0 - 2.0**-40
+
+
+class TableQuery(SharesProblem):
+    """Statistics of users' samples.
+
+    The released vector holds the noisy sums of all statistics but quantiles, one after the other, each in units of its
+    rows; then three chosen intervals for each quantile.
+
+    Attributes:
+        asked: the statistics, sums first.
+        relation: the neighbouring relation of the answers.
+    """
+
+    name = "table"
+    summary = "statistics of a table; it trains nothing"
+
+    def __init__(self, asked: list[Any], relation: Relation, shape: Shape, most: int | None) -> None:
+        self.relation: Relation = relation
+        self.facts = Facts(shape, most, users_known=relation == "replace_one")
+        self.asked: list[Statistic] = sorted(asked, key=lambda one: one.chooses)
+        self.widths = [one.width(self.facts) for one in self.asked]
+        self.sums = sum(width for one, width in zip(self.asked, self.widths, strict=True) if not one.chooses)
+        if not any(self.widths):
+            raise BadInput("the query asks for nothing but the number of users, which is public: ask something else")
+        super().__init__(self.sums + 3 * sum(len(one.at) for one in self.quantiles), shape.columns)
+        self._low = min((column.least for column in shape.named), default=-1.0)
+
+    @property
+    def quantiles(self) -> list[Quantiles]:
+        """The statistics that are choices."""
+        return [one for one in self.asked if isinstance(one, Quantiles)]
+
+    def share(self, chooses: bool) -> float:
+        """Return the share of the budget that goes to choices, or to sums; an answer that is public takes none."""
+        return sum(one for one, asked in zip(self.shares, self.asked, strict=True) if asked.chooses == chooses)
+
+    @cached_property
+    def shares(self) -> list[float]:
+        """The share of the budget of each statistic."""
+        own = [one.weight * (width > 0) for one, width in zip(self.asked, self.widths, strict=True)]
+        return [weight / sum(own) for weight in own]
+
+    @cached_property
+    def factors(self) -> Vector:
+        """(sums,) The factor of each entry of a row."""
+        parts = zip(self.asked, self.shares, self.widths, strict=True)
+        own = [np.full(width, np.sqrt(share / self.share(False))) for one, share, width in parts if not one.chooses]
+        return np.concatenate([*own, np.zeros(0)])
+
+    def bound(self, block: Block) -> tuple[Block, int]:
+        """See `Problem.bound`: clip cells into their ranges. A cell that is no number stays NaN, and adds nothing."""
+        bounds.check_columns(block, self.columns)
+        cells = block.dense_features
+        inside = np.clip(np.where(np.isinf(cells), np.nan, cells), np.float32(self._low), np.float32(1.0))
+        changed = np.any((inside != cells) & ~np.isnan(cells), axis=1)
+        return Block(inside, block.offsets, None, block.usable), int(np.count_nonzero(changed))
+
+    def user_shares(self, block: Block) -> Rows:
+        """See `SharesProblem`; the entries of choices are zero."""
+        rows = np.zeros((block.users, self.dimension))
+        own = [one.rows(block, self.facts) for one in self.asked if not one.chooses]
+        np.multiply(np.hstack(own), self.factors * _INSIDE, out=rows[:, : self.sums])
+        return rows
+
+    def user_ranks(self, block: Block) -> Rows:
+        """See `SharesProblem`."""
+        return _INSIDE * np.hstack([one.rows(block, self.facts) for one in self.quantiles])
+
+    def answers(self, released: Vector, deviation: float, users: int) -> list[Answer]:
+        """Return all answers.
+
+        Args:
+            released: (p,) what was released.
+            deviation: standard deviation of the noise on each released sum.
+            users: n, the public number of users, or of places.
+        """
+        found, place = [], 0
+        for one, width in zip(self.asked, self.widths, strict=True):
+            if isinstance(one, Quantiles):
+                chosen = released[place : (place := place + 3 * len(one.at))]
+                found += one.answers(Sums(chosen, 0.0, None), users, self.facts)
+                continue
+            factor = self.factors[place] * _INSIDE if width else 1.0
+            known = float(users) if self.relation == "replace_one" and one.whole(self.facts) else None
+            noisy = released[place : (place := place + width)] / factor
+            found += one.answers(Sums.of(noisy, deviation / factor, known), users, self.facts)
+        return found
+
+
+class TableSettings(ProblemSettings):
+    """A query of a table, as `userdp query` writes it."""
+
+    family: ClassVar[str] = "query"
+    certificate: ClassVar[str] = "none: it has no loss"
+    summary: ClassVar[str] = TableQuery.summary
+    most_classes: ClassVar[int | None] = None
+
+    kind: Literal["table"]
+    ask: list[Ask] = Field(min_length=1, description="The statistics.")
+    relation: Relation = "replace_one"
+    """Neighbours differ by a replaced user, and the number of users is public; or by one who is added or removed, and
+    only the number of places for users is public."""
+    max_samples: int | None = Field(None, ge=1, description="Most samples of a user; that of [data].")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        if not shape.named and shape.bound == 1.0 and shape.codes_from is None and shape.sparsity is None:
+            # Samples that are no table's, such as those of a population: columns are called by their numbers.
+            named = tuple(Column(str(place), (place,), (-1.0, 1.0)) for place in range(shape.columns))
+            shape = replace(shape, named=named)
+        if not shape.named:
+            raise BadInput("a query needs columns of numbers or levels: declare data.features or data.categorical")
+        return TableQuery(list(self.ask), self.relation, shape, self.max_samples)

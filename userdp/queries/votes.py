@@ -1,0 +1,157 @@
+"""Users' votes: shares of one whole that say where a user's samples lie, computed from a block of samples.
+
+*Formal guarantees.* *Claim.* A row of `by_level`, `by_bin` or `moments` has no negative entry, and its entries add up
+to 1 at most, for any data; so its l2 norm is at most 1, and no two rows have a negative inner product. It follows from
+its own user's samples alone, to the last bit. *Why.* Entries are averages over the user's samples of indicators, or of
+Bernstein polynomials, which are not negative and add up to 1; samples without a usable cell add nothing. An average
+over samples divides by ``most``, or by the user's own number if that is larger. All operations are sums, products and
+quotients of single users' numbers, in the order of the samples, which IEEE 754 rounds alike at every position.
+"""
+
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.arrays.types import Array, Rows, Vector
+from userdp.data.block import Block
+from userdp.data.shape import Column
+from userdp.data.tables.declared import scaled
+from userdp.errors import BadInput
+
+Codes = NDArray[np.int64]
+
+
+def bernstein(values: Array, degree: int) -> Array:
+    """Return the Bernstein polynomials (..., degree + 1) of values in [0, 1]: not negative, adding up to 1."""
+    other = 1.0 - values
+    powers, others = [np.ones_like(values)], [np.ones_like(values)]
+    for _ in range(degree):
+        powers.append(powers[-1] * values)
+        others.append(others[-1] * other)
+    parts = [comb(degree, k) * powers[k] * others[degree - k] for k in range(degree + 1)]
+    return np.stack(parts, axis=-1)
+
+
+def units(block: Block, column: Column) -> Vector:
+    """Return the cells (N,) of a column of numbers, from 0 at the low end of its range to 1; NaN for no number."""
+    cells = block.dense_features[:, column.places[0]].astype(np.float64)
+    return np.asarray((cells - column.least) / (1.0 - column.least))
+
+
+def level_codes(block: Block, column: Column) -> Codes:
+    """Return the level (N,) of each sample, -1 for none."""
+    hot = block.dense_features[:, column.places[0] : column.places[-1] + 1].astype(np.float64) > 0.5
+    return np.where(hot.any(axis=1), hot.argmax(axis=1), -1)
+
+
+def bin_codes(block: Block, column: Column, edges: Vector) -> Codes:
+    """Return the bin (N,) of each sample between k + 1 rising edges in the table's units, -1 for none.
+
+    A bin holds its lower edge, and the last bin both. Edges are scaled like cells, so that a cell equal to an edge lies
+    on its right side.
+    """
+    assert column.range is not None
+    cells = block.dense_features[:, column.places[0]]
+    scaled_edges = scaled(edges, column.range, column.least, 1.0)[0]
+    codes = np.searchsorted(scaled_edges, cells, side="right") - 1
+    codes[cells == scaled_edges[-1]] = len(edges) - 2
+    codes[np.isnan(cells) | (codes > len(edges) - 2)] = -1
+    return np.asarray(codes, dtype=np.int64)
+
+
+def shares(block: Block, codes: Codes, count: int, counted: NDArray[np.bool_], most: int | None) -> Rows:
+    """Return (U, count): the share of each code among a user's ``counted`` samples (N,), or among ``most`` samples."""
+    owners, wholes = _owners(block), _wholes(block, counted, most)
+    there = codes >= 0
+    counts = np.bincount(owners[there] * count + codes[there], minlength=block.users * count)
+    return np.asarray(counts.reshape(block.users, count) / wholes[:, None])
+
+
+def by_level(block: Block, column: Column, most: int | None) -> Rows:
+    """Return (U, K): the share of each level among each user's samples, or among ``most`` samples."""
+    everything = np.ones(block.samples, dtype=bool)
+    return shares(block, level_codes(block, column), len(column.levels), everything, most)
+
+
+def by_bin(block: Block, column: Column, edges: Vector, most: int | None) -> Rows:
+    """Return (U, K): the share of each bin among each user's samples with a number, or among ``most`` samples."""
+    known = ~np.isnan(block.dense_features[:, column.places[0]])
+    return shares(block, bin_codes(block, column, edges), len(edges) - 1, known, most)
+
+
+def moments(block: Block, column: Column, degree: int, most: int | None, groups: Column | None = None) -> Rows:
+    """Return (U, G (degree + 1)): the share of each group of levels, times `bernstein` of the user's mean in it.
+
+    Without ``groups`` all samples are one group. With ``most`` each sample counts by itself: the mean over ``most``
+    samples of `bernstein` of their cells.
+    """
+    values = units(block, column)
+    codes = np.zeros(block.samples, dtype=np.int64) if groups is None else level_codes(block, groups)
+    count = 1 if groups is None else len(groups.levels)
+    usable = ~np.isnan(values) & (codes >= 0)
+    places, cells = (_owners(block) * count + codes)[usable], values[usable]
+    size = block.users * count
+    if most is not None:
+        parts = [np.bincount(places, part, minlength=size) for part in bernstein(cells, degree).T]
+        rows = np.stack(parts, axis=-1) / np.repeat(_wholes(block, usable, most), count)[:, None]
+        return np.asarray(rows.reshape(block.users, -1))
+    counts = np.bincount(places, minlength=size)
+    means = np.bincount(places, cells, minlength=size) / np.maximum(counts, 1)
+    share = counts / np.repeat(_wholes(block, usable, None), count)
+    rows = share[:, None] * bernstein(np.clip(means, 0.0, 1.0), degree)
+    return np.asarray(rows.reshape(block.users, -1))
+
+
+def sizes(block: Block, most: int | None) -> Rows:
+    """Return (U, 1): 1 for each user, or its number of samples over ``most``."""
+    return np.minimum(block.sizes / (most or block.sizes), 1.0)[:, None]
+
+
+def products(block: Block, columns: list[Column], most: int | None) -> Rows:
+    """Return (U, k (k + 1) / 2): `userdp.nodes.moments.triangle` of z z^T, z = (1, means in [-1, 1]) / sqrt(k).
+
+    *Formal guarantees.* z has norm at most 1, so the row has norm at most 1, and the inner product of two rows is the
+    square ``<z, z'>^2``, never negative; averages of such rows keep both. A user without a number in one of the columns
+    is zero. With ``most`` each sample has a z, and rows are averages over ``most`` samples.
+    """
+    cells = np.stack([2.0 * units(block, column) - 1.0 for column in columns], axis=1)
+    usable = np.asarray(~np.isnan(cells).any(axis=1))
+    whole, owners = _wholes(block, usable, most), _owners(block)[usable]
+
+    def averages(numbers: Rows) -> Rows:
+        return np.stack([np.bincount(owners, one, minlength=block.users) / whole for one in numbers.T], axis=1)
+
+    if most is not None:
+        return averages(_outer(cells[usable], np.ones(len(owners))))
+    there = np.bincount(owners, minlength=block.users) > 0
+    return _outer(np.clip(averages(cells[usable]), -1.0, 1.0), there.astype(np.float64))
+
+
+def _outer(means: Rows, weights: Vector) -> Rows:
+    """Return the upper triangles of ``weights z z^T``, entries off the diagonal times sqrt(2)."""
+    k = means.shape[1] + 1
+    z = np.column_stack([np.ones(len(means)), means])
+    rows, columns = np.triu_indices(k)
+    factors = np.where(rows == columns, 1.0, np.sqrt(2.0)) / k
+    return np.asarray(weights[:, None] * (z[:, rows] * z[:, columns] * factors))
+
+
+def checked_edges(field: str, edges: list[float]) -> Vector:
+    """Return the edges of bins as an array; raise `BadInput` unless they are two or more finite numbers that rise."""
+    found = np.asarray(edges, dtype=np.float64)
+    if len(found) < 2 or not np.isfinite(found).all() or np.any(np.diff(found) <= 0):
+        raise BadInput(f"{field} = {list(edges)}: must be two or more edges that rise, such as [0, 10, 20]")
+    return found
+
+
+def _owners(block: Block) -> Codes:
+    return np.repeat(np.arange(block.users), block.sizes)
+
+
+def _wholes(block: Block, counted: NDArray[np.bool_], most: int | None) -> Vector:
+    """Return the samples (U,) that make one whole: those counted of a user, or ``most``."""
+    if most is not None:
+        return np.maximum(block.sizes, most).astype(np.float64)
+    own = np.bincount(_owners(block)[counted], minlength=block.users)
+    return np.maximum(own, 1).astype(np.float64)
