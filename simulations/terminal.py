@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -14,6 +14,8 @@ from rich.console import Console
 from userdp.errors import BadInput, UserdpError
 from userdp.extras import missing_extra
 from userdp.tracebacks import DEBUG, shows_internals, with_internals
+
+Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -24,6 +26,16 @@ def argument(metavar: str, text: str) -> Any:
 def option(text: str, *names: str, **settings: Any) -> Any:
     """Return an option with a help text, and without a default in it."""
     return typer.Option(*names, help=text, show_default=False, **settings)
+
+
+def examples(*lines: str) -> Callable[[Verb], Verb]:
+    """Give a verb the examples of its help."""
+
+    def given(call: Verb) -> Verb:
+        vars(call)["examples"] = lines
+        return call
+
+    return given
 
 
 File = Annotated[Path, argument("FILE", "Configuration file (TOML).")]

@@ -1,0 +1,113 @@
+"""Verbs that read the directories of runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from simulations.terminal import (
+    Debug,
+    Json,
+    TrustCode,
+    answer,
+    argument,
+    examples,
+    exit_codes,
+    log_warnings,
+    option,
+    working,
+)
+
+
+@examples(
+    "userdp report runs/quickstart-auto-seed1",
+    "userdp report runs/quickstart-auto-seed1 --released for-others",
+    "userdp report runs/quickstart-auto-seed1 --card",
+)
+def report(
+    directory: Annotated[Path, argument("DIR", "Directory of a run, a comparison or an audit.")],
+    released: Annotated[
+        Path | None,
+        option(
+            "Write a copy of the run for others into this new folder: report, model, guarantee, and no field that the "
+            "guarantee does not cover.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    card: Annotated[
+        bool,
+        option(
+            "Write card.html and card.json instead: one page for those who decide on a release, in the order of NIST "
+            "SP 800-226, with the fields of the Differential Privacy Deployments Registry.",
+            "--card",
+        ),
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Write the report of a finished or failed run, comparison or audit again."""
+    with exit_codes(debug):
+        from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
+        from simulations.comparison.report import render_comparison  # noqa: PLC0415
+        from simulations.comparison.table import SUMMARY  # noqa: PLC0415
+        from simulations.reports.card import render_card  # noqa: PLC0415
+        from simulations.reports.report import copy_released, render  # noqa: PLC0415
+
+        copied = None if released is None else copy_released(directory, released)
+        if card:
+            typer.echo(render_card(released or directory))
+        elif copied is not None:
+            typer.echo(copied)
+        elif (directory / AUDIT).is_file():
+            typer.echo(render_audit(directory))
+        else:
+            typer.echo((render_comparison if (directory / SUMMARY).is_file() else render)(directory))
+
+
+@examples(
+    "userdp predict runs/heights-dp_fed_sgd-seed0 others.csv --keep person",
+    "userdp predict runs/heights-dp_fed_sgd-seed0 others.parquet --output scores.parquet --json | jq .metrics",
+)
+def predict(
+    directory: Annotated[Path, argument("RUN_DIRECTORY", "Directory of a run, or a copy made by report --released.")],
+    table: Annotated[Path, argument("TABLE", "CSV or Parquet file.")],
+    output: Annotated[
+        Path | None,
+        option("CSV or Parquet file for the predictions; TABLE-predictions.csv here by default.", metavar="FILE"),
+    ] = None,
+    keep: Annotated[
+        list[str] | None, option("Copy this column of TABLE into the predictions; repeatable.", metavar="COLUMN")
+    ] = None,
+    trust_code: TrustCode = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score a table with the model of a run: a prediction for each row, and metrics if it has user and target."""
+    with working(debug):
+        from simulations.api.prediction import score, show_scores  # noqa: PLC0415
+
+        log_warnings()
+        scores = score(directory, table, output, keep or (), trust_code=trust_code)
+    answer(as_json, scores.values, lambda: show_scores(scores, Console()))
+
+
+@examples(
+    "userdp explain-model runs/visits-auto-seed0",
+    "userdp explain-model runs/visits-auto-seed0 --json | jq '.[] | {coefficient, estimate, interval}'",
+)
+def explain_model(
+    directory: Annotated[Path, argument("RUN_DIRECTORY", "Directory of a run, or a copy made by report --released.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the coefficients of a run's linear model in the units of the table's columns.
+
+    They have standard errors and intervals if the run set a share of its budget aside (strategy.coefficients = 0.5).
+    """
+    with working(debug):
+        from simulations.api.prediction import load_model  # noqa: PLC0415
+        from simulations.reports.coefficients import show_coefficients  # noqa: PLC0415
+
+        saved = load_model(directory)
+        rows = saved.coefficient_rows
+    answer(as_json, list(rows), lambda: show_coefficients(rows, Console()))

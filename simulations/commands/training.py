@@ -1,0 +1,202 @@
+"""Verbs that plan, train, compare and attack."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulations.commands.running import loaded, ran
+from simulations.terminal import (
+    FAILED,
+    Debug,
+    File,
+    Json,
+    Output,
+    Overrides,
+    TrustCode,
+    answer,
+    argument,
+    assignments,
+    examples,
+    log_warnings,
+    option,
+    working,
+)
+
+
+@examples(
+    "userdp run simulations/configs/quickstart.toml",
+    "userdp run simulations/configs/quickstart.toml --engine ray --set engine.workers=2",
+    "userdp run my.toml --set privacy.epsilon=2 --seed 1 --json | jq .metrics",
+    "userdp run --resume runs/quickstart-auto-seed1",
+)
+def run(
+    file: Annotated[Path | None, argument("[FILE]", "Configuration file (TOML); not needed with --resume.")] = None,
+    engine: Annotated[str | None, option("local or ray; overrides engine.kind.")] = None,
+    overrides: Overrides = None,
+    seed: Annotated[int | None, option("Overrides seed.")] = None,
+    account: Annotated[
+        str | None, option("Enter the run into this account; overrides privacy.account.", metavar="NAME")
+    ] = None,
+    output: Output = None,
+    anyway: Annotated[
+        bool, option("Run even if the plan predicts a model far worse than the initial one.", "--anyway")
+    ] = False,
+    resume: Annotated[
+        Path | None,
+        option("Resume the killed or failed run in this directory, with the same result.", metavar="DIRECTORY"),
+    ] = None,
+    trust_code: TrustCode = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model, and write a run directory with result, guarantee and report."""
+    with working(debug):
+        log_warnings()
+        given = {"engine.kind": engine, "seed": seed, "privacy.account": account}
+        given |= {"output.directory": output, "output.anyway": anyway or None}
+        from simulations.api.console import show_outcome  # noqa: PLC0415
+        from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
+
+        place = configuration_file(file, resume)
+        if resume is not None and file is None:
+            check_resumed(resume, trusted=trust_code)
+        config = loaded(place, [*(overrides or []), *assignments(given)])
+        outcome, shown = ran(config, resume)
+    answer(as_json, shown, lambda: show_outcome(shown, outcome.directory, private=config.shows_private))
+
+
+@examples(
+    "userdp plan simulations/configs/insteval.toml",
+    "userdp plan my.toml --set data.users=100000 --json",
+)
+def plan(
+    file: File,
+    overrides: Overrides = None,
+    everything: Annotated[bool, option("Plan every strategy, like userdp advise.", "--all")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show every number of a run before it reads any data: users needed, noise against signal, the guarantee."""
+    if everything:
+        advise(file, overrides, as_json, debug)
+        return
+    with working(debug):
+        from simulations.api.console import show_plan  # noqa: PLC0415
+        from simulations.records.run_directory import plain  # noqa: PLC0415
+        from simulations.runs.build import make_plan  # noqa: PLC0415
+        from strategies.core.plan import explained  # noqa: PLC0415
+        from strategies.registry import STRATEGIES  # noqa: PLC0415
+
+        planned = make_plan(config := loaded(file, overrides or []))
+        values, meanings = plain(planned.as_dict()), explained(STRATEGIES[config.strategy.kind].about)
+    answer(as_json, values, lambda: show_plan(planned, values, meanings))
+
+
+@examples(
+    "userdp advise simulations/configs/insteval.toml",
+    "userdp advise my.toml --set privacy.epsilon=1 --json | jq '.[0].strategy'",
+)
+def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug: Debug = False) -> None:
+    """Plan every strategy for the declared users, problem and budget, and rank them by predicted excess risk.
+
+    It opens no data. The file's own strategy has the file's settings, all others have their defaults. A prediction is
+    for a stand-in as far from the start as the declared bounds allow: it ranks strategies, and promises nothing.
+    """
+    with working(debug):
+        from simulations.api.console import show_advice  # noqa: PLC0415
+        from simulations.records.run_directory import plain  # noqa: PLC0415
+        from simulations.reports.progress import planning_bar  # noqa: PLC0415
+        from simulations.runs.build import advise as rank  # noqa: PLC0415
+
+        config = loaded(file, overrides or [])
+        with planning_bar() as progress:
+            found = rank(config, progress)
+    answer(as_json, [plain(each.as_dict()) for each in found], lambda: show_advice(found))
+
+
+@examples(
+    "userdp compare simulations/configs/compare-quick.toml",
+    "userdp compare my.toml --against-oracle",
+    "userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'",
+)
+def compare(
+    file: File,
+    overrides: Overrides = None,
+    seeds: Annotated[int | None, option("Number of seeds; overrides seeds.")] = None,
+    workers: Annotated[
+        int | None, option("Ray processes, one CPU each; all CPUs by default, 0 for none.", min=0)
+    ] = None,
+    output: Output = None,
+    against_oracle: Annotated[
+        bool,
+        option(
+            "Add clipping strategies tuned on the private data itself; they are NOT private, and only show what "
+            "tuning would be worth.",
+            "--against-oracle",
+        ),
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare strategies at one epsilon and delta, and write a table and a report; finished cells are not run again.
+
+    Each problem of a file may have settings for strategies: strategy = { dp_fed_sgd = { rounds = 60 } }.
+    """
+    with working(debug):
+        from simulations.comparison.config import load_comparison  # noqa: PLC0415
+        from simulations.comparison.jobs import compare as run_all  # noqa: PLC0415
+        from simulations.comparison.jobs import live  # noqa: PLC0415
+        from simulations.comparison.ranking import rankings  # noqa: PLC0415
+        from simulations.records.run_directory import plain  # noqa: PLC0415
+
+        log_warnings()
+        given = {"seeds": seeds, "output.directory": output, "against_oracle": against_oracle or None}
+        comparison = load_comparison(file, [*(overrides or []), *assignments(given)])
+        with live(comparison) as watch:
+            outcome = run_all(comparison, workers=workers, watch=watch)
+    failed = sum(one["error_private"] is not None for one in outcome.rows)
+    counts = f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now"
+    place = f"Report: {outcome.directory / 'report.html'}"
+    answer(as_json, plain(outcome.rows), lambda: typer.echo(f"{rankings(outcome.directory)}\n{counts}\n{place}"))
+
+
+@examples(
+    "userdp audit simulations/configs/quickstart.toml",
+    "userdp audit my.toml --runs 5000 --set privacy.epsilon=4",
+    "userdp audit my.toml --all --json | jq '.[] | {strategy, claimed_epsilon, measured_epsilon}'",
+    "userdp audit my.toml --one-run --canaries 500",
+)
+def audit(
+    file: File,
+    overrides: Overrides = None,
+    one_run: Annotated[
+        bool, option("Audit one run of the file's own users and model, with many canaries.", "--one-run")
+    ] = False,
+    everything: Annotated[bool, option("Audit every strategy at the file's budget.", "--all")] = False,
+    runs: Annotated[int, typer.Option(help="Runs of the small instance; more runs tighten the bound.")] = 1000,
+    canaries: Annotated[
+        int | None, option("Canaries of --one-run; by default one for each model parameter, 1000 at most.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
+    workers: Annotated[int | None, option("Processes; all CPUs by default, 0 for none.", min=0)] = None,
+    output: Output = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Attack a strategy, and show how much of its claimed epsilon the attack proves.
+
+    The strategy runs as configured, many times, for a few made-up people and with fresh noise in each run. Coins decide
+    which canaries take part, an attacker guesses the coins from the released models, and the guesses bound epsilon from
+    below. A bound above the claim refutes it (exit code 1). A bound below it proves nothing; a bound close to it shows
+    that no noise is wasted. It reads no data, except with --one-run.
+    """
+    with working(debug):
+        from simulations.audit.command import Wanted, audit_file, show_audits  # noqa: PLC0415
+
+        log_warnings()
+        config = loaded(file, [*(overrides or []), *assignments({"output.directory": output})])
+        done = audit_file(config, Wanted(one_run, everything, runs, canaries, confidence, workers))
+    answer(as_json, done.values, lambda: show_audits(done))
+    if done.refuted:
+        raise typer.Exit(FAILED)
