@@ -71,7 +71,8 @@ def exit_codes(debug: bool) -> Iterator[None]:
 
 @contextmanager
 def working(debug: bool) -> Iterator[None]:
-    """Turn errors into exit codes, and keep standard output free for the result."""
+    """Turn errors into exit codes, show warnings, and keep standard output free for the result."""
+    log_warnings()
     with exit_codes(debug), redirect_stdout(sys.stderr):
         yield
 

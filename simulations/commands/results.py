@@ -14,7 +14,6 @@ from simulations.terminal import (
     argument,
     examples,
     exit_codes,
-    log_warnings,
     option,
     working,
 )
@@ -86,7 +85,6 @@ def predict(
     with working(debug):
         from simulations.api.prediction import score, show_scores  # noqa: PLC0415
 
-        log_warnings()
         scores = score(directory, table, output, keep or (), trust_code=trust_code)
     answer(as_json, scores.values, lambda: show_scores(scores, Console()))
 

@@ -13,7 +13,6 @@ from simulations.terminal import (
     answer,
     assignments,
     examples,
-    log_warnings,
     option,
     working,
 )
@@ -39,7 +38,6 @@ def query(
     guarantee before any data are read.
     """
     with working(debug):
-        log_warnings()
         from simulations.api.console import show_outcome  # noqa: PLC0415
         from simulations.api.describing import checked  # noqa: PLC0415
 

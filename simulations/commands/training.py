@@ -18,7 +18,6 @@ from simulations.terminal import (
     argument,
     assignments,
     examples,
-    log_warnings,
     option,
     working,
 )
@@ -52,7 +51,6 @@ def run(
 ) -> None:
     """Train a model, and write a run directory with result, guarantee and report."""
     with working(debug):
-        log_warnings()
         given = {"engine.kind": engine, "seed": seed, "privacy.account": account}
         given |= {"output.directory": output, "output.anyway": anyway or None}
         from simulations.api.console import show_outcome  # noqa: PLC0415
@@ -150,7 +148,6 @@ def compare(
         from simulations.comparison.ranking import rankings  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
 
-        log_warnings()
         given = {"seeds": seeds, "output.directory": output, "against_oracle": against_oracle or None}
         comparison = load_comparison(file, [*(overrides or []), *assignments(given)])
         with live(comparison) as watch:
@@ -194,7 +191,6 @@ def audit(
     with working(debug):
         from simulations.audit.command import Wanted, audit_file, show_audits  # noqa: PLC0415
 
-        log_warnings()
         config = loaded(file, [*(overrides or []), *assignments({"output.directory": output})])
         done = audit_file(config, Wanted(one_run, everything, runs, canaries, confidence, workers))
     answer(as_json, done.values, lambda: show_audits(done))

@@ -15,7 +15,7 @@ from rich.console import Console
 import simulations.listings
 import simulations.reports.progress
 import simulations.runs.run
-from simulations import cli
+from simulations import terminal
 from simulations.config.run_config import load_config, parse_config
 from simulations.reports.progress import progress_bar
 from strategies.registry import STRATEGIES
@@ -24,13 +24,13 @@ from userdp.errors import RunFailed
 from userdp.problems import Quadratic
 from userdp.problems.registry import PROBLEMS
 
-LOG_WARNINGS = cli.log_warnings
+LOG_WARNINGS = terminal.log_warnings
 
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
     # A handler that outlives its test would write to a stream that is closed by then.
-    monkeypatch.setattr(cli, "log_warnings", lambda: None)
+    monkeypatch.setattr(terminal, "log_warnings", lambda: None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import tomli_w
 from examples import call, table_section, write_table
 
 import simulations.runs.run
-from simulations import cli, load_model
+from simulations import load_model, terminal
 from simulations.config.run_config import parse_config
 from simulations.records.run_directory import FILES
 from simulations.runs.run import run
@@ -42,7 +42,7 @@ def raw(folder, **problem):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "log_warnings", lambda: None)  # it would take the log from caplog
+    monkeypatch.setattr(terminal, "log_warnings", lambda: None)  # it would take the log from caplog
     write_table(tmp_path / "people.csv")
     (tmp_path / "code.py").write_text(CODE, encoding="utf-8")
     return tmp_path

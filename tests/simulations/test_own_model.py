@@ -9,7 +9,7 @@ import pytest
 from examples import call
 from own_model import CONFIGS, SONGS, beside
 
-from simulations import cli
+from simulations import terminal
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-model.md").read_text(encoding="utf-8")
 SMALL = ("data.all_users=40", "strategy.rounds=2", "output.reference=false", 'problem.execution="loop"')
@@ -17,7 +17,7 @@ SMALL = ("data.all_users=40", "strategy.rounds=2", "output.reference=false", 'pr
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
-    monkeypatch.setattr(cli, "log_warnings", lambda: None)
+    monkeypatch.setattr(terminal, "log_warnings", lambda: None)
 
 
 def beside_with(folder, *change):

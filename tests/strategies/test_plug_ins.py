@@ -12,7 +12,7 @@ import tomli_w
 from examples import changed
 from typer.testing import CliRunner
 
-from simulations import cli, compare, load_model, train
+from simulations import cli, compare, load_model, terminal, train
 from simulations.config.run_config import load_config, parse_config
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
@@ -30,7 +30,7 @@ TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """With a strategy's file and a configuration that names it."""
-    monkeypatch.setattr(cli, "log_warnings", lambda: None)  # it would take the log from other tests
+    monkeypatch.setattr(terminal, "log_warnings", lambda: None)  # it would take the log from other tests
     (tmp_path / "mine.py").write_text(TEXT, encoding="utf-8")
     raw = changed(strategy={"kind": "mine.py:SignDescent", "rounds": 4})
     (tmp_path / "run.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from examples import changed
 
-from simulations import cli
+from simulations import terminal
 from simulations.audit.canaries import attacks
 from simulations.audit.command import with_strategy
 from simulations.audit.instance import CANARIES, Instance, public_sampler
@@ -262,7 +262,7 @@ def test_canaries_say_nothing_where_an_answer_is_no_gradient():
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "log_warnings", lambda: None)
+    monkeypatch.setattr(terminal, "log_warnings", lambda: None)
     file = tmp_path / "run.toml"
     file.write_text(config_of("dp_fed_sgd", 4.0).toml(), encoding="utf-8")
     return lambda *words: examples.call("audit", file, "--workers", 0, "--output", tmp_path / "audits", *words)

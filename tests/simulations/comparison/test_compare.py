@@ -21,7 +21,7 @@ from helpers import PATIENCE, at_most, forgive_ray
 from rich.console import Console
 
 import simulations.comparison.one_cell
-from simulations import cli
+from simulations import terminal
 from simulations.comparison.config import load_comparison, parse_comparison
 from simulations.comparison.jobs import Progress, compare, live, reference_job
 from simulations.comparison.one_cell import DONE
@@ -473,7 +473,7 @@ def test_shares_have_digits_where_they_tell_apart():
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "log_warnings", lambda: None)
+    monkeypatch.setattr(terminal, "log_warnings", lambda: None)
     path = tmp_path / "small.toml"
     path.write_text(parse_comparison(changed(strategy=COMPARISON["strategy"][:1])).toml())
     return path
