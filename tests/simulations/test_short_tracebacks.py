@@ -54,6 +54,7 @@ CALLS = {
     "load_model": lambda path: userdp.load_model(path.parent),
     "read_table": lambda path: userdp.read_table(path, user="whom"),
     "find": lambda path: userdp.find(path, user="whom", all_users=60, epsilon=1.0, delta=1e-3),
+    "describe": lambda path: simulations.describe(path, user="whom", users=60, epsilon=1.0, delta=1e-3),
     "load_config": load_config,
     "render": lambda path: render(path.parent),
     "build_problem": lambda path: simulations.build_problem(UNKNOWN),

@@ -29,8 +29,8 @@ class Tape:
         self.written, self.at = [], None
 
     def taped(self, method):
-        def replayed(source, *given):
-            made = np.copy(method(source, *given))  # in the second run, too: what it checks is checked
+        def replayed(source, *given, **options):
+            made = np.copy(method(source, *given, **options))  # in the second run, too: what it checks is checked
             if self.at is None:
                 self.written.append(made)
             else:

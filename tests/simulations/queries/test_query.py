@@ -150,6 +150,7 @@ def test_flower_gives_the_answers_of_the_local_engine_to_the_bit(file, tmp_path)
 
 
 @pytest.mark.parametrize("trust", ["server", "sum"])
+@pytest.mark.usefixtures("accounts")
 def test_silos_answer_with_their_own_tables(raw, tmp_path, trust):
     frame = pd.read_csv(raw["data"]["path"])
     people, nodes = frame["who"].unique(), []
