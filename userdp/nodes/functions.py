@@ -119,6 +119,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         lambda dimension, arrays: int(arrays["bins"].sum()),
         counts_usable=True,
         same_alone=True,
+        keeps_zeros=True,
         acute=True,
     ),
 }

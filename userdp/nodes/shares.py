@@ -1,5 +1,6 @@
 """Users' answers to a query of a table; see `userdp.problems.shares.SharesProblem`."""
 
+from userdp.arrays.sparse_rows import Sparse
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -12,7 +13,7 @@ def user_shares(problem: Problem, x: Vector, block: Block) -> Rows:
     return _asked(problem).user_shares(block)
 
 
-def user_ranks(problem: Problem, x: Vector, block: Block, bins: Array) -> Rows:
+def user_ranks(problem: Problem, x: Vector, block: Block, bins: Array) -> Sparse:
     """Compute (U, sum of ``bins``): each user's shares of samples by interval, for the statistics that are choices."""
     return _asked(problem).user_ranks(block)
 

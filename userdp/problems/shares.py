@@ -5,6 +5,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.sparse_rows import Sparse
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -22,6 +23,7 @@ class SharesProblem(Problem):
     """
 
     has_targets = False
+    sparse = True  # ranks are; sums have few entries
 
     def __init__(self, dimension: int, columns: int) -> None:
         self.dimension, self.columns = dimension, columns
@@ -32,7 +34,7 @@ class SharesProblem(Problem):
         """Return (U, p) rows of l2 norm at most 1; no two rows, of any users, have a negative inner product."""
 
     @abstractmethod
-    def user_ranks(self, block: Block) -> Rows:
+    def user_ranks(self, block: Block) -> Sparse:
         """Return (U, k) rows whose inner products are not negative: shares of each user's samples by interval."""
 
     def user_gradients(self, x: Vector, block: Block) -> Array:

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 import numpy as np
 from pydantic import Field
 
+from userdp.arrays.sparse_rows import AnyRows, Sparse
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
@@ -74,8 +75,11 @@ class Statistic(Section):
         """Return the entries of a row; raise `BadInput` for a column that does not suit."""
 
     @abstractmethod
-    def rows(self, block: Block, facts: Facts) -> Rows:
-        """Return (U, width) rows, of norm at most 1 and without negative inner products; see `userdp.queries.votes`."""
+    def rows(self, block: Block, facts: Facts) -> AnyRows:
+        """Return (U, width) rows, of norm at most 1 and without negative inner products; see `userdp.queries.votes`.
+
+        Those of choices are sparse.
+        """
 
     def whole(self, facts: Facts) -> bool:
         """Return whether a user's entries add up to 1, whatever its samples, so that all users' add up to n."""
@@ -329,7 +333,7 @@ class Quantiles(OfNumbers):
     statistic: Literal["quantiles"]
     at: list[float] = Field([0.25, 0.5, 0.75], min_length=1, description="Quantiles, between 0 and 1.")
     bins: list[float] | None = Field(None, min_length=2)
-    """Edges of the intervals to choose from, which rise; 256 intervals of the declared range by default."""
+    """Edges of the intervals to choose from, which rise; 4096 intervals of the declared range by default."""
 
     chooses: ClassVar[bool] = True
 
@@ -339,13 +343,13 @@ class Quantiles(OfNumbers):
         assert column.range is not None
         if bad := [one for one in self.at if not 0 < one < 1]:
             raise BadInput(f"ask.at = {bad[0]}: a quantile lies between 0 and 1, such as 0.5 for the median")
-        return np.linspace(*column.range, 257) if self.bins is None else votes.checked_edges("ask.bins", self.bins)
+        return np.linspace(*column.range, 4097) if self.bins is None else votes.checked_edges("ask.bins", self.bins)
 
     def width(self, facts: Facts) -> int:
         return len(self.edges(facts)) - 1
 
-    def rows(self, block: Block, facts: Facts) -> Rows:
-        return votes.by_bin(block, self.column(facts), self.edges(facts), self.most(facts))
+    def rows(self, block: Block, facts: Facts) -> Sparse:
+        return votes.by_interval(block, self.column(facts), self.edges(facts), self.most(facts))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         """Return the answers from the chosen intervals: three of each quantile, the middle one and both ends."""

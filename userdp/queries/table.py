@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
+from scipy.sparse import hstack
 
 from userdp.accounting.guarantee import Relation
+from userdp.arrays.sparse_rows import Sparse, dense, sparse_rows
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
@@ -87,13 +89,14 @@ class TableQuery(SharesProblem):
     def user_shares(self, block: Block) -> Rows:
         """See `SharesProblem`; the entries of choices are zero."""
         rows = np.zeros((block.users, self.dimension))
-        own = [one.rows(block, self.facts) for one in self.asked if not one.chooses]
+        own = [dense(one.rows(block, self.facts)) for one in self.asked if not one.chooses]
         np.multiply(np.hstack(own), self.factors * _INSIDE, out=rows[:, : self.sums])
         return rows
 
-    def user_ranks(self, block: Block) -> Rows:
+    def user_ranks(self, block: Block) -> Sparse:
         """See `SharesProblem`."""
-        return _INSIDE * np.hstack([one.rows(block, self.facts) for one in self.quantiles])
+        found = hstack([one.rows(block, self.facts) for one in self.quantiles], format="csr")
+        return sparse_rows(_INSIDE * found.data, found.indices, found.indptr, found.shape[1])
 
     def answers(self, released: Vector, deviation: float, users: int) -> list[Answer]:
         """Return all answers.

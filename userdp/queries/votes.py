@@ -13,6 +13,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.sparse_rows import Sparse, sparse_rows
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Column
@@ -68,6 +69,15 @@ def shares(block: Block, codes: Codes, count: int, counted: NDArray[np.bool_], m
     return np.asarray(counts.reshape(block.users, count) / wholes[:, None])
 
 
+def sparse_shares(block: Block, codes: Codes, count: int, counted: NDArray[np.bool_], most: int | None) -> Sparse:
+    """Return `shares` as sparse rows: of many codes a user has few."""
+    there = codes >= 0
+    places, counts = np.unique(_owners(block)[there] * count + codes[there], return_counts=True)
+    owners, columns = np.divmod(places, count)
+    starts = np.searchsorted(owners, np.arange(block.users + 1))
+    return sparse_rows(counts / _wholes(block, counted, most)[owners], columns, starts, count)
+
+
 def by_level(block: Block, column: Column, most: int | None) -> Rows:
     """Return (U, K): the share of each level among each user's samples, or among ``most`` samples."""
     everything = np.ones(block.samples, dtype=bool)
@@ -76,8 +86,16 @@ def by_level(block: Block, column: Column, most: int | None) -> Rows:
 
 def by_bin(block: Block, column: Column, edges: Vector, most: int | None) -> Rows:
     """Return (U, K): the share of each bin among each user's samples with a number, or among ``most`` samples."""
-    known = ~np.isnan(block.dense_features[:, column.places[0]])
-    return shares(block, bin_codes(block, column, edges), len(edges) - 1, known, most)
+    return shares(block, bin_codes(block, column, edges), len(edges) - 1, _known(block, column), most)
+
+
+def by_interval(block: Block, column: Column, edges: Vector, most: int | None) -> Sparse:
+    """Return `by_bin` as sparse rows, for many bins."""
+    return sparse_shares(block, bin_codes(block, column, edges), len(edges) - 1, _known(block, column), most)
+
+
+def _known(block: Block, column: Column) -> NDArray[np.bool_]:
+    return np.asarray(~np.isnan(block.dense_features[:, column.places[0]]))
 
 
 def moments(block: Block, column: Column, degree: int, most: int | None, groups: Column | None = None) -> Rows:
