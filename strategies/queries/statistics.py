@@ -21,6 +21,7 @@ from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism
+from userdp.mechanisms.user_quantile import rank_scores, rank_sensitivity
 from userdp.nodes.computations import Computation
 from userdp.queries import ranks
 from userdp.queries.answers import Answer
@@ -89,7 +90,7 @@ class QueryRounds(Scheme):
         source, ends = noise(0), np.cumsum([len(one.edges(self.query.facts)) - 1 for one in self.query.quantiles])[:-1]
         shares = np.split(gathered.values, ends)
         for place, one in enumerate(self.choices, start=self.query.sums):
-            scores = ranks.scores(shares[one.statistic], one.quantile, one.shift)
+            scores = rank_scores(shares[one.statistic], one.quantile, one.shift)
             released[place] = one.mechanism.choose(scores, source)
         check_drawn(source.spent, together(*(one.mechanism.cost for one in self.choices)))
         return Step(released, released)
@@ -106,7 +107,7 @@ class Statistics(Recipe, restates={"max_missing"}):
     add-or-remove, as the query says. *Why.* A user's part of the sums is one row of l2 norm at most 1, and no two rows
     have a negative inner product (`userdp.queries.table`): replacing a user moves their sum by sqrt(2) at most, adding
     or removing one by 1. So the sums are one Gaussian mechanism, whatever their number. Quantiles are choices by the
-    exponential mechanism (`userdp.queries.ranks`), each no worse than a Gaussian mechanism; with the sums they compose
+    exponential mechanism (`rank_scores`), each no worse than a Gaussian mechanism; with the sums they compose
     to one Gaussian mechanism, calibrated to epsilon and delta. A query of nothing but quantiles divides epsilon among
     them instead, if that leaves each of them more; then they are chosen by permute-and-flip. Weights and the intervals
     to choose from are public. Estimates and their intervals, divisors included, are functions of what was released.
@@ -210,7 +211,7 @@ def _choices(given: Given, query: TableQuery, multiplier: float) -> tuple[Choice
     found = []
     for k, (one, whole) in enumerate(_shared(query)):
         for quantile in one.at:
-            moved, share = ranks.sensitivity(quantile, query.relation), whole / len(one.at)
+            moved, share = rank_sensitivity(quantile, query.relation), whole / len(one.at)
             mechanisms = [
                 ExponentialMechanism.like_gaussian(moved, multiplier / math.sqrt(part * share))
                 for part in (1 - sum(ranks.ENDS), *ranks.ENDS)
@@ -224,7 +225,7 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
     privacy, found = given.privacy, []
     for k, (one, whole) in enumerate(_shared(query)):
         for quantile in one.at:
-            moved = ranks.sensitivity(quantile, query.relation)
+            moved = rank_sensitivity(quantile, query.relation)
             share = privacy.epsilon * (1 - 1e-9) * whole / len(one.at)
             parts = (1 - sum(ranks.PURE_ENDS), *ranks.PURE_ENDS)
             found += _three(

@@ -8,11 +8,37 @@ from numpy.typing import NDArray
 
 from userdp.accounting.costs import Cost
 from userdp.accounting.guarantee import Relation
+from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms.exponential import ExponentialMechanism
 from userdp.noise import NoiseSource
 
 _UNITS = 1 << 20  # A user's vote in units that add up exactly in float64.
+
+
+def rank_sensitivity(share: float, relation: Relation) -> float:
+    """Return how far a user moves a score of `rank_scores`."""
+    return 1.0 if relation == "replace_one" else max(share, 1 - share)
+
+
+def rank_scores(votes: Vector, share: float, shift: float = 0.0) -> Vector:
+    """Return the score (G,) of each bin: how many users would have to vote otherwise until the quantile is in it.
+
+    *Formal guarantees.* *Claim.* A user moves no score by more than `rank_sensitivity`, whatever the data. *Why.* Let
+    T be the sum of all votes, F those below an edge, and ``E = F - share T - shift``, which rises from the first edge
+    to the last. A score is ``-max(0, E at the lower edge, -E at the upper one)``. A user's votes are not negative and
+    add up to 1 at most, so the user's part of E lies between -share and 1 - share: replacing a user moves E by 1 at
+    most, adding or removing one by max(share, 1 - share). A maximum of three functions, none of which moves further,
+    moves no further. The shift is public.
+
+    Args:
+        votes: (G,) the sums of users' votes in each bin.
+        share: of all votes below the quantile.
+        shift: of the rank, in users.
+    """
+    after = np.cumsum(votes)
+    excess = np.concatenate([[0.0], after]) - (share * float(after[-1]) + shift)
+    return -np.maximum(0.0, np.maximum(excess[:-1], -excess[1:]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +81,13 @@ class Grid:
 class UserQuantile:
     """Chooses the bin of a public grid that holds a quantile of users' samples, all users weighing the same.
 
-    Let ``F_u(c)`` be the share of user u's samples below c, and ``E(c)`` the sum over users with a sample of ``F_u(c) -
-    share``, which rises from the first edge to the last. Bin j scores ``-max(0, E(edges[j]), -E(edges[j + 1]))``, how
-    many users would have to vote otherwise until the quantile is in it. Some bin always scores 0, however many samples
-    are equal. The chance of a bin is proportional to its weight times ``exp(epsilon score / (2 sensitivity))``.
+    A user's vote is split among its samples, and bins score by `rank_scores`. Some bin always scores 0, however many
+    samples are equal. The chance of a bin is proportional to its weight times ``exp(epsilon score / (2 sensitivity))``.
 
     *Formal guarantees.* Unit: a user. *Claim.* The choice is that of an exponential mechanism whose scores move by at
     most ``sensitivity``: 1 if a user is replaced, ``max(share, 1 - share)`` if one is added or removed. So it is
-    (epsilon, 0)-DP, and epsilon^2 / 8-zCDP. *Why.* A user's term ``F_u(c) - share`` lies in [-share, 1 - share], or is
-    0 at every c for a user without samples. Replacing a user therefore moves E(c) by at most 1, and adding or removing
-    one by at most max(share, 1 - share), at every c. A maximum of three functions, none of which moves further, moves
-    no further. A public weight adds a constant to a score. No number of users and no range enters. *Assumptions.* The
+    (epsilon, 0)-DP, and epsilon^2 / 8-zCDP. *Why.* The votes of a user with a sample add up to 1, and one without has
+    none, so `rank_scores` holds. A public weight adds a constant to a score. No range enters. *Assumptions.* The
     grid and users' numbers are public. A user's samples are those of its own rows. Votes are whole multiples of 2^-20
     that add up to one a user, so sums of fewer than 2^33 users are exact in any order; what else is rounded lies within
     the slack of `rounding_slack` for the number of users.
@@ -90,7 +112,7 @@ class UserQuantile:
     @property
     def sensitivity(self) -> float:
         """The largest movement of a score, in users."""
-        return 1.0 if self.relation == "replace_one" else max(self.share, 1 - self.share)
+        return rank_sensitivity(self.share, self.relation)
 
     @property
     def mechanism(self) -> ExponentialMechanism:
@@ -113,13 +135,12 @@ class UserQuantile:
         usable = np.flatnonzero(~np.isnan(values))
         rows = usable[np.argsort(owner[usable], kind="stable")]
         sizes = np.bincount(owner[rows])
-        heard, samples = int(np.count_nonzero(sizes)), np.repeat(sizes, sizes)
+        samples = np.repeat(sizes, sizes)
         rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         votes = (rank + 1) * _UNITS // np.maximum(samples, 1) - rank * _UNITS // np.maximum(samples, 1)
         bins = np.clip(np.searchsorted(edges, values[rows], side="right") - 1, 0, len(edges) - 2)
         inside = np.bincount(bins, weights=votes, minlength=len(edges) - 1) / _UNITS
-        excess = np.concatenate([[0.0], np.cumsum(inside)]) - self.share * heard
-        return -np.maximum(0.0, np.maximum(excess[:-1], -excess[1:]))
+        return rank_scores(inside, self.share)
 
     def choose(self, owner: NDArray[np.int64], values: NDArray[np.float64], grid: Grid, noise: NoiseSource) -> int:
         """Return the number of the chosen bin.

@@ -11,9 +11,9 @@ from query_cases import QUANTILES, SHAPE, SUMS, people, query
 
 from userdp.data import ColumnarFederation
 from userdp.errors import BadInput
+from userdp.mechanisms.user_quantile import rank_scores, rank_sensitivity
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
-from userdp.queries import ranks
 from userdp.queries.table import TableSettings
 from userdp.queries.votes import bernstein, by_bin, by_interval
 
@@ -97,12 +97,12 @@ def test_neighbours_move_scores_by_their_sensitivity_at_most(users, other, quant
         rows = problem.user_ranks(problem.bound(people(them))[0])
         assert rows.min() >= 0
         assert rows.sum(axis=1).max() <= 1 + 1e-12
-        return ranks.scores(rows.sum(axis=0), quantile, shift)
+        return rank_scores(rows.sum(axis=0), quantile, shift)
 
     before = scores(users)
     for relation, neighbour in (("replace_one", [other, *users[1:]]), ("add_or_remove", [*users, other])):
         moved = np.abs(scores(neighbour) - before).max()
-        assert moved <= ranks.sensitivity(quantile, relation) + 1e-9
+        assert moved <= rank_sensitivity(quantile, relation) + 1e-9
 
 
 def test_a_cell_equal_to_an_edge_lies_on_its_right_side():
