@@ -75,7 +75,8 @@ class _Kept(NoiseSource):
     def laplace(self, value: Any, scale: float) -> Any:
         return self._kept("laplace", value, scale)
 
-    def choose(self, scores: Any, epsilon: float) -> Any:
+    def choose(self, scores: Any, epsilon: float, *, flips: bool = False) -> Any:
+        assert not flips  # `Losses` knows the law of the exponential mechanism
         return self._kept("choose", scores, epsilon)
 
 

@@ -301,7 +301,8 @@ def beside(
         )
     # Another sample makes its user another one.
     relation: Relation = "replace_one" if own.unit == "sample" else own.relation
-    promise = own.assuming(
+    # The strategy may promise a little less than the budget, which held-out users' answers spend.
+    promise = replace(own, epsilon=max(own.epsilon, given.privacy.epsilon)).assuming(
         f"{users} held-out users are protected alike: all their answers together keep to the same epsilon and delta, "
         "and who is held out follows from public numbers",
         "the server is trusted with sums of held-out users' answers",

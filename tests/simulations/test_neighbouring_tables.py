@@ -132,16 +132,16 @@ def recording():
         around(Session, "observe", observed)
 
         def drawn(original):
-            def wrapped(self, *arguments):
+            def wrapped(self, *arguments, **options):
                 assert log.inside, "noise is drawn outside of all mechanisms that this test knows"
-                return original(self, *arguments)
+                return original(self, *arguments, **options)
 
             return wrapped
 
         for method in ("gaussian", "laplace", "choose"):
             patch.setattr(SeededNoise, method, drawn(getattr(SeededNoise, method)))
             # What the operating system draws would differ between two runs.
-            plain = {"choose": lambda self, scores, epsilon: np.argmax(scores, axis=1)}
+            plain = {"choose": lambda self, scores, epsilon, flips: np.argmax(scores, axis=1)}
             same = plain.get(method, lambda self, value, scale: np.asarray(value, dtype=np.float64))
             patch.setattr(SecureNoise, method, drawn(same))
         aggregate = UserLevelStrategy.aggregate_train

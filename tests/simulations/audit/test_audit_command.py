@@ -115,7 +115,7 @@ def test_users_who_are_clipped_too_late_are_found(monkeypatch):
 @pytest.mark.slow
 def test_noise_of_a_strategy_of_the_exponential_mechanism_that_is_missing_is_found(monkeypatch):
     monkeypatch.setattr(
-        "userdp.noise.SeededNoise.choose", lambda self, scores, epsilon: np.argmax(np.asarray(scores), axis=1)
+        "userdp.noise.SeededNoise.choose", lambda self, scores, epsilon, flips: np.argmax(np.asarray(scores), axis=1)
     )
     assert audit(config_of("private_lasso"), runs=200, workers=0).refuted
 
