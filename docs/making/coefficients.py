@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+_HARDLY_ANY = 0.05  # Share of coefficients with an interval
 _RESULTS = Path(__file__).resolve().parents[2] / "research" / "results"
 
 
@@ -11,8 +12,7 @@ def coverage() -> str:
     rows = _rows("coefficients.csv")
     head = "| problem | features | users | epsilon | covered | given | width |\n|---|---|---|---|---|---|---|"
     lines = [
-        f"| `{row['kind']}` | {row['dimension']} | {int(row['users']):,} | {float(row['epsilon']):g} | "
-        f"{_share(row['covered'])} | {_share(row['given'])} | {float(row['width']):.2f} |"
+        f"| `{row['kind']}` | {row['dimension']} | {int(row['users']):,} | {float(row['epsilon']):g} | {_found(row)} |"
         for row in rows
     ]
     fewest = min(int(row["repetitions"]) for row in rows)
@@ -42,5 +42,9 @@ def _rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _share(text: str) -> str:
-    return "-" if text in ("", "nan") else f"{100 * float(text):.1f} %"
+def _found(row: dict[str, str]) -> str:
+    """Return three cells; where hardly any interval is given, nothing is said of those."""
+    given = float(row["given"])
+    if given < _HARDLY_ANY:
+        return f"- | {given:.1%} | -"
+    return f"{float(row['covered']):.1%} | {given:.1%} | {float(row['width']):.2f}"
