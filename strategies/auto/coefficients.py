@@ -19,14 +19,10 @@ from userdp.nodes.moments import symmetric
 NARROWEST, WIDEST = 2.0, 8.0  # Range of a curvature's size with full weight, over sqrt(k) and over k
 _HIDES = 0.5  # That eigenvalue, at the narrowest size, from which on errors are expected to be hidden
 _HIDDEN = 0.15  # Largest eigenvalue of the curvature's noise that a wider size may cost, over an average curvature
-_EDGES = 2.0 ** np.arange(
-    -3, 6.5, 0.5
-)  # Norms of slopes that are told apart, over those of the training's last gradients
+_EDGES = 2.0 ** np.arange(-3, 6.5, 0.5)  # Norms of slopes that are told apart, over that of training's last gradients
 _AHEAD = 4  # Intervals beyond a clip in which users are counted: up to four times its length
-_CUT, _SURE = (
-    0.15,
-    1.5,
-)  # Users that a clip may cut, in roots of n; deviations of noise by which a count must exceed that
+_CUT = 0.15  # Users that a clip may cut, in roots of n
+_SURE = 1.5  # Deviations of noise by which a count of users must exceed zero to widen the clip
 _FAINT = 0.08  # Noise on mean squares, over a typical one, that a wider clip may cost
 _NARROW, _WIDE = 0.5, 3.0  # Range of the clip of squares, over that of slopes, squared, for equal coordinates
 

@@ -6,6 +6,8 @@ that is less than one, in curvature and slope alike. The weight depends on featu
 targets, so slopes keep their mean zero at the true coefficients wherever the model of the mean is right.
 """
 
+from typing import Any
+
 import numpy as np
 
 from userdp.arrays.sparse_rows import dense
@@ -38,35 +40,23 @@ def weighted_slope(
     return np.asarray((size / np.maximum(norms, size))[:, None] * slopes)
 
 
-def slope_sizes(
-    problem: Problem,
-    x: Vector,
-    block: Block,
-    size: float,
-    directions: Array,
-    weighing: Vector,
-    model: Vector,
-    edges: Vector,
-) -> Rows:
-    """Compute (U, n + 1): 1 in the interval between n rising edges that holds the norm of `weighted_slope`, else 0."""
-    slopes = weighted_slope(problem, x, block, size, directions, weighing, model)
+def slope_sizes(problem: Problem, x: Vector, block: Block, edges: Vector, **asked: Any) -> Rows:
+    """Compute (U, n + 1): 1 in the interval between n rising edges that holds the norm of `weighted_slope`, else 0.
+
+    It takes all arguments of `weighted_slope`.
+    """
+    slopes = weighted_slope(problem, x, block, **asked)
     norms = np.where(np.isfinite(slopes).all(axis=1), np.linalg.norm(slopes, axis=1), np.inf)
     return np.eye(len(edges) + 1)[np.searchsorted(edges, norms, side="right")]
 
 
 @QUIET
-def squared_influence(
-    problem: Problem,
-    x: Vector,
-    block: Block,
-    size: float,
-    directions: Array,
-    weighing: Vector,
-    model: Vector,
-    influence: Array,
-) -> Rows:
-    """Compute (U, K): the square of how far each user moves each of K coefficients; ``influence`` is (K, k)."""
-    return np.asarray(np.square(weighted_slope(problem, x, block, size, directions, weighing, model) @ influence.T))
+def squared_influence(problem: Problem, x: Vector, block: Block, influence: Array, **asked: Any) -> Rows:
+    """Compute (U, K): the square of how far each user moves each of K coefficients; ``influence`` is (K, k).
+
+    It takes all arguments of `weighted_slope`.
+    """
+    return np.asarray(np.square(weighted_slope(problem, x, block, **asked) @ influence.T))
 
 
 def _curved(problem: Problem, x: Vector, directions: Array) -> PieceRows:

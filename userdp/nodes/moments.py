@@ -32,21 +32,21 @@ PieceRows = Callable[[Array], Array]
 
 def triangle(matrices: Array) -> Rows:
     """Return the upper triangles (U, p (p + 1) / 2) of symmetric matrices (U, p, p); l2 norms are Frobenius norms."""
-    rows, columns, factors = _upper(matrices.shape[-1])
+    rows, columns, factors = upper_triangle(matrices.shape[-1])
     return np.asarray(matrices[:, rows, columns] * factors)
 
 
 def symmetric(entries: Vector) -> Array:
     """Return the (p, p) symmetric matrix from the entries that `triangle` returns."""
     p = math.isqrt(2 * len(entries))
-    rows, columns, factors = _upper(p)
+    rows, columns, factors = upper_triangle(p)
     matrix = np.empty((p, p))
     matrix[rows, columns] = matrix[columns, rows] = entries / factors
     return matrix
 
 
 @lru_cache(maxsize=8)
-def _upper(p: int) -> tuple[Positions, Positions, Vector]:
+def upper_triangle(p: int) -> tuple[Positions, Positions, Vector]:
     """Return rows, columns and factors of the entries of an upper triangle: off the diagonal each stands for two."""
     rows, columns = np.triu_indices(p)
     return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2.0))

@@ -19,6 +19,7 @@ from userdp.data.block import Block
 from userdp.data.shape import Column
 from userdp.data.tables.declared import scaled
 from userdp.errors import BadInput
+from userdp.nodes.moments import upper_triangle
 
 Codes = NDArray[np.int64]
 
@@ -150,9 +151,8 @@ def _outer(means: Rows, weights: Vector) -> Rows:
     """Return the upper triangles of ``weights z z^T``, entries off the diagonal times sqrt(2)."""
     k = means.shape[1] + 1
     z = np.column_stack([np.ones(len(means)), means])
-    rows, columns = np.triu_indices(k)
-    factors = np.where(rows == columns, 1.0, np.sqrt(2.0)) / k
-    return np.asarray(weights[:, None] * (z[:, rows] * z[:, columns] * factors))
+    rows, columns, factors = upper_triangle(k)
+    return np.asarray(weights[:, None] * (z[:, rows] * z[:, columns] * (factors / k)))
 
 
 def checked_edges(field: str, edges: list[float]) -> Vector:
