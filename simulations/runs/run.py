@@ -33,6 +33,7 @@ from simulations.runs.build import (
     with_declarations,
 )
 from simulations.runs.trackers import check_installed, tracking
+from strategies.auto.staged import AutoScheme
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 from strategies.core.run_state import Resumed
@@ -40,7 +41,6 @@ from strategies.queries.statistics import QueryRounds
 from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
-from userdp.data.coefficients import CoefficientMap
 from userdp.data.source import Datasets
 from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.extras import check_extra
@@ -311,11 +311,9 @@ class _Run:
 
     def _coefficients(self) -> dict[str, Any]:
         """Return result.json's "coefficients", of runs that set a share of the budget aside for them."""
-        found = getattr(self.strategy.memory, "inference", None)
-        if found is None:
-            return {}
-        reading = self.facts.reading or CoefficientMap.plain(self.problem.dimension, self.config.problem.intercept)
-        return {"coefficients": with_errors(reading, found)}
+        scheme = self.strategy.scheme
+        found = scheme.coefficients(self.strategy.memory) if isinstance(scheme, AutoScheme) else None
+        return {} if found is None else {"coefficients": with_errors(*found)}
 
     def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return the content of guarantee.json."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from scipy.special import gammaincc
 
 from strategies.auto.coefficients import Curvatures, Influences, Slopes, SlopeSizes
+from strategies.auto.inference import Inference
 from strategies.auto.level import Balance, ClassShares, Counts, Level
 from strategies.auto.preparation import Filled, doubts, linear_model
 from strategies.auto.progress import Progress, following_optimiser
@@ -33,6 +34,7 @@ from strategies.core.scheme import Number, Outline, Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
+from userdp.data.coefficients import CoefficientMap
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Problem
@@ -175,6 +177,15 @@ class AutoScheme(Shares, Scheme):
 
     stages: tuple[Stage, ...]
     domain: Box
+
+    def coefficients(self, memory: Progress) -> tuple[CoefficientMap, Inference] | None:
+        """Return the coefficients of a run that released them, and how they are read; None of others.
+
+        A run that ended early, at its best model, may have asked some of their rounds and not all.
+        """
+        reading = next((stage.reading for stage in self.stages if isinstance(stage, Curvatures)), None)
+        found = memory.inference
+        return None if reading is None or found is None or not len(found.estimate) else (reading, found)
 
     def ask(self, index: int, memory: Progress) -> Request:
         stage = self.stages[index]
