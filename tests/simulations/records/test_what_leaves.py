@@ -156,8 +156,8 @@ def drown(monkeypatch):
     for method in ("gaussian", "laplace", "choose"):
         original = getattr(SeededNoise, method)
 
-        def alone(self, value, scale, original=original):
-            return original(self, np.zeros(np.shape(value)), scale)
+        def alone(self, value, scale, original=original, **law):
+            return original(self, np.zeros(np.shape(value)), scale, **law)
 
         monkeypatch.setattr(SeededNoise, method, alone)
     monkeypatch.setattr(SecureNoise, "gaussian", lambda self, value, scale: np.full(np.shape(value), scale))
