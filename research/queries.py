@@ -6,7 +6,9 @@ Made-up people whose numbers are known for the whole population; each repetition
 
 import argparse
 import json
+import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from strategies.core.base import UserLevelStrategy
 from strategies.core.public_facts import PublicFacts
 from strategies.queries.statistics import Statistics
 from userdp.accounting import Privacy
+from userdp.accounting.costs import calibrate_noise
 from userdp.data import Block, ColumnarFederation
 from userdp.data.shape import Column, Shape
 from userdp.nodes.node import Node
@@ -109,42 +112,72 @@ def true_answers(problem: TableQuery, most: int) -> list[Answer]:
 
 
 def errors(repetitions: int, users: int = 5000) -> list[dict[str, Any]]:
-    """Compare root mean square errors about the table's own value with those of OpenDP at the same budget.
+    """Compare root mean square errors about the table's own value with those of others at the same budget.
 
-    No cell is missing, as OpenDP's mean of a public number of people asks.
+    The others are OpenDP's measurements, or where it has none a plain simulation: one Gaussian mechanism on the obvious
+    sums of cells in [-1, 1]. No cell is missing, as OpenDP's mean of a public number of people asks.
     """
     dp.enable_features("contrib")
     privacy, grid = Privacy(1.0, 1e-6), np.linspace(0.0, 100.0, 4001)
     named = (Column("age", (0,), (0.0, 100.0), complete=True), *SHAPE.named[1:])
     shape = Shape(5, has_target=False, bound=1.0, named=named)
-    asked: dict[str, dict[str, Any]] = {
-        "mean": {"statistic": "mean", "of": "age"},
-        "histogram": {"statistic": "histogram", "of": "visits", "bins": BINS},
-        "median": {"statistic": "quantiles", "of": "age", "at": [0.5], "bins": grid.tolist()},
-    }
-    missed: dict[str, list[Any]] = {name: [] for name in asked}
+    missed: dict[tuple[str, str], list[Any]] = {}
     for repetition in range(repetitions):
         block = people(np.random.default_rng([5, repetition]), users, 1)
         cells = block.dense_features.copy()
         cells[:, 0] = np.nan_to_num(cells[:, 0], nan=0.0)
-        ages, visits = 50 * (cells[:, 0].astype(float) + 1), np.rint(10 * (cells[:, 1].astype(float) + 1))
-        counts = np.histogram(visits, BINS)[0]
-        truth = {"mean": [ages.mean()], "histogram": counts / users, "median": [np.median(ages)]}
-        theirs = {
-            "mean": [opendp_mean(ages, privacy)],
-            "histogram": opendp_counts(counts, privacy) / users,
-            "median": [opendp_median(ages, grid)],
-        }
-        for name, one in asked.items():
-            problem = TableSettings.model_validate({"kind": "table", "ask": [one]}).build(shape, 0)
+        others = references(cells.astype(float), grid, privacy, np.random.default_rng([6, repetition]))
+        for place, (asked, other, truth, theirs) in enumerate(others):
+            section = {"kind": "table", "ask": [asked], "max_samples": 1}
+            problem = TableSettings.model_validate(section).build(shape, 0)
             assert isinstance(problem, TableQuery)
-            ours = [each.estimate for each in answered(problem, Block(cells, block.offsets), privacy, repetition)]
-            missed[name].append([np.subtract(each, truth[name]) for each in (ours, theirs[name])])
-    found = []
-    for name, both in missed.items():
+            found = answered(problem, Block(cells, block.offsets), privacy, 100 * repetition + place)
+            ours = [one.estimate for one in found[: len(truth)]]
+            name = asked["statistic"] + (" of samples" if asked.get("per") == "sample" else "")
+            missed.setdefault((name, other), []).append([np.subtract(each, truth) for each in (ours, theirs)])
+    rows = []
+    for (name, other), both in missed.items():
         ours_off, theirs_off = (float(np.sqrt(np.mean(np.square([pair[k] for pair in both])))) for k in (0, 1))
-        found.append({"asked": name, "ours": ours_off, "opendp": theirs_off, "ratio": ours_off / theirs_off})
-    return found
+        rows.append({"asked": name, "other": other, "ours": ours_off, "theirs": theirs_off})
+        rows[-1]["ratio"] = ours_off / theirs_off
+    return rows
+
+
+def references(
+    cells: np.ndarray, grid: np.ndarray, privacy: Privacy, rng: np.random.Generator
+) -> Iterator[tuple[dict[str, Any], str, list[float], list[float]]]:
+    """Yield what is asked, who else answers, the table's own values, and the other's answers."""
+    age, seen, levels = cells[:, 0], cells[:, 1], cells[:, 2:5]
+    years, visits, users = 50 * (age + 1), np.rint(10 * (seen + 1)), len(cells)
+    counts = np.histogram(visits, BINS)[0]
+    noise = calibrate_noise(privacy.epsilon, privacy.delta, 1)
+
+    def plain(rows: np.ndarray, moved: float) -> np.ndarray:
+        """Return noisy sums of rows, of which replacing a person moves them by ``moved``."""
+        return rows.sum(axis=0) + rng.normal(0.0, noise * moved, rows.shape[1])
+
+    mean = {"statistic": "mean", "of": "age"}
+    yield mean, "OpenDP", [years.mean()], [opendp_mean(years, privacy)]
+    total, count = plain(np.column_stack([age, np.ones(users)]), math.sqrt(5.0))
+    yield mean | {"per": "sample"}, "plain", [years.mean()], [50 * (total / count + 1)]
+    variance = {"statistic": "variance", "of": "age"}
+    yield variance, "OpenDP", [years.var()], [opendp_variance(years, privacy)]
+    first, second = plain(np.column_stack([age, age**2]), 2.0) / users
+    yield variance, "plain", [years.var()], [2500 * (second - first**2)]
+    histogram = {"statistic": "histogram", "of": "visits", "bins": BINS}
+    yield histogram, "OpenDP", list(counts / users), list(opendp_counts(counts, privacy) / users)
+    people_at = plain(levels, math.sqrt(2.0))
+    yield {"statistic": "counts", "of": "region"}, "plain", list(levels.sum(axis=0)), list(people_at)
+    means = [years[levels[:, k] > 0].mean() for k in range(3)]
+    sums = plain(np.hstack([levels, levels * age[:, None]]), 2.0)
+    asked = {"statistic": "group_means", "of": "age", "by": "region"}
+    yield asked, "plain", means, list(50 * (sums[3:] / sums[:3] + 1))
+    x, y, xx, yy, xy = plain(np.column_stack([age, seen, age**2, seen**2, age * seen]), math.sqrt(8.0)) / users
+    rho = (xy - x * y) / math.sqrt((xx - x * x) * (yy - y * y))
+    asked = {"statistic": "correlation", "of": ["age", "visits"]}
+    yield asked, "plain", [float(np.corrcoef(age, seen)[0, 1])], [rho]
+    asked = {"statistic": "quantiles", "of": "age", "at": [0.5], "bins": grid.tolist()}
+    yield asked, "OpenDP", [float(np.median(years))], [opendp_median(years, grid)]
 
 
 def opendp_mean(values: np.ndarray, privacy: Privacy) -> float:
@@ -152,6 +185,14 @@ def opendp_mean(values: np.ndarray, privacy: Privacy) -> float:
     domain = dp.vector_domain(dp.atom_domain(bounds=(0.0, 100.0), nan=False), size=len(values))
     mean = (domain, dp.symmetric_distance()) >> dp.t.then_mean()
     made = _calibrated("mean", lambda scale: mean >> dp.m.then_gaussian(scale), 2, 100.0 / len(values), privacy)
+    return float(made(values.tolist()))
+
+
+def opendp_variance(values: np.ndarray, privacy: Privacy) -> float:
+    """Return OpenDP's variance of numbers in [0, 100], their number public, at the budget."""
+    domain = dp.vector_domain(dp.atom_domain(bounds=(0.0, 100.0), nan=False), size=len(values))
+    variance = (domain, dp.symmetric_distance()) >> dp.t.then_variance(ddof=0)
+    made = _calibrated("variance", lambda scale: variance >> dp.m.then_gaussian(scale), 2, 1e4 / len(values), privacy)
     return float(made(values.tolist()))
 
 
@@ -218,9 +259,9 @@ def main() -> None:
             "{largest:.3f})".format(**row),
             flush=True,
         )
-    found["errors"] = errors(4 * given.repetitions)
+    found["errors"] = errors(10 * given.repetitions)
     for row in found["errors"]:
-        print("{asked:12} error {ours:.4g}, OpenDP {opendp:.4g}: {ratio:.3f}".format(**row))
+        print("{asked:16} error {ours:.4g}, {other} {theirs:.4g}: {ratio:.3f}".format(**row))
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 

@@ -35,7 +35,7 @@ _SLOTS = "the number of places for users is public, and which of them are empty 
 
 @dataclass(frozen=True)
 class AcuteBatches(WeightedBatches):
-    """`WeightedBatches` for rows that point no two apart: replacing one moves a sum of rows of norm 1 by sqrt(2)."""
+    """`WeightedBatches` for rows of which any two differ by sqrt(2) at most; see `userdp.queries.table`."""
 
     @property
     def sensitivity_factor(self) -> float:
@@ -44,12 +44,20 @@ class AcuteBatches(WeightedBatches):
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice of an interval: of which statistic, at which rank, by which mechanism."""
+    """One choice of an interval: of which statistic, at which rank, by which mechanism.
+
+    An end of an interval may also be chosen below all of them, as number -1, or above.
+    """
 
     statistic: int
     quantile: float
-    shift: float  # of the rank, in users
+    shift: float  # of the rank, in users; zero for the quantile itself
     mechanism: ExponentialMechanism
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it is an end of an interval."""
+        return self.shift != 0.0
 
 
 class NoiseOfSums(Stateful):
@@ -90,8 +98,8 @@ class QueryRounds(Scheme):
         source, ends = noise(0), np.cumsum([len(one.edges(self.query.facts)) - 1 for one in self.query.quantiles])[:-1]
         shares = np.split(gathered.values, ends)
         for place, one in enumerate(self.choices, start=self.query.sums):
-            scores = rank_scores(shares[one.statistic], one.quantile, one.shift)
-            released[place] = one.mechanism.choose(scores, source)
+            scores = rank_scores(shares[one.statistic], one.quantile, one.shift, beyond=one.is_end)
+            released[place] = one.mechanism.choose(scores, source) - one.is_end
         check_drawn(source.spent, together(*(one.mechanism.cost for one in self.choices)))
         return Step(released, released)
 
@@ -104,13 +112,13 @@ class Statistics(Recipe, restates={"max_missing"}):
     """Statistics of a table: noisy sums of users' shares, and quantiles chosen privately among intervals.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, for all answers of a query together; replace-one or
-    add-or-remove, as the query says. *Why.* A user's part of the sums is one row of l2 norm at most 1, and no two rows
-    have a negative inner product (`userdp.queries.table`): replacing a user moves their sum by sqrt(2) at most, adding
-    or removing one by 1. So the sums are one Gaussian mechanism, whatever their number. Quantiles are choices by the
-    exponential mechanism (`rank_scores`), each no worse than a Gaussian mechanism; with the sums they compose
-    to one Gaussian mechanism, calibrated to epsilon and delta. A query of nothing but quantiles divides epsilon among
-    them instead, if that leaves each of them more; then they are chosen by permute-and-flip. Weights and the intervals
-    to choose from are public. Estimates and their intervals, divisors included, are functions of what was released.
+    add-or-remove, as the query says. *Why.* A user's part of the sums is one row of l2 norm at most 1, and if users are
+    replaced, any two rows differ by sqrt(2) at most (`userdp.queries.table`). Adding or removing one moves sums by 1 at
+    most. So the sums are one Gaussian mechanism, whatever their number. Quantiles are choices by the exponential
+    mechanism (`rank_scores`), each no worse than a Gaussian mechanism; with the sums they compose to one Gaussian
+    mechanism, calibrated to epsilon and delta. A query of nothing but quantiles divides epsilon among them instead, if
+    that leaves each of them more; then they are chosen by permute-and-flip. Weights and the intervals to choose from
+    are public. Estimates and their intervals, divisors included, are functions of what was released.
 
     *Assumptions.* The server is trusted, or with ``privacy.trust = "sum"`` curious and not active. Nodes clip each of
     their users' rows. Replace-one: n and who takes part are public. Add-or-remove: the number of places is public, and
@@ -135,7 +143,8 @@ class Statistics(Recipe, restates={"max_missing"}):
     )
 
     max_missing: float = Field(0.0, ge=0, lt=1)
-    """Largest share of users that may fail to answer: they are then missing in all sums."""
+    """Largest share of users that may fail to answer: they are then missing in all sums, and answers are off by as
+    much."""
 
     def scheme(self, given: Given) -> QueryRounds:
         query = given.problem
@@ -216,7 +225,7 @@ def _choices(given: Given, query: TableQuery, multiplier: float) -> tuple[Choice
                 ExponentialMechanism.like_gaussian(moved, multiplier / math.sqrt(part * share))
                 for part in (1 - sum(ranks.ENDS), *ranks.ENDS)
             ]
-            found += _three(k, quantile, given.users, mechanisms)
+            found += _three(k, quantile, (given.users, one.width(query.facts)), mechanisms)
     return tuple(found)
 
 
@@ -228,9 +237,8 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
             moved = rank_sensitivity(quantile, query.relation)
             share = privacy.epsilon * (1 - 1e-9) * whole / len(one.at)
             parts = (1 - sum(ranks.PURE_ENDS), *ranks.PURE_ENDS)
-            found += _three(
-                k, quantile, given.users, [ExponentialMechanism(moved, part * share, flips=True) for part in parts]
-            )
+            mechanisms = [ExponentialMechanism(moved, part * share, flips=True) for part in parts]
+            found += _three(k, quantile, (given.users, one.width(query.facts)), mechanisms)
     choices = tuple(found)
     if privacy.delta > 0:
         multiplier = AcuteBatches(given.users, given.users).calibrate(privacy.epsilon, privacy.delta)
@@ -256,12 +264,14 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
     )
 
 
-def _three(k: int, quantile: float, users: int, mechanisms: list[ExponentialMechanism]) -> list[Choice]:
-    """Return the choice of a quantile and those of both ends of its interval."""
+def _three(k: int, quantile: float, facts: tuple[int, int], mechanisms: list[ExponentialMechanism]) -> list[Choice]:
+    """Return the choice of a quantile and those of both ends of its interval; facts are n and how many intervals."""
+    users, intervals = facts
     middle, *ends = mechanisms
     found = [Choice(k, quantile, 0.0, middle)]
     for sign, one in zip((-1.0, 1.0), ends, strict=True):
-        found.append(Choice(k, quantile, sign * ranks.reach(quantile, users, 2 * one.sensitivity / one.epsilon), one))
+        distance = ranks.reach(quantile, users, 2 * one.sensitivity / one.epsilon, intervals + 2)
+        found.append(Choice(k, quantile, sign * distance, one))
     return found
 
 

@@ -21,7 +21,7 @@ def rank_sensitivity(share: float, relation: Relation) -> float:
     return 1.0 if relation == "replace_one" else max(share, 1 - share)
 
 
-def rank_scores(votes: Vector, share: float, shift: float = 0.0) -> Vector:
+def rank_scores(votes: Vector, share: float, shift: float = 0.0, *, beyond: bool = False) -> Vector:
     """Return the score (G,) of each bin: how many users would have to vote otherwise until the quantile is in it.
 
     *Formal guarantees.* *Claim.* A user moves no score by more than `rank_sensitivity`, whatever the data. *Why.* Let
@@ -35,9 +35,13 @@ def rank_scores(votes: Vector, share: float, shift: float = 0.0) -> Vector:
         votes: (G,) the sums of users' votes in each bin.
         share: of all votes below the quantile.
         shift: of the rank, in users.
+        beyond: whether to add two scores, the first and the last (G + 2,), of all that lies below the bins and above
+            them; then one score is 0, also if the shift leads beyond all votes.
     """
     after = np.cumsum(votes)
     excess = np.concatenate([[0.0], after]) - (share * float(after[-1]) + shift)
+    if beyond:
+        excess = np.concatenate([[-np.inf], excess, [np.inf]])
     return -np.maximum(0.0, np.maximum(excess[:-1], -excess[1:]))
 
 

@@ -38,7 +38,8 @@ class RowFunction:
         keeps_zeros: whether rows are sparse if the problem's gradients are.
         same_alone: whether a user's row has the same bits in every block, and is no longer than any clip that it is
             asked with, so that it also leaves the clip unchanged; `Computation.separate` then changes nothing.
-        acute: whether no two users' rows have a negative inner product, so that ``||q - r||^2 <= ||q||^2 + ||r||^2``.
+        acute: whether any two users' rows differ by sqrt(2) times the clip at most: rows without negative inner
+            products do, as ``||q - r||^2 <= ||q||^2 + ||r||^2``, and answers to queries of replaced users.
     """
 
     rows: Callable[..., AnyRows]

@@ -151,19 +151,19 @@ def mean_and_variance(sums: Sums, degree: int) -> tuple[Estimated, Estimated]:
 def correlations(values: Array, deviation: float) -> Array:
     """Return (2, k, k): correlations of k columns and their standard errors; NaN where a variance drowns in noise.
 
-    ``values`` (k + 1, k + 1) are sums of products of (1, cells), with symmetric noise of this standard deviation along
-    every unit vector of its upper triangle. The choice of users counts as for normal columns, ``(1 - rho^2)^2 / n``.
+    ``values`` (k + 1, k + 1) are sums of products of (1, cells), with noise of this standard deviation on each entry of
+    the upper triangle, mirrored. The choice of users counts as for normal columns, ``(1 - rho^2)^2 / n``.
     """
     k = len(values) - 1
     found = np.full((2, k, k), np.nan)
     if values[0, 0] <= _TOLD_APART * deviation:
         return found
     means = values / values[0, 0]
-    # Directions of the noise: a unit of the triangle moves an entry off the diagonal by 1 / sqrt(2), and its mirror.
+    # Directions of the noise: a unit of the triangle moves its entry and the mirror of it.
     slope = np.zeros((k + 1, k + 1, k + 1, k + 1))
     for i in range(k + 1):
         for j in range(i, k + 1):
-            slope[i, j, i, j] = slope[i, j, j, i] = 1.0 if i == j else math.sqrt(0.5)
+            slope[i, j, i, j] = slope[i, j, j, i] = 1.0
     slope = (slope - slope[:, :, :1, :1] * means) / values[0, 0]
     covariance = means[1:, 1:] - np.outer(means[0, 1:], means[0, 1:])
     moved = slope[:, :, 1:, 1:] - slope[:, :, :1, 1:] * means[0, 1:, None] - slope[:, :, 1:, :1] * means[0, 1:]

@@ -15,7 +15,7 @@ from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
 from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput
-from userdp.nodes.moments import symmetric
+from userdp.nodes.moments import symmetric, upper_triangle
 from userdp.queries import votes
 from userdp.queries.answers import (
     NORMAL_95,
@@ -76,7 +76,9 @@ class Statistic(Section):
 
     @abstractmethod
     def rows(self, block: Block, facts: Facts) -> AnyRows:
-        """Return (U, width) rows, of norm at most 1 and without negative inner products; see `userdp.queries.votes`.
+        """Return (U, width) rows of norm at most 1; if users are replaced, any two differ by sqrt(2) at most.
+
+        See `userdp.queries.votes`.
 
         Those of choices are sparse.
         """
@@ -313,13 +315,15 @@ class Correlation(Statistic):
         return k * (k + 1) // 2
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        return votes.products(block, self._columns(facts), self.most(facts))
+        return votes.products(block, self._columns(facts), self.most(facts), replaced=facts.users_known)
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
-        k = len(self.of) + 1
-        values, errors = correlations(k * symmetric(sums.values), k * sums.deviation)
+        scale, centre = votes.product_scale(len(self.of), replaced=facts.users_known)
+        _, _, factors = upper_triangle(len(self.of) + 1)
+        products = symmetric((sums.values / scale + users * centre) * factors)
+        values, errors = correlations(products, sums.deviation / scale)
         found = []
-        for i, j in zip(*np.triu_indices(k - 1, 1), strict=True):
+        for i, j in zip(*np.triu_indices(len(self.of), 1), strict=True):
             one = Estimated(values[i, j], errors[i, j]) if np.isfinite(values[i, j]) else UNKNOWN
             pair = (self.statistic, self.of[i], self.of[j])
             estimate, low, high = one.interval(-1.0, 1.0)
@@ -354,10 +358,11 @@ class Quantiles(OfNumbers):
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         """Return the answers from the chosen intervals: three of each quantile, the middle one and both ends."""
         edges, column = self.edges(facts), self.column(facts)
-        found = []
-        for quantile, chosen in zip(self.at, sums.values.reshape(-1, 3).astype(int), strict=True):
-            value, low = 0.5 * (edges[chosen[0]] + edges[chosen[0] + 1]), edges[chosen[1]]
-            ends = float(value), float(min(value, low)), float(max(value, edges[chosen[2] + 1]))
+        found, last = [], len(edges) - 1
+        for quantile, (middle, below, above) in zip(self.at, sums.values.reshape(-1, 3).astype(int), strict=True):
+            value = 0.5 * (edges[middle] + edges[middle + 1])
+            low, high = edges[np.clip([below, above + 1], 0, last)]
+            ends = float(value), float(min(value, low)), float(max(value, high))
             error = (ends[2] - ends[1]) / (2 * NORMAL_95)
             found.append(self.told(f"{quantile:g}", ends, error, column.unit or f"units of {column.name}"))
         return found

@@ -1,9 +1,9 @@
 """A query of a table as a problem that trains nothing: each user answers all statistics with one bounded row.
 
-*Formal guarantees.* *Claim.* `TableQuery.user_shares` gives rows of l2 norm at most 1, without negative inner
-products, for any data. So one Gaussian mechanism of sensitivity sqrt(2) (a user is replaced) or 1 (added or removed)
-covers all sums of a query together. *Why.* Each statistic's part has both properties (`userdp.queries.votes`). Part j
-is multiplied by sqrt(s_j), the s_j adding up to 1: squared norms average, and inner products add up. A factor
+*Formal guarantees.* *Claim.* `TableQuery.user_shares` gives rows of l2 norm at most 1 for any data, and if users are
+replaced, any two differ by sqrt(2) at most. So one Gaussian mechanism of sensitivity sqrt(2) (a user is replaced) or 1
+(added or removed) covers all sums of a query together. *Why.* Each statistic's part has both properties
+(`userdp.queries.votes`). Part j is multiplied by sqrt(s_j), the s_j adding up to 1: squares average. A factor
 ``1 - 2^-40`` covers the rounding of a row, so that the clip of a node never acts.
 """
 

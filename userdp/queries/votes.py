@@ -8,7 +8,7 @@ over samples divides by ``most``, or by the user's own number if that is larger.
 quotients of single users' numbers, in the order of the samples, which IEEE 754 rounds alike at every position.
 """
 
-from math import comb
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from userdp.data.block import Block
 from userdp.data.shape import Column
 from userdp.data.tables.declared import scaled
 from userdp.errors import BadInput
-from userdp.nodes.moments import upper_triangle
 
 Codes = NDArray[np.int64]
 
@@ -31,7 +30,7 @@ def bernstein(values: Array, degree: int) -> Array:
     for _ in range(degree):
         powers.append(powers[-1] * values)
         others.append(others[-1] * other)
-    parts = [comb(degree, k) * powers[k] * others[degree - k] for k in range(degree + 1)]
+    parts = [math.comb(degree, k) * powers[k] * others[degree - k] for k in range(degree + 1)]
     return np.stack(parts, axis=-1)
 
 
@@ -127,12 +126,16 @@ def sizes(block: Block, most: int | None) -> Rows:
     return np.minimum(block.sizes / (most or block.sizes), 1.0)[:, None]
 
 
-def products(block: Block, columns: list[Column], most: int | None) -> Rows:
-    """Return (U, k (k + 1) / 2): `userdp.nodes.moments.triangle` of z z^T, z = (1, means in [-1, 1]) / sqrt(k).
+def products(block: Block, columns: list[Column], most: int | None, *, replaced: bool) -> Rows:
+    """Return (U, K (K + 1) / 2): upper triangles of z z^T, z = (1, k means in [-1, 1]), K = k + 1, centred and scaled.
 
-    *Formal guarantees.* z has norm at most 1, so the row has norm at most 1, and the inner product of two rows is the
-    square ``<z, z'>^2``, never negative; averages of such rows keep both. A user without a number in one of the columns
-    is zero. With ``most`` each sample has a z, and rows are averages over ``most`` samples.
+    *Formal guarantees.* Rows have norm at most 1. If users are ``replaced``, two of them differ by sqrt(2) at most.
+    *Why.* A triangle T has ``2 |T - T'|^2 = |z z^T - w w^T|^2 + sum_i (z_i^2 - w_i^2)^2``, which is at most ``|z|^4 +
+    |w|^4 + sum_i (z_i^2 - w_i^2)^2``. That is convex in each square, so largest where squares are 0 or 1; one more 1 in
+    w adds 3 at least to the second term and takes 1 at most off the third. So all are 1, and ``|T - T'| <= K``. And ``2
+    |T|^2 <= K^2 + K <= 2 K^2``, for the zero of a user without a number in one of the columns. A half off the diagonal
+    leaves ``|T - c|^2 <= K (K - 1) / 2 + K / 4 <= K^2 / 2``. With ``most`` each sample has a triangle, and a row is
+    their mean, or that of ``most`` with zeros: a difference of means is a mean of differences.
     """
     cells = np.stack([2.0 * units(block, column) - 1.0 for column in columns], axis=1)
     usable = np.asarray(~np.isnan(cells).any(axis=1))
@@ -142,17 +145,26 @@ def products(block: Block, columns: list[Column], most: int | None) -> Rows:
         return np.stack([np.bincount(owners, one, minlength=block.users) / whole for one in numbers.T], axis=1)
 
     if most is not None:
-        return averages(_outer(cells[usable], np.ones(len(owners))))
-    there = np.bincount(owners, minlength=block.users) > 0
-    return _outer(np.clip(averages(cells[usable]), -1.0, 1.0), there.astype(np.float64))
+        found = averages(_triangles(cells[usable]))
+    else:
+        there = np.bincount(owners, minlength=block.users) > 0
+        found = there[:, None] * _triangles(np.clip(averages(cells[usable]), -1.0, 1.0))
+    scale, centre = product_scale(len(columns), replaced=replaced)
+    return np.asarray(scale * (found - centre))
 
 
-def _outer(means: Rows, weights: Vector) -> Rows:
-    """Return the upper triangles of ``weights z z^T``, entries off the diagonal times sqrt(2)."""
-    k = means.shape[1] + 1
+def product_scale(k: int, *, replaced: bool) -> tuple[float, Vector]:
+    """Return the factor of the rows of `products` of k columns, and what is taken off each triangle before."""
+    rows, columns = np.triu_indices(k + 1)
+    if replaced:
+        return math.sqrt(2.0) / (k + 1), 0.5 * (rows == columns)
+    return 1.0 / math.sqrt(len(rows)), np.zeros(len(rows))
+
+
+def _triangles(means: Rows) -> Rows:
     z = np.column_stack([np.ones(len(means)), means])
-    rows, columns, factors = upper_triangle(k)
-    return np.asarray(weights[:, None] * (z[:, rows] * z[:, columns] * (factors / k)))
+    rows, columns = np.triu_indices(z.shape[1])
+    return np.asarray(z[:, rows] * z[:, columns])
 
 
 def checked_edges(field: str, edges: list[float]) -> Vector:

@@ -14,12 +14,18 @@ from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
 from strategies.core.run_state import Resumed
 from userdp.accounting import Cost, Privacy
 from userdp.accounting.costs import epsilon_of
+from userdp.audit import epsilon_lower_bound
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.measured import Histogram
 from userdp.problems import Logistic, Quadratic, Squared
 
 TRAIN, HELD_OUT = 60, 40
+
+
+@pytest.fixture(scope="module")
+def evaluation(module_of):
+    return module_of("evaluation")
 
 
 def people(seed=0, users=TRAIN + HELD_OUT, samples=5):
@@ -132,6 +138,33 @@ def apart(problem, x, pair):
     return math.sqrt(squares)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("louder", "found"), [(1.0, False), (0.1, True)])
+def test_what_all_answers_tell_about_a_held_out_user(evaluation, louder, found):
+    """An attack on everything that is released of two users, one served as well as can be, one as badly."""
+    problem, delta, runs = Logistic(2, 2.0, 50.0), 1e-5, 800
+    others = evaluation.people(np.random.default_rng(3), 9)
+    asked = (*["course"] * 8, "ranking", "answers")
+    sides = []
+    for target in (1.0, 0.0):
+        features = np.vstack([others.dense_features, [[1.0, 0.0]]]).astype(np.float32)
+        sides.append(Block(features, np.append(others.offsets, len(features)), np.append(others.targets, target)))
+
+    def transcript(block, seed, multiple):
+        testers = evaluation.testers(problem, 10, 1.0)
+        testers._multiplier *= multiple
+        return np.concatenate(evaluation.ask(testers, problem, block, seed, asked))
+
+    exact = [transcript(block, 0, 1e-9) for block in sides]
+    rough = np.array([transcript(sides[0], seed, louder) for seed in range(40)])
+    direction = (exact[0] - exact[1]) / rough.var(axis=0)
+    scores = [
+        [direction @ transcript(block, 1000 * (1 + side) + seed, louder) for seed in range(runs)]
+        for side, block in enumerate(sides)
+    ]
+    assert (epsilon_lower_bound(*scores, delta) > 1.0) == found
+
+
 def test_the_noise_of_every_answer_is_fresh_and_as_deep_as_charged():
     """The loss of the same model, asked under many seeds, scatters by the deviation that is stated."""
     data = people()
@@ -207,51 +240,11 @@ def test_noise_alone_ends_no_run():
 @pytest.mark.slow
 @pytest.mark.parametrize("users", [500, 5000])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-def test_intervals_cover(users, epsilon):
-    """400 repetitions: fresh held-out users and fresh noise about one model; 93 to 97 % of intervals hold the truth."""
-    problem, x, repetitions = Logistic(2, 2.0, 5.0), np.array([1.5, -0.5, 0.2]), 400
-    whole = problem.bound(_drawn(np.random.default_rng(1), 200_000))[0]
-    truth = {name: values.mean() for name, values in problem.metrics(x, whole).items()}
-    truth["log_loss"] = np.minimum(problem.metrics(x, whole)["log_loss"], 2 * math.log(2)).mean()
-    truth["auc"] = _area(problem.predict(x, whole)["probability"], whole)
-    rng, inside = np.random.default_rng(users), dict.fromkeys(("log_loss", "accuracy", "auc"), 0)
-    for repetition in range(repetitions):
-        found = _answers(problem, x, _drawn(rng, users), users, epsilon, seed=repetition)
-        for name in inside:
-            low, high = found[name].interval
-            inside[name] += low <= truth[name] <= high
+def test_intervals_cover(evaluation, users, epsilon):
+    """Fresh held-out users and fresh noise; research/results/evaluation.csv has more repetitions."""
+    inside = evaluation.coverage(users, epsilon, 400)
     # Three standard deviations of the count about 95 % are 3.3 %.
-    assert all(0.917 <= count / repetitions <= 0.983 for count in inside.values()), inside
-
-
-def _drawn(rng, users):
-    sizes = rng.integers(1, 20, users)
-    own = np.repeat(rng.normal(0, 0.7, users), sizes)
-    features = rng.uniform(-1, 1, (sizes.sum(), 2)).astype(np.float32)
-    targets = rng.random(len(features)) < 1 / (1 + np.exp(-3 * features[:, 0] - own))
-    return Block(features, np.concatenate([[0], np.cumsum(sizes)]), targets.astype(np.float32))
-
-
-def _area(scores, block):
-    weights, order = np.repeat(1 / block.sizes, block.sizes), np.argsort(scores)
-    ones, zeros = (weights * block.targets)[order], (weights * (1 - block.targets))[order]
-    return float((ones * (np.cumsum(zeros) - zeros / 2)).sum() / (ones.sum() * zeros.sum()))
-
-
-def _answers(problem, x, block, users, epsilon, seed):
-    """Ask all questions about x, as a run does, without its rounds."""
-    from strategies.wire.replies import Gathered
-    from userdp.noise import SeededNoise
-    from userdp.randomness import stream
-
-    testers = make(DPFedSGD, problem, 100, epsilon, 1e-5, held_out=users, rounds=8).testers
-    bounded = problem.bound(block)[0]
-    for place, name in enumerate(("ranking", "answers")):
-        asked = testers.request(name, problem.initial(), constant=False).computation
-        rows = asked.function.rows(problem, x, bounded, **asked.parameters, **asked.arrays)
-        noise = SeededNoise(stream(seed, "noise", place, 0))
-        testers.release(9, name, x, asked, Gathered(rows.sum(axis=0), 0, 0), noise)
-    return testers.found
+    assert all(0.917 <= share <= 0.983 for share in inside.values()), inside
 
 
 # --- Runs that are killed, and refusals ------------------------------------------------------------------------------

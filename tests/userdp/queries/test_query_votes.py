@@ -1,7 +1,8 @@
-"""Users' rows in queries: bounded, acute, alone as in company; neighbours move sums by the sensitivity and no more."""
+"""Users' rows in queries: bounded, not far apart, alone as in company; neighbours move sums by the sensitivity at most."""
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from query_cases import QUANTILES, SHAPE, SUMS, people, query
 
-from userdp.data import ColumnarFederation
+from userdp.data import Block, ColumnarFederation
+from userdp.data.shape import Column
 from userdp.errors import BadInput
 from userdp.mechanisms.user_quantile import rank_scores, rank_sensitivity
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.queries.table import TableSettings
-from userdp.queries.votes import bernstein, by_bin, by_interval
+from userdp.queries.votes import bernstein, by_bin, by_interval, products
 
 CLIPPED = Computation("user_shares", "sum", clip_norm=1.0)
 CELL = st.one_of(st.sampled_from([-1.0, 1.0, 0.0, math.nan, math.inf, -math.inf, 7.0]), st.floats(-1, 1, width=32))
@@ -29,12 +31,13 @@ def shares(problem, block):
 
 @settings(max_examples=60, deadline=None)
 @given(users=st.lists(USER, min_size=2, max_size=6), relation=st.sampled_from(["replace_one", "add_or_remove"]))
-def test_rows_are_bounded_and_acute_and_the_same_alone(users, relation):
+def test_rows_are_bounded_and_not_far_apart_and_the_same_alone(users, relation):
     problem, block = query(SUMS, relation), people(users)
     rows = shares(problem, block)
     assert np.isfinite(rows).all()
     assert np.linalg.norm(rows, axis=1).max() <= 1.0
-    assert (rows @ rows.T).min() >= -1e-12
+    if relation == "replace_one":
+        assert max(np.linalg.norm(one - rows, axis=1).max() for one in rows) <= math.sqrt(2)
     for user, row in zip(users, rows, strict=True):
         np.testing.assert_array_equal(shares(problem, people([user]))[0], row)
     # Also once they are clipped, which a node does with all users of a block at once.
@@ -69,6 +72,22 @@ def test_neighbours_move_the_sum_by_the_sensitivity_at_most(users, other):
         for neighbour in neighbours:
             moved = np.linalg.norm(shares(problem, people(neighbour)).sum(axis=0) - total)
             assert moved <= asked.sensitivity(relation) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("k", "nearly"), [(2, math.sqrt(8 / 9)), (3, 1.0), (4, math.sqrt(24 / 25))])
+def test_products_of_extreme_users_are_not_far_apart(k, nearly):
+    """All corners of the cells' ranges, and users without a number; for odd k two of them differ by the bound."""
+    corners = np.array([*product([-1.0, 1.0], repeat=k), [math.nan] * k], dtype=np.float32)
+    block = Block(corners, np.arange(len(corners) + 1))
+    columns = [Column(str(place), (place,), (-1.0, 1.0)) for place in range(k)]
+    for most in (None, 1, 4):
+        rows = products(block, columns, most, replaced=True)
+        assert np.linalg.norm(rows, axis=1).max() <= 1
+        apart = max(np.linalg.norm(one - rows, axis=1).max() for one in rows)
+        assert apart <= math.sqrt(2) * (1 + 1e-12)
+        assert most == 4 or apart == pytest.approx(math.sqrt(2) * nearly)
+        alone = products(block, columns, most, replaced=False)
+        assert np.linalg.norm(alone, axis=1).max() == pytest.approx(1.0 / (1 if most is None else most))
 
 
 def test_the_sensitivity_is_attained():
