@@ -67,7 +67,7 @@ class TableNodes:
             path = Path(folder) / "users.parquet"
             if isinstance(data, pd.DataFrame):
                 write_frame(data, path, names)
-            elif hasattr(data, "column_names") and hasattr(data, "with_format"):
+            elif hasattr(data, "column_names") and hasattr(data, "select_columns"):
                 require_columns("the data set", names, data.column_names)
                 pq.write_table(data.select_columns(names).with_format("arrow")[:].replace_schema_metadata(None), path)
             else:

@@ -164,7 +164,7 @@ def _write(partitioner: "Partitioner", columns: Columns, path: Path) -> int:
     writer: pq.ParquetWriter | None = None
     with ExitStack() as files:
         with _explained(partitioner):
-            count = partitioner.num_partitions
+            count: int = partitioner.num_partitions
         for number in range(count):
             with _explained(partitioner):
                 part = partitioner.load_partition(number)
