@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -12,7 +13,6 @@ from strategies.core.public_facts import Given
 from strategies.wire.protocol import failure
 from strategies.wire.roster import Roster
 from strategies.wire.untrusted import untrusted
-from userdp.accounting import Cost
 from userdp.accounting.costs import calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import Relation
 from userdp.accounting.ledger import check_drawn
@@ -48,7 +48,6 @@ class ReportedMetrics:
         roster: the nodes of all n + t users.
         max_missing: largest share of held-out users that may be silent.
         ranges: of the K metrics.
-        charged: reports asked for so far, over all planned ones.
     """
 
     given: Given
@@ -58,11 +57,10 @@ class ReportedMetrics:
     roster: Roster
     max_missing: float
     ranges: Ranges
-    charged: float = 0.0
-    losses: Mapping[int, float] = field(default_factory=dict)  # none: a report ends no run
     _asked: list[int] = field(default_factory=list)
 
-    worse = False
+    worse: ClassVar[bool] = False  # no report ends a run
+    losses: ClassVar[Mapping[int, float]] = {}
 
     def __post_init__(self) -> None:
         for name, (low, high) in self.ranges.items():
@@ -92,10 +90,7 @@ class ReportedMetrics:
 
     def spent(self) -> float:
         """Compute the epsilon that held-out users are charged so far."""
-        if not self.charged:
-            return 0.0
-        cost = Cost(noise_multiplier=self._multiplier / math.sqrt(self.charged))
-        return epsilon_of(cost, 1, self.given.privacy.delta)
+        return epsilon_of(self._mechanism.cost, len(self._asked), self.given.privacy.delta) if self._asked else 0.0
 
     def chosen(self, last: Vector) -> Vector:
         """Return the model to release."""
@@ -108,7 +103,6 @@ class ReportedMetrics:
         if server_round not in self._schedule or server_round in self._asked:
             return []
         self._asked.append(server_round)
-        self.charged = len(self._asked) / len(self._schedule)
         content = RecordDict({"arrays": self.given.wire.record(x), "config": config})
         nodes = [node for node, _ in self.roster.assign(self._slots)]
         return [Message(content, node, MessageType.EVALUATE, group_id=str(server_round)) for node in nodes]
