@@ -88,6 +88,7 @@ class ClientGrid(InMachineGrid):
     def __init__(self, app: ClientApp, nodes: int, run_config: Mapping[str, str | int | float] | None = None) -> None:
         super().__init__(nodes)
         self._app, self._run_config = app, dict(run_config or {})
+        self._states = [RecordDict() for _ in range(nodes)]
         self.sent: list[Message] = []
 
     def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
@@ -96,6 +97,6 @@ class ClientGrid(InMachineGrid):
             node = message.metadata.dst_node_id
             partition = {"partition-id": node - 1, "num-partitions": len(self._node_ids)}
             try:
-                yield self._app(message, Context(1, node, partition, RecordDict(), dict(self._run_config)))
+                yield self._app(message, Context(1, node, partition, self._states[node - 1], dict(self._run_config)))
             except Exception as error:
                 yield error_reply(message, error)
