@@ -102,8 +102,9 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, reset=reset, skip_check_array=True)
             frame = X.reset_index(drop=True)
-        else:  # its cells are not looked at, so that no cell decides whether there is an error
-            X = validate_data(self, X, reset=reset, dtype=None, accept_sparse=True, ensure_all_finite=False)  # noqa: N806
+        else:  # no cell decides whether there is an error, or how the cells of others in a list are read
+            dtype = None if isinstance(X, np.ndarray) or issparse(X) else object
+            X = validate_data(self, X, reset=reset, dtype=dtype, accept_sparse=True, ensure_all_finite=False)  # noqa: N806
             frame = pd.DataFrame(cast("Any", X).toarray() if issparse(X) else X)
         frame.columns = pd.Index(getattr(self, "feature_names_in_", [f"x{place}" for place in range(frame.shape[1])]))
         return frame
@@ -133,7 +134,8 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
                 if key in found or key in _SET_BY_FIT or key == "strategy":
                     raise BadInput(f"{field} has {key!r}, which another parameter or argument gives: leave it out")
             found |= given
-        others = {name for key in _NOT_NUMERIC for name in found.get(key) or ()} | {found.get("split_column")}
+        others = [name for key in _NOT_NUMERIC if isinstance(found.get(key), Mapping) for name in found[key]]
+        others.append(found.get("split_column"))
         features = found.setdefault("features", [name for name in names if name not in others])
         if "ranges" not in found:
             found["ranges"] = expanded_keys("bounds", _ranges(self.bounds, features))
@@ -281,6 +283,8 @@ def _column(name: str, values: Any, rows: int) -> "pd.Series[Any]":
     """Return one cell a row, with the dtype of a Series."""
     if values is None:
         raise BadInput(f"fit requires {name} to be passed, but the target {name} is None: give one value a row")
+    if isinstance(values, list | tuple):
+        values = np.asarray(values, dtype=object)  # cells of many types keep their own
     column = values if isinstance(values, pd.Series) else pd.Series(column_or_1d(values, warn=True))
     if len(column) != rows:
         raise BadInput(f"{name} has {len(column)} values, and X has {rows} rows: give one value a row")

@@ -1,4 +1,4 @@
-"""Who may fit a private estimator of `userdp.sklearn`: you, or a `Pipeline` whose other steps learn nothing from data.
+"""The rule for who may fit an estimator of `userdp.sklearn`: you, or a `Pipeline` whose other steps learn nothing.
 
 An estimator cannot see who calls it, so these checks read the calling functions' frames when `fit` begins.
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array
+from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
@@ -57,6 +58,7 @@ def people(users=100, rows=3):
 
 TABLE = people()
 RANGES = {"age": [18, 90], "dose": [0, 10]}
+BOUNDS = [(18, 90), (0, 10)]
 SCHEMA = {"categorical": {"sex": ["f", "m"]}}
 CASES = {
     "level": (PrivateLinearRegression, {"target_range": (-3, 12)}, "squared", {"target_range": [-3, 12]}),
@@ -75,6 +77,11 @@ def linear(**changed):
 @cache
 def alone():
     return linear().fit(NUMBERS, TABLE.level, TABLE.who)
+
+
+@cache
+def alone_on_arrays():
+    return linear(bounds=BOUNDS).fit(NUMBERS.to_numpy(), TABLE.level, TABLE.who)
 
 
 def fitted(target="level", inputs=INPUTS, **changed):
@@ -128,7 +135,7 @@ def test_coefficients_give_the_scores_of_predictions_in_the_units_of_the_columns
     ids=["array", "list", "sparse", "unnamed"],
 )
 def test_arrays_give_the_same_model_as_frames(inputs):
-    model = linear(bounds=list(RANGES.values())).fit(inputs, TABLE.level, TABLE.who.to_numpy())
+    model = linear(bounds=BOUNDS).fit(inputs, TABLE.level, TABLE.who.to_numpy())
     np.testing.assert_array_equal(model.model_.model, alone().model_.model)
     assert model.coef_names_ == ("x0", "x1")
     assert model.n_features_in_ == 2
@@ -162,6 +169,32 @@ def test_a_missing_cell_is_a_missing_prediction_and_stops_nothing(target):
     predicted = pd.Series(model.predict(some))
     assert list(predicted.index[predicted.isna()]) == [0, 5]
     assert model.model_.result["users"] == 100
+
+
+def test_a_cell_of_a_list_does_not_change_how_those_of_others_are_read():
+    """NumPy would make text of all cells: 20.3 for a number of 16 bits, which is 20.296875."""
+    alike, other = ([[np.float16(20.3), 5], [cell, 1.0]] for cell in (20.0, "unknown"))
+    assert alone_on_arrays().predict(alike)[0] == alone_on_arrays().predict(other)[0]
+    assert np.isnan(alone_on_arrays().predict(other)[1])
+    ids = [2**60, 2**60 + 1, 0.5, 1]  # the fraction would make one of the first two
+    assert linear(bounds=BOUNDS).fit(NUMBERS[:4], TABLE.level[:4], ids).model_.result["users"] == 4
+    rows, answers, users = NUMBERS.to_numpy().tolist(), list(TABLE.level), list(TABLE.who)
+    np.testing.assert_array_equal(linear(bounds=BOUNDS).fit(rows, answers, users).coef_, alone().coef_)
+
+
+def test_columns_keep_the_types_of_pandas_and_groups_can_be_routed():
+    table = NUMBERS.assign(age=pd.array(TABLE.age.round().astype(int), dtype="Int64")).set_index(TABLE.index + 1000)
+    table.iloc[3, 0] = pd.NA
+    answers = pd.Series(pd.array(TABLE.ill == "yes", dtype="boolean"))
+    users = pd.Categorical(TABLE.who)
+    model = PrivateLogisticRegression(bounds=RANGES, classes=[False, True], **BUDGET).fit(table, answers, users)
+    together = table.assign(who=users, ill=answers.to_numpy())
+    columns = {"user": "who", "features": ["age", "dose"], "ranges": RANGES, "target": "ill", "positive": True}
+    np.testing.assert_array_equal(model.model_.model, train(together, **columns, problem="logistic", **SAME).model)
+    with config_context(enable_metadata_routing=True):
+        pipeline = make_pipeline(FunctionTransformer(), clone(model).set_fit_request(groups=True))
+        pipeline.fit(table, answers, groups=users)
+    np.testing.assert_array_equal(pipeline[-1].coef_, model.coef_)
 
 
 def test_a_fitted_estimator_is_cloned_pickled_and_shown():
@@ -207,6 +240,7 @@ def test_nothing_is_imported_before_it_is_asked_for_and_a_missing_package_is_a_s
         ({"schema": {"ranges": RANGES}}, "bounds and schema"),
         ({"schema": {"target": "age"}}, "schema has 'target', which another parameter or argument gives"),
         ({"schema": {"images": "age"}}, "schema has 'images'.* use userdp.train"),
+        ({"schema": {"dates": 3}}, "data.dates = 3"),
         ({"schema": [1]}, r"schema = \[1\]: must be a dict"),
         ({"settings": {"strategy": "auto"}}, "settings has 'strategy'"),
         ({"settings": {"problem": "huber"}}, r"settings\['problem'\] = 'huber': must be a dict"),
@@ -316,7 +350,7 @@ WITHIN = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_that_learns_nothing_may_stand_before_an_estimator(step):
-    model = linear(bounds=[(18, 90), (0, 10)])
+    model = linear(bounds=BOUNDS)
     pipeline = Pipeline([("step", STEPS[step]), ("model", model)])
     pipeline.fit(NUMBERS, TABLE.level, model__groups=TABLE.who)
     np.testing.assert_array_equal(pipeline[-1].coef_, alone().coef_)
