@@ -165,7 +165,8 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
         scores = model.reshape(-1, reading.of_model.shape[1])
         values = np.stack([reading.of_model @ score + reading.offset for score in scores])
         self.coef_names_ = reading.names[:-1]
-        self.coef_, self.intercept_ = values[:, :-1], values[:, -1]
+        self.coef_: NDArray[np.float64] = values[:, :-1]
+        self.intercept_: Any = values[:, -1]
 
     def _predicted(self, X: Any) -> pd.DataFrame:  # noqa: N803
         check_is_fitted(self)
@@ -218,11 +219,12 @@ class PrivatePoissonRegressor(_PrivateRegressor):
     _problem = "poisson"
 
     def _with_target(self, found: dict[str, Any]) -> dict[str, Any]:
-        declared = self.target_range
-        low, high = declared if np.iterable(declared) and len(declared) == 2 else (None, None)
-        if low != 0:
-            raise BadInput(f"target_range = {declared!r}: must be 0 and the greatest count of y, as in (0, 20)")
-        return found | {"problem": found["problem"] | {"count_bound": high}}
+        ends = list(self.target_range) if np.iterable(self.target_range) else []
+        if len(ends) != 2 or ends[0] != 0:
+            raise BadInput(
+                f"target_range = {self.target_range!r}: must be 0 and the greatest count of y, as in (0, 20)"
+            )
+        return found | {"problem": found["problem"] | {"count_bound": ends[1]}}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
