@@ -282,7 +282,7 @@ class Testers:
 
 
 HeldOut = Testers | ReportedMetrics
-"""Those who evaluate a run, on `client_app` nodes or on ordinary clients."""
+"""Evaluation by held-out users: on `client_app` nodes, or on ordinary clients."""
 
 
 def beside(
