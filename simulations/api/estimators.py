@@ -33,7 +33,7 @@ _LINEAR_ALONE = {"codes", "levels", "buckets", "sequence", "images", "image_shap
 
 @dataclass(kw_only=True, eq=False, repr=False)  # the constructor stores its arguments, and `fit` checks them
 class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A linear model of one loss of `userdp.problems`.
+    """A linear model of one loss of `userdp.problems`; docs/scikit-learn.md shows how its parameters are used.
 
     Attributes, after `fit`:
         model_: the `userdp.TrainedModel`, with its plan, its records and its report.
