@@ -24,6 +24,7 @@ SHARED = {
     "strategies/core": ("tests/strategies/",),
     "strategies/wire": ("tests/strategies/",),
     "strategies": ("tests/strategies/core/", "tests/strategies/wire/"),
+    "simulations/api": ("tests/simulations/test_",),  # what Python calls and commands do alike is tested together
     # What a run leaves behind is seen in runs, and what a run does in what it leaves behind.
     "simulations/records": ("tests/simulations/runs/",),
     "simulations/reports": ("tests/simulations/records/",),

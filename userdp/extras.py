@@ -11,6 +11,7 @@ MODULES = {
     "fast": ("numba", "threadpoolctl"),
     "report": ("jinja2", "matplotlib"),
     "secure": ("opendp",),
+    "sklearn": ("sklearn",),
 }
 """Extra -> the modules that it installs."""
 
