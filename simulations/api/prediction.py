@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from simulations.api.arguments import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.coefficients import Rows, of_model
 from simulations.records.evaluation import Evaluation
@@ -28,6 +27,7 @@ from userdp.data import Block
 from userdp.data.synthetic.source import SyntheticData
 from userdp.data.tables.cells import cell_text
 from userdp.data.tables.columns import Columns
+from userdp.data.tables.frames import Tabular, table_file
 from userdp.data.tables.reading import read_cells
 from userdp.data.tables.tabular import read_features, table_of
 from userdp.errors import BadInput, MissingColumn
@@ -69,13 +69,13 @@ class SavedModel:
         a warning counts them and names their columns.
 
         Args:
-            data: a DataFrame, or the path of a CSV or Parquet file.
+            data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file.
 
         Returns:
-            One row for each of the table, with the index of a DataFrame. "prediction" is a number in the target's own
-            units, or a class. "probability" is that of class 1 (of the cell declared as ``positive``);
-            "probability.0", "probability.1", ... are those of several classes. If ``target_levels`` declares the
-            classes, predictions are these, and "probability of LEVEL" is that of each of them.
+            One row for each of the table, in its order, with the index of a pandas DataFrame. "prediction" is a number
+            in the target's own units, or a class. "probability" is that of class 1 (of the cell declared as
+            ``positive``); "probability.0", "probability.1", ... are those of several classes. If ``target_levels``
+            declares the classes, predictions are these, and "probability of LEVEL" is that of each of them.
 
         Raises:
             BadInput: the problem predicts nothing or steps of sequences, or the run or the table lacks columns.
