@@ -1,6 +1,7 @@
 """Models as ONNX: what onnxruntime predicts from a table's own columns is what `predict` does."""
 
 import json
+import sys
 
 import numpy as np
 import onnx
@@ -194,6 +195,12 @@ def test_columns_without_a_form_are_refused_by_name(tmp_path, data, told):
     with pytest.raises(BadInput, match=told):
         saved(**data).to_onnx(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_without_onnx_one_sentence_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(BadInput, match=r"to_onnx\(\) needs onnx: pip install 'userdp\[onnx\]'"):
+        saved().to_onnx(tmp_path / "model.onnx")
 
 
 def test_models_without_a_form_are_refused(tmp_path):

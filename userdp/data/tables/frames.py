@@ -97,16 +97,22 @@ def _of_arrow(data: Frame, where: str, names: Sequence[str]) -> Iterator[pa.Reco
         raise BadInput(f"{where} is no table: {collected}give {A_TABLE}, or the path of a CSV or Parquet file")
     try:
         reader = pa.RecordBatchReader.from_stream(data) if isinstance(data, ArrowStream) else _one_batch(data)
-    except Exception as error:  # the code of any library runs here, and its message may quote cells
-        raise BadInput(
-            f"{where} gives no Arrow table ({type(error).__name__}): it must have named columns; keep the declared "
-            "ones, and cast types that only its own library has"
-        ) from None
-    require_columns(where, names, reader.schema.names)
+        present = reader.schema.names
+    except Exception as error:  # the code of any library runs here
+        raise _unreadable(where, error) from None
+    require_columns(where, names, present)
     try:
         yield from reader
-    except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"reading {where} fails ({type(error).__name__}): read it alone to see why") from None
+    except Exception as error:
+        raise _unreadable(where, error) from None
+
+
+def _unreadable(where: str, error: Exception) -> BadInput:
+    """Return the error about a library that fails; its message may quote cells, and stays out."""
+    return BadInput(
+        f"{where} cannot be read as an Arrow table ({type(error).__name__}): read it alone to see why; a table has "
+        "named columns, of types that other libraries have, too"
+    )
 
 
 def _one_batch(data: ArrowArray) -> pa.RecordBatchReader:
