@@ -212,6 +212,24 @@ def test_models_without_a_form_are_refused(tmp_path):
         SavedModel(parse_config(BASE), np.zeros(3), Guarantee.none("none")).to_onnx(tmp_path / "model.onnx")
 
 
+SHAPED = """
+from torch import nn
+
+def shaped():
+    return nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(18, 1))
+"""
+
+
+@pytest.mark.slow
+def test_a_module_of_shaped_rows_is_written_in_evaluation_mode(tmp_path):
+    (tmp_path / "shaped.py").write_text(SHAPED, encoding="utf-8")
+    problem = {"kind": "torch", "module": f"{tmp_path / 'shaped.py'}:shaped", "loss": "mse", "input_shape": [1, 11]}
+    config = parse_config(changed(problem=problem, data=COLUMNS | {"target_range": [0, 1]}))
+    model = np.random.default_rng(0).normal(size=2 * 3 + 2 + 18 + 1)
+    shaped = SavedModel(config, model, Guarantee.none("none"))
+    check(shaped.to_onnx(tmp_path / "model.onnx"), shaped, people())
+
+
 BRANCHES = """
 from torch import nn
 
