@@ -9,6 +9,7 @@ MODULES = {
     "account": ("psycopg", "sqlalchemy"),
     "deploy": ("cryptography", "httpx", "starlette", "uvicorn"),
     "fast": ("numba", "threadpoolctl"),
+    "onnx": ("onnx",),
     "report": ("jinja2", "matplotlib"),
     "secure": ("opendp",),
     "sklearn": ("sklearn",),

@@ -24,7 +24,8 @@ The copy has the public and the noised fields, report and model included, and no
 
 An example: of `result.json`, {examples}.
 
-- *Files* of a run, a comparison and `userdp predict`, and what trackers are told: [from config.toml on](#configtoml).
+- *Files* of a run, a comparison, `userdp predict` and `userdp export`, and what trackers are told:
+  [from config.toml on](#configtoml).
 - *Messages* between server and nodes: [messages](#messages).
 - *Lines of logs*: [logs](#logs).
 - What the guarantee itself is about: [guarantees](guarantees.md). What time and failure tell:
