@@ -17,6 +17,7 @@ from flwr.common.config import parse_config_args
 from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
 from helpers_flower import ClientGrid, FlowerEngine
 
+from strategies import client_app
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput, RunFailed
 
@@ -183,3 +184,17 @@ def test_a_simulated_silo_holds_the_people_of_the_whole_table():
     assert pd.concat([table for table, _ in parts]).equals(whole)
     labels = [label for silo in range(4) for label in task.simulated_silo(30, silo, 4).labels]
     assert len(set(labels)) == len(labels) == 30
+
+
+def test_silos_must_say_who_their_people_are(tmp_path, monkeypatch):
+    configs = part("userdp-silos", "demo").write(tmp_path, 2, 40)
+    node = part("userdp-silos", "task").load_node
+
+    def silent(context):
+        monkeypatch.setattr(found := node(context), "labels", None)
+        return found
+
+    with ClientGrid(client_app(silent), 2, None, [parse_config_args([config]) for config in configs]) as grid:
+        run_config = project("userdp-silos")["tool"]["flwr"]["app"]["config"] | SMALL
+        with pytest.raises(RunFailed, match="does not say who its users are"):
+            part("userdp-silos", "server_app").app(grid, Context(1, 0, {}, RecordDict(), run_config))

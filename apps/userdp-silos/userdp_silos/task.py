@@ -44,7 +44,7 @@ def simulated_silo(users: int, silo: int, silos: int) -> Node:
 
 @lru_cache(maxsize=8)
 def table_silo(path: Path, first_user: int) -> Node:
-    """Read a CSV or Parquet table, whose people are ``first_user``, ``first_user + 1``, ... among those of all silos."""
+    """Read a CSV or Parquet table, whose people are ``first_user``, ``first_user + 1``, ... among all silos'."""
     table = read_table(path, **COLUMNS)
     rows = np.arange(table.federation.users)
     return Node(PROBLEM, table.federation, first_user + rows, rows, [str(label) for label in table.labels])
@@ -62,12 +62,3 @@ def draw_silo(users: int, silo: int, silos: int, seed: int = 1) -> tuple[pd.Data
     columns = {"age": age, "pressure": pressure, "smokes": smokes, "ill": ill}
     table = pd.DataFrame({"person": [f"insured-{number:06d}" for number in person], **columns})
     return table[np.isin(person, here)].replace({True: "yes", False: "no"}), int(here[0])
-
-
-def accuracy(model: np.ndarray) -> float:
-    """Return the share of the visits of 1000 other simulated people that the model gets right."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "others.csv"
-        draw_silo(1000, 0, 1, seed=2)[0].to_csv(path, index=False)
-        block = PROBLEM.bound(read_table(path, **COLUMNS).federation.block(np.arange(1000)))[0]
-    return float(((block.features @ model > 0) == block.targets).mean())

@@ -13,7 +13,6 @@ def local_training(message: Message, context: Context) -> Message:
     """Train on this user's pictures."""
     model, data = make_model(), load_data(context)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    config = context.run_config
-    loss = train(model, data, epochs=config["local-epochs"], learning_rate=config["learning-rate"])
+    loss = train(model, data, context.run_config["local-epochs"], context.run_config["learning-rate"])
     metrics = MetricRecord({"train-loss": loss, "num-examples": len(data[1])})
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)

@@ -12,11 +12,8 @@ from userdp import BadInput
 from userdp_torch.task import accuracy, make_model
 
 app = ServerApp()
-STRATEGIES = {
-    "dp_fed_avg": DropInFedAvg,
-    "adaptive_clipping": DropInAdaptiveClipping,
-    "recentred_clipping": DropInRecentredClipping,
-}
+KINDS = (DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping)
+STRATEGIES = {kind.strategy.about.name: kind for kind in KINDS}
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -40,9 +37,7 @@ def main(grid: Grid, context: Context) -> None:
         clip_norm=config["clip-norm"],
         noise=config["noise"],
     )
-    torch.manual_seed(0)
-    initial = ArrayRecord(make_model().state_dict())
-    result = strategy.start(grid, initial, evaluate_fn=evaluate)
+    result = strategy.start(grid, ArrayRecord(make_model().state_dict()), evaluate_fn=evaluate)
     print(result.guarantee.sentence())
     for server_round, metrics in result.evaluate_metrics_serverapp.items():
         print(f"accuracy after round {server_round}: {metrics['accuracy']:.3f}")
