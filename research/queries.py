@@ -136,10 +136,13 @@ def errors(repetitions: int, users: int = 5000) -> list[dict[str, Any]]:
             name = asked["statistic"] + (" of samples" if asked.get("per") == "sample" else "")
             missed.setdefault((name, other), []).append([np.subtract(each, truth) for each in (ours, theirs)])
     rows = []
-    for (name, other), both in missed.items():
-        ours_off, theirs_off = (float(np.sqrt(np.mean(np.square([pair[k] for pair in both])))) for k in (0, 1))
-        rows.append({"asked": name, "other": other, "ours": ours_off, "theirs": theirs_off})
-        rows[-1]["ratio"] = ours_off / theirs_off
+    for (name, other), pairs in missed.items():
+        both = np.array(pairs)
+        known = np.isfinite(both).all(axis=(1, 2))  # a ratio whose denominator drowns in noise is not estimated
+        ours_off, theirs_off = np.sqrt(np.mean(np.square(both[known]), axis=(0, 2)))
+        rows.append({"asked": name, "other": other, "ours": float(ours_off), "theirs": float(theirs_off)})
+        rows[-1]["known"] = float(known.mean())
+        rows[-1]["ratio"] = rows[-1]["ours"] / rows[-1]["theirs"]
     return rows
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from strategies.registry import Constructor
     from strategies.robust.tested_rounds import ROW_ADVERSARY, ROW_MEANINGS, RowOptions
     from strategies.wire.client import client_app
+    from strategies.wire.private_updates import private_updates
     from strategies.wire.questions import model_record, model_vector
     from strategies.wire.replies import Gathered, Request
 
@@ -133,6 +134,7 @@ __all__ = [
     "model_record",
     "model_vector",
     "no_ledger",
+    "private_updates",
     "sampler_numbers",
 ]
 

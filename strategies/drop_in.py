@@ -13,7 +13,7 @@ from inspect import signature
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -28,12 +28,15 @@ from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe
+from strategies.core.reported_metrics import Ranges
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.wire.model_layout import ModelLayout
+from strategies.wire.protocol import failure, read_answer, read_roster, roster_question
+from strategies.wire.questions import common_records, train_content
 from strategies.wire.roster import Roster
-from strategies.wire.untrusted import untrusted
 from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
+from userdp.accounting.guarantee import Trust
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation
@@ -46,6 +49,8 @@ _POLL_SECONDS = 0.2
 
 _BY_CLIENTS = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
 """Options of users' training, which ordinary clients choose themselves."""
+
+_NO_KEY = ". With trust = 'sum' a node needs the mod: @app.train(mods=[private_updates()]), and userdp[deploy]"
 
 ASSUMPTIONS = (
     "a node is a user: whoever runs two nodes has twice the weight and half the protection",
@@ -80,28 +85,55 @@ class NodeRoster(Roster):
     def __init__(self, users: int, max_missing: float) -> None:
         super().__init__(users)
         self._max_missing = max_missing
+        self._asked: set[int] = set()
 
     def gather(self, grid: Grid, timeout: float) -> None:
         """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one."""
         users, deadline = len(self._owner), time.monotonic() + timeout
-        nodes = sorted(grid.get_node_ids())
+        nodes = self._registered(grid, timeout)
         if len(nodes) < users:
             report.waiting(len(nodes), users)
         while len(nodes) < users and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-            nodes = sorted(grid.get_node_ids())
+            nodes = self._registered(grid, max(_POLL_SECONDS, deadline - time.monotonic()))
         self._nodes = nodes[:users]
         self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
         if self.absent > self._max_missing * users:
             raise RunFailed(
                 f"too few nodes are registered after {timeout:g} s for users = {users}: {len(nodes)} are there, and "
                 f"max_missing = {self._max_missing} needs {users - math.floor(self._max_missing * users)}; start more "
-                "nodes, or give roster_timeout more seconds"
+                f"nodes, or give roster_timeout more seconds{_NO_KEY if self.keys else ''}"
             )
         if self.absent:
             log.warning("some of the %d users have no node: they count as missing in every round", users)
         elif len(nodes) > users:
             log.warning("there are more nodes than the plan has users, %d: the others are not used", users)
+
+    def _registered(self, grid: Grid, timeout: float) -> list[int]:
+        """Return the ids of the nodes, rising; where sums are masked, of those that have sent a key."""
+        nodes = sorted(grid.get_node_ids())
+        if not self.keys:
+            return nodes
+        question = roster_question(b"", counts=False, keys=True)
+        new = [Message(question, node, MessageType.TRAIN) for node in nodes if node not in self._asked]
+        self._asked.update(nodes)
+        for reply in grid.send_and_receive(new, timeout=timeout) if new else ():
+            self._enter_key(reply)
+        return [node for node in nodes if node in self._keys]
+
+    def _enter_key(self, reply: Message) -> None:
+        node, reason = reply.metadata.src_node_id, "another node has the same"
+        if reply.has_error():
+            reason = failure(reply)
+        else:
+            try:
+                key = read_roster(reply, counts=False, keys=True).key
+            except BadInput as error:
+                key, reason = None, str(error)
+            if key is not None and key not in self._keys.values():
+                self._keys[node] = key
+                return
+        log.warning("node %d counts as absent, for it sent no key of its own: %s", node, reason)
 
 
 class ClientWire(Wire):
@@ -109,15 +141,22 @@ class ClientWire(Wire):
 
     Args:
         layout: the model's arrays; None before a run, when they are not known.
+        metrics: of held-out clients.
         asks: called with the number of every round, before its messages are made.
     """
 
     clipping = ASSUMPTIONS
+    who = ASSUMPTIONS[:1]
     asks_more = False
     repeats = False
 
-    def __init__(self, layout: ModelLayout | None = None, asks: Callable[[int], None] = lambda number: None) -> None:
-        self._layout, self._asks = layout, asks
+    def __init__(
+        self,
+        layout: ModelLayout | None = None,
+        metrics: Ranges | None = None,
+        asks: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        self._layout, self.metrics, self._asks = layout, metrics or {}, asks
 
     def roster(self, users: int, max_missing: float) -> NodeRoster:
         """See `Wire`; each node is a user."""
@@ -138,25 +177,24 @@ class ClientWire(Wire):
     def contents(
         self, arrays: ArrayRecord, config: ConfigRecord, parts: Sequence[NDArray[np.int64]], computation: Computation
     ) -> list[RecordDict]:
-        """See `Wire`; each client gets the content of Flower's own FedAvg."""
+        """See `Wire`; each client gets the content of Flower's own FedAvg, and its mod what it needs for a mask."""
         if isinstance(number := config.get("server-round"), int):
             self._asks(number)
-        return [RecordDict({"arrays": arrays, "config": config}) for _ in parts]
+        if computation.masked is None:
+            return [RecordDict({"arrays": arrays, "config": config}) for _ in parts]
+        asked = common_records(arrays, computation)
+        asked |= {"arrays": asked.pop("model"), "config": config}
+        asked["layout"] = ConfigRecord({"frozen": "\n".join(self._known.frozen)})
+        return [train_content(asked, users, computation.part(users)) for users in parts]
 
     def read(
         self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int, sent: Vector
     ) -> Answer:
-        """See `Wire`; clips a user's update here, on the server."""
-        with untrusted("it did not reply with a model"):
-            records = list(reply.content.array_records.values())
-        if len(records) != 1:
-            raise BadInput(f"it replied with {len(records)} ArrayRecords: send the trained model in one")
-        with np.errstate(over="ignore", invalid="ignore"):  # an update that overflows is not finite, and becomes zero
-            update = self._known.vector(records[0]) - sent
-        # Strategies of gradients take the negative update for one.
-        row = update if computation.name == "local_update" else -update
+        """See `Wire`; clips a user's update here, on the server, unless its node masked it."""
+        if computation.masked is not None:
+            return read_answer(reply, users, computation, dimension)
         pipeline = RowPipeline(computation, users, dimension)
-        rows, non_finite = pipeline.finite(row[None])
+        rows, non_finite = pipeline.finite(self._known.update(reply, sent, computation.name))
         return Answer(users, pipeline.clipped(rows), non_finite)
 
 
@@ -192,7 +230,13 @@ class DropIn(Strategy):
         seed: of cohorts and seeded noise; drawn from the operating system if not given. Whoever knows it can remove the
             noise: give one in tests only.
         noise: "seeded": fast, and neither safe in floating point nor from a generator for cryptography; or "secure":
-            both, and takes about 15 microseconds a parameter in each round.
+            both, and takes about 15 microseconds a parameter in each round. The former by default, the latter where
+            nodes add the noise.
+        trust: "server": clients stay as they are, and the server sees their models; or "sum": their ``train`` has the
+            mod `private_updates`, and the server sees the noisy sum of a round alone.
+        colluding: with "sum", the largest share of nodes that may tell each other what they know.
+        held_out: further nodes, which train nothing and evaluate the released models after up to eight rounds.
+        metrics: names of their metrics, each with the public range that every client's value is clipped into.
         options: of the strategy within: rounds, clip_norm, cohort, ...
 
     Raises `BadInput`: an option is unknown or out of range, or the clients' to choose.
@@ -216,7 +260,11 @@ class DropIn(Strategy):
         frozen: Sequence[str] = (),
         nonnegative: Sequence[str] = ("*running_var",),
         seed: int | None = None,
-        noise: NoiseKind = "seeded",
+        noise: NoiseKind | None = None,
+        trust: Trust = "server",
+        colluding: float = 0.0,
+        held_out: int = 0,
+        metrics: Ranges | None = None,
         **options: Any,
     ) -> None:
         if theirs := _BY_CLIENTS & options.keys():
@@ -226,15 +274,24 @@ class DropIn(Strategy):
         self._patterns = frozen, nonnegative
         self._around = {name: options.pop(name) for name in ("compare_with_initial", "preparation") if name in options}
         self._recipe = self.strategy.parsed(self.settings | options)
-        self._public, self._privacy = PublicFacts(users), Privacy(epsilon, delta, noise=noise)
+        noise = noise or ("secure" if trust == "sum" else "seeded")
+        if trust == "sum" and noise == "seeded" and seed is None:
+            raise BadInput(
+                "noise = 'seeded' with trust = 'sum': the server would know the noise of all nodes; leave noise out, "
+                "or give a seed in a simulation"
+            )
+        if metrics and not held_out:
+            raise BadInput("metrics without held_out: nodes that train evaluate nothing; give held_out further nodes")
+        self._public, self._held_out, self._metrics = PublicFacts(users), held_out, metrics
+        self._privacy = Privacy(epsilon, delta, noise=noise, trust=trust, colluding=colluding)
         self._seed = secrets.randbits(128) if seed is None else seed
         self.inner = self._within(None)
 
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
         problem = ClientSideLoss(1 if layout is None else layout.dimension)
-        wire = ClientWire(layout, lambda server_round: report.round_begins(server_round, self.plan))
+        wire = ClientWire(layout, self._metrics, lambda server_round: report.round_begins(server_round, self.plan))
         given = (self._recipe, problem, self._public, self._privacy)
-        inner = UserLevelStrategy(*given, seed=self._seed, wire=wire, **self._around)
+        inner = UserLevelStrategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
         inner.plan = report.shown(inner.plan, _BY_CLIENTS, self.by_size, known=layout is not None)
         return inner
 
@@ -273,7 +330,7 @@ class DropIn(Strategy):
         return result
 
     def _round_ends(self, on_round: Callable[[RoundRecord], None] | None, record: RoundRecord) -> None:
-        report.round_ends(record, self.plan)
+        report.round_ends(record, self.plan, self.result.evaluate_metrics_clientapp.get(record.round))
         if on_round is not None:
             on_round(record)
 

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from flwr.app import MetricRecord
+
 from strategies.core.plan import Plan
 from strategies.core.results import PrivateResult, RoundRecord
 
@@ -56,11 +58,13 @@ def round_begins(server_round: int, plan: Plan) -> None:
     log.info("configure_train: Planned cohort of %d users (out of %d)", plan.cohort, plan.users)
 
 
-def round_ends(record: RoundRecord, plan: Plan) -> None:
-    """Log the end of a round, and its cost."""
+def round_ends(record: RoundRecord, plan: Plan, held_out: MetricRecord | None) -> None:
+    """Log the end of a round, its cost, and what held-out clients reported, with its noise."""
     log.info("aggregate_train: %d failures, %s s", record.missing_users, _short(record.seconds))
     spent, whole = _short(record.spent_epsilon), _short(plan.guarantee.epsilon)
     log.info("\t└──> Privacy: epsilon %s of %s is spent", spent, whole)
+    if held_out:
+        log.info("\t└──> Held-out clients: %s", dict(held_out))
     if record.metrics:
         log.info("\t└──> Global evaluation: %s", record.metrics)
 

@@ -159,7 +159,8 @@ def test_commands_on_pages_are_commands_that_there_are(page):
 
 def test_pages_of_strategies_say_which_neighbours_a_setting_changes(module_of):
     pages = module_of("making.strategy_pages")
-    assert pages.relations(STRATEGIES["dp_ftrl"]) == "replacing one"
+    amplified = pages.relations(STRATEGIES["dp_ftrl"])
+    assert amplified == 'replacing one; adding or removing one with `sampling = "amplified"`'
     assert pages.relations(STRATEGIES["non_private"]) == "none"
     chosen = pages.relations(STRATEGIES["averaged_clipping"])
     assert chosen == 'adding or removing one; replacing one with `batches = "disjoint"` or `batches = "full"`'

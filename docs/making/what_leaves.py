@@ -61,7 +61,9 @@ absent where the strategy has no use for them.
 
 A message that fails says so by the kind of its error. Ordinary Flower clients behind a drop-in strategy
 ([drop-in.md](drop-in.md)) get the model and `server-round`, as from Flower's own FedAvg, and answer with a model, which
-is private as `answer.values` is; their metrics are not read.
+is private as `answer.values` is; their metrics are not read. With the mod `private_updates` and `trust="sum"` they get the
+computation and the keys below as well, and answer as nodes with masked sums do. Held-out clients answer an evaluation with
+metrics, which are private for the server too, and what it releases of them is noised.
 """
 LOGS = """\
 ## Logs

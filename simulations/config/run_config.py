@@ -55,7 +55,8 @@ class PrivacySection(Section):
     as every deployment of people's data has, if the number of held-out users is public (data.all_users with
     test_fraction, or data.test_users) and the strategy allows it."""
     choose_best: bool = False
-    """Stop once held-out users find models worse than the best by more than noise, and release the best."""
+    """Stop once held-out users find models worse than the best by more than noise, and release the best; turns evaluate
+    on."""
     account: str | None = Field(None, pattern=NAME)
     """Account that the run is entered into before it asks anybody: refused if it exceeds what userdp account show NAME
     has left. By default a deployment has the account of its data, and other runs have none."""
@@ -243,11 +244,17 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
 def _with_evaluation(config: RunConfig) -> RunConfig:
     """Decide ``privacy.evaluate`` where the file leaves it open: on for real people who are held out publicly."""
     privacy, data, about = config.privacy, config.data, STRATEGIES[config.strategy.kind].about
+    if privacy.choose_best and privacy.evaluate is False:
+        raise BadInput(
+            "privacy.choose_best = true with privacy.evaluate = false: it is held-out users who choose; set "
+            "privacy.evaluate = true, or leave choose_best out"
+        )
     if privacy.evaluate is not None:
         return config
     people = privacy.noise == "secure" and (data.declared_held_out or 0) >= LEAST_HELD_OUT
     possible = privacy.delta > 0 and privacy.trust == "server" and about.server_trusted
-    return config.model_copy(update={"privacy": privacy.model_copy(update={"evaluate": people and possible})})
+    wanted = privacy.choose_best or (people and possible)
+    return config.model_copy(update={"privacy": privacy.model_copy(update={"evaluate": wanted})})
 
 
 def _with_preparation(config: RunConfig) -> RunConfig:

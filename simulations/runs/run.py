@@ -37,6 +37,7 @@ from strategies.auto.staged import AutoScheme
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 from strategies.core.run_state import Resumed
+from strategies.core.testers import Testers
 from strategies.queries.statistics import QueryRounds
 from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
@@ -301,7 +302,7 @@ class _Run:
     def _held_out(self) -> dict[str, Any]:
         """Return result.json's "held_out": the metrics that the guarantee covers."""
         testers = self.strategy.testers
-        if testers is None:
+        if not isinstance(testers, Testers):
             return {}
         metrics = {
             name: {"value": one.value, "standard_error": one.standard_error, "interval": list(one.interval)}

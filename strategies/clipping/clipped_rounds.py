@@ -41,13 +41,14 @@ class MaskedRounds:
     sampler: DisjointBatches
     # noise over sensitivity, of the nodes outside the largest coalition, for delta less the cost of discrete noise
     multiplier: float
+    who: tuple[str, ...] = ()  # assumptions about who a user is
 
     @classmethod
     def of(cls, given: Given, sampler: Sampler, longest: float, columns: int) -> Self:
         """Calibrate sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
 
-        Raises `BadInput`: cohorts must be secret, which nodes of a sum are not; a cohort is one user, so one node;
-        nodes are ordinary Flower clients; or discrete noise would cost more than the reserved share of delta.
+        Raises `BadInput`: cohorts must be secret, which nodes of a sum are not; a cohort is one user, so one node; or
+        discrete noise would cost more than the reserved share of delta.
         """
         privacy = given.privacy
         if not isinstance(sampler, DisjointBatches):
@@ -55,18 +56,13 @@ class MaskedRounds:
                 "privacy.trust = 'sum': the nodes of a sum know each other, so cohorts cannot stay secret; set "
                 "strategy.sampling = 'disjoint' or 'cyclic'"
             )
-        if not given.wire.asks_more:
-            raise BadInput(
-                "privacy.trust = 'sum': clients of an ordinary Flower app mask nothing; use client_app nodes, or trust "
-                "= 'server'"
-            )
         if sampler.batch < LEAST_NODES:
             raise BadInput(
                 f"strategy.cohort = {sampler.batch} with privacy.trust = 'sum': at least two nodes must hold users of "
                 "a round, or nobody hides the total of the only one; raise strategy.cohort"
             )
         budget = _budget(privacy)
-        made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta))
+        made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta), given.wire.who)
         excess = made.sum(longest).excess(columns, privacy.epsilon) * _COARSER * sampler.rounds
         if excess > privacy.delta * _DISCRETE:
             raise BadInput(
@@ -121,6 +117,7 @@ class MaskedRounds:
             adversary=adversary,
             assumptions=(
                 *ideal.assumptions,
+                *self.who,
                 "nodes clip each user as requested, and add their share of the noise and their masks",
                 f"users trust the node that holds their data, and no more than one node of a sum{several} tell others "
                 "what they keep secret",

@@ -8,19 +8,21 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.about import About, Fact
-from strategies.core.mean_rounds import CLIP_FACTS, CorrelatedDescent, Descent, MeanRounds
+from strategies.core.mean_rounds import CLIP_FACTS, CorrelatedDescent, Descent, MeanRounds, sampler_numbers
 from strategies.core.noise_forecast import NoisyRelease
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
-from strategies.core.scheme import Outline
+from strategies.core.scheme import Number, Outline
 from userdp.arrays.types import Vector
+from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.mechanisms.prefix_sums import Factorisation
 from userdp.mechanisms.toeplitz import FactorisationName
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
-from userdp.sampling import CorrelatedBatches
+from userdp.sampling import AmplifiedBands, CorrelatedBatches
+from userdp.sampling.amplified_bands import BANDED, best_bands
 
 
 class PrefixSums(CorrelatedDescent):
@@ -70,11 +72,13 @@ class DPFTRL(Recipe, PreparedOptions):
     equally far apart. All prefix sums are released by one factorisation ``A = B C`` with noise ``B Z``, calibrated
     to the Frobenius norm of what one user can move in all rounds together: the whole run is ONE Gaussian mechanism,
     also though each gradient is taken at the model released before (proof in `userdp.mechanisms.prefix_sums`). No
-    amplification by sampling is claimed. Projection and steps are post-processing. The divisor is the planned
-    cohort; a missing or non-finite answer counts as zero. The server is trusted.
+    amplification by sampling is claimed. With ``sampling = "amplified"`` the relation is add-or-remove: a user moves
+    the sum of a round by at most C, and `AmplifiedBands` draws and prices the rounds. Projection and steps are
+    post-processing. The divisor is the planned cohort; a missing or non-finite answer counts as zero. The server is
+    trusted.
 
-    *Assumptions.* n and participation are public. The server is trusted. Nodes clip as asked; sums that are too
-    large are refused.
+    *Assumptions.* n and participation are public; of amplified rounds the groups, while coins are secret. The server is
+    trusted. Nodes clip as asked; sums that are too large are refused.
     """
 
     about: ClassVar[About] = About(
@@ -84,7 +88,10 @@ class DPFTRL(Recipe, PreparedOptions):
         cost="node O(N d), one sum of d numbers up; server O(K d) and d numbers kept for each band, buffer or level of "
         "the noise",
         paper="Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023",
-        with_secure_noise="the rows of C G are released with independent noise, prefix sums are computed from them",
+        with_secure_noise=(
+            "the rows of C G are released with independent noise, prefix sums are computed from them; coins come from "
+            "the operating system, once a round"
+        ),
         example={"rounds": 4},
         meanings={
             "separation": "rounds between two participations of a user",
@@ -103,6 +110,9 @@ class DPFTRL(Recipe, PreparedOptions):
     rounds: int = Field(20, ge=1, description="Rounds in all.")
     cohort: int | None = Field(None, ge=1)
     """Users a round, the same partition every epoch; n / rounds (one epoch) if not given."""
+    sampling: Literal["cyclic", "amplified"] = "cyclic"
+    """cyclic: the same partition every epoch, for replacing a user. amplified: groups in turn, and secret coins among a
+    group's users, for adding or removing a user; with as many groups as have the least predicted noise."""
     factorisation: FactorisationName | Literal["best"] = "square_root"
     """Correlation of noise over rounds. best: whichever has the least predicted noise in the last round, from public
     numbers. Mostly that is banded (up to 64 vectors kept) where users return within 64 rounds, and else buffered (four,
@@ -112,17 +122,34 @@ class DPFTRL(Recipe, PreparedOptions):
     def found(self, found: Found) -> dict[str, float]:
         return {"clip_norm": found.clip(self.rounds), **found.steps(self.rounds)}
 
+    def _sampler(self, given: Given, cohort: int) -> CorrelatedBatches | AmplifiedBands:
+        """Make the sampler. Raises `BadInput`: the factorisation has more diagonals than groups can have turns."""
+        if self.sampling == "cyclic":
+            return CorrelatedBatches(given.users, cohort, self.rounds, given.seed, self.factorisation)
+        kinds = tuple(kind for kind in BANDED if self.factorisation in (kind, "best"))
+        if not kinds:
+            raise BadInput(
+                f"strategy.factorisation = {self.factorisation!r} with sampling = 'amplified': noise must be "
+                f"correlated over few rounds; set {', '.join(BANDED)} or best"
+            )
+        privacy = given.privacy
+        numbers = given.users, cohort, self.rounds
+        bands, kind = best_bands(*numbers, privacy.epsilon, privacy.delta, kinds)
+        return AmplifiedBands(*numbers, bands, kind, given.secret_seed, given.seed)
+
     def scheme(self, given: Given) -> MeanRounds:
         p, clip = given.dimension, self.clip_norm
         cohort = self.cohort or max(1, given.users // self.rounds)
-        sampler = CorrelatedBatches(given.users, cohort, self.rounds, given.seed, self.factorisation)
+        sampler = self._sampler(given, cohort)
         factorisation, rate = sampler.factorisation, self.learning_rate or given.default_step
         multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
         mechanism = GaussianMechanism(sampler.sensitivity_factor * clip / cohort * sampler.sensitivity, multiplier)
         gradient = Computation("user_gradient", reduce="sum", clip_norm=clip, lengths=True)
         last, signal = mechanism.standard_deviation * float(factorisation.deviations()[-1]), self.rounds * clip
+        accounted = given.accounted(sampler, multiplier)
+        most = cohort if isinstance(sampler, CorrelatedBatches) else given.users
         return MeanRounds(
-            **given.accounted(sampler, multiplier),
+            **accounted,
             outline=Outline(
                 rounds=self.rounds,
                 cohort=cohort,
@@ -133,9 +160,8 @@ class DPFTRL(Recipe, PreparedOptions):
                 numbers={
                     "clip_norm": clip,
                     "cohort": cohort,
-                    "participations": -(-self.rounds // sampler.batches.separation),
-                    "separation": sampler.batches.separation,
-                    "factorisation": sampler.chosen,
+                    **_turns(sampler),
+                    **sampler_numbers(sampler, accounted["guarantee"]),
                     "learning_rate": rate,
                     "noise_multiplier": multiplier,
                     "l2_sensitivity": mechanism.l2_sensitivity,
@@ -145,7 +171,7 @@ class DPFTRL(Recipe, PreparedOptions):
             new_memory=partial(PrefixSums, rate, factorisation, mechanism, p, secure=given.secure),
             # Row t of C G adds up to all answers of the run, and errors of T rows together are sqrt(T) times as long.
             # Where an encoder works on its own rows, each round since has rounded an answer a few times more.
-            summands=self.rounds * (cohort + factorisation.recursion),
+            summands=self.rounds * (most + factorisation.recursion),
             spread=math.sqrt(self.rounds),
             domain=given.problem.domain,
             sampler=sampler,
@@ -157,3 +183,15 @@ class DPFTRL(Recipe, PreparedOptions):
             noise=mechanism.standard_deviation * math.sqrt(p),
             deviation_fact="fresh_noise_deviation",
         )
+
+
+def _turns(sampler: CorrelatedBatches | AmplifiedBands) -> dict[str, Number]:
+    """Return a plan's numbers about the rounds that a user can take part in, and the correlation of their noise."""
+    if isinstance(sampler, AmplifiedBands):
+        return {"separation": sampler.bands, "rate": sampler.rate, "factorisation": sampler.kind}
+    separation = sampler.batches.separation
+    return {
+        "participations": -(-sampler.rounds // separation),
+        "separation": separation,
+        "factorisation": sampler.chosen,
+    }

@@ -26,7 +26,7 @@ from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme
 from strategies.core.streams import SOURCES, Streams, seeded
-from strategies.core.testers import Testers, beside
+from strategies.core.testers import HeldOut, Testers, beside
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
 from userdp.accounting import Privacy
@@ -100,12 +100,12 @@ class UserLevelStrategy(Strategy):
         self._request: Request | None = None
         self._facts = dict[str, float]()
         self._roster = self.wire.roster(self._everybody, recipe.max_missing)
-        self.testers: Testers | None = None
+        self.testers: HeldOut | None = None
         if held_out and self.plan.guarantee.holds:
             asked = self.plan.rounds, self._roster, recipe.max_missing, choose_best
             promise, made = beside(given, about, self.plan.guarantee, held_out, *asked)
             self.plan = replace(self.plan, guarantee=promise, numbers={**self.plan.numbers, **made.numbers})
-            self.testers = self.state.further = made
+            self.testers, self.state.further = made, made if isinstance(made, Testers) else None
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
@@ -274,9 +274,9 @@ class UserLevelStrategy(Strategy):
         """Ask held-out users about the released model, question after question; store what they release."""
         if self.testers is None:
             return
-        if server_round == self.state.lost:
+        if server_round == self.state.lost and isinstance(self.testers, Testers):
             self.testers.skip(server_round)
-        config = ConfigRecord({"server-round": server_round})
+        config = ConfigRecord({**self._evaluate_config, "server-round": server_round})
         while messages := list(self.configure_evaluate(server_round, self.result.arrays, config, grid)):
             replies = grid.send_and_receive(messages, timeout=timeout)
             if metrics := self.aggregate_evaluate(server_round, replies):
@@ -313,7 +313,7 @@ class UserLevelStrategy(Strategy):
             num_rounds: leave out; the plan fixes it, and another number is refused.
             timeout: seconds a round may take before unanswered users count as missing.
             train_config: sent to the clients by drop-in strategies, with "server-round" added; else not used.
-            evaluate_config: not used: clients are not asked to evaluate, for their metrics would leak.
+            evaluate_config: the same for held-out clients, who alone evaluate.
             evaluate_fn: called with (round, arrays of the RELEASED model) before the first and after every round.
             on_round: called with the record of every round.
             roster_timeout: seconds to wait until all n users have a node.
@@ -344,7 +344,7 @@ class UserLevelStrategy(Strategy):
         self._roster.keys = self.privacy.trust == "sum"
         self._roster.counts = self.about.server_trusted and not self._roster.keys
         self._roster.gather(grid, roster_timeout)
-        clipped = self._roster.clipped_samples
+        self._evaluate_config, clipped = dict(evaluate_config or {}), self._roster.clipped_samples
         result = PrivateResult(arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=clipped)
         state.result, done, secure = result, 0, self.privacy.noise == "secure"
         if resumed is None:

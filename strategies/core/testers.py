@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message, MessageType
 
 from strategies.core.about import About
 from strategies.core.public_facts import Given
+from strategies.core.reported_metrics import ReportedMetrics
 from strategies.core.snapshots import Snapshot
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
@@ -280,6 +281,10 @@ class Testers:
         vars(self).update(state)
 
 
+HeldOut = Testers | ReportedMetrics
+"""Evaluation by held-out users: on `client_app` nodes, or on ordinary clients."""
+
+
 def beside(
     given: Given,
     about: About,
@@ -289,12 +294,12 @@ def beside(
     roster: Roster,
     max_missing: float,
     choose: bool,
-) -> tuple[Guarantee, Testers]:
+) -> tuple[Guarantee, HeldOut]:
     """Return a strategy's promise with its held-out users, and these; arguments are those of `Testers`.
 
     Raises `BadInput`: the strategy does not suit them.
     """
-    if not about.server_trusted or not given.wire.asks_more:
+    if not about.server_trusted:
         raise BadInput(
             f"privacy.evaluate = true: {about.name} does not trust a server with the answers of held-out users; leave "
             "it out, or use a strategy such as auto or dp_fed_sgd"
@@ -307,4 +312,6 @@ def beside(
         "and who is held out follows from public numbers",
         "the server is trusted with sums of held-out users' answers",
     )
-    return promise, Testers(given, users, relation, rounds, roster, max_missing, choose)
+    who = given, users, relation, rounds, roster, max_missing
+    ranges = given.wire.metrics
+    return promise, Testers(*who, choose) if ranges is None else ReportedMetrics(*who, ranges)

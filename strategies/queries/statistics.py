@@ -56,7 +56,7 @@ class Choice:
 
     @property
     def is_end(self) -> bool:
-        """Whether it is an end of an interval."""
+        """True for the two ends of an interval."""
         return self.shift != 0.0
 
 

@@ -12,17 +12,15 @@ A Flower user writes the loading function and is done:
 
 import logging
 from collections.abc import Callable
-from typing import cast
 
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from strategies.wire.kept_key import kept_key
 from strategies.wire.protocol import answer_message, failed
-from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Node
 
 log = logging.getLogger("userdp")
-_KEY = "userdp.mask_key"
 
 
 def client_app(load: Callable[[Context], Node]) -> ClientApp:
@@ -40,11 +38,8 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
     def respond(message: Message, context: Context) -> Message:
         try:
             node = load(context)
-            node.key = _key(context)
-            try:
+            with kept_key(context) as node.key:
                 return answer_message(node, message)
-            finally:  # before a reply leaves, and after a failure too
-                context.state[_KEY] = ConfigRecord({"secret": node.key.secret, "answered": node.key.answered})
         except Exception as error:
             log.exception("this node cannot answer")
             return failed(message, type(error).__name__)
@@ -53,14 +48,3 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
     app.evaluate()(respond)
     app.query()(respond)
     return app
-
-
-def _key(context: Context) -> MaskKey:
-    """Return the node's key of this run and its answered rounds from its state: Flower may load the node every time.
-
-    A node that lost its state has another key, which no message of the run names, so it answers nobody.
-    """
-    if _KEY not in context.state:
-        return MaskKey()
-    kept = cast(ConfigRecord, context.state[_KEY])
-    return MaskKey(cast(bytes, kept["secret"]), cast(int, kept["answered"]))

@@ -6,11 +6,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
 from strategies.wire.untrusted import read_array, untrusted
-from userdp.arrays.types import Vector
+from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 
 
@@ -35,7 +35,7 @@ class ModelLayout:
     def __init__(self, initial: ArrayRecord, frozen: Sequence[str] = (), nonnegative: Sequence[str] = ()) -> None:
         if idle := [pattern for pattern in frozen if not any(fnmatchcase(name, pattern) for name in initial)]:
             raise BadInput(f"frozen = {idle[0]!r} matches no array: choose from {', '.join(initial)}")
-        self._initial = dict(initial)
+        self._initial, self.frozen = dict(initial), tuple(frozen)
         self._parts: dict[str, _Part] = {}
         end = 0
         for name, array in initial.items():
@@ -65,6 +65,20 @@ class ModelLayout:
             with np.errstate(over="ignore"):  # what does not fit into float64 becomes infinite
                 x[part.where] = values.reshape(-1)
         return x
+
+    def update(self, reply: Message, sent: Vector, name: str) -> Rows:
+        """Return (1, p): the model of a client's reply minus the one sent (p,), for the computation of that name.
+
+        Strategies of gradients get the negative update for one. It may hold numbers that are not finite. Raises
+        `BadInput` if the reply holds no such model.
+        """
+        with untrusted("it did not reply with a model"):
+            records = list(reply.content.array_records.values())
+        if len(records) != 1:
+            raise BadInput(f"it replied with {len(records)} ArrayRecords: send the trained model in one")
+        with np.errstate(over="ignore", invalid="ignore"):
+            update = self.vector(records[0]) - sent
+        return (update if name == "local_update" else -update)[None]
 
     def record(self, x: Vector) -> ArrayRecord:
         """Return the model of a vector, with the initial names, types and shapes, clipped to what a type holds."""

@@ -1,6 +1,6 @@
 """The path of models and answers between a strategy and its nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -19,8 +19,11 @@ from userdp.problems.base import Problem
 class Wire:
     """The wire to nodes that run `client_app`; `strategies.drop_in` has another, to ordinary Flower clients."""
 
+    # Of what held-out clients report, name -> range; None where they answer questions about any model.
+    metrics: Mapping[str, tuple[float, float]] | None = None
     # The assumptions of a guarantee that rests on clipped users.
     clipping: tuple[str, ...] = ("nodes clip each user as requested, and the server is trusted",)
+    who: tuple[str, ...] = ()  # the assumptions about who a user is, which a guarantee has in any case
     asks_more: bool = True  # nodes answer more questions than training, such as users' lengths before the clip
     repeats: bool = True  # nodes give the same answer to a repeated question, as resuming after a kill requires
 

@@ -29,6 +29,11 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/drop-in.md").read_text(encod
 APP, *CHANGED = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 LINE = re.search(r"^    strategy = .*\n", APP, flags=re.MULTILINE).group()
 LINES = [LINE, *CHANGED]
+MASKED = (
+    APP.replace("import Drop", "import private_updates, Drop")
+    .replace("@client.train()", "@client.train(mods=[private_updates()])")
+    .replace(LINE, LINE.replace(")", ', trust="sum")'))
+)
 KINDS = [DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping]
 
 
@@ -70,12 +75,16 @@ def test_the_app_of_the_page_learns_under_each_strategy_by_one_line(line, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("line", LINES, ids=["fed_avg", "adaptive", "recentred"])
-def test_the_app_of_the_page_runs_on_flowers_own_engine(line, tmp_path):
+@pytest.mark.parametrize(
+    "code",
+    [*(APP.replace(LINE, line) for line in LINES), MASKED],
+    ids=["fed_avg", "adaptive", "recentred", "masked"],
+)
+def test_the_app_of_the_page_runs_on_flowers_own_engine(code, tmp_path):
     folder, home = tmp_path / "app", tmp_path / "flower"
     folder.mkdir()
     home.mkdir()
-    (folder / "app.py").write_text(APP.replace(LINE, line))
+    (folder / "app.py").write_text(code)
     (settings,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
     (folder / "pyproject.toml").write_text(settings)
     engine = FlowerEngine(home)

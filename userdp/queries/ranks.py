@@ -7,7 +7,7 @@ from scipy.special import log_ndtr, ndtr
 
 ENDS = (0.15, 0.15)
 """The shares of a quantile's precision that go to the two ends of its interval."""
-PURE_ENDS = (0.03, 0.03)
+PURE_ENDS = (0.025, 0.025)
 """The same of its epsilon, if nothing but choices is asked."""
 
 

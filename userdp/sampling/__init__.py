@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from userdp.lazy import lazily
 from userdp.sampling.allocated import AllocatedBatches
+from userdp.sampling.amplified_bands import AmplifiedBands
 from userdp.sampling.base import Sampler, check_batch, check_whole
 from userdp.sampling.coins import SampleCoins
 from userdp.sampling.correlated import CorrelatedBatches
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DRAWN_TOGETHER",
     "AllocatedBatches",
+    "AmplifiedBands",
     "ConcentratedBatches",
     "CorrelatedBatches",
     "CyclicBatches",

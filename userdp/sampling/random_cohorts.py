@@ -61,7 +61,7 @@ class Remembered(Stateful):
 
 
 @dataclass(frozen=True)
-class _RandomCohorts(Sampler):
+class RandomCohorts(Sampler):
     """A sampler of cohorts that must stay secret."""
 
     drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
@@ -82,7 +82,7 @@ class _RandomCohorts(Sampler):
 
 
 @dataclass(frozen=True)
-class PoissonBatches(_RandomCohorts):
+class PoissonBatches(RandomCohorts):
     """Every user takes part in every round by its own coin; an empty cohort releases noise alone.
 
     *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sum of clipped vectors by at
@@ -120,7 +120,7 @@ class PoissonBatches(_RandomCohorts):
 
 
 @dataclass(frozen=True)
-class FixedSizeBatches(_RandomCohorts, SizedSampler):
+class FixedSizeBatches(RandomCohorts, SizedSampler):
     """A uniformly random cohort of a fixed size each round, no user twice in it.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. Replacing a user moves the sum of clipped
@@ -164,7 +164,7 @@ class FixedSizeBatches(_RandomCohorts, SizedSampler):
 
 
 @dataclass(frozen=True)
-class MixedBatches(_RandomCohorts):
+class MixedBatches(RandomCohorts):
     """Each round has its own probability that a user takes part, 1 for all users, and its own share of the budget.
 
     A round's noise multiplier is ``noise_multiplier rate / sqrt(share)``, so that the mean over its ``rate n`` expected

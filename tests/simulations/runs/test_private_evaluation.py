@@ -155,6 +155,14 @@ def test_plans_and_refusals(tmp_path):
         split(config.model_copy(update={"privacy": silent}), [tmp_path / "a", tmp_path / "b"])
 
 
+def test_choosing_the_best_model_turns_evaluation_on_and_contradicts_its_absence(tmp_path):
+    path = table(tmp_path / "table.csv")
+    for evaluate in (None, True):
+        assert config_of(path, tmp_path, choose_best=True, evaluate=evaluate).privacy.evaluate
+    with pytest.raises(BadInput, match="it is held-out users who choose"):
+        config_of(path, tmp_path, choose_best=True, evaluate=False)
+
+
 def test_the_python_call_has_them(tmp_path):
     import userdp
 

@@ -157,3 +157,38 @@ def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
     assert recursion > 0
     assert method.scheme.summands == 4 * (50 + recursion)
     assert method._slack == rounding_slack(4 * (50 + recursion), 2.0)
+
+
+# --- Amplified rounds -----------------------------------------------------------------------------------------------
+
+
+def amplified(users=400, epsilon=2.0, seed=0, noise="seeded", **options):
+    options = {"rounds": 8, "cohort": 20, "clip_norm": 0.5, "sampling": "amplified", **options}
+    privacy = Privacy(epsilon, 1e-4, noise=noise)
+    return DPFTRL(Quadratic(2, 5.0, 5.0), PublicFacts(users), privacy, seed=seed, **options)
+
+
+@pytest.mark.parametrize("kind", ["square_root", "banded", "best"])
+def test_amplified_rounds_spend_the_budget_of_add_or_remove(kind):
+    method = amplified(factorisation=kind)
+    plan, sampler = method.plan, method.scheme.sampler
+    assert plan.guarantee.relation == "add_or_remove"
+    assert 1.99 < plan.guarantee.epsilon <= 2.0
+    assert any("stays secret" in one for one in plan.guarantee.assumptions)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.5 / 20 * sampler.sensitivity)
+    assert plan.numbers["rate"] == pytest.approx(20 * plan.numbers["separation"] / 400)
+    federation = SyntheticFederation(Gaussian(dimension=2), users=400, seed=1, samples_per_user=2)
+    result = run(method, federation)
+    assert result.rounds[-1].spent_epsilon == pytest.approx(plan.guarantee.epsilon)
+
+
+def test_coins_of_a_deployment_come_from_the_operating_system():
+    method = amplified(noise="secure")
+    assert method.scheme.sampler.seed is None
+    federation = SyntheticFederation(Gaussian(dimension=2), users=400, seed=1, samples_per_user=2)
+    assert np.isfinite(final(run(method, federation))).all()
+
+
+def test_amplified_rounds_take_few_diagonals_alone():
+    with pytest.raises(BadInput, match="must be correlated over few rounds"):
+        amplified(factorisation="buffered")

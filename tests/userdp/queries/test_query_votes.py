@@ -1,4 +1,4 @@
-"""Users' rows in queries: bounded, not far apart, alone as in company; neighbours move sums by the sensitivity at most."""
+"""Users' rows in queries: bounded, not far apart, alone as in company; neighbours move sums as far as stated."""
 
 import math
 from dataclasses import replace

@@ -1,0 +1,190 @@
+"""Ordinary clients with the mod: what leaves a node, sums of masked updates, nodes that drop, and refusals."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.clientapp import ClientApp
+from helpers_flower import ClientGrid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, private_updates
+from userdp.errors import BadInput, RunFailed
+from userdp.masking.sums import MaskedSum, loudness, most_loudness
+
+INITIAL = {"weight": np.array([[0.5, -1.0]], dtype=np.float32), "bias": np.array([0.25]), "count": np.array(3)}
+
+
+def record(arrays):
+    return ArrayRecord({name: Array(np.asarray(values)) for name, values in arrays.items()})
+
+
+def clients(updates, clip_norm=None, silent=lambda node, server_round: False, mods=None):
+    """Clients of which number i adds ``updates[i]`` to the model, and says more than it should."""
+    app, seen = ClientApp(), []
+
+    @app.train(mods=[private_updates(clip_norm)] if mods is None else mods)
+    def train(message, context):
+        node, content = context.node_config["partition-id"], message.content
+        seen.append(sorted(content))
+        if silent(node, content["config"]["server-round"]):
+            raise ConnectionError
+        move, sent = updates[node], {name: array.numpy() for name, array in content["arrays"].items()}
+        trained = {
+            "weight": (sent["weight"] + np.float32(move[:2])).astype(np.float32),
+            "bias": sent["bias"] + move[2:],
+            "count": sent["count"] + 1,
+        }
+        metrics = MetricRecord({"loss": float(move[0]), "num-examples": 40})
+        return FlowerMessage(RecordDict({"arrays": record(trained), "metrics": metrics}), reply_to=message)
+
+    return app, seen
+
+
+class Listening(ClientGrid):
+    """A grid that keeps what nodes say."""
+
+    def __init__(self, app, nodes):
+        super().__init__(app, nodes)
+        self.replies = []
+
+    def _deliver(self, messages, timeout):
+        for reply in super()._deliver(messages, timeout):
+            self.replies.append(reply)
+            yield reply
+
+
+def strategy(kind=DropInFedAvg, users=4, **options):
+    given = {"epsilon": 4.0, "delta": 1e-4, "rounds": 2, "seed": 3, "clip_norm": 1.0, "roster_timeout": 1.0}
+    given |= {"trust": "sum", "noise": "seeded"} | options
+    patience = given.pop("roster_timeout")
+    made = kind(users=users, **given)
+    return lambda grid: made.start(grid, record(INITIAL), roster_timeout=patience)
+
+
+def trained(result):
+    return np.concatenate([result.arrays[name].numpy().ravel() for name in ("weight", "bias")])
+
+
+UPDATES = np.array([[0.3, 0.0, -0.2], [0.0, 9.0, 0.0], [-0.1, 0.1, 0.1], [np.nan, 0.0, 0.0]])
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """Nodes that add no noise."""
+    monkeypatch.setattr(MaskedSum, "_share", lambda self, length, first_user: np.zeros(length, dtype=np.int64))
+
+
+@pytest.mark.parametrize("kind", [DropInFedAvg, DropInAdaptiveClipping])
+@pytest.mark.parametrize("options", [{}, {"noise": "secure", "seed": None}], ids=["seeded", "secure"])
+def test_a_masked_sum_trains_what_a_trusted_server_trains(quiet, kind, options):
+    with ClientGrid(clients(UPDATES)[0], 4) as grid:
+        masked = strategy(kind, **options)(grid)
+    with ClientGrid(clients(UPDATES, mods=[])[0], 4) as grid:
+        plain = strategy(kind, trust="server", epsilon=1e7)(grid)
+    np.testing.assert_allclose(trained(masked), trained(plain), atol=5e-3)
+    assert [one.missing_users for one in masked.rounds] == [0, 0]
+
+
+def test_nodes_noise_is_the_planned_one():
+    sums = []
+    for seed in range(60):
+        with ClientGrid(clients(np.zeros((4, 3)))[0], 4) as grid:
+            made = strategy(rounds=1, seed=seed)
+            sums.append(trained(made(grid)) - [0.5, -1.0, 0.25])
+    planned = DropInFedAvg(users=4, epsilon=4, delta=1e-4, rounds=1, trust="sum", clip_norm=1.0).plan.numbers
+    # The plan states the noise of the fewest nodes.
+    of_four = planned["noise_deviation"] * loudness(4, 0.0) / most_loudness(0.0)
+    assert np.std(sums) == pytest.approx(of_four, rel=0.2)
+
+
+def test_nothing_but_masked_whole_numbers_and_a_key_leaves_a_node():
+    app, seen = clients(UPDATES)
+    with Listening(app, 4) as grid:
+        strategy()(grid)
+    keys, answers = grid.replies[:4], grid.replies[4:]
+    assert all(set(reply.content) == {"roster", "facts"} for reply in keys)
+    assert len(answers) == 8
+    for reply in answers:
+        assert set(reply.content) == {"answer", "facts"}
+        assert not reply.content["facts"]
+        assert set(reply.content["answer"]) == {"users", "masked"}
+        masked = reply.content["answer"]["masked"].numpy()
+        assert masked.dtype == np.uint64
+        # Uniform residues: the smallest of these would be as small as an update with a chance of 1e-6 at most.
+        assert np.abs(masked.view(np.int64).astype(float)).min() > 2.0**40
+    assert seen == [["arrays", "config"]] * 8  # the client's code sees what Flower's FedAvg sends
+
+
+@settings(max_examples=15)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3), st.integers(0, 2))
+def test_replacing_a_user_moves_the_sum_of_a_round_by_the_sensitivity_at_most(update, which):
+    totals = []
+    for moves in (UPDATES, np.vstack([UPDATES[:which], [update], UPDATES[which + 1 :]])):
+        with ClientGrid(clients(moves)[0], 4) as grid:
+            totals.append(trained(strategy(rounds=1)(grid)))  # simulated noise is the same
+    # The model is in single precision.
+    assert np.linalg.norm(totals[0] - totals[1]) <= 2 * 1.0 / 4 + 1e-5
+
+
+def test_the_guarantee_says_who_is_protected_against_whom():
+    promise = DropInFedAvg(users=4, epsilon=2, delta=1e-4, rounds=1, trust="sum").plan.guarantee
+    said = " ".join([promise.adversary, *promise.assumptions])
+    assert "a node is a user" in said
+    assert "sees every user's model" not in said
+    assert "curious, not active" in said
+
+
+# --- Nodes that drop, and refusals -----------------------------------------------------------------------------------
+
+
+def test_a_round_that_loses_a_node_is_lost_and_the_run_goes_on_without_the_node(quiet):
+    app, _ = clients(np.full((6, 3), 0.1), silent=lambda node, number: node == 4 and number == 2)
+    with ClientGrid(app, 6) as grid:
+        result = strategy(users=6, rounds=3, max_missing=0.2)(grid)
+    assert len(result.rounds) == 3
+    # Six users move the model in the first round, nobody in the second, five in the third; the divisor is public.
+    np.testing.assert_allclose(trained(result) - [0.5, -1.0, 0.25], 0.1 * (1 + 0 + 5 / 6), atol=1e-3)
+
+
+def test_too_many_lost_nodes_end_the_run():
+    app, _ = clients(UPDATES, silent=lambda node, number: node >= 2)
+    with ClientGrid(app, 4) as grid, pytest.raises(RunFailed, match="did not answer"):
+        strategy(max_missing=0.2)(grid)
+
+
+def test_clients_without_the_mod_are_named_before_the_run(caplog):
+    with (
+        caplog.at_level(logging.WARNING),
+        ClientGrid(clients(UPDATES, mods=[])[0], 4) as grid,
+        pytest.raises(RunFailed, match=r"mods=\[private_updates\(\)\]"),
+    ):
+        strategy()(grid)
+    assert "sent no key of its own" in caplog.text
+
+
+def test_a_server_that_asks_for_the_model_gets_a_clipped_one_or_none():
+    with ClientGrid(clients(UPDATES)[0], 4) as grid, pytest.raises(RunFailed):
+        strategy(trust="server")(grid)
+    with Listening(clients(UPDATES, clip_norm=0.5)[0], 4) as grid:
+        strategy(trust="server", rounds=1)(grid)
+    start = np.concatenate([INITIAL["weight"].ravel(), INITIAL["bias"]])
+    for reply, update in zip(grid.replies, UPDATES, strict=True):
+        assert dict(reply.content["metrics"]) == {"num-examples": 1}
+        arrays = reply.content["arrays"]
+        moved = np.concatenate([arrays[name].numpy().ravel() for name in ("weight", "bias")]) - start
+        length = np.linalg.norm(np.nan_to_num(update)) if np.isfinite(update).all() else 0.0
+        assert np.linalg.norm(moved) == pytest.approx(min(length, 0.5), abs=1e-6)
+        assert arrays["count"].numpy() == 3
+
+
+def test_what_cannot_be_promised_is_refused():
+    with pytest.raises(BadInput, match="must be a positive number"):
+        private_updates(0.0)
+    with pytest.raises(BadInput, match="the server would know the noise"):
+        DropInFedAvg(users=4, epsilon=1, delta=1e-4, trust="sum", noise="seeded")
+    with pytest.raises(BadInput, match="trust"):
+        DropInRecentredClipping(users=4, epsilon=1, delta=1e-4, trust="sum", clip_norm=1.0)
