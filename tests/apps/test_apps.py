@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tomllib
 import zipfile
 
@@ -198,3 +199,11 @@ def test_silos_must_say_who_their_people_are(tmp_path, monkeypatch):
         run_config = project("userdp-silos")["tool"]["flwr"]["app"]["config"] | SMALL
         with pytest.raises(RunFailed, match="does not say who its users are"):
             part("userdp-silos", "server_app").app(grid, Context(1, 0, {}, RecordDict(), run_config))
+
+
+@EVERY
+def test_the_readmes_node_configs_are_those_of_its_demo_data(app, tmp_path):
+    page = (APPS[app] / "README.md").read_text(encoding="utf-8")
+    ((folder, numbers),) = re.findall(r"^python -m userdp_\w+\.demo (\S+) ([\d ]+)$", page, re.MULTILINE)
+    made = part(app, "demo").write(tmp_path, *map(int, numbers.split()))
+    assert re.findall(r"--node-config '(.+)'", page) == [config.replace(str(tmp_path), folder) for config in made]
