@@ -29,6 +29,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("benchmarks/*.md"),
         *ROOT.glob("research/*.md"),
         *ROOT.glob("strategies/**/*.md"),
+        *ROOT.glob("apps/*/*.md"),
     ]
 )
 REHEARSED = {"keys", "silos", "out"}

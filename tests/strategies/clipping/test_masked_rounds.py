@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from helpers import MARK, ChangedNode, FaultyQuadratic, ShuffledGrid, content_of, federation_of, final, requested, run
 from helpers_adversaries import Overheard
 from helpers_flower import ClientGrid
@@ -135,25 +135,11 @@ def test_the_run_is_the_same_on_ray():
             np.testing.assert_array_equal(final(masked(kind).start(grid)), final(run(masked(kind), PEOPLE, 7)))
 
 
-class StatefulGrid(ClientGrid):
-    """Nodes of Flower: loaded anew for every message, with a state of their own."""
-
-    def __init__(self, app, nodes):
-        super().__init__(app, nodes)
-        self.states = {node: RecordDict() for node in range(1, nodes + 1)}
-
-    def _deliver(self, messages, timeout):
-        for message in messages:
-            node = message.metadata.dst_node_id
-            context = Context(1, node, {"partition-id": node - 1}, self.states[node], {})
-            yield self._app(message, context)
-
-
 @KINDS
 def test_the_run_is_the_same_with_clients_that_are_loaded_anew_for_every_message(kind):
     blocks = shards(40, 7)
     app = client_app(lambda context: Node(LOSS, PEOPLE, blocks[int(context.node_config["partition-id"])]))
-    with StatefulGrid(app, len(blocks)) as grid:
+    with ClientGrid(app, len(blocks)) as grid:
         np.testing.assert_array_equal(final(masked(kind).start(grid)), final(run(masked(kind), PEOPLE, 7)))
 
 
