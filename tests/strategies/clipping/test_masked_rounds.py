@@ -17,7 +17,6 @@ from simulations.engines.ray_grid import RayGrid
 from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, client_app, model_vector
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.run_state import Resumed
-from strategies.drop_in import ClientWire
 from strategies.wire.questions import Reader, counts_wanted
 from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.errors import BadInput, RunFailed
@@ -401,7 +400,6 @@ REFUSED = {
     },
     "a comparison": ({"compare_with_initial": True}, "compare_with_initial and preparation"),
     "a preparation": ({"preparation": LearnCoordinates}, "compare_with_initial and preparation"),
-    "ordinary clients": ({"wire": ClientWire(None)}, "ordinary Flower app mask nothing"),
     "a budget": ({"privacy": replace(PRIVACY, epsilon=200.0)}, "discrete noise would add"),
 }
 
