@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FLWR = Path(sys.executable).with_name("flwr")
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class FlowerEngine:
     """A private SuperLink in a neutral folder, stopped by its pid at the end.
 
@@ -30,12 +37,9 @@ class FlowerEngine:
 
     def __init__(self, home: Path, flwr: Path = FLWR) -> None:
         self.home, self._flwr = home, flwr
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         self.environment = os.environ | {
             "FLWR_HOME": str(home),
-            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -64,9 +68,11 @@ class FlowerEngine:
     def submit(self, app: Path, nodes: int, settings: Mapping[str, str | int | float]) -> str:
         run_config = self.home / "run-config.toml"
         run_config.write_text(tomli_w.dumps(settings))
-        federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
-        options = ["--federation-config", federation, "--run-config", str(run_config), "--format", "json"]
+        options = [*self._federation(nodes), "--run-config", str(run_config), "--format", "json"]
         return str(json.loads(self.flwr("run", str(app), *options))["run-id"])
+
+    def _federation(self, nodes: int) -> list[str]:
+        return ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
 
     def wait(self, number: str, timeout: float = PATIENCE) -> None:
         deadline, status = time.monotonic() + timeout, ""
@@ -82,21 +88,78 @@ class FlowerEngine:
                 process.send_signal(signal.SIGKILL)
 
 
-class ClientGrid(InMachineGrid):
-    """Ordinary ClientApps in this process, one after the other; partition i of the data is with node i + 1."""
+class FlowerDeployment(FlowerEngine):
+    """A SuperLink and one SuperNode for each node-config, with TLS if ``keys`` is a folder that `make_keys` made."""
 
-    def __init__(self, app: ClientApp, nodes: int, run_config: Mapping[str, str | int | float] | None = None) -> None:
+    def __init__(self, home: Path, node_configs: Sequence[str], keys: Path | None = None) -> None:
+        super().__init__(home)
+        self._begun: list[subprocess.Popen[bytes]] = []
+        address, insecure = f"127.0.0.1:{free_port()}", ["--insecure"]
+        link, node, connection = insecure, insecure, {"insecure": True}
+        if keys is not None:
+            authority, files = str(keys / "ca.crt"), {"certfile": "server.crt", "keyfile": "server.key"}
+            link = ["--ssl-ca-certfile", authority]
+            link += [word for name, file in files.items() for word in (f"--ssl-{name}", str(keys / file))]
+            node, connection = ["--root-certificates", authority], {"root-certificates": authority}
+        link_file = {"default": "deploy", "deploy": {"address": address, **connection}}
+        (home / "config.toml").write_text(tomli_w.dumps({"superlink": link_file}))
+        self._begin("flower-superlink", *link, "--port", address.partition(":")[2])
+        for config in node_configs:
+            options = ["--superlink", address, "--port", str(free_port()), "--node-config", config]
+            self._begin("flower-supernode", *node, *options)
+        self._await(address)
+
+    def _begin(self, program: str, *options: str) -> None:
+        with (self.home / f"{program}.log").open("a") as log:
+            command = [str(FLWR.with_name(program)), *options]
+            self._begun.append(subprocess.Popen(command, cwd=self.home, env=self.environment, stdout=log, stderr=log))
+
+    def stop(self) -> None:
+        super().stop()
+        for process in self._begun:
+            process.wait(PATIENCE)
+
+    def _await(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+                return
+            time.sleep(0.5)
+        raise TimeoutError((self.home / "flower-superlink.log").read_text())
+
+    def _federation(self, nodes: int) -> list[str]:
+        return []
+
+
+class ClientGrid(InMachineGrid):
+    """Flower's ClientApps in this process, one after the other; partition i of the data is with node i + 1.
+
+    A node is loaded anew for every message and keeps its state, as in Flower.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        nodes: int,
+        run_config: Mapping[str, str | int | float] | None = None,
+        node_configs: Sequence[Mapping[str, str | int | float]] = (),
+    ) -> None:
         super().__init__(nodes)
+        simulated = [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
+        self._node_configs = node_configs or simulated
         self._app, self._run_config = app, dict(run_config or {})
-        self._states = [RecordDict() for _ in range(nodes)]
+        self._states = {node: RecordDict() for node in self._node_ids}
         self.sent: list[Message] = []
 
     def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
         for message in messages:
             self.sent.append(message)
-            node = message.metadata.dst_node_id
-            partition = {"partition-id": node - 1, "num-partitions": len(self._node_ids)}
             try:
-                yield self._app(message, Context(1, node, partition, self._states[node - 1], dict(self._run_config)))
+                yield self._app(message, self._context(message.metadata.dst_node_id))
             except Exception as error:
                 yield error_reply(message, error)
+
+    def _context(self, node: int) -> Context:
+        node_config = self._node_configs[node - 1]
+        return Context(1, node, dict(node_config), self._states[node], dict(self._run_config))

@@ -97,7 +97,7 @@ def imports(root: Path = ROOT) -> dict[str, frozenset[str]]:
 
     rooms = defaultdict(set)
     for path in files.values():
-        rooms[f"tests/{name(path.parent)}"].add(name(path))
+        rooms[_tests_of(name(path))].add(name(path))
     return {
         name(path): frozenset(name(files[module]) for module in named(trees[path]) if module in files)
         | rooms[name(path.parent)]
@@ -105,8 +105,14 @@ def imports(root: Path = ROOT) -> dict[str, frozenset[str]]:
     }
 
 
+def _tests_of(file: str) -> str:
+    """The folder of the tests of a file's room; one for all apps."""
+    return "tests/apps" if file.startswith("apps/") else f"tests/{Path(file).parent.as_posix()}"
+
+
 def _modules(root: Path) -> Iterable[tuple[str, Path]]:
-    for folder in (*PACKAGES, *ON_THE_PATH):
+    apps = [path.relative_to(root).as_posix() for path in sorted(root.glob("apps/*"))]
+    for folder in (*PACKAGES, *ON_THE_PATH, *apps):
         for path in sorted((root / folder).rglob("*.py")):
             parts = path.relative_to(root if folder in PACKAGES else root / folder).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
@@ -156,7 +162,7 @@ def noticing(changed: frozenset[str] | None) -> frozenset[str] | None:
 def touched(file: str, changed: frozenset[str] | None) -> bool:
     room = Path(file).parent.as_posix()
     changed = _with_browser(changed or frozenset())
-    return any(one == file or f"tests/{Path(one).parent.as_posix()}" == room for one in changed)
+    return any(one == file or _tests_of(one) == room for one in changed)
 
 
 def _with_browser(changed: frozenset[str]) -> frozenset[str]:

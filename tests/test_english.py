@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = sorted(path for package in ("userdp", "strategies", "simulations") for path in (ROOT / package).rglob("*.py"))
+FILES = sorted(
+    path for package in ("userdp", "strategies", "simulations", "apps") for path in (ROOT / package).rglob("*.py")
+)
 OPENINGS = {
     *("Of", "That", "Those", "By", "As", "Over", "From", "Also", "Likewise", "Who", "Whose", "What", "How", "Whether"),
     *("Where", "Which", "With", "For", "Nothing"),

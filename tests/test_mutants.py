@@ -24,6 +24,7 @@ SHARED = {
     "strategies/core": ("tests/strategies/",),
     "strategies/wire": ("tests/strategies/",),
     "strategies": ("tests/strategies/core/", "tests/strategies/wire/"),
+    "simulations/api": ("tests/simulations/test_",),  # what Python calls and commands do alike is tested together
     # What a run leaves behind is seen in runs, and what a run does in what it leaves behind.
     "simulations/records": ("tests/simulations/runs/",),
     "simulations/reports": ("tests/simulations/records/",),
@@ -66,7 +67,7 @@ FAULTS = [  # what is planted, by which test, and the verdict
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_every_fault_fits_the_project_as_it_is(mutant):
-    assert mutant.file.startswith(("userdp/", "strategies/", "simulations/"))
+    assert mutant.file.startswith(("userdp/", "strategies/", "simulations/", "apps/"))
     assert mutant.text(ROOT) is not None, f"'old' must be in {mutant.file} exactly once, and differ from 'new'"
     assert mutant.tests
     for test in mutant.tests:

@@ -147,3 +147,9 @@ def test_faults_of_changed_files_are_tried_and_forty_others(monkeypatch):
 def test_the_record_of_the_long_run_can_be_read():
     for said in selection.long_run().values():
         assert {"verdict", "text", "commit", "green_at", "date", "seconds"} <= set(said)
+
+
+def test_a_change_of_an_app_reaches_the_tests_of_apps():
+    changed = frozenset(["apps/userdp-torch/userdp_torch/task.py"])
+    assert "tests/apps/test_apps_on_flower.py" in selection.noticing(changed)
+    assert selection.touched("tests/apps/test_apps_on_flower.py", changed)

@@ -10,8 +10,10 @@ MODULES = {
     "datasets": ("flwr_datasets",),
     "deploy": ("cryptography", "httpx", "starlette", "uvicorn"),
     "fast": ("numba", "threadpoolctl"),
+    "onnx": ("onnx",),
     "report": ("jinja2", "matplotlib"),
     "secure": ("opendp",),
+    "sklearn": ("sklearn",),
 }
 """Extra -> the modules that it installs."""
 

@@ -24,7 +24,8 @@ The copy has the public and the noised fields, report and model included, and no
 
 An example: of `result.json`, {examples}.
 
-- *Files* of a run, a comparison and `userdp predict`, and what trackers are told: [from config.toml on](#configtoml).
+- *Files* of a run, a comparison, `userdp predict` and `userdp export`, and what trackers are told:
+  [from config.toml on](#configtoml).
 - *Messages* between server and nodes: [messages](#messages).
 - *Lines of logs*: [logs](#logs).
 - What the guarantee itself is about: [guarantees](guarantees.md). What time and failure tell:
@@ -61,9 +62,9 @@ absent where the strategy has no use for them.
 
 A message that fails says so by the kind of its error. Ordinary Flower clients behind a drop-in strategy
 ([drop-in.md](drop-in.md)) get the model and `server-round`, as from Flower's own FedAvg, and answer with a model, which
-is private as `answer.values` is; their metrics are not read. With the mod `private_updates` and `trust="sum"` they get the
-computation and the keys below as well, and answer as nodes with masked sums do. Held-out clients answer an evaluation with
-metrics, which are private for the server too, and what it releases of them is noised.
+is private as `answer.values` is; their metrics are not read. With the mod `private_updates` and `trust="sum"` they get
+the computation and the keys below as well, and answer as nodes with masked sums do. Held-out clients answer an
+evaluation with metrics, which are private for the server too, and what it releases of them is noised.
 """
 LOGS = """\
 ## Logs

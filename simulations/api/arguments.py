@@ -1,6 +1,6 @@
-"""Arguments of Python calls: keywords, sorted into sections; tables that are DataFrames; folders."""
+"""Arguments of Python calls: keywords, sorted into sections; tables in memory; folders."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from strategies.registry import STRATEGIES
 from userdp.data.source import Datasets
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.frames import write_frame
+from userdp.data.tables.frames import A_TABLE, Frame, table_file
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
@@ -55,7 +55,7 @@ def configured(
     if isinstance(data, str | Path):
         return load(data)
     wanted = "comparison" if kind is not RunConfig else "configuration"
-    raise BadInput(f"data is a {type(data).__name__}: give a pandas DataFrame, a path, or a {wanted}")
+    raise BadInput(f"data is a {type(data).__name__}: give {A_TABLE}, a path, or a {wanted}")
 
 
 def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name: str) -> dict[str, Any]:
@@ -135,10 +135,6 @@ def as_in_a_file(value: Any) -> Any:
 
 # Tables and folders --------------------------------------------------------------------------------------------------
 
-FRAME = "frame.parquet"  # the path in the configuration of a table that is a DataFrame
-
-Tabular = pd.DataFrame | str | Path  # a DataFrame, or the path of a CSV or Parquet file
-
 
 @contextmanager
 def folder_of(directory: str | Path | None) -> Iterator[Path]:
@@ -150,19 +146,8 @@ def folder_of(directory: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-@contextmanager
-def table_file(data: Tabular, names: Sequence[str]) -> Iterator[Path]:
-    """Yield a file with the columns ``names`` of a table; BadInput if those of a DataFrame cannot be written."""
-    if not isinstance(data, pd.DataFrame):
-        yield Path(data)
-        return
-    with folder_of(None) as folder:
-        write_frame(data, folder / FRAME, names)
-        yield folder / FRAME
-
-
-def frame_datasets(config: RunConfig, frame: pd.DataFrame) -> Datasets:
-    """Read the users of a frame like those of a table file; see `simulations.runs.build.load_datasets`."""
+def frame_datasets(config: RunConfig, frame: Frame) -> Datasets:
+    """Read the users of a table in memory like those of a table file; see `simulations.runs.build.load_datasets`."""
     with table_file(frame, Columns(**config.data.declarations).names) as path:
         data = config.data.model_copy(update={"path": str(path)})
         return load_datasets(config.model_copy(update={"data": data}))

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from simulations.api import arguments
-from simulations.api.arguments import FRAME, WithReport, folder_of
+from simulations.api.arguments import WithReport, folder_of
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
 from simulations.comparison.jobs import live
@@ -19,12 +19,12 @@ from simulations.comparison.table import sentences
 from simulations.records.held_out import EXPLAINED
 from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.frames import write_frame
+from userdp.data.tables.frames import FRAME, Frame, write_frame
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
-Data = pd.DataFrame | str | Path | Comparison | Mapping[str, Any]
-"""A DataFrame, the path of a CSV or Parquet file; or a comparison, its values, or the path of its file."""
+Data = Frame | str | Path | Comparison | Mapping[str, Any]
+"""A table in memory, the path of a CSV or Parquet file; or a comparison, its values, or the path of its file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +82,10 @@ def compare(
     """Compare strategies at one epsilon and delta, like ``userdp compare``.
 
     Args:
-        data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a
-            comparison, which has all settings.
-        directory: the folder to write. Its finished cells are not run again, unless ``data`` is a DataFrame. If None,
-            nothing is kept on disk.
+        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row a sample, described by
+            ``settings``; or a comparison, which has all settings.
+        directory: the folder to write. Its finished cells are not run again, unless ``data`` is a table in memory. If
+            None, nothing is kept on disk.
         workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
         progress: show the progress of the cells on standard error: a table on a terminal, a line a minute elsewhere.
         **settings: as for `simulations.train`, with a list of ``strategies``, ``seeds``, ``grid`` and ``tuning``.
@@ -109,7 +109,7 @@ def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Compar
     def declared(path: str) -> Comparison:
         return parse_comparison(arguments.sections(_in_grid(settings), path, arguments.OF_A_COMPARISON, "comparison"))
 
-    if isinstance(data, pd.DataFrame):
+    if isinstance(data, Frame):
         comparison = declared(str(tables / FRAME))
         names = [name for cell in comparison.cells for name in Columns(**cell.config().data.declarations).names]
         write_frame(data, tables / FRAME, list(dict.fromkeys(names)))

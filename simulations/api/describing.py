@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.api.arguments import FRAME, WithReport, configured, folder_of, frame_datasets, sections
+from simulations.api.arguments import WithReport, configured, folder_of, frame_datasets, sections
 from simulations.config.query_file import RELATION
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.reports.answers import answer_rows
@@ -26,11 +26,12 @@ from simulations.runs.run import run
 from strategies.core.plan import Plan
 from userdp.accounting import Guarantee
 from userdp.data.tables.columns import Columns
+from userdp.data.tables.frames import FRAME, Frame
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
-Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
-"""A DataFrame, the path of a CSV or Parquet file; or a query, its values, or the path of its file."""
+Data = Frame | str | Path | RunConfig | Mapping[str, Any]
+"""A table in memory, the path of a CSV or Parquet file; or a query, its values, or the path of its file."""
 _OF_A_QUERY = ("ask", "engine", "output", "name", "seed")
 
 
@@ -74,8 +75,8 @@ def describe(
     """Describe a table privately, like ``userdp query``.
 
     Args:
-        data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a query,
-            which has all settings.
+        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row a sample, described by
+            ``settings``; or a query, which has all settings.
         ask: the statistics, each a dict with "statistic" and its keys, as in a query's file; by default the mean and
             the quartiles of each declared column of numbers, and the counts of each column of levels.
         relation: "replace_one", the default, or "add_or_remove".
@@ -103,8 +104,8 @@ def describe(
         )
 
 
-def _query(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.DataFrame | None]:
-    """Return the configuration of a query, and the frame in place of its table's file, if there is one."""
+def _query(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, Frame | None]:
+    """Return the configuration of a query, and the table in memory in place of its table's file, if there is one."""
 
     def declared(path: str) -> RunConfig:
         own = {key: value for key, value in settings.items() if key not in (RELATION, "ask")}
@@ -114,7 +115,7 @@ def _query(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.DataF
         raw["ask"] = list(default_ask(raw["data"]) if settings["ask"] is None else settings["ask"])
         return checked(parse_config(raw))
 
-    if isinstance(data, pd.DataFrame):
+    if isinstance(data, Frame):
         return declared(FRAME), data
     return checked(configured(data, settings, RunConfig, declared, parse_config, load_config)), None
 

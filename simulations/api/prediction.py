@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from simulations.api.arguments import Tabular, table_file
+from simulations.api.classes import with_names
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.coefficients import Rows, of_model
 from simulations.records.evaluation import Evaluation
@@ -26,11 +26,12 @@ from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Block
 from userdp.data.synthetic.source import SyntheticData
-from userdp.data.tables.cells import cell_text
 from userdp.data.tables.columns import Columns
+from userdp.data.tables.frames import Tabular, table_file
 from userdp.data.tables.reading import read_cells
 from userdp.data.tables.tabular import read_features, table_of
 from userdp.errors import BadInput, MissingColumn
+from userdp.extras import check_extra
 from userdp.problems import Problem
 from userdp.tracebacks import without_internals
 
@@ -69,13 +70,13 @@ class SavedModel:
         a warning counts them and names their columns.
 
         Args:
-            data: a DataFrame, or the path of a CSV or Parquet file.
+            data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file.
 
         Returns:
-            One row for each of the table, with the index of a DataFrame. "prediction" is a number in the target's own
-            units, or a class. "probability" is that of class 1 (of the cell declared as ``positive``);
-            "probability.0", "probability.1", ... are those of several classes. If ``target_levels`` declares the
-            classes, predictions are these, and "probability of LEVEL" is that of each of them.
+            One row for each of the table, in its order, with the index of a pandas DataFrame. "prediction" is a number
+            in the target's own units, or a class. "probability" is that of class 1 (of the cell declared as
+            ``positive``); "probability.0", "probability.1", ... are those of several classes. If ``target_levels``
+            declares the classes, predictions are these, and "probability of LEVEL" is that of each of them.
 
         Raises:
             BadInput: the problem predicts nothing or steps of sequences, or the run or the table lacks columns.
@@ -93,7 +94,7 @@ class SavedModel:
             low, high = columns.target_range
             found["prediction"] = low + (found["prediction"] + 1.0) / 2.0 * (high - low)
         if columns.target_levels is not None:
-            found = _with_names(found, columns.target_levels)
+            found = with_names(found, columns.target_levels)
         if block.usable is not None:
             found.loc[~block.usable] = np.nan
         if missing := int(found["prediction"].isna().sum()):
@@ -180,6 +181,21 @@ class SavedModel:
                 files.json("result.json", {"coefficients": self.released})
         return folder
 
+    @without_internals
+    def to_onnx(self, path: str | Path) -> Path:
+        """Write the model as ONNX, from the table's own columns to those of `predict`, and return the file's path.
+
+        The file's metadata hold the guarantee. `simulations.api.exporting` describes inputs and outputs.
+
+        Raises:
+            BadInput: the model, or a column's declaration, has no form in ONNX; onnx is not installed.
+        """
+        check_extra("onnx", "to_onnx()")
+        from simulations.api.exporting import write_onnx  # noqa: PLC0415 -- optional
+
+        write_onnx(self.problem, self.model, self._columns(), self.guarantee, Path(path))
+        return Path(path)
+
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
         """Return the metrics, and below them errors in the units of the target if its range is declared."""
         section = self.config.data.model_dump(exclude_none=True)
@@ -197,19 +213,6 @@ class SavedModel:
         declared = self.config.data.declarations
         split = ("split_column", "split_test")
         return Columns(**{name: value for name, value in declared.items() if name not in split})
-
-
-def _with_names(found: pd.DataFrame, levels: Sequence[object]) -> pd.DataFrame:
-    if "probability" not in found and "probability.0" not in found:
-        return found
-    numbers = all(isinstance(level, int | float) and not isinstance(level, bool) for level in levels)
-    names = [cell_text(one) for one in levels]
-    named = np.array(levels, dtype=np.float64) if numbers else np.array(names, dtype=object)
-    if "probability" in found:
-        found = found.assign(**{"probability.0": 1 - found["probability"], "probability.1": found["probability"]})
-        found = found.drop(columns="probability")
-    found = found.assign(prediction=named[found["prediction"].astype(np.int64)])
-    return found.rename(columns={f"probability.{k}": f"probability of {name}" for k, name in enumerate(names)})
 
 
 @without_internals

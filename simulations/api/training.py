@@ -28,7 +28,6 @@ from typing import Any
 import pandas as pd
 
 from simulations.api.arguments import (
-    FRAME,
     OF_A_RUN,
     WithReport,
     configured,
@@ -45,10 +44,11 @@ from simulations.reports.units import about_errors, errors_of, ordered, shown_wi
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from strategies.core.plan import Plan
+from userdp.data.tables.frames import FRAME, Frame
 from userdp.tracebacks import without_internals
 
-Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
-"""A DataFrame, the path of a CSV or Parquet file; or a configuration, its values, or the path of its file."""
+Data = Frame | str | Path | RunConfig | Mapping[str, Any]
+"""A table in memory, the path of a CSV or Parquet file; or a configuration, its values, or the path of its file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +130,8 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
     """Train a model with privacy, like ``userdp run``.
 
     Args:
-        data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a
-            configuration, which has all settings.
+        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row a sample, described by
+            ``settings``; or a configuration, which has all settings.
         directory: the folder to write; if None, nothing is kept on disk.
         progress: show the progress of the run on standard error: a bar on a terminal, a line a minute elsewhere.
         **settings: the keys of a configuration by their names; docs/configuration.md lists them. Keys of [data] for a
@@ -184,13 +184,13 @@ def plan(data: Data | None = None, **settings: Any) -> Plan:
     return make_plan(_configured(FRAME if data is None else data, settings)[0])
 
 
-def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.DataFrame | None]:
-    """Return the configuration of a run, and the frame in place of its table's file, if there is one."""
+def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, Frame | None]:
+    """Return the configuration of a run, and the table in memory in place of its table's file, if there is one."""
 
     def declared(path: str) -> RunConfig:
         refuse_several(settings)
         return parse_config(sections(settings, path, OF_A_RUN, "model"))
 
-    if isinstance(data, pd.DataFrame):
+    if isinstance(data, Frame):
         return declared(FRAME), data
     return configured(data, settings, RunConfig, declared, parse_config, load_config), None

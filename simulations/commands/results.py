@@ -90,6 +90,32 @@ def predict(
 
 
 @examples(
+    "userdp export runs/heights-auto-seed0 --onnx heights.onnx",
+    "userdp export for-others --onnx heights.onnx --json | jq .inputs",
+)
+def export(
+    directory: Annotated[Path, argument("RUN_DIRECTORY", "Directory of a run, or a copy made by report --released.")],
+    onnx: Annotated[Path, option("The ONNX file to write.", "--onnx", metavar="FILE")],
+    trust_code: TrustCode = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write the model of a run for other programs: as ONNX, from the table's own columns to predictions.
+
+    Linear models and torch modules can be written. The guarantee is in the file's metadata.
+    """
+    with working(debug):
+        from simulations.api.prediction import load_model  # noqa: PLC0415
+
+        written = load_model(directory, trust_code=trust_code).to_onnx(onnx)
+
+        from simulations.api.exporting import meaning, show_meaning  # noqa: PLC0415 -- needs onnx
+
+        values = meaning(written)
+    answer(as_json, values, lambda: show_meaning(values, Console()))
+
+
+@examples(
     "userdp explain-model runs/visits-auto-seed0",
     "userdp explain-model runs/visits-auto-seed0 --json | jq '.[] | {coefficient, estimate, interval}'",
 )

@@ -177,6 +177,10 @@ class RunConfig(Section):
                 values[name] = {"kind": section["kind"], **section}
         return tomli_w.dumps(values)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by content: the classes of configurations are made for the kinds that a file names."""
+        return parse_config, (tomllib.loads(self.toml()),)
+
 
 @without_internals
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

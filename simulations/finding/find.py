@@ -15,19 +15,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import tomli_w
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from simulations.api.arguments import FRAME, absolute_path, as_in_a_file, table_file
+from simulations.api.arguments import absolute_path, as_in_a_file
 from simulations.finding.facts import Found, find_facts
 from simulations.finding.plan import FindPlan
 from simulations.finding.settings import FindConfig, FindPrivacy, FindSection, TableSection, load_find, parse_find
 from simulations.records.run_directory import plain, writing
 from simulations.reports.explain import show_promise
 from userdp.data.tables.declared import did_you_mean
+from userdp.data.tables.frames import FRAME, Tabular, table_file
 from userdp.errors import BadInput
 from userdp.settings import Section
 from userdp.tracebacks import without_internals
@@ -41,11 +41,12 @@ SECTIONS: dict[str, type[Section]] = {"data": TableSection, "find": FindSection,
 
 
 @without_internals
-def find(data: pd.DataFrame | str | Path, **settings: Any) -> Found:
+def find(data: Tabular, **settings: Any) -> Found:
     """Find privately what a run has to declare about a table, like ``userdp find``.
 
     Args:
-        data: a DataFrame, the path of a CSV or Parquet file, or the path of a file of ``userdp find`` (TOML).
+        data: a DataFrame or other Arrow table, the path of a CSV or Parquet file, or the path of a file of
+            ``userdp find`` (TOML).
         **settings: the keys of that file by their names: ``user``, ``all_users``, ``numbers``, ``words``, ``dates``,
             ``target``, ``max_samples``, ``share``, ...; ``epsilon``, ``delta``, ``relation``, ``noise``; ``seed``.
 
@@ -59,7 +60,7 @@ def find(data: pd.DataFrame | str | Path, **settings: Any) -> Found:
         if settings:
             raise BadInput(f"{next(iter(settings))} is given beside a file, which has all settings: change it there")
         return find_facts(load_find(Path(data)))
-    if not isinstance(data, pd.DataFrame):
+    if isinstance(data, str | Path):
         return find_facts(parse_find(_sections(settings, absolute_path(data))))
     config = parse_find(_sections(settings, FRAME))
     with table_file(data, config.columns) as path:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from simulations.records.held_out import BINS, PERCENTILES, SPREAD
 from userdp.accounting.composition import promises_something
-from userdp.accounting.guarantee import rounded_up
+from userdp.accounting.guarantee import Guarantee, rounded_up
 
 METRICS = {
     "r2": "share of the targets' variance that the model explains: 1 is perfect, 0 equals the best constant",
@@ -130,6 +130,14 @@ def show_promise(sentence: str, assumptions: Iterable[str], console: Console) ->
     console.print(f"[bold]Guarantee.[/bold] {sentence}", highlight=False)
     for assumption in assumptions:
         console.print(f"  assuming: {assumption}", highlight=False, markup=False)
+
+
+def promise_texts(guarantee: Guarantee) -> dict[str, str]:
+    """Return a guarantee as texts by name, for the metadata of other programs' formats; no budget if none holds."""
+    budget = ("epsilon", "delta") if guarantee.holds else ()
+    texts = {"userdp.guarantee": guarantee.sentence()}
+    texts |= {f"userdp.{name}": str(getattr(guarantee, name)) for name in (*budget, "unit", "relation", "adversary")}
+    return texts | {"userdp.holds": str(guarantee.holds), "userdp.assumptions": "; ".join(guarantee.assumptions)}
 
 
 def cell_counts(table: Mapping[str, Any]) -> list[str]:

@@ -41,9 +41,10 @@ def client_app(
     the node's own machine.
 
     Args:
-        load: from Flower's context (``context.node_config["partition-id"]`` and so on) to a `Node`, or to a pandas
-            DataFrame or a `datasets.Dataset`, whose rows are samples. Flower may run it for every message: cache
-            expensive objects in a variable of its own module. A table that is the same object makes one node.
+        load: from Flower's context (``context.node_config["partition-id"]`` and so on) to a `Node`, or to a DataFrame
+            (pandas, polars), an Arrow table or a `datasets.Dataset`, whose rows are samples. Flower may run it for
+            every message: cache expensive objects in a variable of its own module. A table that is the same object
+            makes one node.
         problem: the loss, for a table.
         number: its column with the number, out of 0..n-1, of each row's user. All nodes agree on who has which number,
             which is public; the server refuses two nodes with one number, and one user with two.

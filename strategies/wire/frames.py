@@ -1,18 +1,15 @@
-"""A node from a table in memory: a DataFrame, or a data set of Hugging Face, with a column of users."""
+"""A node from a table in memory: a DataFrame, another Arrow table, or a `datasets.Dataset`, with a column of users."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from userdp.data.tables.cells import numbers_of, texts_of
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.frames import write_frame
+from userdp.data.tables.frames import Frame, table_file
 from userdp.data.tables.reading import first_row, read_cells, require_columns
 from userdp.data.tables.tabular import owners_of, table_of
 from userdp.errors import BadInput
@@ -51,7 +48,7 @@ class TableNodes:
         self._made: tuple[object, Node] | None = None
 
     def node(self, data: object) -> Node:
-        """Return the node of a DataFrame or a data set of Hugging Face; the same one for the same object.
+        """Return the node of a DataFrame, an Arrow table or a `datasets.Dataset`; the same one for the same object.
 
         Raises `BadInput`: what `read_table` refuses; another kind of object; a number that is missing, negative or not
         whole, two numbers of one user, or one number of two.
@@ -63,15 +60,12 @@ class TableNodes:
     def _node(self, data: object) -> Node:
         user = self._columns.user
         names = list(dict.fromkeys([*self._columns.names, self._number]))
-        with TemporaryDirectory(prefix="userdp-") as folder:
-            path = Path(folder) / "users.parquet"
-            if isinstance(data, pd.DataFrame):
-                write_frame(data, path, names)
-            elif hasattr(data, "column_names") and hasattr(data, "select_columns"):
-                require_columns("the data set", names, data.column_names)
-                pq.write_table(data.select_columns(names).with_format("arrow")[:].replace_schema_metadata(None), path)
-            else:
-                raise BadInput(f"load returned a {type(data).__name__}: return a Node, a DataFrame or a Dataset")
+        if isinstance(data, str | Path):
+            raise BadInput("load returned a path: return the table, so that a file that changes is read again")
+        if hasattr(data, "column_names") and hasattr(data, "select_columns"):  # a data set of Hugging Face
+            require_columns("the data set", names, data.column_names)
+            data = data.select_columns(names).with_format("arrow")[:].replace_schema_metadata(None)
+        with table_file(cast(Frame, data), names) as path:
             table = table_of(path, self._columns, max_samples=self._max_samples)
             numbers = _numbers(read_cells(path, list({user, self._number})), user, self._number)
         users = np.array([numbers[label] for label in table.labels])

@@ -1,5 +1,6 @@
 """Any torch module with a loss: no certificate, so only strategies that need none accept it."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -170,6 +171,18 @@ class TorchProblem(Problem):
         original = self.engine.model.original
         return original.parameters.of_state(original.module, read_state(path, told), told)
 
+    def of_rows(self, x: Vector) -> nn.Module:
+        """Return a copy of the module at x, in evaluation mode, as a module of rows (N, columns) of float32 numbers.
+
+        Raises `BadInput` if samples are codes or sequences.
+        """
+        samples, original = self._samples, self.engine.model.original
+        if not isinstance(samples, SampleRows) or samples.levels is not None:
+            raise BadInput("samples of codes or sequences are no rows of numbers")
+        module = copy.deepcopy(original.module).eval()
+        module.load_state_dict(original.parameters.named(torch.as_tensor(x)), strict=False)
+        return _OfRows(module, samples)
+
     def computed(self) -> dict[str, bool | int | float]:
         """Return the choice; empty before any computation that needs it."""
         if not self.engine.tuner.settled:
@@ -269,6 +282,17 @@ class TorchProblem(Problem):
     def observed_sizes(self, block: Block) -> NDArray[np.int64]:
         """Return (U,) samples of each user, for sequences their steps."""
         return self._things(block).sizes
+
+
+class _OfRows(nn.Module):
+    """A module of samples that are rows, in the shape and the precision that it needs."""
+
+    def __init__(self, module: nn.Module, samples: SampleRows) -> None:
+        super().__init__()
+        self.module, self._shape, self._dtype = module, samples.shape or (samples.columns,), samples.dtype
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return cast(Tensor, self.module(rows.to(self._dtype).reshape(-1, *self._shape)))
 
 
 def _made(module_factory: Callable[[], nn.Module], seed: int) -> nn.Module:

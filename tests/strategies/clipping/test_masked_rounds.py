@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from helpers import MARK, ChangedNode, FaultyQuadratic, ShuffledGrid, content_of, federation_of, final, requested, run
 from helpers_adversaries import Overheard
 from helpers_flower import ClientGrid
@@ -17,7 +17,6 @@ from simulations.engines.ray_grid import RayGrid
 from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, client_app, model_vector
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.run_state import Resumed
-from strategies.drop_in import ClientWire
 from strategies.wire.questions import Reader, counts_wanted
 from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.errors import BadInput, RunFailed
@@ -135,25 +134,11 @@ def test_the_run_is_the_same_on_ray():
             np.testing.assert_array_equal(final(masked(kind).start(grid)), final(run(masked(kind), PEOPLE, 7)))
 
 
-class StatefulGrid(ClientGrid):
-    """Nodes of Flower: loaded anew for every message, with a state of their own."""
-
-    def __init__(self, app, nodes):
-        super().__init__(app, nodes)
-        self.states = {node: RecordDict() for node in range(1, nodes + 1)}
-
-    def _deliver(self, messages, timeout):
-        for message in messages:
-            node = message.metadata.dst_node_id
-            context = Context(1, node, {"partition-id": node - 1}, self.states[node], {})
-            yield self._app(message, context)
-
-
 @KINDS
 def test_the_run_is_the_same_with_clients_that_are_loaded_anew_for_every_message(kind):
     blocks = shards(40, 7)
     app = client_app(lambda context: Node(LOSS, PEOPLE, blocks[int(context.node_config["partition-id"])]))
-    with StatefulGrid(app, len(blocks)) as grid:
+    with ClientGrid(app, len(blocks)) as grid:
         np.testing.assert_array_equal(final(masked(kind).start(grid)), final(run(masked(kind), PEOPLE, 7)))
 
 
@@ -415,7 +400,6 @@ REFUSED = {
     },
     "a comparison": ({"compare_with_initial": True}, "compare_with_initial and preparation"),
     "a preparation": ({"preparation": LearnCoordinates}, "compare_with_initial and preparation"),
-    "ordinary clients": ({"wire": ClientWire(None)}, "ordinary Flower app mask nothing"),
     "a budget": ({"privacy": replace(PRIVACY, epsilon=200.0)}, "discrete noise would add"),
 }
 

@@ -99,7 +99,8 @@ REFUSED = {
     "one number of two": (people().assign(slot=3), "one number to two users"),
     "no user": (people().assign(who=None), "without a user"),
     "no column": (people().drop(columns="slot"), "has no column 'slot'"),
-    "a list": ([1, 2], "load returned a list"),
+    "a list": ([1, 2], "list"),
+    "a path": ("people.parquet", "load returned a path"),
 }
 
 

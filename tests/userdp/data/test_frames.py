@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulations.api.arguments import table_file
 from userdp.data import SequenceColumns, read_table
 from userdp.data.tables.cells import cell_number, cell_text
 from userdp.data.tables.columns import Columns
+from userdp.data.tables.frames import table_file
 from userdp.data.tables.reading import read_columns
 from userdp.errors import BadInput, MissingColumn
 

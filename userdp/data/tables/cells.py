@@ -101,7 +101,7 @@ class Texts:
 
 def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
     """Return a column as text, by `cell_text`; refuse a schema type that holds no text, numbers or dates."""
-    column = _plain(column)
+    column = plain(column)
     if not (_holds_numbers(column.type) or pa.types.is_temporal(column.type)) or pa.types.is_duration(column.type):
         raise BadInput(f"column {name!r} holds {column.type}, not text, numbers or dates; convert it")
     positions, cells = _distinct(column)
@@ -113,7 +113,7 @@ def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
 
 def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
     """Return a column as float64, as `cell_number` of its text; NaN for no finite number. Refuse dates and lists."""
-    column = _plain(column)
+    column = plain(column)
     if not _holds_numbers(column.type):
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
             raise BadInput(
@@ -131,7 +131,7 @@ def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
 
 def raw_cells(column: pa.ChunkedArray, name: str) -> pa.LargeBinaryArray:
     """Return a column of text (as UTF-8) or bytes, (N,), null for a missing cell; refuse any other type of column."""
-    column = _plain(column)
+    column = plain(column)
     if pa.types.is_null(column.type):
         column = column.cast(pa.large_binary())
     if not pa.types.is_large_binary(column.type):
@@ -151,16 +151,20 @@ def ends_of(cells: pa.LargeBinaryArray) -> NDArray[np.int64]:
     return ends[cells.offset : cells.offset + len(cells) + 1]
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Remove dictionaries and extensions; text becomes bytes, whose validity each cell decides by itself."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.cast(column.type.storage_type)
     if pa.types.is_dictionary(column.type):
+        if _holds_text(column.type.value_type):  # first within: Arrow cannot take views by index
+            column = column.cast(pa.dictionary(column.type.index_type, pa.large_binary()))
         column = column.cast(column.type.value_type)
-    kinds = ("string", "binary", "large_string", "string_view", "binary_view", "fixed_size_binary")
-    if any(getattr(pa.types, f"is_{kind}")(column.type) for kind in kinds):
-        column = column.cast(pa.large_binary())
-    return column
+    return column.cast(pa.large_binary()) if _holds_text(column.type) else column
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    tests = ("string", "binary", "large_string", "string_view", "binary_view", "fixed_size_binary")
+    return any(getattr(pa.types, f"is_{test}")(kind) for test in tests)
 
 
 def _holds_numbers(kind: pa.DataType) -> bool:
@@ -183,7 +187,7 @@ def _distinct(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[object]]
 
 def ticks_of(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], str] | None:
     """Return dates or timestamps as (N,) integers since 1970 in UTC (least: missing), and their unit; else None."""
-    column = _plain(column)
+    column = plain(column)
     if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
         return None
     return _ticks(column.combine_chunks())

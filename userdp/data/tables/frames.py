@@ -1,33 +1,145 @@
-"""A pandas DataFrame as a Parquet file, which is then read like any other table, cell by cell."""
+"""Tables in memory as a Parquet file, which is then read like any other table, cell by cell.
 
-from collections.abc import Sequence
+A table in memory is a pandas DataFrame or any object that hands its columns over by the Arrow PyCapsule interface:
+those of polars, DuckDB, pyarrow and others.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, runtime_checkable
 
 import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from userdp.data.tables.cells import cell_text
+from userdp.data.tables.cells import cell_text, plain
 from userdp.data.tables.reading import require_columns
 from userdp.errors import BadInput
 
+FRAME = "frame.parquet"
+"""The path in a configuration of a table in memory."""
+A_TABLE = "a DataFrame (pandas, polars) or another Arrow table"
+_SECONDS = (2**63 - 1) // 1000
 
-def write_frame(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> None:
-    """Write the columns ``names`` of a frame to a Parquet file.
 
-    *Formal guarantee*: a cell's result depends on that cell and on its column's dtype, and no cell makes writing fail.
-    A column of dtype object or category holds values of any types, and Arrow would choose one type for all; its cells
-    are written as text, each by itself: text unchanged, other values by `cell_text`. A column's dtype counts as public,
-    like the types of a Parquet file.
+@runtime_checkable
+class ArrowStream(Protocol):
+    """A table as a stream of batches, see https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html.
 
-    Raises `BadInput` for no rows, a column that is missing or occurs twice, or a dtype without a type in Parquet.
+    pandas DataFrames, polars DataFrames, pyarrow Tables and RecordBatchReaders and DuckDB relations are such tables.
     """
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+@runtime_checkable
+class ArrowArray(Protocol):
+    """A table as one struct array of the same interface, such as a RecordBatch."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+
+Frame = ArrowStream | ArrowArray
+Tabular = Frame | str | Path  # a table in memory, or the path of a CSV or Parquet file
+
+
+@contextmanager
+def table_file(data: Tabular, names: Sequence[str]) -> Iterator[Path]:
+    """Yield a file with the columns ``names`` of a table; BadInput for no table, see also `write_frame`."""
+    if isinstance(data, str | Path):
+        yield Path(data)
+        return
+    with TemporaryDirectory(prefix="userdp-") as folder:
+        write_frame(data, Path(folder) / FRAME, names)
+        yield Path(folder) / FRAME
+
+
+def write_frame(data: Frame, path: Path, names: Sequence[str]) -> None:
+    """Write the columns ``names`` of a table in memory to a Parquet file, batch by batch; a stream is read once.
+
+    *Formal guarantee*: a cell's result depends on that cell and on its column's type, and no cell makes writing fail.
+    A pandas column of dtype object or category holds values of any types, and Arrow would choose one type for all; its
+    cells are written as text, each by itself: text unchanged, other values by `cell_text`. A column's type counts as
+    public, like the types of a Parquet file. A time in seconds that Parquet's milliseconds cannot hold is missing.
+
+    Raises `BadInput` for no table, no rows, a column that is missing or occurs twice, or a type that Parquet lacks.
+    """
+    where, rows = f"the {type(data).__name__}", 0
+    batches = _of_pandas(data, names) if isinstance(data, pd.DataFrame) else _of_arrow(data, where, names)
+    writer: pq.ParquetWriter | None = None
+    try:
+        for batch in batches:
+            stored = pa.table({name: storable(batch[name], name) for name in names})
+            writer = writer or pq.ParquetWriter(path, stored.schema)
+            writer.write_table(stored)
+            rows += stored.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    if not rows:
+        once = "" if isinstance(data, pd.DataFrame) else " (a stream that has been read is empty: make it anew)"
+        raise BadInput(f"{where} has no rows{once}; a federation needs at least one sample")
+
+
+def _of_pandas(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[pa.Table]:
     require_columns("the DataFrame", names, frame.columns)
-    if not len(frame):
-        raise BadInput("the DataFrame has no rows; a federation needs at least one sample")
     numbers = {str(name): position for position, name in enumerate(frame.columns)}
-    pq.write_table(pa.table({name: _column(frame.iloc[:, numbers[name]], name) for name in names}), path)
+    yield pa.table({name: _column(frame.iloc[:, numbers[name]], name) for name in names})
+
+
+def _of_arrow(data: Frame, where: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    if not isinstance(data, ArrowStream | ArrowArray):
+        collected = "collect() it, or " if hasattr(data, "collect") else ""
+        raise BadInput(f"{where} is no table: {collected}give {A_TABLE}, or the path of a CSV or Parquet file")
+    try:
+        reader = pa.RecordBatchReader.from_stream(data) if isinstance(data, ArrowStream) else _one_batch(data)
+        present = reader.schema.names
+    except Exception as error:  # the code of any library runs here
+        raise _unreadable(where, error) from None
+    require_columns(where, names, present)
+    try:
+        yield from reader
+    except Exception as error:
+        raise _unreadable(where, error) from None
+
+
+def _unreadable(where: str, error: Exception) -> BadInput:
+    """Return the error about a library that fails; its message may quote cells, and stays out."""
+    return BadInput(
+        f"{where} cannot be read as an Arrow table ({type(error).__name__}): read it alone to see why; a table has "
+        "named columns, of types that other libraries have, too"
+    )
+
+
+def _one_batch(data: ArrowArray) -> pa.RecordBatchReader:
+    batch = pa.record_batch(data)
+    return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+
+
+def storable(cells: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+    """Return a column in a type that Parquet holds: text as bytes, categories as their values."""
+    cells = plain(cells)
+    if pa.types.is_timestamp(cells.type) and cells.type.unit == "s":
+        ticks = cells.cast(pa.int64())
+        inside = pc.and_(pc.less_equal(ticks, _SECONDS), pc.greater_equal(ticks, -_SECONDS))
+        cells = pc.if_else(inside, cells, None)
+    if not _held(cells.type):
+        raise _unfit(name, cells.type)
+    return cells
+
+
+@cache
+def _held(kind: pa.DataType) -> bool:
+    """Return whether Parquet holds cells of this type."""
+    try:
+        pq.write_table(pa.table({"": pa.nulls(1, kind)}), pa.BufferOutputStream())
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
@@ -37,7 +149,11 @@ def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
     try:
         return pa.array(cells, from_pandas=True)
     except (pa.ArrowException, TypeError):
-        raise BadInput(f"column {name!r} holds {kind}, not text, numbers or dates; convert it") from None
+        raise _unfit(name, kind) from None
+
+
+def _unfit(name: str, kind: object) -> BadInput:
+    return BadInput(f"column {name!r} holds {kind}, not text, numbers or dates; convert it")
 
 
 def _text(cell: object) -> bytes | None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from userdp.data.tables.cells import texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
+from userdp.data.tables.frames import storable
 from userdp.data.tables.reading import read_cells, require_columns
 from userdp.data.tables.streamed import MEMORY_MIB
 from userdp.data.tables.tabular import Table, owners_of, table_of
@@ -172,8 +173,9 @@ def _write(partitioner: "Partitioner", columns: Columns, path: Path) -> int:
                 raise BadInput(f"partition {number} is empty, and every node needs a user; take fewer partitions")
             if part.column_names != whole:
                 raise BadInput(f"partition {number} lacks columns of the data set: a user's samples are whole rows")
-            rows = part.select_columns(names).with_format("arrow")[:]
-            rows = rows.append_column(PARTITION, pa.array(np.full(len(part), number))).replace_schema_metadata(None)
+            cells = part.select_columns(names).with_format("arrow")[:]
+            rows = pa.table({name: storable(cells[name], name) for name in names})
+            rows = rows.append_column(PARTITION, pa.array(np.full(len(part), number)))
             writer = writer or files.enter_context(pq.ParquetWriter(path, rows.schema))
             writer.write_table(rows)
     return count

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from userdp.data.tables.unusable import CELLS, Counts, sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
+
+if TYPE_CHECKING:
+    from userdp.data.tables.frames import Tabular
 
 log = logging.getLogger("userdp")
 
@@ -52,7 +55,7 @@ class Table:
 
 @without_internals
 def read_table(
-    path: str | Path,
+    path: "Tabular",
     *,
     user: str,
     features: Sequence[str] = (),
@@ -85,6 +88,9 @@ def read_table(
 ) -> Table:
     """Read users from a CSV or Parquet file (by its suffix), one row a sample; ``user`` is the column of its user.
 
+    A table in memory takes the place of ``path``: a pandas DataFrame, or any object of the Arrow PyCapsule interface,
+    such as a polars DataFrame or a DuckDB relation. Its cells mean what they mean in a Parquet file.
+
     The other arguments are the keys of ``[data]`` in a configuration, with the same meaning and defaults:
     docs/configuration.md lists them, and ``userdp explain data.KEY`` describes one. Two differ. ``users`` is the public
     number of users to keep, the first ones of the public order, and a split column's users count too. ``seed`` is that
@@ -115,11 +121,14 @@ def read_table(
             on the split, or too little room for the temporary file; no cell's content is shown.
         PopulationTooSmall: fewer eligible users than ``users``.
     """
+    from userdp.data.tables.frames import table_file  # noqa: PLC0415 -- imports pandas, and a plan reads no table
+
     given = locals()
     columns = Columns(**{name: given[name] for name in Columns.__dataclass_fields__ if given[name] is not None})
-    table = table_of(
-        Path(path), columns, users=users, min_samples=min_samples, max_samples=max_samples, seed=seed, memory=memory
-    )
+    with table_file(path, columns.names) as file:
+        table = table_of(
+            file, columns, users=users, min_samples=min_samples, max_samples=max_samples, seed=seed, memory=memory
+        )
     for sentence in table.report.nothing_usable or table.report.met_nowhere:
         log.warning("%s", sentence)
     return table

@@ -1,0 +1,1 @@
+"""A Flower app: logistic regression with user-level differential privacy."""

@@ -1,0 +1,52 @@
+"""The ServerApp: it trains with a strategy of userdp and prints the guarantee."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+
+from strategies import Auto, DPFedSGD, PublicFacts, model_vector
+from userdp import BadInput, Privacy
+from userdp_quickstart.task import PROBLEM, SAMPLES, accuracy
+
+app = ServerApp()
+
+
+def make_strategy(config: dict) -> DPFedSGD | Auto:
+    """Return the strategy that the run-config names. Its noise comes from the operating system, not from a seed."""
+    privacy = Privacy(epsilon=config["epsilon"], delta=config["delta"], noise="secure")
+    facts = PublicFacts(users=config["num-users"], min_samples=SAMPLES, max_samples=SAMPLES)
+    if config["strategy"] == "auto":
+        return Auto(PROBLEM, facts, privacy)
+    if config["strategy"] == "dp_fed_sgd":
+        return DPFedSGD(
+            PROBLEM,
+            facts,
+            privacy,
+            rounds=config["num-server-rounds"],
+            clip_norm=config["clip-norm"],
+            learning_rate=config["learning-rate"],
+        )
+    raise BadInput(f"strategy = {config['strategy']!r}: must be 'dp_fed_sgd' or 'auto'")
+
+
+def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """Test a released model on people of the server's own, who take no part in the training."""
+    return MetricRecord({"accuracy": accuracy(model_vector(arrays))})
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, print the guarantee and the accuracy, and write both if the run-config names a folder."""
+    config = context.run_config
+    result = make_strategy(config).start(grid, evaluate_fn=evaluate)
+    model = model_vector(result.arrays)
+    print(result.guarantee.sentence())
+    print(f"accuracy: {accuracy(model):.3f}")
+    if config["output"]:
+        folder = Path(config["output"])
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(folder / "model.npz", x=model)
+        (folder / "guarantee.json").write_text(json.dumps(result.guarantee.as_dict(), indent=2))

@@ -1,0 +1,1 @@
+"""A Flower app: a torch network with user-level differential privacy; its clients are ordinary ones."""

@@ -1,0 +1,28 @@
+"""The names of declared classes in predictions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from userdp.data.tables.cells import cell_text
+
+
+def level_values(levels: Sequence[object]) -> NDArray[Any]:
+    """Return declared classes as predictions have them: as numbers if all of them are, else as text."""
+    numbers = all(isinstance(level, int | float) and not isinstance(level, bool) for level in levels)
+    return np.array(levels if numbers else [*map(cell_text, levels)], dtype=np.float64 if numbers else object)
+
+
+def with_names(found: pd.DataFrame, levels: Sequence[object]) -> pd.DataFrame:
+    """Name the classes in predictions; predictions of numbers are unchanged."""
+    if "probability" not in found and "probability.0" not in found:
+        return found
+    named, names = level_values(levels), [cell_text(one) for one in levels]
+    if "probability" in found:
+        found = found.assign(**{"probability.0": 1 - found["probability"], "probability.1": found["probability"]})
+        found = found.drop(columns="probability")
+    found = found.assign(prediction=named[found["prediction"].astype(np.int64)])
+    return found.rename(columns={f"probability.{k}": f"probability of {name}" for k, name in enumerate(names)})

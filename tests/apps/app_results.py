@@ -1,0 +1,123 @@
+"""The apps of the folder apps in this process, and the tables of results in their READMEs.
+
+    python tests/apps/app_results.py     runs each row of each table five times and writes the tables (minutes)
+
+Noise comes from the operating system, so that no two runs are equal: a table gives medians and ranges.
+"""
+
+import re
+import statistics
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import Context, RecordDict
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+APPS = {path.name: path for path in sorted((ROOT / "apps").iterdir()) if path.is_dir()}
+sys.path[:0] = [entry for entry in map(str, (ROOT, HERE.parent, *APPS.values())) if entry not in sys.path]
+
+from helpers_flower import ClientGrid  # noqa: E402
+
+from userdp import read_table  # noqa: E402
+
+Settings = Mapping[str, str | int | float]
+NODES = {"userdp-quickstart": 2, "userdp-silos": 3, "userdp-torch": 100}
+"""SuperNodes of the simulations behind the tables."""
+ROWS: dict[str, list[Settings]] = {
+    "userdp-quickstart": [{}, {"epsilon": 0.05}, {"strategy": "auto"}, {"strategy": "auto", "epsilon": 0.2}],
+    "userdp-silos": [{}, {"epsilon": 0.05}],
+    "userdp-torch": [
+        {},
+        {"strategy": "adaptive_clipping"},
+        {"strategy": "recentred_clipping"},
+        {"epsilon": 1.0},
+    ],
+}
+"""What each row of a table changes in the app's run-config; the first changes nothing."""
+RUNS = 5
+_BEGIN, _END = "<!-- results: made by tests/apps/app_results.py -->\n", "<!-- end -->\n"
+
+
+def project(app: str) -> dict:
+    """The app's pyproject.toml."""
+    return tomllib.loads((APPS[app] / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def part(app: str, module: str):
+    """A module of the app, such as its task."""
+    return import_module(f"{app.replace('-', '_')}.{module}")
+
+
+def run_here(app: str, nodes: int, changes: Settings) -> None:
+    """Run the app's ServerApp with its ClientApps in this process."""
+    run_config = project(app)["tool"]["flwr"]["app"]["config"] | dict(changes)
+    with ClientGrid(part(app, "client_app").app, nodes, run_config) as grid:
+        part(app, "server_app").app(grid, Context(1, 0, {}, RecordDict(), run_config))
+
+
+def accuracy_of(app: str, changes: Settings) -> float:
+    """The accuracy of the model of one run, on data of nobody who took part."""
+    task = part(app, "task")
+    with tempfile.TemporaryDirectory() as folder:
+        run_here(app, NODES[app], {**changes, "output": folder})
+        if app == "userdp-torch":
+            model = task.make_model()
+            model.load_state_dict(torch.load(Path(folder) / "model.pt"))
+            return task.accuracy(model)
+        with np.load(Path(folder) / "model.npz") as stored:
+            return accuracy_at_silos(stored["x"]) if app == "userdp-silos" else task.accuracy(stored["x"])
+
+
+def accuracy_at_silos(model: np.ndarray) -> float:
+    """The same for userdp-silos, whose server has no data: of the visits of 1000 other simulated people."""
+    task = part("userdp-silos", "task")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "others.csv"
+        task.draw_silo(1000, 0, 1, seed=2)[0].to_csv(path, index=False)
+        others = read_table(path, **task.COLUMNS).federation.block(np.arange(1000))
+    block, _ = task.PROBLEM.bound(others)
+    return float(((block.features @ model > 0) == block.targets).mean())
+
+
+def told(changes: Settings) -> str:
+    """What a row changes, as `--run-config` takes it."""
+    words = (f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in changes.items())
+    return f"`{' '.join(words)}`" if changes else "the defaults"
+
+
+def table_of(app: str) -> str:
+    """The table of results, made by running the app."""
+    lines = [f"| run-config | accuracy, median of {RUNS} runs | lowest | highest |", "|---|---|---|---|"]
+    for changes in ROWS[app]:
+        found = [accuracy_of(app, changes) for _ in range(RUNS)]
+        numbers = (statistics.median(found), min(found), max(found))
+        lines.append(f"| {told(changes)} | " + " | ".join(f"{number:.3f}" for number in numbers) + " |")
+    return "\n".join(lines)
+
+
+def results_of(app: str) -> dict[str, tuple[float, float, float]]:
+    """The rows of the README's table: what is changed, and the median, lowest and highest accuracy."""
+    _, _, rest = (APPS[app] / "README.md").read_text(encoding="utf-8").partition(_BEGIN)
+    rows = re.findall(r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", rest.partition(_END)[0], re.MULTILINE)
+    return {changes: tuple(map(float, numbers)) for changes, *numbers in rows}
+
+
+def main() -> None:
+    """Write the tables of all READMEs."""
+    torch.set_num_threads(1)
+    for app, folder in APPS.items():
+        page = folder / "README.md"
+        before, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+        _, end, after = rest.partition(_END)
+        page.write_text(f"{before}{begin}\n{table_of(app)}\n\n{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

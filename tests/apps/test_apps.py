@@ -1,0 +1,209 @@
+"""The apps keep the rules of Flower's hub and its baselines, and run in this process."""
+
+import io
+import json
+import re
+import tomllib
+import zipfile
+
+import app_results
+import pandas as pd
+import pytest
+from app_results import APPS, ROOT, part, project, run_here
+from flwr.app import Context, RecordDict
+from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_description, _validate_files
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.utils import validate_project_name
+from flwr.common.config import parse_config_args
+from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
+from helpers_flower import ClientGrid, FlowerEngine
+
+from strategies import client_app
+from userdp.accounting import Guarantee
+from userdp.errors import BadInput, RunFailed
+
+EVERY = pytest.mark.parametrize("app", APPS)
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # of Flower's own
+ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
+SMALL = {"num-users": 40, "num-server-rounds": 2, "delta": 1e-3}
+FEWER = {"userdp-torch": {"num-users": 4}}
+"""Where each node is one user."""
+
+
+def files(app):
+    """All files of an app but those that tests and tools leave there and git does not keep."""
+    found = [path for path in APPS[app].rglob("*") if path.is_file()]
+    return [path for path in found if not {"__pycache__", ".ruff_cache"} & set(path.parts)]
+
+
+def test_there_are_three_apps():
+    assert list(APPS) == ["userdp-quickstart", "userdp-silos", "userdp-torch"]
+
+
+@EVERY
+def test_files_are_few_small_and_of_kinds_that_the_hub_takes(app):
+    assert all(path.suffix in ALLOWED or path.name == "LICENSE" for path in files(app))
+    sizes = [path.stat().st_size for path in files(app)]
+    assert max(sizes) <= 1 << 20
+    assert sum(sizes) <= 10 << 20
+    assert (APPS[app] / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    lines = [len(path.read_text(encoding="utf-8").splitlines()) for path in files(app) if path.suffix == ".py"]
+    assert sum(lines) <= 150
+    _validate_files(_collect_file_paths(APPS[app]))
+
+
+@EVERY
+def test_metadata_are_those_that_the_hub_asks_for(app):
+    metadata = project(app)
+    flower = metadata["tool"]["flwr"]["app"]
+    assert metadata["project"]["name"] == app
+    validate_project_name(app, "name")
+    _validate_description(metadata["project"]["description"])
+    assert len(metadata["project"]["description"]) <= 200
+    assert metadata["project"]["license"] == {"file": "LICENSE"}
+    assert (flower["publisher"], flower["fab-format-version"], flower["flwr-version-target"]) == ("userdp", 1, "1.41.0")
+    assert normalize_and_validate_fab_format(metadata).flwr_version_min == "1.41"
+    assert all(isinstance(value, str | int | float) for value in flower["config"].values())
+    wanted = {"num-server-rounds", "epsilon", "delta", "clip-norm", "learning-rate", "num-users", "output"}
+    assert wanted <= flower["config"].keys()
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    theirs = [line for line in metadata["project"]["dependencies"] if not line.startswith("userdp")]
+    assert not set(theirs) - set(ours)
+
+
+@EVERY
+def test_the_bundle_holds_every_file(app):
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(APPS[app]))) as bundle:
+        inside = set(bundle.namelist()) - {".info/CONTENT"}
+    assert inside == {path.relative_to(APPS[app]).as_posix() for path in files(app)}
+
+
+@pytest.mark.slow
+@EVERY
+def test_the_command_builds_the_bundle(app, tmp_path):
+    FlowerEngine(tmp_path).flwr("build", "--app", str(APPS[app]))
+    (bundle,) = tmp_path.glob("*.fab")
+    assert bundle.name.startswith(f"userdp.{app}.0-1-0.")
+    assert bundle.stat().st_size <= 10 << 20
+
+
+@EVERY
+def test_readmes_say_how_to_run_and_every_setting(app):
+    page = (APPS[app] / "README.md").read_text(encoding="utf-8")
+    for heading in ("## Simulation", "## Deployment", "## Expected results", "- **SuperNodes**", "- **Data**"):
+        assert heading in page
+    settings = page.partition("## Settings")[2]
+    assert not [key for key in project(app)["tool"]["flwr"]["app"]["config"] if f"`{key}`" not in settings]
+
+
+@EVERY
+def test_tables_of_results_have_the_rows_that_the_command_makes(app):
+    results = app_results.results_of(app)
+    assert list(results) == [app_results.told(changes) for changes in app_results.ROWS[app]]
+    assert all(low <= median <= high for median, low, high in results.values())
+
+
+@pytest.mark.slow
+@EVERY
+def test_tables_of_results_are_those_of_runs(app):
+    """Noise without a seed moves the accuracy at the defaults by less than a hundredth."""
+    median, low, high = app_results.results_of(app)["the defaults"]
+    assert high - low < 0.03
+    assert app_results.accuracy_of(app, {}) == pytest.approx(median, abs=0.05)
+
+
+# In this process -----------------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_an_app_prints_its_guarantee_and_writes_it(app, tmp_path, capsys):
+    run_here(app, 2 if app != "userdp-torch" else 4, SMALL | FEWER.get(app, {}) | {"output": str(tmp_path)})
+    guarantee = Guarantee.from_dict(json.loads((tmp_path / "guarantee.json").read_text()))
+    assert guarantee.holds
+    assert (guarantee.unit, guarantee.delta) == ("user", 1e-3)
+    assert guarantee.epsilon == pytest.approx(project(app)["tool"]["flwr"]["app"]["config"]["epsilon"], rel=1e-3)
+    assert guarantee.sentence() in capsys.readouterr().out
+    assert ("sees the noisy sum over all nodes" in guarantee.adversary) == (app == "userdp-silos")
+
+
+@pytest.mark.parametrize("app", ["userdp-quickstart", "userdp-torch"])
+def test_an_unknown_strategy_is_refused(app):
+    with pytest.raises(BadInput, match="strategy = 'best': must be "):
+        run_here(app, 2, SMALL | {"strategy": "best"})
+
+
+def test_the_quickstart_trains_without_settings(capsys):
+    run_here("userdp-quickstart", 2, SMALL | {"strategy": "auto", "epsilon": 20.0})
+    assert "(20, 0.001)-differential privacy for replacing one whole user" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("app", ["userdp-quickstart", "userdp-silos"])
+def test_noise_has_no_seed(app):
+    privacy = part(app, "server_app").make_strategy(project(app)["tool"]["flwr"]["app"]["config"]).privacy
+    assert privacy.noise == "secure"
+    assert privacy.trust == ("sum" if app == "userdp-silos" else "server")
+
+
+# Files of nodes ------------------------------------------------------------------------------------------------------
+
+
+def run_stored(app, configs, changes=None):
+    """Run it with the node-configs of a deployment."""
+    run_config = project(app)["tool"]["flwr"]["app"]["config"] | SMALL | (changes or {})
+    node_configs = [parse_config_args([config]) for config in configs]
+    with ClientGrid(part(app, "client_app").app, len(configs), run_config, node_configs) as grid:
+        part(app, "server_app").app(grid, Context(1, 0, {}, RecordDict(), run_config))
+
+
+@EVERY
+def test_demo_data_are_what_a_deployed_node_reads(app, tmp_path, capsys):
+    people = {"userdp-torch": (4,), "userdp-quickstart": (2, 40), "userdp-silos": (2, 40)}[app]
+    configs = part(app, "demo").write(tmp_path, *people)
+    run_stored(app, configs, FEWER.get(app))
+    assert "differential privacy for replacing one whole user" in capsys.readouterr().out
+
+
+def test_a_person_in_two_silos_is_refused(tmp_path):
+    configs = part("userdp-silos", "demo").write(tmp_path, 2, 40)
+    path = tmp_path / "silo-2.csv"
+    path.write_text(path.read_text().replace("insured-000020", "insured-000003"))
+    with pytest.raises(RunFailed, match="one person in two places has no guarantee"):
+        run_stored("userdp-silos", configs)
+
+
+def test_numbers_that_two_silos_claim_are_refused(tmp_path):
+    configs = part("userdp-silos", "demo").write(tmp_path, 2, 40)
+    with pytest.raises(RunFailed, match="claim"):
+        run_stored("userdp-silos", [configs[0], configs[1].replace("first-user=20", "first-user=19")])
+
+
+def test_a_simulated_silo_holds_the_people_of_the_whole_table():
+    task = part("userdp-silos", "task")
+    whole, _ = task.draw_silo(30, 0, 1)
+    parts = [task.draw_silo(30, silo, 4) for silo in range(4)]
+    assert [first for _, first in parts] == [0, 8, 16, 23]
+    assert pd.concat([table for table, _ in parts]).equals(whole)
+    labels = [label for silo in range(4) for label in task.simulated_silo(30, silo, 4).labels]
+    assert len(set(labels)) == len(labels) == 30
+
+
+def test_silos_must_say_who_their_people_are(tmp_path, monkeypatch):
+    configs = part("userdp-silos", "demo").write(tmp_path, 2, 40)
+    node = part("userdp-silos", "task").load_node
+
+    def silent(context):
+        monkeypatch.setattr(found := node(context), "labels", None)
+        return found
+
+    with ClientGrid(client_app(silent), 2, None, [parse_config_args([config]) for config in configs]) as grid:
+        run_config = project("userdp-silos")["tool"]["flwr"]["app"]["config"] | SMALL
+        with pytest.raises(RunFailed, match="does not say who its users are"):
+            part("userdp-silos", "server_app").app(grid, Context(1, 0, {}, RecordDict(), run_config))
+
+
+@EVERY
+def test_the_readmes_node_configs_are_those_of_its_demo_data(app, tmp_path):
+    page = (APPS[app] / "README.md").read_text(encoding="utf-8")
+    ((folder, numbers),) = re.findall(r"^python -m userdp_\w+\.demo (\S+) ([\d ]+)$", page, re.MULTILINE)
+    made = part(app, "demo").write(tmp_path, *map(int, numbers.split()))
+    assert re.findall(r"--node-config '(.+)'", page) == [config.replace(str(tmp_path), folder) for config in made]
