@@ -16,6 +16,7 @@ from making import (
     configuration,
     core_paper,
     courses,
+    drop_in,
     evaluation,
     excerpts,
     finding,
@@ -77,6 +78,9 @@ def pages() -> dict[str, str]:
         "docs/compare-strategies.md": put(_written("docs/compare-strategies.md"), {"grid": excerpts.comparison()}),
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
+        "docs/drop-in.md": put(
+            _written("docs/drop-in.md"), {"difference": drop_in.difference(), "accuracies": drop_in.accuracies()}
+        ),
         "docs/evaluate.md": put(_written("docs/evaluate.md"), {"coverage": evaluation.section()}),
         "docs/find.md": put(_written("docs/find.md"), finding.sections()),
         "docs/query.md": put(_written("docs/query.md"), {"queries": queries.section()}),

@@ -7,6 +7,7 @@ from userdp.errors import BadInput
 
 MODULES = {
     "account": ("psycopg", "sqlalchemy"),
+    "datasets": ("flwr_datasets",),
     "deploy": ("cryptography", "httpx", "starlette", "uvicorn"),
     "fast": ("numba", "threadpoolctl"),
     "onnx": ("onnx",),

@@ -129,6 +129,8 @@ def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Arou
     outline = scheme.outline
     forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
     rounds, guarantee, numbers = around.plan(outline.rounds, scheme.guarantee, outline.numbers)
+    if guarantee.holds:
+        guarantee = guarantee.assuming(*given.public.assumptions)
     return Plan(
         strategy=given.strategy,
         rounds=rounds,

@@ -27,6 +27,8 @@ class PublicFacts:
         samples: N, samples of all users together; sample-level strategies divide by it.
         reading: the coefficients that people read off a linear model, by the declared columns; None if none are
             declared.
+        assumptions: what the guarantee rests on beside the strategy's own assumptions, such as who counts as a user:
+            one sentence each.
     """
 
     users: int
@@ -34,6 +36,7 @@ class PublicFacts:
     max_samples: int | None = None
     samples: int | None = None
     reading: CoefficientMap | None = field(default=None, compare=False)
+    assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.users < 1:

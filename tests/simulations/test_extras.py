@@ -47,9 +47,9 @@ def names(requirements):
 def test_few_dependencies_are_needed_and_the_extras_are_those_of_the_code():
     extras = PROJECT["optional-dependencies"]
     assert len(PROJECT["dependencies"]) <= MOST_NEEDED
-    assert {"deploy", "report", "secure", "fast", "tables", "trackers", "all"} <= set(extras)
+    assert {"deploy", "report", "secure", "fast", "datasets", "tables", "trackers", "all"} <= set(extras)
     for extra, modules in MODULES.items():
-        assert names(extras[extra]) == set(modules)
+        assert names(extras[extra]) == {module.replace("_", "-") for module in modules}
 
 
 def test_a_missing_module_of_an_extra_is_one_sentence(monkeypatch):

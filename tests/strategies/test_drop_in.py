@@ -3,11 +3,13 @@
 import importlib.util
 import logging
 import re
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
@@ -101,6 +103,39 @@ def test_one_line_of_the_server_changes():
     (change,) = re.findall(r"^```diff\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
     assert [line[0] for line in change.splitlines()] == ["-", "+"]
     assert all(len(line.splitlines()) == 1 for line in CHANGED)
+
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "research" / "quickstart"
+
+
+def test_ten_lines_make_the_quickstart_app_private(module_of):
+    changed = module_of("making.drop_in").changes()
+    assert 0 < len(changed) <= 10
+    assert any("DropInFedAvg" in line for line in changed)
+    shared = {path.name for path in (QUICKSTART / "digits").glob("*.py")} - {"server_app.py", "private_server_app.py"}
+    assert shared == {"__init__.py", "task.py", "client_app.py"}  # nothing else differs
+    assert "userdp" not in "".join((QUICKSTART / "digits" / name).read_text() for name in shared)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", ["pyproject.toml", "private.toml"], ids=["as it was", "private"])
+def test_the_quickstart_app_runs_on_flowers_own_engine(settings, tmp_path):
+    data = tmp_path / "writers.parquet"
+    rng = np.random.default_rng(0)
+    pixels = [rng.integers(0, 256, 784, dtype=np.uint8).tobytes() for _ in range(80)]
+    table = {"part": ["train", "test"] * 40, "writer": np.arange(80) % 8, "digit": np.arange(80) % 10, "pixels": pixels}
+    pd.DataFrame(table).to_parquet(data)
+    folder, home = shutil.copytree(QUICKSTART, tmp_path / "app"), tmp_path / "flower"
+    home.mkdir()
+    (folder / settings).replace(folder / "pyproject.toml")
+    given = {"data": str(data), "rounds": 2, "output": str(tmp_path / "model.pt")}
+    engine = FlowerEngine(home)
+    try:
+        engine.run(folder, 4, given | ({"users": 4, "epsilon": 100.0} if settings == "private.toml" else {}))
+    finally:
+        engine.stop()
+    assert torch.load(tmp_path / "model.pt")["linear.weight"].shape == (10, 288)
 
 
 # One round, reply by reply ---------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from userdp.data.tables.contributions import split
     from userdp.data.tables.derived import Derivation
+    from userdp.data.tables.partitions import Partitions, from_partitioner
     from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
     from userdp.data.tables.sequences import SequenceColumns
     from userdp.data.tables.tabular import Table, read_table
@@ -49,6 +50,7 @@ __all__ = [
     "LinearRegression",
     "LoadReport",
     "LogisticRegression",
+    "Partitions",
     "PoissonRegression",
     "Population",
     "PublicDataset",
@@ -61,6 +63,7 @@ __all__ = [
     "VectorPopulation",
     "WithParameter",
     "column_edges",
+    "from_partitioner",
     "linear_targets",
     "load_public",
     "logistic_targets",

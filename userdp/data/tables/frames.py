@@ -73,7 +73,7 @@ def write_frame(data: Frame, path: Path, names: Sequence[str]) -> None:
     writer: pq.ParquetWriter | None = None
     try:
         for batch in batches:
-            stored = pa.table({name: _stored(batch[name], name) for name in names})
+            stored = pa.table({name: storable(batch[name], name) for name in names})
             writer = writer or pq.ParquetWriter(path, stored.schema)
             writer.write_table(stored)
             rows += stored.num_rows
@@ -120,7 +120,7 @@ def _one_batch(data: ArrowArray) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(batch.schema, [batch])
 
 
-def _stored(cells: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+def storable(cells: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
     """Return a column in a type that Parquet holds: text as bytes, categories as their values."""
     cells = plain(cells)
     if pa.types.is_timestamp(cells.type) and cells.type.unit == "s":

@@ -1,0 +1,31 @@
+"""The server averages the writers' models, and tests each average on other writers."""
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from digits.task import Net, accuracy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, and save the model."""
+    settings = context.run_config
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        net = Net()
+        net.load_state_dict(arrays.to_torch_state_dict())
+        return MetricRecord({"accuracy": accuracy(net, settings["data"])})
+
+    strategy = FedAvg(fraction_evaluate=0.0)
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(Net().state_dict()),
+        num_rounds=settings["rounds"],
+        train_config=ConfigRecord({"lr": settings["lr"]}),
+        evaluate_fn=evaluate,
+    )
+    torch.save(result.arrays.to_torch_state_dict(), settings["output"])
