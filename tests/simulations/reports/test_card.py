@@ -12,7 +12,9 @@ from simulations.config.run_config import parse_config
 from simulations.records.released_fields import RELEASED, field_of
 from simulations.records.run_directory import CARD, RunDirectory
 from simulations.reports.card import NO_GUARANTEE, SAMPLES, SIMULATED, Values, card, render_card
+from simulations.reports.explain import promise_texts
 from simulations.reports.registry_entry import OPEN
+from simulations.runs.build import make_plan
 from simulations.runs.run import run
 
 CLIPPED = {"kind": "dp_fed_sgd", "clip_norm": 1.0, "learning_rate": 0.5, "rounds": 3}
@@ -177,3 +179,13 @@ def test_the_command_writes_a_card_also_into_a_copy_and_a_rerun_removes_it(direc
     assert call("report", tmp_path, "--card").exit_code == 2
     RunDirectory(tmp_path / "copy", resumed=True)
     assert not {path.name for path in (tmp_path / "copy").iterdir()} & set(CARD)
+
+
+def test_other_programs_are_told_no_budget_where_nothing_is_promised():
+    promised, nothing = (
+        promise_texts(make_plan(parse_config(changed(strategy={"kind": kind}))).guarantee)
+        for kind in ("auto", "non_private")
+    )
+    assert float(promised["userdp.epsilon"]) > 0
+    assert not {"userdp.epsilon", "userdp.delta"} & set(nothing)
+    assert (promised["userdp.holds"], nothing["userdp.holds"]) == ("True", "False")

@@ -1,6 +1,7 @@
 """Cohorts that must stay secret: drawn once a round by the operating system, asked and accounted as drawn."""
 
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -88,14 +89,16 @@ def test_a_configured_secure_run_with_secret_cohorts_writes_its_release(sampling
 @pytest.mark.parametrize(
     "name", sorted(name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None)
 )
-@pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "poisson", "fixed_size", None])
+@pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "poisson", "fixed_size", "amplified", None])
 def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed(name, sampling):
     kind = STRATEGIES[name]
-    if (sampling is None) == ("sampling" in kind.model_fields):
+    field = kind.model_fields.get("sampling")
+    if sampling not in ((None,) if field is None else get_args(field.annotation)):
         return
     options = options_of(name) | ({"sampling": sampling} if sampling else {})
     facts = PublicFacts(300, max_samples=2, samples=400)
     method = kind(PROBLEM, facts, Privacy(4.0, 1e-3, noise="secure"), seed=3, **options)
     sampler = getattr(method.scheme, "sampler", None)
-    assert (sampler is not None and sampler.secret) == (sampling in SECRET)
-    assert not (sampling in SECRET and sampler.seed is not None)
+    secret = sampling in {*SECRET, "amplified"}
+    assert (sampler is not None and sampler.secret) == secret
+    assert not (secret and sampler.seed is not None)
