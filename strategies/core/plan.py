@@ -131,6 +131,8 @@ def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Arou
     rounds, guarantee, numbers = around.plan(outline.rounds, scheme.guarantee, outline.numbers)
     if guarantee.holds:
         guarantee = guarantee.assuming(*given.public.assumptions)
+        if given.public.user_is is not None:
+            guarantee = replace(guarantee, adversary=f"{guarantee.adversary}; {given.public.user_is}")
     return Plan(
         strategy=given.strategy,
         rounds=rounds,

@@ -27,8 +27,8 @@ class PublicFacts:
         samples: N, samples of all users together; sample-level strategies divide by it.
         reading: the coefficients that people read off a linear model, by the declared columns; None if none are
             declared.
-        assumptions: what the guarantee rests on beside the strategy's own assumptions, such as who counts as a user:
-            one sentence each.
+        assumptions: what the guarantee rests on beside the strategy's own assumptions, one sentence each.
+        user_is: the words in which the guarantee says who a user is, where it is no person.
     """
 
     users: int
@@ -37,6 +37,7 @@ class PublicFacts:
     samples: int | None = None
     reading: CoefficientMap | None = field(default=None, compare=False)
     assumptions: tuple[str, ...] = ()
+    user_is: str | None = None
 
     def __post_init__(self) -> None:
         if self.users < 1:

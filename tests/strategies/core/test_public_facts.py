@@ -9,15 +9,17 @@ from strategies import STRATEGIES, PublicFacts
 from userdp import Node, Privacy
 
 UNIT = "a user is a partition of IidPartitioner, not a person"
+PUBLIC = "which node holds which users is public"
 
 
 @pytest.mark.parametrize("name", ["auto", "dp_fed_sgd", "robust_rounds", "private_hard_thresholding", "non_private"])
 def test_what_users_are_assumed_to_be_is_in_the_guarantee(name):
     problem = problem_of(name)
-    facts = PublicFacts(400, 1, 1, samples=400, assumptions=(UNIT,))
+    facts = PublicFacts(400, 1, 1, samples=400, assumptions=(PUBLIC,), user_is=UNIT)
     strategy = STRATEGIES[name](problem, facts, Privacy(8.0, 1e-4), seed=1, **options_of(name))
     plan = strategy.plan.guarantee
-    assert plan.assumptions.count(UNIT) == plan.holds == (name != "non_private")
+    assert plan.assumptions.count(PUBLIC) == plan.holds == (name != "non_private")
+    assert plan.sentence().endswith(f"; {UNIT}") == plan.holds
     if name == "dp_fed_sgd":
         with LocalGrid([Node(problem, halves(problem), np.arange(400))]) as grid:
             assert strategy.start(grid).guarantee == plan

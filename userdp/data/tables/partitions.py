@@ -105,10 +105,10 @@ def from_partitioner(
     assumptions = ["which users there are and which node holds them is public, and so is what is declared of columns"]
     if min_samples > 1:
         assumptions.append(f"who holds at least {min_samples} samples is public")
+    unit = None
     if natural is None:
         unit = f"a user is a partition of {type(partitioner).__name__}, not a person"
         log.warning("%s: whoever has samples in several partitions is not protected as a whole", unit)
-        assumptions.append(unit)
     else:
         assumptions.append(f"a person is one value of the user column {natural!r}")
     facts = {
@@ -116,6 +116,7 @@ def from_partitioner(
         "min_samples": min_samples,
         "max_samples": max_samples,
         "assumptions": tuple(assumptions),
+        "user_is": unit,
     }
     return Partitions(table, tuple(np.flatnonzero(node == number) for number in range(count)), facts)
 
