@@ -36,8 +36,8 @@ def cell_text(cell: object) -> str:
     one text, fractions of a second lose trailing zeros, and a timestamp from a column with a time zone is in UTC. Other
     text is unchanged, so "007" is not "7". Declared levels are converted by the same function.
     """
-    pandas = sys.modules.get("pandas")  # slow to import; a cell of pandas exists only if it is imported
-    if cell is None or (pandas is not None and (cell is pandas.NaT or cell is pandas.NA)):
+    pandas = sys.modules.get("pandas")  # slow to import, and maybe halfway imported by another thread
+    if cell is None or cell is getattr(pandas, "NaT", None) or cell is getattr(pandas, "NA", None):
         return ""
     if isinstance(cell, float | np.floating):
         return _float_text(float(cell))
