@@ -119,7 +119,7 @@ def test_releases_follow_the_law_that_was_attacked(slack):
 
 
 def test_noise_that_is_enlarged_has_a_threshold_of_its_own():
-    mechanism, draws = SetUnion(1.0, 0.01, 1, "add_or_remove"), 500
+    mechanism, draws = SetUnion(1.0, 0.01, 1, "add_or_remove"), 2000
     alone, choices = np.zeros(1, dtype=np.int64), np.random.default_rng(0)
     passed = sum(len(mechanism.release(alone, alone, choices, SecureNoise(0.5))) for _ in range(draws))
     assert stats.binomtest(passed, draws, 0.01, alternative="greater").pvalue > 1e-9
