@@ -21,10 +21,15 @@ from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import GaussianMechanism
 
 log = logging.getLogger("userdp")
-_TIMES = 8  # rounds, at most, after which clients are asked
+_COURSE = 8  # Rounds, at most, after which held-out users are asked
 
 Ranges = Mapping[str, tuple[float, float]]
 """Name of a metric -> the public range that each client's value is clipped into."""
+
+
+def course(rounds: int) -> list[int]:
+    """Return the rounds, counted from 1, after which held-out users are asked: up to eight, the last one included."""
+    return sorted({math.ceil(one) for one in np.linspace(0, rounds, min(_COURSE, rounds) + 1)[1:]})
 
 
 @dataclass
@@ -75,8 +80,7 @@ class ReportedMetrics:
         if privacy.trust == "sum" or privacy.delta == 0:
             raise BadInput("held_out: reports get Gaussian noise by a trusted server; leave held_out and metrics out")
         self._multiplier = calibrate_noise(privacy.epsilon, privacy.delta, 1)
-        spaced = np.linspace(0, self.rounds, min(_TIMES, self.rounds) + 1)[1:]
-        self._schedule = {math.ceil(one) for one in spaced}
+        self._schedule = course(self.rounds)
 
     @property
     def _mechanism(self) -> GaussianMechanism:

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, MessageType
 
 from strategies.core.about import About
 from strategies.core.public_facts import Given
-from strategies.core.reported_metrics import ReportedMetrics
+from strategies.core.reported_metrics import ReportedMetrics, course
 from strategies.core.snapshots import Snapshot
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
@@ -28,7 +28,6 @@ from userdp.nodes.measured import Estimate, Histogram, estimates
 from userdp.noise import NoiseSource
 
 _SHARES = {"scale": 0.05, "course": 0.25, "ranking": 0.1, "answers": 0.6}  # Parts of 1 / multiplier^2, adding up to 1
-_COURSE = 8  # Rounds, at most, after which held-out users are asked for their loss
 _WEIGHT = 0.5  # Weight of products in `answers`: they tell how users differ, which matters less than the means
 _LOSS_EDGES = 2.0 ** np.arange(-8, 10.5, 0.5)
 _SCORE_EDGES = np.linspace(-4.0, 4.0, 15)
@@ -106,8 +105,7 @@ class Testers:
         self._measures: Measures = measures(self.given.problem)
         if self._measures.classes:
             self.limit = 2 * math.log(self._measures.classes)
-        spaced = np.linspace(0, self.rounds, min(_COURSE, self.rounds) + 1)[1:]
-        self._schedule = sorted({math.ceil(one) for one in spaced})
+        self._schedule = course(self.rounds)
 
     # What is asked --------------------------------------------------------------------------------------------------
 

@@ -12,17 +12,19 @@ A Flower user writes the loading function and is done:
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from strategies.wire.frames import TableNodes
 from strategies.wire.kept_key import kept_key
 from strategies.wire.protocol import answer_message, failed
 from userdp.errors import BadInput
 from userdp.nodes.node import Node
 from userdp.problems.base import Problem
+
+if TYPE_CHECKING:
+    from strategies.wire.frames import TableNodes
 
 log = logging.getLogger("userdp")
 
@@ -53,8 +55,12 @@ def client_app(
 
     Raises `BadInput`: of ``problem``, ``number`` and ``user`` some are given, and not all.
     """
-    given = problem is not None or number is not None or declared
-    tables = TableNodes(problem, number, max_samples, declared) if given else None
+    tables = None
+    if problem is not None or number is not None or declared:
+        # It imports pandas, and a deployed node starts a process for every message.
+        from strategies.wire.frames import TableNodes  # noqa: PLC0415
+
+        tables = TableNodes(problem, number, max_samples, declared)
     app = ClientApp()
 
     def respond(message: Message, context: Context) -> Message:
@@ -72,7 +78,7 @@ def client_app(
     return app
 
 
-def _node(loaded: object, tables: TableNodes | None) -> Node:
+def _node(loaded: object, tables: "TableNodes | None") -> Node:
     if isinstance(loaded, Node):
         return loaded
     if tables is None:

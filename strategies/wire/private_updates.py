@@ -70,9 +70,9 @@ def _masked(message: Message, context: Context, call_next: ClientAppCallable, ke
     if computation.masked is None or computation.clip_norm is None or len(users) != 1:
         raise BadInput("a node is one user, and its update is clipped: the server asks for something else")
     key.spend(computation.masked.round)
+    sent = layout.vector(content.array_records["arrays"])  # before the client, which may train in place
     message.content = plain
     reply = call_next(message, context)
-    sent = layout.vector(content.array_records["arrays"])
     pipeline = RowPipeline(computation, users, layout.dimension)
     pipeline.add(layout.update(reply, sent, computation.name), slice(0, 1))
     answer = Answer(users, pipeline.values, 0, masked=pipeline.masked(key, sent))

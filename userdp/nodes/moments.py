@@ -38,10 +38,15 @@ def triangle(matrices: Array) -> Rows:
 
 def symmetric(entries: Vector) -> Array:
     """Return the (p, p) symmetric matrix from the entries that `triangle` returns."""
+    return mirrored(entries / upper_triangle(math.isqrt(2 * len(entries)))[2])
+
+
+def mirrored(entries: Vector) -> Array:
+    """Return the (p, p) symmetric matrix whose upper triangle has these entries, row by row."""
     p = math.isqrt(2 * len(entries))
-    rows, columns, factors = upper_triangle(p)
+    rows, columns, _ = upper_triangle(p)
     matrix = np.empty((p, p))
-    matrix[rows, columns] = matrix[columns, rows] = entries / factors
+    matrix[rows, columns] = matrix[columns, rows] = entries
     return matrix
 
 

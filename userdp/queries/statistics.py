@@ -15,7 +15,7 @@ from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
 from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput
-from userdp.nodes.moments import symmetric, upper_triangle
+from userdp.nodes.moments import mirrored
 from userdp.queries import votes
 from userdp.queries.answers import (
     NORMAL_95,
@@ -319,8 +319,7 @@ class Correlation(Statistic):
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         scale, centre = votes.product_scale(len(self.of), replaced=facts.users_known)
-        _, _, factors = upper_triangle(len(self.of) + 1)
-        products = symmetric((sums.values / scale + users * centre) * factors)
+        products = mirrored(sums.values / scale + users * centre)
         values, errors = correlations(products, sums.deviation / scale)
         found = []
         for i, j in zip(*np.triu_indices(len(self.of), 1), strict=True):

@@ -19,6 +19,7 @@ from userdp.data.block import Block
 from userdp.data.shape import Column
 from userdp.data.tables.declared import scaled
 from userdp.errors import BadInput
+from userdp.nodes.moments import upper_triangle
 
 Codes = NDArray[np.int64]
 
@@ -155,7 +156,7 @@ def products(block: Block, columns: list[Column], most: int | None, *, replaced:
 
 def product_scale(k: int, *, replaced: bool) -> tuple[float, Vector]:
     """Return the factor of the rows of `products` of k columns, and what is taken off each triangle before."""
-    rows, columns = np.triu_indices(k + 1)
+    rows, columns, _ = upper_triangle(k + 1)
     if replaced:
         return math.sqrt(2.0) / (k + 1), 0.5 * (rows == columns)
     return 1.0 / math.sqrt(len(rows)), np.zeros(len(rows))
@@ -163,7 +164,7 @@ def product_scale(k: int, *, replaced: bool) -> tuple[float, Vector]:
 
 def _triangles(means: Rows) -> Rows:
     z = np.column_stack([np.ones(len(means)), means])
-    rows, columns = np.triu_indices(z.shape[1])
+    rows, columns, _ = upper_triangle(z.shape[1])
     return np.asarray(z[:, rows] * z[:, columns])
 
 
