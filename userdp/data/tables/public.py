@@ -66,7 +66,8 @@ def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     columns = {key: value for key, value in own.items() if key not in replaced} | dict(given)
     mine, theirs = given.get("sequence"), own.get("sequence")
     if isinstance(mine, SequenceColumns) and theirs is not None and not mine.predict and not mine.text:
-        columns["sequence"] = theirs.model_copy(update=mine.model_dump(exclude_unset=True))
+        own_text = {} if mine.tokenizer is None else {"alphabet": None}
+        columns["sequence"] = theirs.model_copy(update=own_text | mine.model_dump(exclude_unset=True))
     return columns
 
 
