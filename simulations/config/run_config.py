@@ -361,7 +361,7 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
     for section, key in ((problem, "model"), (sequence, "tokenizer")):
         place = section.get(key) if isinstance(section, dict) else None
         name = place.removeprefix("hf:") if isinstance(place, str) and place.startswith("hf:") else ""
-        if name.startswith((".", "~")) or (name and Path(resolved(name)).is_dir()):
+        if isinstance(section, dict) and (name.startswith((".", "~")) or (name and Path(resolved(name)).is_dir())):
             section[key] = f"hf:{resolved(name)}"
     metrics = problem.get("metrics") if isinstance(problem, dict) else None
     named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]

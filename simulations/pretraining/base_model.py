@@ -154,7 +154,7 @@ def _train(model: "LlamaForCausalLM", stream: NDArray[np.int64], settings: Pretr
         first = random.integers(0, len(stream) - _CONTEXT + 1, _BATCH)
         optimiser.zero_grad()
         loss = _loss(model, stream[first[:, None] + np.arange(_CONTEXT)])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), _LONGEST)
         optimiser.step()
         done, mean = done + 1, mean + 0.02 * (loss.item() - mean)
