@@ -55,9 +55,7 @@ def of_user(loaded, label):
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("xy"), TEXT | st.none()), min_size=1, max_size=10), st.integers(1, 9))
-def test_windows_are_the_tokens_of_a_users_texts_joined_by_the_ending_one(
-    place, tmp_path_factory, rows, window
-):
+def test_windows_are_the_tokens_of_a_users_texts_joined_by_the_ending_one(place, tmp_path_factory, rows, window):
     form = SequenceColumns(window=window, text="text", tokenizer=place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(texts, "_TOKENISED_BYTES", 5)
