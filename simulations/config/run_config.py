@@ -221,6 +221,7 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         raw = as_run(raw)
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
+    raw = _with_tokenizer(raw)
     kinds = [_chosen(raw.get(name), "kind", of) for name, of in (("problem", PROBLEMS), ("data", DATA_SOURCES))]
     population, strategy = (
         _chosen(raw.get("data"), "population", POPULATIONS),
@@ -243,6 +244,16 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
             "its GPU; set engine.device = 'cuda' or 'auto', or leave engine.gpus_per_actor out"
         )
     return _with_evaluation(_with_preparation(config))
+
+
+def _with_tokenizer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Read a column of text by the tokenizer of problem.model, unless the file says how to read it."""
+    problem, data = raw.get("problem"), raw.get("data")
+    model = problem.get("model") if isinstance(problem, Mapping) else None
+    form = data.get("sequence") if isinstance(data, Mapping) else None
+    if model is None or not isinstance(form, Mapping) or form.keys() & {"predict", "alphabet", "tokenizer"}:
+        return raw
+    return {**raw, "data": {**data, "sequence": {**form, "tokenizer": model}}}  # type: ignore[dict-item]
 
 
 def _with_evaluation(config: RunConfig) -> RunConfig:
@@ -346,6 +357,12 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
         for key in keys:
             if isinstance(section, dict) and isinstance(section.get(key), str):
                 section[key] = resolved(section[key])
+    sequence = data.get("sequence") if isinstance(data, dict) else None
+    for section, key in ((problem, "model"), (sequence, "tokenizer")):
+        place = section.get(key) if isinstance(section, dict) else None
+        name = place.removeprefix("hf:") if isinstance(place, str) and place.startswith("hf:") else ""
+        if isinstance(section, dict) and (name.startswith((".", "~")) or (name and Path(resolved(name)).is_dir())):
+            section[key] = f"hf:{resolved(name)}"
     metrics = problem.get("metrics") if isinstance(problem, dict) else None
     named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
     named += [(one, ("kind",)) for one in (strategies if isinstance(strategies, list) else [strategies])]
