@@ -10,6 +10,7 @@ MODULES = {
     "datasets": ("flwr_datasets",),
     "deploy": ("cryptography", "httpx", "starlette", "uvicorn"),
     "fast": ("numba", "threadpoolctl"),
+    "language": ("peft", "safetensors", "transformers"),
     "onnx": ("onnx",),
     "report": ("jinja2", "matplotlib"),
     "secure": ("opendp",),

@@ -346,6 +346,10 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
         for key in keys:
             if isinstance(section, dict) and isinstance(section.get(key), str):
                 section[key] = resolved(section[key])
+    if isinstance(problem, dict) and str(problem.get("model")).startswith("hf:"):
+        place = problem["model"].removeprefix("hf:")
+        if place.startswith((".", "~")) or Path(resolved(place)).is_dir():
+            problem["model"] = f"hf:{resolved(place)}"
     metrics = problem.get("metrics") if isinstance(problem, dict) else None
     named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
     named += [(one, ("kind",)) for one in (strategies if isinstance(strategies, list) else [strategies])]
