@@ -196,6 +196,20 @@ class SavedModel:
         write_onnx(self.problem, self.model, self._columns(), self.guarantee, Path(path))
         return Path(path)
 
+    @without_internals
+    def to_transformers(self, folder: str | Path) -> Path:
+        """Write a language model, or its adapter, into a new or empty folder that transformers or peft loads.
+
+        README.md in it states the guarantee. `simulations.api.language` describes the files.
+
+        Raises:
+            BadInput: the model is no language model, or the folder is not empty.
+        """
+        from simulations.api.language import write_language  # noqa: PLC0415 -- few need it
+
+        write_language(self.problem, self.model, self.guarantee, self.config.name, Path(folder))
+        return Path(folder)
+
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
         """Return the metrics, and below them errors in the units of the target if its range is declared."""
         section = self.config.data.model_dump(exclude_none=True)

@@ -1,7 +1,7 @@
 """Verbs that read the directories of runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from simulations.terminal import (
     option,
     working,
 )
+from userdp.errors import BadInput
 
 
 @examples(
@@ -92,27 +93,46 @@ def predict(
 @examples(
     "userdp export runs/heights-auto-seed0 --onnx heights.onnx",
     "userdp export for-others --onnx heights.onnx --json | jq .inputs",
+    "userdp export runs/language-dp_fed_sgd-seed0 --transformers adapter",
 )
 def export(
     directory: Annotated[Path, argument("RUN_DIRECTORY", "Directory of a run, or a copy made by report --released.")],
-    onnx: Annotated[Path, option("The ONNX file to write.", "--onnx", metavar="FILE")],
+    onnx: Annotated[Path | None, option("The ONNX file to write.", "--onnx", metavar="FILE")] = None,
+    transformers: Annotated[
+        Path | None,
+        option(
+            "The new folder to write a language model into, or its adapter, for transformers and peft.",
+            "--transformers",
+            metavar="FOLDER",
+        ),
+    ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write the model of a run for other programs: as ONNX, from the table's own columns to predictions.
 
-    Linear models and torch modules can be written. The guarantee is in the file's metadata.
+    Linear models and torch modules can be written. The guarantee is in the file's metadata. A language model becomes a
+    folder of Hugging Face's libraries, whose README.md states the guarantee.
     """
     with working(debug):
         from simulations.api.prediction import load_model  # noqa: PLC0415
 
-        written = load_model(directory, trust_code=trust_code).to_onnx(onnx)
+        if (onnx is None) == (transformers is None):
+            raise BadInput("give one of --onnx FILE and --transformers FOLDER")
+        saved = load_model(directory, trust_code=trust_code)
+        show: Any
+        if transformers is not None:
+            saved.to_transformers(transformers)
+            from simulations.api.language import language_files, show_language_files  # noqa: PLC0415
 
-        from simulations.api.exporting import meaning, show_meaning  # noqa: PLC0415 -- needs onnx
+            values, show = language_files(transformers, saved.guarantee), show_language_files
+        else:
+            written = saved.to_onnx(cast(Path, onnx))
+            from simulations.api.exporting import meaning, show_meaning  # noqa: PLC0415 -- needs onnx
 
-        values = meaning(written)
-    answer(as_json, values, lambda: show_meaning(values, Console()))
+            values, show = meaning(written), show_meaning
+    answer(as_json, values, lambda: show(values, Console()))
 
 
 @examples(

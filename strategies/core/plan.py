@@ -129,6 +129,7 @@ def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Arou
     outline = scheme.outline
     forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
     rounds, guarantee, numbers = around.plan(outline.rounds, scheme.guarantee, outline.numbers)
+    numbers = {**numbers, **given.problem.sizes()}
     if guarantee.holds:
         guarantee = guarantee.assuming(*given.public.assumptions)
         if given.public.user_is is not None:

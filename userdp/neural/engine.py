@@ -19,7 +19,7 @@ from userdp.neural.chance import coins
 from userdp.neural.devices import seconds
 from userdp.neural.model import DrewForTheFirstTime, Model
 from userdp.neural.samples import Held
-from userdp.neural.tuner import Choice, Execution, Tuner
+from userdp.neural.tuner import MEBIBYTE, Choice, Execution, Tuner
 from userdp.nodes.local_training import LocalTraining, trained
 from userdp.problems.base import Device
 
@@ -68,6 +68,20 @@ class Engine:
         models = model.tensor(model.initial).expand(users, -1)
         own, held = np.tile(np.arange(size), (users, 1)), model.held(block, np.zeros(users, dtype=np.int64))
         return partial(model.gradients, models, held, own, np.full(own.shape, 1 / size), self.tuner.most_samples)
+
+    def sizes(self) -> dict[str, int | float]:
+        """Return the module's parameters and what computing takes, as `strategies.core.about.MEANINGS` names it."""
+        tuner, weights = self.tuner, [*self.model.original.module.parameters()]
+        rows = tuner.most_users if tuner.together else 1
+        return {
+            "module_parameters": sum(one.numel() for one in weights),
+            "trained_parameters": self.model.dimension,
+            "weights_mib": sum(one.nbytes for one in weights) / MEBIBYTE,
+            "sample_mib": tuner.sample_bytes / MEBIBYTE,
+            "samples_at_once": tuner.most_samples,
+            "rows_at_once": min(rows, tuner.most_samples),
+            "message_mib": 8 * self.model.dimension / MEBIBYTE,
+        }
 
     def gradients(self, models: Array, block: Block) -> Array:
         """Compute (U, p) each user's average gradient, at its own parameters (U, p)."""

@@ -21,8 +21,9 @@ from userdp.neural.samples import Samples
 
 PROCESSOR = torch.device("cpu")  # The device of trials.
 MADE_UP = _FEW, _MORE = 3, 5  # Samples of two made-up users.
-# Differences that rounding may cause in calls of other sizes, relative to each result, and to the largest.
-_ALIKE, _ALIKE_TO_ALL = 1e-3, 1e-6
+# Differences that rounding may cause in calls of other sizes, relative to each result, and to the largest: of float32,
+# and of bfloat16, which keeps eight bits.
+_ALIKE, _ALIKE_MIXED = (1e-3, 1e-6), (3e-2, 3e-2)
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,14 @@ Compute = Callable[[Pair, Block, Tensor, bool], list[Tensor]]
 """The module's results on samples with weights, at the first model or another one: a gradient, or numbers a sample."""
 
 
-def habits(make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_sample: bool) -> Habits:
+def habits(
+    make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_sample: bool, mixed: bool = False
+) -> Habits:
     """Find a module's habits by a trial on made-up users A, B, A, B of unequal sizes, one that fails among them.
 
     Call it within `userdp.neural.chance.own_randomness`. ``make`` makes a copy of the module as the factory made it.
-    ``by_sample`` says that results are numbers of each sample, rather than one gradient. Results for A must not depend
+    ``by_sample`` says that results are numbers of each sample, rather than one gradient, ``mixed`` that the module
+    computes in bfloat16. Results for A must not depend
     on earlier users, and the module's contents must not depend on anybody's numbers, else `BadInput`. A table that is
     made once, or grows to the largest size, is fine.
     """
@@ -74,7 +78,8 @@ def habits(make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_s
     again += [trial.run(pair, first), trial.run(pair, more, elsewhere=True)]
     if not all(map(_same, once * 2, again)):
         raise BadInput(_carries("equal samples do not give equal results"))
-    return Habits(trial.drew, not trial.drew and trial.mixes(pair, first, by_sample))
+    alike = _ALIKE_MIXED if mixed else _ALIKE
+    return Habits(trial.drew, not trial.drew and trial.mixes(pair, first, by_sample, *alike))
 
 
 def first_line(error: Exception) -> str:
@@ -129,7 +134,7 @@ class _Trial:
                 with suppress(Exception):
                     pair.module(broken)
 
-    def mixes(self, pair: Pair, own: Block, by_sample: bool) -> bool:
+    def mixes(self, pair: Pair, own: Block, by_sample: bool, alike: float, alike_to_all: float) -> bool:
         """Return whether the results of ``own`` change with samples before and behind it in the same call."""
         count, found = own.samples, []
         try:
@@ -144,7 +149,7 @@ class _Trial:
                 alone = [each.reshape(count, -1) for each in alone]
         except (BadInput, RuntimeError):  # it takes no other sizes
             return True
-        exact, close = partial(_near, rtol=0.0, atol=0.0), partial(_near, rtol=_ALIKE, atol=_ALIKE_TO_ALL)
+        exact, close = partial(_near, rtol=0.0, atol=0.0), partial(_near, rtol=alike, atol=alike_to_all)
         return not (all(map(exact, *found)) and all(map(close, found[0], alone)))
 
 

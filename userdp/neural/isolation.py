@@ -34,6 +34,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from userdp.errors import BadInput
 from userdp.neural.contents import Marks
 from userdp.neural.losses import SampleLoss
+from userdp.neural.shared import SharedModule
 
 
 @dataclass(eq=False)
@@ -66,7 +67,7 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     for layer in own.modules():
         if isinstance(layer, _NormBase):
             layer.eval()
-    return own.to(dtype)
+    return own if isinstance(own, SharedModule) and own.mixed else own.to(dtype)
 
 
 class Copies:

@@ -24,8 +24,10 @@ from userdp.neural.isolation import Copies, Pair, as_trained
 from userdp.neural.kernels.layers import Kernels, Kind, with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.samples import Samples
+from userdp.neural.shared import SharedModule
 
 _MOST_NAMES = 3  # Names in a message.
+_SHORT = 16  # Steps of trials, where any length will do.
 
 
 class Parameters:
@@ -119,6 +121,13 @@ class Original:
         self.module = as_trained(module, dtype)
         self.parameters = Parameters(self.module)
         self.module.requires_grad_(False)
+        self._shared = self.module if isinstance(self.module, SharedModule) else None
+        self._trial = samples if self._shared is None else samples.shortened(_SHORT)
+        self._moved: dict[torch.device, nn.Module] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what is on devices out."""
+        return self.__dict__ | {"_moved": {}}
 
     @property
     def draws(self) -> bool:
@@ -127,8 +136,16 @@ class Original:
 
     def copy(self, kind: Kind = with_way_back, device: torch.device = PROCESSOR, *, still: bool = False) -> Pair:
         """Make a copy, in evaluation mode if ``still``."""
-        module, loss = copy.deepcopy((self.module, self._loss))
+        module, loss = copy.deepcopy((self._at(device), self._loss))
         return Pair(kind(module.eval() if still else module).to(device), loss)
+
+    def _at(self, device: torch.device) -> nn.Module:
+        """Return the module to copy: on a device one whose memory copies there share."""
+        if self._shared is None or device.type == "cpu":
+            return self.module
+        if device not in self._moved:
+            self._moved[device] = copy.deepcopy(self.module).to(device)
+        return self._moved[device]
 
     def copies(self, kind: Kind, device: torch.device, *, still: bool = False) -> Copies:
         """Make copies that are the same before each user as before the first."""
@@ -143,17 +160,20 @@ class Original:
                 self._samples.losses(pair.loss, pair.module(inputs.to(device)), targets.to(device))
 
     def outputs(self, pair: Pair, model: Tensor, inputs: Tensor) -> Tensor:
-        """Compute outputs of a copy at a model (p,)."""
+        """Compute outputs of a copy at a model (p,); of users side by side, at their models (U, p)."""
         return functional_call(pair.module, self.parameters.named(model), (inputs,))  # type: ignore[no-any-return]
 
     def loss(self, pair: Pair, model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute the weighted sum of losses of a copy at a model (p,)."""
+        """Compute the weighted sum of losses of a copy, at models as `outputs` takes them."""
         return (self._samples.losses(pair.loss, self.outputs(pair, model, inputs), targets) * weights).sum()
 
     def sum_of_losses(self, pair: Pair, models: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Sum G users' losses at their own models (G, p); its gradient by a user's model is that user's."""
         if len(models) == 1:
             return self.loss(pair, models[0], inputs[0], targets[0], weights[0])
+        if self._shared is not None and self._shared.side_by_side:
+            joined = inputs.flatten(0, 1), targets.flatten(0, 1), weights.flatten()
+            return self.loss(pair, models, *joined)
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention compute one user at a time
             return vmap(partial(self.loss, pair))(models, inputs, targets, weights).sum()
 
@@ -191,9 +211,24 @@ class Original:
     def try_out(self) -> None:
         """Find the module's habits; `BadInput` if it carries something from one user to the next."""
         with computing(PROCESSOR), own_randomness(PROCESSOR):
-            self.in_training = habits(self.copy, self._samples, self._gradient, by_sample=False)
+            mixed = self._shared is not None and self._shared.mixed
+            self.in_training = habits(self.copy, self._trial, self._gradient, by_sample=False, mixed=mixed)
             still = partial(self.copy, still=True)
-            self.in_evaluation = habits(still, self._samples, self._measured, by_sample=True)
+            self.in_evaluation = habits(still, self._trial, self._measured, by_sample=True, mixed=mixed)
+            if self._shared is not None and self._shared.adapts:
+                self._check_moves()
+
+    def _check_moves(self) -> None:
+        """Refuse (`BadInput`) an adapter with a tensor that no sample moves: noise would be all that it gets."""
+        block = self._trial.made_up(MADE_UP[0], 0)
+        gradient = self._gradient(self.copy(), block, torch.ones(block.samples), True)[1]
+        still = [name for name, one in self.parameters.named(gradient).items() if not one.any()]
+        if still:
+            raise BadInput(
+                f"problem.adapter: made-up samples give {len(still)} of {len(self.parameters.shapes)} tensors of the "
+                f"adapter no gradient, such as {still[0]}: training would add noise to them and nothing else; name "
+                "other layers in problem.adapter.targets"
+            )
 
     def agree(self, plain: Kind, own: Kind) -> bool:
         """Return whether own layers give a module's gradients, by a trial on two samples, on the processor."""
@@ -215,7 +250,7 @@ class Original:
             raise BadInput(
                 f"{refused} {self.in_training}, so its users are computed one after the other; use 'auto' or 'loop'"
             )
-        model, *samples = self._made_up(self._samples.corners(), False)
+        model, *samples = self._made_up(self._trial.corners(), False)
         inputs, targets, weights = (torch.stack([each, each]) for each in (*samples, torch.ones(2, dtype=self.dtype)))
         models = model.expand(2, -1).clone().requires_grad_()
         try:

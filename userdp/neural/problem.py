@@ -26,6 +26,7 @@ from userdp.neural.model import Model
 from userdp.neural.original import read_state
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
+from userdp.neural.shared import SharedModule
 from userdp.neural.tuner import Choice, Execution
 from userdp.nodes.local_training import LocalTraining
 from userdp.problems.base import Box, Certificate, Device, Problem
@@ -176,12 +177,23 @@ class TorchProblem(Problem):
 
         Raises `BadInput` if samples are codes or sequences.
         """
-        samples, original = self._samples, self.engine.model.original
+        samples = self._samples
         if not isinstance(samples, SampleRows) or samples.levels is not None:
             raise BadInput("samples of codes or sequences are no rows of numbers")
+        return _OfRows(self.module_at(x), samples)
+
+    def module_at(self, x: Vector) -> nn.Module:
+        """Return a copy of the module at x, in evaluation mode."""
+        original = self.engine.model.original
         module = copy.deepcopy(original.module).eval()
-        module.load_state_dict(original.parameters.named(torch.as_tensor(x)), strict=False)
-        return _OfRows(module, samples)
+        trained = original.parameters.named(torch.as_tensor(x).to(original.dtype, copy=True))
+        module.load_state_dict(trained, strict=False, assign=True)  # copies may share the memory of what they replace
+        return module
+
+    def sizes(self) -> dict[str, int | float]:
+        """Return parameters, and mebibytes, of a module that shares its weights; empty for others, which are small."""
+        module = self.engine.model.original.module
+        return self.engine.sizes() if isinstance(module, SharedModule) else {}
 
     def computed(self) -> dict[str, bool | int | float]:
         """Return the choice; empty before any computation that needs it."""

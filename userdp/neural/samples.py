@@ -1,9 +1,9 @@
 """A module's view of a block's samples: its inputs and targets."""
 
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -76,6 +76,10 @@ class Rows:
         block.dense_features[:] = drawn
         return block
 
+    def shortened(self, most: int) -> Self:
+        """Return samples of at most so many codes, for modules that take any number of them; others stay."""
+        return self if self.levels is None else replace(self, columns=len(short := self.levels[:most]), levels=short)
+
     def looks_ahead(self, module: nn.Module) -> bool:
         """Return False: rows have no steps."""
         return False
@@ -134,7 +138,7 @@ class Windows:
 
     def tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return inputs, and the predicted channel (..., L): -1 for padding."""
-        codes = torch.as_tensor(block.dense_features[rows]).long().reshape(*rows.shape, self.steps, -1)
+        codes = torch.as_tensor(block.dense_features[rows]).long().reshape(*rows.shape, -1, len(self.levels))
         targets = codes[..., -1].clone()
         inputs = codes + 1
         inputs[..., 1:, -1] = codes[..., :-1, -1] + 1
@@ -155,6 +159,10 @@ class Windows:
 
     def _block(self, features: NDArray[np.int32]) -> Block:
         return Block(features, np.array([0, len(features)], dtype=np.int64))
+
+    def shortened(self, most: int) -> Self:
+        """Return windows of at most so many steps, for modules that take any number of them."""
+        return replace(self, steps=min(self.steps, most))
 
     def looks_ahead(self, module: nn.Module) -> bool:
         """Return whether a module's result for a step changes with later steps of made-up windows."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -72,6 +73,11 @@ class Tuner:
         """The most samples of a piece."""
         return max(1, self.memory * MEBIBYTE // self.sample_bytes)
 
+    @property
+    def most_users(self) -> int:
+        """The most users of a call: their parameters take an eighth of the memory."""
+        return max(1, self.memory * MEBIBYTE // (8 * self.model_bytes))
+
     def groups(self, sizes: NDArray[np.int64], choice: Choice | None = None) -> Iterator[NDArray[np.int64]]:
         """Yield positions of users computed together, by falling size; none is twice as large as another."""
         choice = choice or self.choice
@@ -79,13 +85,12 @@ class Tuner:
         if not choice.grouped:
             yield from order[::-1, None]
             return
-        users = max(1, self.memory * MEBIBYTE // (8 * self.model_bytes))
         sorted_sizes, last = sizes[order], len(order)
         while last > 0:
             largest = int(sorted_sizes[last - 1])
             room = max(1, min(choice.samples, self.most_samples) // largest)
             alike = int(np.searchsorted(sorted_sizes, (largest + 1) // 2))
-            first = max(0, last - min(room, users), alike)
+            first = max(0, last - min(room, self.most_users), alike)
             yield order[first:last]
             last = first
 
@@ -132,7 +137,9 @@ class Tuner:
         layers = (False, True) if self.own_layers else (False,)
         ways = [Choice(grouped=False, samples=1, own_layers=own) for own in layers]
         if self.together:
-            ways += [Choice(grouped=True, samples=samples, own_layers=layers[-1]) for samples in _GROUPS[device]]
+            sizes = _GROUPS[device]
+            kept = [size for less, size in pairwise((0, *sizes)) if less < self.most_samples]  # the others are the same
+            ways += [Choice(grouped=True, samples=samples, own_layers=layers[-1]) for samples in kept]
         return ways
 
     def _measured(self, way: Choice, prepare: Prepare, clock: Callable[[], float]) -> float:

@@ -311,6 +311,10 @@ class Problem(ABC):
         """
         return {}
 
+    def sizes(self) -> dict[str, int | float]:
+        """Return the parts of a computation that take much memory, by name, for plans; empty if none does."""
+        return {}
+
     def computed(self) -> dict[str, bool | int | float]:
         """Return the chosen ways to compute gradients, by name; empty if there is no choice."""
         return {}
