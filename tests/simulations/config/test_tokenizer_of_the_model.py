@@ -46,7 +46,7 @@ def test_characters_are_no_tokens_of_a_model():
         "problem": {"kind": "torch", "loss": "cross_entropy", "model": MODEL},
         "data": {"kind": "public", "name": "gerdracor"},
     }
-    with pytest.raises(BadInput, match="declare data.sequence = "):
+    with pytest.raises(BadInput, match=r"declare data\.sequence"):
         parse_config(raw)
 
 
