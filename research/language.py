@@ -13,7 +13,7 @@ clips promise (epsilon, 1e-5) for adding or removing a role with all its windows
 which is counted here and taken as public.
 
 Cells run one after the other, those that count most first, and each adds a row to results/language.csv: it may be
-stopped at any time, and goes on where it stood. A cell takes about three minutes on a processor core.
+stopped at any time, and goes on where it stood. A cell takes three to five minutes on a processor core.
 
     userdp pretrain base
     USERDP_DATA=folder python research/language.py --base base      all that the table does not have yet
