@@ -1,6 +1,6 @@
 """A small language model fine-tuned on roles of plays with user-level privacy: which part of it, and whose clip.
 
-Every cell trains the model of `userdp pretrain` on GerDraCor's roles, all of them with at most four windows of 128
+Every cell trains the model of `userdp pretrain` on GerDraCor's roles, all of them with at most two windows of 128
 bytes, and measures bits a byte on the held-out twentieth of the roles. It trains low-rank adapters, the whole model, or
 the same architecture from random weights, by one of three strategies:
 
@@ -13,7 +13,7 @@ clips promise (epsilon, 1e-5) for adding or removing a role with all its windows
 which is counted here and taken as public.
 
 Cells run one after the other, those that count most first, and each adds a row to results/language.csv: it may be
-stopped at any time, and goes on where it stood. A cell takes two to four minutes on a processor core.
+stopped at any time, and goes on where it stood. A cell takes three to five minutes on a processor core.
 
     userdp pretrain base
     USERDP_DATA=folder python research/language.py --base base      all that the table does not have yet
@@ -61,12 +61,19 @@ MODELS: dict[str, dict[str, Any]] = {
 STRATEGIES: dict[str, dict[str, Any]] = {
     NO_PRIVACY: {"kind": "non_private", "cohort": 200, "rounds": 60, "learning_rate": 0.01},
     "uls": {},
-    "els": {"kind": "poisson_sample_sgd", "batch": 800, "rounds": 30, "output": "last"},
+    "els": {"kind": "poisson_sample_sgd", "batch": 350, "rounds": 30, "output": "last"},
     "uls_sgd": {"server_optimiser": "sgd"},
 }
 """Whole strategies, or changes of the configuration's."""
-SETTINGS: dict[tuple[str, str], dict[str, Any]] = {}
-"""(model, strategy) -> its clip and step."""
+SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
+    ("full", "uls"): {"learning_rate": 5e-4},
+    ("scratch", "uls"): {"learning_rate": 3e-3},
+    ("lora", "uls_sgd"): {"learning_rate": 5.0},
+    ("lora", "els"): {"learning_rate": 5.0, "clip_norm": 0.3},
+    ("full", "els"): {"learning_rate": 0.5, "clip_norm": 0.3},
+    ("scratch", "els"): {"learning_rate": 1.0, "clip_norm": 0.3},
+}
+"""(model, strategy) -> its clip and step, where they are not the configuration's."""
 EPSILONS, SEEDS = (8.0, 2.0, 1.0, 4.0), (0, 1, 2)
 KEY = ("model", "strategy", "epsilon", "seed")
 COLUMNS = (

@@ -243,6 +243,7 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
             f"engine.gpus_per_actor = {config.engine.gpus_per_actor:g} with engine.device = 'cpu': no actor would use "
             "its GPU; set engine.device = 'cuda' or 'auto', or leave engine.gpus_per_actor out"
         )
+    _check_tokens(config)
     return _with_evaluation(_with_preparation(config))
 
 
@@ -254,6 +255,16 @@ def _with_tokenizer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     if model is None or not isinstance(form, Mapping) or form.keys() & {"predict", "alphabet", "tokenizer"}:
         return raw
     return {**raw, "data": {**data, "sequence": {**form, "tokenizer": model}}}  # type: ignore[dict-item]
+
+
+def _check_tokens(config: RunConfig) -> None:
+    """Refuse characters as the tokens of a language model, of which they are other ones."""
+    form = getattr(config.data, "declarations", {}).get("sequence") if getattr(config.problem, "model", None) else None
+    if form is not None and form.alphabet is not None:
+        raise BadInput(
+            "problem.model reads the tokens of its tokenizer, and data.sequence.alphabet makes codes of characters: "
+            f"declare data.sequence = {{ window = {form.window}, text = {form.text!r} }}"
+        )
 
 
 def _with_evaluation(config: RunConfig) -> RunConfig:

@@ -88,7 +88,7 @@ def pretrain(folder: Path, files: Sequence[Path], settings: Pretraining, on_step
         "seconds": time.perf_counter() - began,
         "texts": [str(file) for file in files] or [f"{one.name} ({one.license}), {one.address}" for one in DEFAULTS],
     }
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -105,7 +105,9 @@ def byte_tokenizer() -> "PreTrainedTokenizerFast":
     tokens = Tokenizer(models.BPE(vocab={name: code for code, name in enumerate(byte_names)}, merges=[]))
     tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokens.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokens, bos_token=END, eos_token=END)
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokens, bos_token=END, eos_token=END
+    )
 
 
 def _stream(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str], seed: int) -> NDArray[np.int64]:
@@ -159,7 +161,6 @@ def _train(model: "LlamaForCausalLM", stream: NDArray[np.int64], settings: Pretr
         optimiser.step()
         done, mean = done + 1, mean + 0.02 * (loss.item() - mean)
         on_step(done, settings.steps, f"{mean / math.log(2):.2f} bits a byte")
-    model.eval()
     return done
 
 
@@ -177,6 +178,7 @@ def bits_per_token(model: Any, stream: NDArray[np.int64]) -> float:
     """Return the log loss in bits a token of whole windows of a stream, of 512 of them at most."""
     import torch  # noqa: PLC0415
 
+    model.eval()
     context = min(_CONTEXT, len(stream))
     windows = stream[: len(stream) // context * context].reshape(-1, context)
     windows = windows[:: max(1, len(windows) // _MOST_MEASURED)][:_MOST_MEASURED]

@@ -1,8 +1,9 @@
 """A configuration names a language model once: its column of text is read by the model's own tokenizer."""
 
 import pytest
+from examples import changed
 
-from simulations.config.run_config import _with_tokenizer, load_config, make_absolute
+from simulations.config.run_config import _with_tokenizer, load_config, make_absolute, parse_config
 from userdp.errors import BadInput
 
 MODEL = "hf:base"
@@ -38,6 +39,15 @@ def test_folders_are_relative_to_the_file_and_names_of_the_hub_stay(tmp_path):
     raw = file(**TEXT, tokenizer="hf:owner/name")
     make_absolute(raw, tmp_path)
     assert raw["data"]["sequence"]["tokenizer"] == "hf:owner/name"
+
+
+def test_characters_are_no_tokens_of_a_model():
+    raw = changed(problem=None, data=None, strategy={"kind": "dp_fed_sgd"}) | {
+        "problem": {"kind": "torch", "loss": "cross_entropy", "model": MODEL},
+        "data": {"kind": "public", "name": "gerdracor"},
+    }
+    with pytest.raises(BadInput, match=r"declare data\.sequence"):
+        parse_config(raw)
 
 
 def test_a_text_without_alphabet_and_tokenizer_is_refused(tmp_path):

@@ -13,6 +13,7 @@ from userdp.data import SequenceColumns, read_table
 from userdp.data.tables import texts
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.public import public_columns
+from userdp.data.tables.sources import TableData
 from userdp.data.tables.tabular import read_features
 from userdp.data.tables.texts import token_codes, tokenizer_of
 from userdp.errors import BadInput
@@ -181,6 +182,12 @@ def test_a_tokenizer_without_an_ending_token_or_without_files_is_refused(tmp_pat
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="the folder has to hold the files of a tokenizer"):
         tokenizer_of(f"hf:{tmp_path / 'empty'}")
+
+
+def test_who_made_the_tokenizer_is_an_assumption(place):
+    form = {"window": 3, "text": "text", "tokenizer": place}
+    data = TableData.model_validate({"kind": "table", "path": "t.csv", "user": "who", "sequence": form})
+    assert "the tokenizer is public, and made without the text of these users" in data.assumptions
 
 
 def test_a_public_sets_own_text_can_be_read_by_a_tokenizer(place):

@@ -14,7 +14,7 @@ from userdp.settings import Section
 class SequenceColumns(Section):
     """Samples that are windows of a user's rows in their order, or of the characters or tokens of a user's text.
 
-    With a tokenizer and data.target each row is a sample instead: the first tokens of its text, as many as a window has.
+    With a tokenizer and data.target each row is a sample instead: the first tokens of its text, one window of them.
     """
 
     window: int = Field(ge=1)
