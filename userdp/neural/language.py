@@ -125,7 +125,7 @@ def _quiet(language: Language) -> Iterator[None]:
     from transformers.utils import logging  # noqa: PLC0415 -- optional, and slow to import
 
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
