@@ -43,9 +43,9 @@ class Adapter:
 class Language:
     """A factory of `LanguageModel`, picklable.
 
-    ``place`` is a folder, or a name on the Hugging Face hub; samples have ``steps`` tokens of ``levels``;
-    ``classes`` are those of a target, None to predict the next token. Without ``adapter`` every parameter is trained, and
-    without ``pretrained`` only the architecture is read. ``mixed`` computes in bfloat16, and holds frozen weights in it.
+    ``place`` is a folder, or a name on the Hugging Face hub; samples have ``steps`` tokens of ``levels``; ``classes``
+    are those of a target, None to predict the next token. Without ``adapter`` every parameter is trained, and without
+    ``pretrained`` only the architecture is read. ``mixed`` computes in bfloat16, and holds frozen weights in it.
     Calling it raises `BadInput`, which names the field: a library or a model is missing, weights do not fit, targets
     match no layer, or samples have more tokens than the model.
     """
