@@ -221,6 +221,7 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         raw = as_run(raw)
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
+    raw = _with_tokenizer(raw)
     kinds = [_chosen(raw.get(name), "kind", of) for name, of in (("problem", PROBLEMS), ("data", DATA_SOURCES))]
     population, strategy = (
         _chosen(raw.get("data"), "population", POPULATIONS),
@@ -242,7 +243,28 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
             f"engine.gpus_per_actor = {config.engine.gpus_per_actor:g} with engine.device = 'cpu': no actor would use "
             "its GPU; set engine.device = 'cuda' or 'auto', or leave engine.gpus_per_actor out"
         )
+    _check_tokens(config)
     return _with_evaluation(_with_preparation(config))
+
+
+def _with_tokenizer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Read a column of text by the tokenizer of problem.model, unless the file says how to read it."""
+    problem, data = raw.get("problem"), raw.get("data")
+    model = problem.get("model") if isinstance(problem, Mapping) else None
+    form = data.get("sequence") if isinstance(data, Mapping) else None
+    if model is None or not isinstance(form, Mapping) or form.keys() & {"predict", "alphabet", "tokenizer"}:
+        return raw
+    return {**raw, "data": {**data, "sequence": {**form, "tokenizer": model}}}  # type: ignore[dict-item]
+
+
+def _check_tokens(config: RunConfig) -> None:
+    """Refuse characters as the tokens of a language model, of which they are other ones."""
+    form = getattr(config.data, "declarations", {}).get("sequence") if getattr(config.problem, "model", None) else None
+    if form is not None and form.alphabet is not None:
+        raise BadInput(
+            "problem.model reads the tokens of its tokenizer, and data.sequence.alphabet makes codes of characters: "
+            f"declare data.sequence = {{ window = {form.window}, text = {form.text!r} }}"
+        )
 
 
 def _with_evaluation(config: RunConfig) -> RunConfig:
@@ -346,10 +368,12 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
         for key in keys:
             if isinstance(section, dict) and isinstance(section.get(key), str):
                 section[key] = resolved(section[key])
-    if isinstance(problem, dict) and str(problem.get("model")).startswith("hf:"):
-        place = problem["model"].removeprefix("hf:")
-        if place.startswith((".", "~")) or Path(resolved(place)).is_dir():
-            problem["model"] = f"hf:{resolved(place)}"
+    sequence = data.get("sequence") if isinstance(data, dict) else None
+    for section, key in ((problem, "model"), (sequence, "tokenizer")):
+        place = section.get(key) if isinstance(section, dict) else None
+        name = place.removeprefix("hf:") if isinstance(place, str) and place.startswith("hf:") else ""
+        if isinstance(section, dict) and (name.startswith((".", "~")) or (name and Path(resolved(name)).is_dir())):
+            section[key] = f"hf:{resolved(name)}"
     metrics = problem.get("metrics") if isinstance(problem, dict) else None
     named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
     named += [(one, ("kind",)) for one in (strategies if isinstance(strategies, list) else [strategies])]

@@ -35,7 +35,7 @@ METRICS = {
 }
 """Metric -> meaning."""
 _CELLS = {
-    "clipped": "cells clipped at loading into the declared range of their column",
+    "clipped": "cells clipped at loading into the declared range of their column, or cut to the declared window",
     "unknown_levels": "cells that hold none of the declared levels of their column",
     "unusable": "cells with no value that a loss could use; their samples have weight 0",
     "imputed": "missing cells replaced by the value declared for them",

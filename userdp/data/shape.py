@@ -28,7 +28,7 @@ class Sequence:
     steps: int
     """L, the same for every sample."""
     levels: tuple[int, ...]
-    """(C,) codes of each channel; the last code stands for every cell that is no declared level."""
+    """(C,) codes of each channel; the last stands for every cell that is no declared level, except among tokens."""
 
     @property
     def channels(self) -> int:
@@ -67,8 +67,10 @@ class Shape:
         levels: levels of a single column of codes.
         sparsity: most nonzero entries of a sample that is a sparse row.
         feature_length: bound on the l2 norm of a sparse sample.
-        code_levels: (k,) levels of each of several columns of codes.
+        code_levels: (k,) levels of each of several columns of codes; of a text with a target 0 for padding, and c + 1
+            for token c.
         sequence: the declarations of samples that are sequences of codes.
+        tokenizer: the tokenizer, 'hf:...', whose tokens samples are made of.
         scaled_target: whether the target's numbers were scaled to ``target_range``.
         classes: K, of a target with K declared levels, which is a number 0..K - 1.
         named: the columns that features are made of, as far as they are numbers or levels with a name.
@@ -84,6 +86,7 @@ class Shape:
     feature_length: float | None = None
     code_levels: tuple[int, ...] | None = None
     sequence: Sequence | None = None
+    tokenizer: str | None = None
     scaled_target: bool = False
     classes: int | None = None
     named: tuple[Column, ...] = ()
@@ -91,6 +94,6 @@ class Shape:
     @property
     def codes_from(self) -> str | None:
         """The key of [data] that makes samples codes, whose size means nothing; None if they are numbers."""
-        if self.sequence is not None:
+        if self.sequence is not None or self.tokenizer is not None:
             return "data.sequence"
         return None if self.levels is None and self.code_levels is None else "data.codes"

@@ -16,12 +16,12 @@ Formal guarantees:
     loses nothing. (3) Batches. Users share a call only if a sample's result does not change with other samples of the
     call: on made-up samples bit for bit, and with the size of the call by rounding alone. Under `torch.func.vmap` a
     user shares a call with padding, which repeats one of its own samples at weight zero. A module that takes users side
-    by side (`userdp.neural.shared`) computes a call of all their samples, each row by its own user's parameters; a copy
-    of such a module shares the memory of what is never trained, and a write to it shows in all copies. Losses of several users that
-    changed the copy are computed again, user by user. Assumptions, about behaviour for some data that never shows on
-    made-up samples: the module keeps things in itself (not in globals, files or closures), and changes them by setting
-    attributes, by methods of lists and dictionaries, or by torch's in-place operations; it draws from torch's
-    generators, not from those of numpy and Python; it does not mix samples.
+    by side (`userdp.neural.shared`) computes all their samples in one call, each by its own user's parameters. Losses
+    of several users that changed the copy are computed again, user by user. Assumptions, about behaviour for some data
+    that never shows on made-up samples: the module keeps things in itself (not in globals, files or closures), and
+    changes them by setting attributes, by methods of lists and dictionaries, or by torch's in-place operations; it
+    draws from torch's generators, not from those of numpy and Python; it does not mix samples; one whose copies share
+    the memory of parameters never writes to them (a write on made-up samples is refused).
 """
 
 import copy

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp.data import SequenceColumns, read_table
-from userdp.data.tables import windows
+from userdp.data.tables import texts
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.tabular import read_features
-from userdp.data.tables.windows import character_codes
+from userdp.data.tables.texts import character_codes
 from userdp.errors import BadInput, PopulationTooSmall
 
 ANSWERS = SequenceColumns(window=3, order="at", inputs={"film": ["a", "b"]}, predict="right", levels=2)
@@ -124,7 +124,7 @@ def test_text_is_read_character_by_character_with_newlines_between_rows(tmp_path
     table = pd.DataFrame(rows, columns=["who", "text"]).astype({"text": "string"})
     form = SequenceColumns(window=window, text="text", alphabet="bé\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "BLOCK_BYTES", block_bytes)
+        patch.setattr(texts, "BLOCK_BYTES", block_bytes)
         loaded = read(tmp_path_factory.mktemp("t"), table, sequence=form)
     for label in loaded.labels:
         text = "\n".join("" if pd.isna(cell) else cell for cell in table[table.who == label].text)

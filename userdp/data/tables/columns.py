@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -83,12 +83,28 @@ class Columns:
         if self.sequence is not None:
             self.sequence.check()
             if self.target is not None:
-                raise BadInput(f"target = {self.target!r}: a sequence predicts a column of its own; leave target out")
+                self._check_labelled_texts(self.sequence)
         if (self.images is None) != (self.image_shape is None):
             raise BadInput("image_shape says how many bytes a cell of images has, as in [28, 28]; give both or neither")
         shape = [1] if self.image_shape is None else self.image_shape
         if not shape or not all(isinstance(side, int) and side >= 1 for side in shape):
             raise BadInput(f"image_shape = {shape}: must be whole numbers of at least 1, such as [28, 28]")
+
+    def _check_labelled_texts(self, form: SequenceColumns) -> None:
+        given = f"target = {self.target!r}"
+        if form.tokenizer is None:
+            raise BadInput(
+                f"{given}: a sequence predicts a column of its own; leave target out, or give sequence.tokenizer, so "
+                "that each row is a text with a target"
+            )
+        for name, value in (("order", form.order), ("inputs", form.inputs)):
+            if value:
+                raise BadInput(f"{given} makes each row a sample of its own: leave sequence.{name} out")
+
+    @property
+    def windows(self) -> SequenceColumns | None:
+        """The sequence whose windows are the samples; None if each row is a sample."""
+        return None if self.target is not None else self.sequence
 
     def _check_ranges(self) -> None:
         for column in self.features:
@@ -335,8 +351,7 @@ class Columns:
             classes=None if self.target_levels is None else len(self.target_levels),
         )
         if self.sequence is not None:
-            steps, levels = self.sequence.window, self.sequence.code_counts
-            return shape(steps * len(levels), sequence=SequenceShape(steps, levels))
+            return shape(**self._of_sequence(self.sequence))
         if self.images is not None:
             return shape(self.pixels, bound=1.0, feature_norm=float(self.pixels))
         if self.buckets is not None:
@@ -348,6 +363,13 @@ class Columns:
         return shape(
             len(self.feature_names), bound=1.0, feature_norm=self.largest_norm, named=tuple(self._named_features())
         )
+
+    def _of_sequence(self, form: SequenceColumns) -> dict[str, Any]:
+        """Return the fields of the shape of windows, or of texts with a target."""
+        steps, levels, tokens = form.window, form.code_counts, {"tokenizer": form.tokenizer}
+        if self.windows is None:
+            return {"columns": steps, "code_levels": (levels[0] + 1,) * steps} | tokens
+        return {"columns": steps * len(levels), "sequence": SequenceShape(steps, levels)} | tokens
 
     def _named_features(self) -> Iterator[Column]:
         """Yield the columns of numbers, and those of levels, with the places of their features."""

@@ -18,6 +18,8 @@ from userdp.data.tables.dates import PARTS
 from userdp.data.tables.declared import Levels, checked_levels, checked_range, level_codes, scaled
 from userdp.data.tables.moments import days_since, part_codes
 from userdp.data.tables.reading import Rows
+from userdp.data.tables.sequences import SequenceColumns
+from userdp.data.tables.texts import text_rows
 from userdp.data.tables.unusable import MISSING, NO_LEVEL, NO_RESULT, WRONG_LENGTH, Counts, listed
 
 _EPOCH = np.datetime64(0, "us")
@@ -29,6 +31,8 @@ def features_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: 
         return hashed_rows({name: table.texts[name].taken(rows) for name in columns.hashed}, columns.buckets)
     if columns.coded:
         return np.stack([_codes(table, columns, name, rows, counts) for name in columns.coded], axis=1)
+    if columns.sequence is not None:
+        return _texts(table, columns.sequence, rows, counts)
     if columns.images is not None:
         features = pixels(table.cells[columns.images], rows, columns.pixels)
         unusable = np.isnan(features[:, 0])
@@ -37,6 +41,17 @@ def features_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: 
             counts.note_kind(columns.images, WRONG_LENGTH if unusable.all() else None)
         return features
     return _numbers_and_levels(table, columns, rows, counts)
+
+
+def _texts(table: Rows, form: SequenceColumns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
+    """Return (N, window) tokens of texts that have a target."""
+    name, tokenizer = form.predicted, str(form.tokenizer)
+    features, counts.clipped[name] = text_rows(table.cells[name].take(pa.array(rows)), tokenizer, form.window)
+    unusable = features[:, 0] < 0
+    counts.unusable[name] = int(np.count_nonzero(unusable))
+    if len(rows):
+        counts.note_kind(name, MISSING if unusable.all() else None)
+    return features
 
 
 def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32]:

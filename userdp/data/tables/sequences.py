@@ -6,12 +6,16 @@ from typing import Any
 from pydantic import Field
 
 from userdp.data.tables.declared import Levels, level_count
+from userdp.data.tables.texts import token_count
 from userdp.errors import BadInput
 from userdp.settings import Section
 
 
 class SequenceColumns(Section):
-    """Samples that are windows of a user's rows in their order, or of the characters of a user's text."""
+    """Samples that are windows of a user's rows in their order, or of the characters or tokens of a user's text.
+
+    With a tokenizer and data.target each row is a sample instead: the first tokens of its text, as many as a window has.
+    """
 
     window: int = Field(ge=1)
     """Steps of a sample: a user's steps, in order, are cut into windows; the last one is padded."""
@@ -25,9 +29,13 @@ class SequenceColumns(Section):
     levels: int | list[Any] | None = None
     """Levels of predict: the number of codes (0..L-1), or a list of levels."""
     text: str | None = None
-    """Instead of predict: column of text, read character by character; a newline joins a user's rows."""
+    """Instead of predict: column of text. With an alphabet it is read character by character, and a newline joins a
+    user's rows; with a tokenizer token by token, and the token that ends a text joins them."""
     alphabet: str | None = None
     """Characters of text, public, with a code of their own; all others share one more code."""
+    tokenizer: str | None = None
+    """Instead of alphabet: 'hf:FOLDER', relative to the configuration, or 'hf:NAME' of the Hugging Face hub; a public
+    tokenizer, whose tokens are the codes. By default that of problem.model."""
 
     def check(self) -> None:
         """Refuse contradictions and omissions."""
@@ -35,19 +43,27 @@ class SequenceColumns(Section):
             raise BadInput("sequence needs either predict, a column of codes, or text, a column of characters")
         if (self.levels is None) != (self.predict is None):
             raise BadInput("sequence.levels is the number of codes of sequence.predict; give both, or neither of them")
-        if (self.alphabet is None) != (self.text is None):
-            raise BadInput("sequence.alphabet lists the characters of sequence.text; give both, or neither of them")
+        if self.text is None and (self.alphabet is not None or self.tokenizer is not None):
+            field = "tokenizer" if self.alphabet is None else "alphabet"
+            raise BadInput(f"sequence.{field} reads sequence.text, and that names no column: give both, or neither")
+        if self.text is not None and (self.alphabet is None) == (self.tokenizer is None):
+            raise BadInput(
+                "sequence.text needs either sequence.alphabet, its characters, or sequence.tokenizer, such as that of "
+                "problem.model"
+            )
         for column, levels in self.inputs.items():
             if column == self.predicted:
                 raise BadInput(
                     f"sequence.inputs names {column!r}, which is predicted and an input anyway; leave it out"
                 )
             level_count(f"sequence.inputs.{column}", levels)
-        if self.alphabet is None:
+        if self.predict is not None:
             level_count("sequence.levels", self.levels)
+        elif self.tokenizer is not None:
+            token_count(self.tokenizer)
         elif not self.alphabet:
             raise BadInput("sequence.alphabet is empty: list the characters that get codes of their own")
-        else:
+        elif self.alphabet is not None:
             character, times = Counter(self.alphabet).most_common(1)[0]
             if times > 1:
                 raise BadInput(f"sequence.alphabet lists {character!r} {times} times; every character must differ")
@@ -61,12 +77,21 @@ class SequenceColumns(Section):
     def channels(self) -> dict[str, Levels]:
         """Each column and its levels, in the order of a step: the predicted one is the last."""
         predicted: Levels = list(self.alphabet or "") if self.levels is None else self.levels
+        if self.tokenizer is not None:
+            predicted = token_count(self.tokenizer)
         return {**self.inputs, self.predicted: predicted}
 
     @property
     def code_counts(self) -> tuple[int, ...]:
-        """The number of codes of each channel: one per level, and a last one for any other cell."""
-        return tuple(1 + (levels if isinstance(levels, int) else len(levels)) for levels in self.channels.values())
+        """The number of codes of each channel: one per level, and a last one for any other cell; or its tokens."""
+        return tuple(
+            (levels if isinstance(levels, int) else len(levels)) + (not self.has_tokens(name))
+            for name, levels in self.channels.items()
+        )
+
+    def has_tokens(self, column: str) -> bool:
+        """Return whether a channel's codes are tokens, which every text has; a cell of others may be no level."""
+        return column == self.text and self.tokenizer is not None
 
     @property
     def columns(self) -> list[str]:

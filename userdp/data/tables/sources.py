@@ -256,6 +256,9 @@ class TableColumns(DataSettings):
             found.append(
                 "what missing cells count as and how columns are derived is public, and not taken from the data"
             )
+        form = self.declarations.get("sequence")
+        if form is not None and form.tokenizer is not None:
+            found.append("the tokenizer is public, and made without the text of these users")
         if "split_column" in self.declarations:
             found.append(f"who is held out, as column {self.declarations['split_column']!r} says, is public")
         found.append("a person is one value of the user column, the same wherever their samples lie")

@@ -98,7 +98,8 @@ def read_table(
 
     Users come from the rows, so each has a sample. A public rule numbers them: distinct labels sorted as text, permuted
     by the seed. The set of labels, and of users with at least ``min_samples``, is taken to be public. A sample is a
-    row, or with ``sequence`` a window of a user's rows: see `userdp.data.tables.windows.Windows`.
+    row, or with ``sequence`` a window of a user's rows: see `userdp.data.tables.windows.Windows`. With a tokenizer and
+    ``target`` a row is a sample, whose features are tokens: see `userdp.data.tables.texts.text_rows`.
 
     Cells that a loss cannot use are marked: NaN among numeric features and targets (a cell that is missing, no number,
     or not finite; of targets also one beyond float32's range) and in a whole picture, -1 among codes (a cell that is no
@@ -155,7 +156,7 @@ def table_of(
     table = read_owners(source, columns) if streamed else read_columns(source, columns, columns.names)
     labels, owner = owners_of(table.texts[columns.user], columns.user)
     counts = Counts()
-    windows = None if columns.sequence is None else Windows(table, columns.sequence, owner, counts)
+    windows = None if columns.windows is None else Windows(table, columns.windows, owner, counts)
     if windows is not None:
         sizes, holder = windows.sizes, np.repeat(np.arange(len(labels)), windows.sizes)
     else:
@@ -191,7 +192,7 @@ def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping
     Returns a (N, k) array, or sparse rows for a list of codes; and column -> its cells that no loss could use. Raises
     `BadInput` for a file or column that cannot be used, or features that are not made row by row.
     """
-    if columns.sequence is not None:
+    if columns.windows is not None:
         raise BadInput(
             "data.sequence makes windows of a user's rows, so nothing is predicted row by row; evaluate other users"
         )

@@ -1,26 +1,22 @@
-"""Sequences of codes: every user's steps in order, cut into windows of one length; a step is a cell or a character."""
+"""Sequences of codes: every user's steps in order, in windows of one length; a step is a cell, character or token."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from userdp.data.federation import BLOCK_BYTES
-from userdp.data.tables.cells import bytes_in, ends_of
 from userdp.data.tables.features import codes_of
 from userdp.data.tables.reading import Rows
 from userdp.data.tables.sequences import SequenceColumns
+from userdp.data.tables.texts import character_codes, separator, token_codes
 from userdp.data.tables.unusable import Counts
 from userdp.errors import BadInput
 
 PADDING = -1
 """The code, in every channel, of a step after a sequence's end."""
 _BLOCK_STEPS = 1 << 20
-_CODE_POINTS = 0x110000
 Integers = NDArray[np.int64]
 
 
@@ -47,11 +43,13 @@ class Windows:
     """Every user's rows as windows.
 
     A user's rows, in their order, are steps one after the other: a row is one step, or one step per item of the
-    predicted cell's list, or one per character of its text, with a newline between rows. Windows are cut from the
-    user's first step on; a user without any step has one window of padding.
+    predicted cell's list, or one per character of its text, with a newline between rows, or one per token of it, with
+    the token that ends a text between rows. Windows are cut from the user's first step on; a user without any step has
+    one window of padding.
 
     *Formal guarantee*: a user's windows depend only on that user's rows and their order in the file. Rows are sorted by
-    user first and within a user by a stable sort; a cell's codes follow from that cell (`codes_of`, `character_codes`);
+    user first and within a user by a stable sort; a cell's codes follow from that cell (`codes_of`, `character_codes`,
+    `token_codes`);
     steps are counted from the user's own first one; and each step is written to a place of its own window. No cell is
     refused: one that is no level has the channel's last code, a row without a number in the order's column is sorted
     last.
@@ -91,7 +89,8 @@ class Windows:
         for number, (name, count) in enumerate(zip(self._channels, self._form.code_counts, strict=True)):
             codes = features[:, :, number]
             self._counts.steps[name] = int(np.count_nonzero(codes != PADDING))
-            self._counts.unknown_levels[name] = int(np.count_nonzero(codes == count - 1))
+            if not self._form.has_tokens(name):
+                self._counts.unknown_levels[name] = int(np.count_nonzero(codes == count - 1))
         return features.reshape(len(windows), length * len(channels))
 
     def _steps(self) -> Iterator[tuple[Integers, Integers, Integers]]:
@@ -110,7 +109,7 @@ def _channels(table: Rows, form: SequenceColumns, counts: Counts) -> Mapping[str
     channels = {}
     for name, levels in form.channels.items():
         if name == form.text:
-            channels[name] = _text(table, name, form.alphabet or "", counts)
+            channels[name] = _text(table, name, form, counts)
             continue
         other = levels if isinstance(levels, int) else len(levels)
         codes = codes_of(table, name, levels, counts)
@@ -125,12 +124,19 @@ def _channels(table: Rows, form: SequenceColumns, counts: Counts) -> Mapping[str
     return channels
 
 
-def _text(table: Rows, name: str, alphabet: str, counts: Counts) -> _Channel:
-    """Return the channel of a column's characters, with a newline beyond a row's last one."""
-    codes, ends = character_codes(table.cells[name], alphabet)
-    counts.note_levels(name, "sequence.alphabet", codes < len(alphabet))
-    newline = alphabet.find("\n")
-    return _Channel(np.append(codes, codes.dtype.type(newline if newline >= 0 else len(alphabet))), ends)
+def _text(table: Rows, name: str, form: SequenceColumns, counts: Counts) -> _Channel:
+    """Return the channel of a column's characters or tokens, with what joins rows beyond a row's last one."""
+    if form.tokenizer is not None:
+        codes, ends = token_codes(table.cells[name], form.tokenizer)
+        counts.note(f"no cell of column {name!r} holds any text; check the column", len(codes) > 0)
+        between = separator(form.tokenizer)
+    else:
+        alphabet = form.alphabet or ""
+        codes, ends = character_codes(table.cells[name], alphabet)
+        counts.note_levels(name, "sequence.alphabet", codes < len(alphabet))
+        newline = alphabet.find("\n")
+        between = newline if newline >= 0 else len(alphabet)
+    return _Channel(np.append(codes, codes.dtype.type(between)), ends)
 
 
 def _row_steps(table: Rows, form: SequenceColumns, channels: Mapping[str, _Channel]) -> Integers:
@@ -139,40 +145,3 @@ def _row_steps(table: Rows, form: SequenceColumns, channels: Mapping[str, _Chann
         return table.lengths.get(form.predict, np.ones(table.count, dtype=np.int64))
     ends = channels[form.predicted].ends
     return np.diff(np.zeros(1, dtype=np.int64) if ends is None else ends) + 1
-
-
-def character_codes(cells: pa.LargeBinaryArray, alphabet: str) -> tuple[NDArray[np.unsignedinteger[Any]], Integers]:
-    """Return the codes (S,) of the characters of all (N,) cells, in the smallest type, and the cells' bounds (N + 1,).
-
-    A character's code is its position among the A of the alphabet, or A for any other; a missing cell has none.
-
-    *Formal guarantee*: a cell's codes depend on that cell alone. They are those of its code points; bytes that are no
-    UTF-8 count as U+FFFD. Valid cells are decoded together and others one by one, which gives valid cells the same code
-    points.
-    """
-    table = np.full(_CODE_POINTS, len(alphabet), dtype=np.min_scalar_type(len(alphabet)))
-    table[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
-    codes, lengths = [table[:0]], [np.zeros(1, dtype=np.int64)]
-    for block in _blocks(pc.fill_null(cells, b"")):
-        texts = _valid(block)
-        text = bytes_in(texts).tobytes().decode("utf-8")
-        codes.append(table[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")])
-        lengths.append(pc.utf8_length(texts).to_numpy())
-    return np.concatenate(codes), np.cumsum(np.concatenate(lengths))
-
-
-def _blocks(cells: pa.LargeBinaryArray) -> Iterator[pa.LargeBinaryArray]:
-    ends, first = ends_of(cells), 0
-    while first < len(cells):
-        last = int(np.searchsorted(ends, ends[first] + BLOCK_BYTES, side="right")) - 1
-        last = min(max(first + 1, last), len(cells))
-        yield cells.slice(first, last - first)
-        first = last
-
-
-def _valid(cells: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    """Return the cells as text; if some are no UTF-8, each is decoded by itself, which changes no valid one."""
-    try:
-        return cells.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        return pa.array([cell.decode("utf-8", "replace") for cell in cells.to_pylist()], type=pa.large_string())

@@ -1,0 +1,53 @@
+"""What research/language.py measures: its cells, their configurations, and the shares that it tells."""
+
+import pandas as pd
+import pytest
+
+
+@pytest.fixture
+def script(module_of):
+    return module_of("language")
+
+
+def row(model, strategy, epsilon, seed, bits, initial=2.0, error=None):
+    found = {"model": model, "strategy": strategy, "epsilon": epsilon, "seed": seed, "bits": bits, "initial": initial}
+    return found | {"error": error}
+
+
+def test_cells_are_all_models_budgets_and_strategies_and_epsilon_eight_comes_first(script):
+    cells = script.cells()
+    assert len(set(cells)) == len(cells)
+    private = [cell for cell in cells if cell.epsilon]
+    assert len(private) == len(script.EPSILONS) * len(script.SEEDS) * (2 * len(script.MODELS) + 1)
+    assert [cell.epsilon for cell in private[:7]] == [8.0] * 7
+    for seed in script.SEEDS:
+        assert script.Cell("lora", script.NO_PRIVACY, 0.0, seed) in cells
+
+
+def test_a_stopped_table_goes_on_where_it_stood_and_failed_cells_run_again(script, tmp_path):
+    path, (first, second, third) = tmp_path / "t.csv", script.cells()[:3]
+    for cell, error in ((first, None), (second, "no")):
+        script.add(path, row(cell.model, cell.strategy, cell.epsilon, cell.seed, 2.5, error=error))
+    assert script.missing(script.measured(path), [first, second, third]) == [second, third]
+    script.add(path, row(second.model, second.strategy, second.epsilon, second.seed, 2.25))
+    assert script.missing(script.measured(path), [first, second, third]) == [third]
+    assert sorted(script.measured(path)["bits"]) == [2.25, 2.5]
+
+
+def test_shares_are_of_the_way_from_the_pretrained_model_to_no_privacy_in_the_same_seed(script):
+    rows = [
+        *(row("lora", "non_private", 0.0, seed, to, initial) for seed, initial, to in ((0, 3.0, 2.0), (1, 3.5, 2.5))),
+        *(row("lora", "uls", 8.0, seed, bits, 3.0) for seed, bits in ((0, 2.5), (1, 2.75))),
+        row("full", "els", 1.0, 0, 9.0, error="failed"),
+        row("trivial", "trivial", 0.0, 0, 4.0),
+    ]
+    table = pd.DataFrame(rows, columns=list(script.COLUMNS))
+    found = script.summary(table).set_index(["model", "strategy", "epsilon"])
+    assert found.loc[("lora", "uls", 8.0), "share"] == pytest.approx((0.5 + 0.75) / 2)
+    assert found.loc[("lora", "uls", 8.0), "seeds"] == 2
+    assert found.loc[("pretrained", "none", 0.0), "bits"] == pytest.approx(3.25)
+    assert found.loc[("trivial", "trivial", 0.0), "share"] == pytest.approx(-1.0)
+    assert ("full", "els", 1.0) not in found.index
+    lines = script.markdown(table).splitlines()
+    assert lines[0].startswith("| model | strategy | without | epsilon 1 |")
+    assert "| lora | uls |  |  |  |  | 2.625 (62 %) |" in lines
