@@ -1,8 +1,8 @@
 """A trained language model as a folder that transformers, or peft with the same base, loads elsewhere.
 
-With an adapter the folder holds adapter_config.json and adapter_model.safetensors, and ``PeftModel.from_pretrained(base,
-folder)`` gives the logits of the run; else config.json and model.safetensors of the whole model, with the files of the
-base's tokenizer. README.md is a model card that states the guarantee.
+With an adapter the folder holds adapter_config.json and adapter_model.safetensors, and `PeftModel.from_pretrained`
+of base and folder gives the logits of the run; else config.json and model.safetensors of the whole model, with the
+files of the base's tokenizer. README.md is a model card that states the guarantee.
 """
 
 import shutil

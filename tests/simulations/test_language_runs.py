@@ -1,6 +1,9 @@
 """A language model from a configuration to a folder that transformers and peft load; the same on every engine."""
 
 import json
+import re
+import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +18,23 @@ from language_models import make_base
 from simulations import load_model
 from simulations.config.run_config import load_config
 from simulations.records.released_fields import field_of
+from simulations.runs.build import build_problem
 from simulations.runs.run import run
 from userdp.errors import BadInput
 
 peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
 pytestmark = forgive_ray
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+WORDS = json.dumps(
+    {
+        "version": "1.0",
+        "model": {"type": "WordLevel", "vocab": {f"w{code}": code for code in range(22)} | {"?": 22}, "unk_token": "?"},
+        "pre_tokenizer": {"type": "Whitespace"},
+        "added_tokens": [],
+    }
+)
+"""A tokenizer of words, as its library writes it."""
 SONGS = 20
 CONFIG = {
     "name": "tiny",
@@ -87,7 +101,9 @@ def test_an_adapter_gives_the_same_scores_in_peft(path, local, tmp_path):
     base = transformers.AutoModelForCausalLM.from_pretrained(path.parent / "base", dtype=torch.float64).eval()
     with torch.no_grad():
         without = base(input_ids=seen).logits
-        model = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").double().eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a name that peft still uses
+            model = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").double().eval()
         found = model(input_ids=seen).logits
     torch.testing.assert_close(found, scores, rtol=1e-9, atol=1e-12)
     assert (without - scores).abs().max() > 1e-3
@@ -129,10 +145,18 @@ def test_a_folder_is_looked_for_beside_the_configuration(path):
     assert load_config(path, ['problem.model="hf:./name"']).problem.model == f"hf:{path.parent / 'name'}"
 
 
-def test_the_plan_tells_the_memory(path):
-    shown = " ".join(call("plan", path).stdout.split())
-    for text in ("trained_parameters │ 256", "sample_mib", "samples_at_once", "message_mib"):
-        assert text in shown
+def test_the_page_shows_a_configuration_that_plans_and_all_that_its_plan_tells_of_memory(path, tmp_path):
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    (tmp_path / "messages.toml").write_text(text)
+    shutil.copytree(path.parent / "base", tmp_path / "base")
+    (tmp_path / "base" / "tokenizer.json").write_text(WORDS)
+    (tmp_path / "base" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    short = ("--set", 'data.sequence={window=16, text="message"}')
+    told = json.loads(call("plan", tmp_path / "messages.toml", "--json", *short).stdout)
+    sizes = build_problem(load_config(tmp_path / "messages.toml", short[1:])).sizes()
+    assert sizes["trained_parameters"] == 8 * 2 * 2 * (16 + 16)  # rank, targets, layers, both factors
+    assert sizes.items() <= told["numbers"].items()
+    assert all(f"`{name}`" in PAGE for name in sizes)
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ from userdp.neural.chance import coins
 from userdp.neural.devices import seconds
 from userdp.neural.model import DrewForTheFirstTime, Model
 from userdp.neural.samples import Held
+from userdp.neural.shared import SharedModule
 from userdp.neural.tuner import MEBIBYTE, Choice, Execution, Tuner
 from userdp.nodes.local_training import LocalTraining, trained
 from userdp.problems.base import Device
@@ -37,6 +38,7 @@ class Engine:
             execution=execution,
             own_layers=model.kernels == "own",
             together=not original.in_training.apart,
+            padded=not isinstance(original.module, SharedModule),  # a sample of those costs more than a call
             typical=typical,
             memory=memory,
             sample_bytes=original.bytes_of_a_sample(),

@@ -15,11 +15,13 @@ Formal guarantees:
     row's function: a clip bounds the row for all coins, and no noise of a mechanism comes from them, so secure noise
     loses nothing. (3) Batches. Users share a call only if a sample's result does not change with other samples of the
     call: on made-up samples bit for bit, and with the size of the call by rounding alone. Under `torch.func.vmap` a
-    user shares a call with padding, which repeats one of its own samples at weight zero. Losses of several users that
-    changed the copy are computed again, user by user. Assumptions, about behaviour for some data that never shows on
-    made-up samples: the module keeps things in itself (not in globals, files or closures), and changes them by setting
-    attributes, by methods of lists and dictionaries, or by torch's in-place operations; it draws from torch's
-    generators, not from those of numpy and Python; it does not mix samples.
+    user shares a call with padding, which repeats one of its own samples at weight zero. A module that takes users side
+    by side (`userdp.neural.shared`) computes all their samples in one call, each by its own user's parameters. Losses
+    of several users that changed the copy are computed again, user by user. Assumptions, about behaviour for some data
+    that never shows on made-up samples: the module keeps things in itself (not in globals, files or closures), and
+    changes them by setting attributes, by methods of lists and dictionaries, or by torch's in-place operations; it
+    draws from torch's generators, not from those of numpy and Python; it does not mix samples; one whose copies share
+    the memory of parameters never writes to them (a write on made-up samples is refused).
 """
 
 import copy

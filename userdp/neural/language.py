@@ -43,9 +43,9 @@ class Adapter:
 class Language:
     """A factory of `LanguageModel`, picklable.
 
-    ``place`` is a folder, or a name on the Hugging Face hub; samples have ``steps`` tokens of ``levels``;
-    ``classes`` are those of a target, None to predict the next token. Without ``adapter`` every parameter is trained, and
-    without ``pretrained`` only the architecture is read. ``mixed`` computes in bfloat16, and holds frozen weights in it.
+    ``place`` is a folder, or a name on the Hugging Face hub; samples have ``steps`` tokens of ``levels``; ``classes``
+    are those of a target, None to predict the next token. Without ``adapter`` every parameter is trained, and without
+    ``pretrained`` only the architecture is read. ``mixed`` computes in bfloat16, and holds frozen weights in it.
     Calling it raises `BadInput`, which names the field: a library or a model is missing, weights do not fit, targets
     match no layer, or samples have more tokens than the model.
     """
@@ -125,8 +125,8 @@ def _quiet(language: Language) -> Iterator[None]:
     from transformers.utils import logging  # noqa: PLC0415 -- optional, and slow to import
 
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.ERROR)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -143,7 +143,7 @@ def _quiet(language: Language) -> Iterator[None]:
     finally:
         logging.set_verbosity(level)
         if bar:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            logging.enable_progress_bar()
 
 
 def _loaded(language: Language) -> tuple[nn.Module, frozenset[str]]:

@@ -62,6 +62,8 @@ class Tuner:
     """Bytes that the backward pass keeps of a sample."""
     model_bytes: int
     """Bytes of a user's parameters."""
+    padded: bool = True
+    """True if users may be padded to the size of others, which calls for no more than twice the work."""
     choice: Choice = field(init=False)
     """The present way of computing gradients."""
 
@@ -79,7 +81,10 @@ class Tuner:
         return max(1, self.memory * MEBIBYTE // (8 * self.model_bytes))
 
     def groups(self, sizes: NDArray[np.int64], choice: Choice | None = None) -> Iterator[NDArray[np.int64]]:
-        """Yield positions of users computed together, by falling size; none is twice as large as another."""
+        """Yield positions of users computed together, by falling size; none is twice as large as another.
+
+        Without ``padded`` all of a group have the same size.
+        """
         choice = choice or self.choice
         order = np.argsort(sizes, kind="stable")
         if not choice.grouped:
@@ -89,7 +94,7 @@ class Tuner:
         while last > 0:
             largest = int(sorted_sizes[last - 1])
             room = max(1, min(choice.samples, self.most_samples) // largest)
-            alike = int(np.searchsorted(sorted_sizes, (largest + 1) // 2))
+            alike = int(np.searchsorted(sorted_sizes, (largest + 1) // 2 if self.padded else largest))
             first = max(0, last - min(room, self.most_users), alike)
             yield order[first:last]
             last = first

@@ -1,5 +1,6 @@
 """Language models: a user's row is that of plain transformers and peft on that user alone, and only adapters move."""
 
+import json
 import pickle
 import warnings
 from dataclasses import replace
@@ -267,6 +268,16 @@ def test_folders_and_names_that_cannot_be_read_are_refused(base, tmp_path, monke
     weights.unlink()
     with pytest.raises(BadInput, match=r"model\.safetensors"):
         build(tmp_path)
+
+
+def test_code_in_a_folder_is_not_run(tmp_path):
+    ran = tmp_path / "ran"
+    (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    with pytest.raises(BadInput, match="cannot be read"):
+        build(tmp_path)
+    assert not ran.exists()
 
 
 def test_weights_of_another_model_are_refused(base, tmp_path):
