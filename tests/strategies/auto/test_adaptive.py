@@ -336,7 +336,7 @@ def test_a_module_is_promised_add_or_remove_unless_replace_one_is_asked_for():
         assert method.plan.guarantee.relation == (relation or "add_or_remove")
     assert found[None].numbers == found["add_or_remove"].numbers
     assert found[None].numbers["gradient_users"] < 20_000
-    assert 2.0 < found[None].numbers["replace_one_epsilon"] < 3.0
+    assert 2.0 < found[None].numbers["replace_one_epsilon"] < 4.0
     assert found[None].numbers["replace_one_delta"] == 1e-6
 
 
