@@ -37,7 +37,6 @@ from simulations.config.run_config import RunConfig
 from simulations.runs.build import load_datasets, starting_problem
 from simulations.runs.run import run, versions
 from userdp.accounting import Guarantee
-from userdp.accounting.composition import add_or_remove_to_replace_one
 from userdp.data import Block, Federation
 from userdp.data.source import Datasets
 from userdp.errors import UserdpError
@@ -140,11 +139,12 @@ def trained_row(config: RunConfig, datasets: Datasets) -> dict[str, Any]:
 def _promised(config: RunConfig, guarantee: Guarantee, numbers: Any) -> dict[str, Any]:
     """What holds, what it means for replacing one user, and what the convention would have printed."""
     pair = guarantee.epsilon, guarantee.delta
-    replaced = pair if guarantee.relation == "replace_one" else add_or_remove_to_replace_one(*pair)
     found = {
         **{"relation": guarantee.relation, "spent_epsilon": pair[0], "delta": pair[1]},
-        **{"replace_one_epsilon": replaced[0], "replace_one_delta": replaced[1]},
+        **{"replace_one_epsilon": pair[0], "replace_one_delta": pair[1]},
     }
+    if guarantee.relation != "replace_one":
+        found |= {name: numbers[name] for name in ("replace_one_epsilon", "replace_one_delta")}
     if config.strategy.kind not in ROUND_BY_ROUND:
         return found
     # Over the clip, not over what replacing a user moves: twice the clip.

@@ -41,7 +41,12 @@ def test_every_row_of_a_private_run_says_on_what_terms(scripts):
     assert set(private["relation"]) <= {"add_or_remove", "replace_one"}
     assert (private["spent_epsilon"] <= private["epsilon"] * (1 + 1e-6)).all()
     added = private["relation"] == "add_or_remove"
-    np.testing.assert_allclose(private[added]["replace_one_epsilon"], 2 * private[added]["spent_epsilon"], rtol=1e-5)
+    assert (
+        private[added]["replace_one_epsilon"]
+        .between(*(factor * private[added]["spent_epsilon"] for factor in (1, 2.5)))
+        .all()
+    )
+    assert (private[added]["replace_one_delta"] == private[added]["delta"]).all()
     same = private[~added]
     np.testing.assert_allclose(same["replace_one_epsilon"], same["spent_epsilon"])
     with_noise = private.dropna(subset=["noise"])

@@ -17,6 +17,7 @@ from strategies import STRATEGIES, PublicFacts, Recipe, StrategyOptions
 from strategies.core.recipe import example_problem, guarantees
 from userdp.accounting import Privacy, Relation, Unit
 from userdp.data.shape import Shape
+from userdp.errors import BadInput
 from userdp.problems import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,8 +167,11 @@ def page(name: str, strategy: Strategy) -> str:
 
 
 def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation | None:
-    """Return the relation of a small run, or None without a guarantee."""
+    """Return the relation of a small run; None without a guarantee, or where the settings do not go together."""
     unit: Unit = "user" if strategy.about.units[0] == "user" else "sample"
     public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, unit)
-    guarantee = strategy(problem, public, privacy, **(dict(strategy.about.example) | options)).scheme.guarantee
+    try:
+        guarantee = strategy(problem, public, privacy, **(dict(strategy.about.example) | options)).scheme.guarantee
+    except BadInput:  # such as a relation that needs another sampling
+        return None
     return guarantee.relation if guarantee.holds else None

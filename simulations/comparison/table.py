@@ -65,7 +65,7 @@ def row(
         "better_than_initial": value < start if measured and start is not None else None,
         "error_private": record.get("error_private")
         or (None if value is not None else f"not measured: {result.get('not_measured', NOBODY)}"),
-        **_promise(cell, result.get("guarantee")),
+        **_promise(cell, result.get("guarantee"), numbers),
         "seconds": record.get("seconds"),
         "rounds": result.get("rounds"),
         "users": result.get("users"),
@@ -79,7 +79,7 @@ def row(
     }
 
 
-def _promise(cell: Cell, guarantee: Mapping[str, Any] | None) -> dict[str, Any]:
+def _promise(cell: Cell, guarantee: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> dict[str, Any]:
     privacy = cell.raw["privacy"]
     asked = {"unit": privacy.get("unit", "user"), "epsilon": privacy["epsilon"], "delta": privacy["delta"]}
     given: dict[str, Any] = dict.fromkeys(
@@ -92,6 +92,7 @@ def _promise(cell: Cell, guarantee: Mapping[str, Any] | None) -> dict[str, Any]:
             given["spent_epsilon"] = pair[0]
             replaced = pair if guarantee["relation"] == "replace_one" else add_or_remove_to_replace_one(*pair)
             given["replace_one_epsilon"], given["replace_one_delta"] = replaced
+            given |= {name: numbers[name] for name in ("replace_one_epsilon", "replace_one_delta") if name in numbers}
     return asked | given
 
 
@@ -172,10 +173,11 @@ def together(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> list[d
     *Formal guarantees.* *Claim.* The models of the counted runs, released together, would be (epsilon, delta)-DP for
     replacing one user, or one sample if some of the runs protect samples only; epsilon and delta are the sums over the
     runs. *Why.* Each counted run promises (e_i, d_i) for replacing one: its own guarantee, or the one that follows from
-    adding or removing (`add_or_remove_to_replace_one`). A promise for a user covers each sample of that user. A run
-    that does not read the replaced user's data, because its seed holds the user out, promises (0, 0) for them. Basic
-    composition adds up (Dwork, Roth 2014, Theorem 3.16). *Assumptions.* Those of each run; every run draws noise of its
-    own, which runs of one seed in a simulation do not; one person is in one source. Measured metrics are not covered.
+    adding or removing (the plan's own price, or `add_or_remove_to_replace_one`). A promise for a user covers each
+    sample of that user. A run that does not read the replaced user's data, because its seed holds the user out,
+    promises (0, 0) for them. Basic composition adds up (Dwork, Roth 2014, Theorem 3.16). *Assumptions.* Those of each
+    run; every run draws noise of its own, which runs of one seed in a simulation do not; one person is in one source.
+    Measured metrics are not covered.
 
     The runs of a source have a guarantee, the others finished without one; users are the fewest of a counted run.
     """

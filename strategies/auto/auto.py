@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -17,7 +17,7 @@ from strategies.auto.preparation import (
     measuring_stages,
     new_progress,
 )
-from strategies.auto.releases import Movement, Shares
+from strategies.auto.releases import AnySampler, Movement, Shares
 from strategies.auto.staged import AdaptiveStep, AutoScheme, Pace, adaptive_stages, outline, shares_of, uncertified
 from strategies.auto.stages import (
     LONGEST_COUNT_STEP,
@@ -34,13 +34,14 @@ from strategies.core.about import About, Fact
 from strategies.core.mean_rounds import CLIP_FACTS
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
-from userdp.accounting import calibrate_noise
+from userdp.accounting import Relation, calibrate_noise
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
 from userdp.problems import GeneralisedLinear, Poisson
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6  # That move the model, the last with measured steps
+_MORE_NOISE = 1.05  # Noise of cohorts that allow more steps, over that of all users, up to which they are preferred
 
 
 class Auto(Recipe):
@@ -101,10 +102,11 @@ class Auto(Recipe):
 
     A missing or non-finite user counts as a vector of zeros. Rounds get fixed shares of the budget, and a gradient
     round divides its own between gradient and length: noise multipliers are ``z / sqrt(share)``, and the whole run
-    costs what one Gaussian of multiplier z costs, exactly (adaptive composition). With random cohorts, which are
-    add-or-remove alone, all rounds are accounted together by their privacy losses (`userdp.sampling.MixedBatches`), and
-    cohorts are secret. Any loss, whatever other nodes answer; the server is trusted. Coordinates, clips, curvatures and
-    steps are post-processing: were they wrong, accuracy would suffer and privacy would not.
+    costs what one Gaussian of multiplier z costs, exactly (adaptive composition). With random cohorts all rounds are
+    accounted together by their privacy losses (`userdp.sampling.MixedBatches`), for replace-one as for add-or-remove:
+    vectors of such rounds are no longer than half of what their noise is made for. Cohorts are secret. Any loss,
+    whatever other nodes answer; the server is trusted. Coordinates, clips, curvatures and steps are post-processing:
+    were they wrong, accuracy would suffer and privacy would not.
 
     *Assumptions.* n and participation are public; random cohorts are secret. The server is trusted. Nodes clip as
     asked; sums that are too large are refused.
@@ -133,18 +135,16 @@ class Auto(Recipe):
         notes={"curvature": Fact("noised", "curvature that the step is one over"), **CLIP_FACTS},
     )
 
-    relation: Literal["replace_one", "add_or_remove"] | None = None
+    relation: Relation | None = None
     """Neighbouring relation; default replace_one, and add_or_remove for torch modules. Add-or-remove promises less and
-    takes half the noise at the same epsilon. Modules have many steps with secret cohorts under add-or-remove, and few
-    with all users under replace_one."""
+    takes about half the noise at the same epsilon. Modules have many steps with secret cohorts; under replace_one few
+    with all users, if cohorts would need more noise."""
     coefficients: float = Field(0.0, ge=0, lt=1)
     """Share of the budget for estimates of a linear model's coefficients with standard errors; training has the rest.
     0 for none; 0.5 is a good choice where coefficients matter as much as predictions."""
 
     def scheme(self, given: Given) -> AutoScheme:
-        stages = self._stages(given)
-        sampler = self._sampler(given, stages)
-        multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
+        stages, sampler, multiplier = self._calibrated(given)
         shares = Shares(sampler=sampler, noise_multiplier=multiplier)
         stages = tuple(_clipped(stage, index, shares, given.dimension) for index, stage in enumerate(stages))
         accounted = given.accounted(sampler, multiplier)
@@ -158,31 +158,42 @@ class Auto(Recipe):
             domain=given.problem.domain,
         )
 
-    def _sampler(self, given: Given, stages: tuple[Stage, ...]) -> WeightedBatches | WeightedSlots | MixedBatches:
-        """Draw random cohorts for the steps of modules under add-or-remove, and else all users."""
-        n, shares, chance = given.users, shares_of(stages, self.coefficients), self._pace(given).chance
-        if chance < 1:
-            rates = tuple(chance if isinstance(stage, AdaptiveStep) else 1.0 for stage in stages)
-            return MixedBatches(n, rates, shares, given.secret_seed)
-        kind = WeightedBatches if self._relation(given) == "replace_one" else WeightedSlots
-        return kind(n, n, len(stages), given.seed, shares=shares)
+    def _calibrated(self, given: Given) -> tuple[tuple[Stage, ...], AnySampler, float]:
+        """Choose stages, sampler and noise multiplier: random cohorts for the steps of modules, and else all users.
 
-    def _relation(self, given: Given) -> str:
+        Replacing a user has two paces for modules: many steps with cohorts, or few with all users if cohorts would need
+        more noise, by more than a twentieth where they allow more steps.
+        """
+        if not uncertified(given.problem):
+            return self._paced(given, Pace(0, 1.0))
+        privacy, relation = given.privacy, self._relation(given)
+        whole = calibrate_noise(privacy.epsilon, privacy.delta, 1) * (2 if relation == "replace_one" else 1)
+        many, few = (Pace.of(given.users, given.dimension, whole, drawn=drawn) for drawn in (True, False))
+        drawn = self._paced(given, many)
+        if relation == "add_or_remove":
+            return drawn
+        everybody = self._paced(given, few)
+        return drawn if drawn[-1] <= everybody[-1] * (_MORE_NOISE if many.steps > few.steps else 1) else everybody
+
+    def _paced(self, given: Given, pace: Pace) -> tuple[tuple[Stage, ...], AnySampler, float]:
+        stages, n, relation = self._stages(given, pace), given.users, self._relation(given)
+        shares = shares_of(stages, self.coefficients)
+        if pace.chance < 1:
+            rates = tuple(pace.chance if isinstance(stage, AdaptiveStep) else 1.0 for stage in stages)
+            sampler: AnySampler = MixedBatches(n, rates, shares, given.secret_seed, relation=relation)
+        else:
+            kind = WeightedBatches if relation == "replace_one" else WeightedSlots
+            sampler = kind(n, n, len(stages), given.seed, shares=shares)
+        return stages, sampler, sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
+
+    def _relation(self, given: Given) -> Relation:
         return self.relation or ("add_or_remove" if uncertified(given.problem) else "replace_one")
 
-    def _pace(self, given: Given) -> Pace:
-        """Choose the pace of adaptive steps; other steps ask all users."""
-        if not uncertified(given.problem):
-            return Pace(0, 1.0)
-        drawn = self._relation(given) == "add_or_remove"
-        whole = calibrate_noise(given.privacy.epsilon, given.privacy.delta, 1) * (1 if drawn else 2)
-        return Pace.of(given.users, given.dimension, whole, drawn=drawn)
-
-    def _stages(self, given: Given) -> tuple[Stage, ...]:
+    def _stages(self, given: Given, pace: Pace) -> tuple[Stage, ...]:
         model = linear_model(given.problem)
         inference = self._inference(given)
         if model is None:
-            return (Filled(), *self._plain_stages(given), Choice())
+            return (Filled(), *self._plain_stages(given, pace), Choice())
         longest_step = LONGEST_COUNT_STEP if isinstance(model, Poisson) else None
         steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
         return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), *inference, Choice())
@@ -206,10 +217,10 @@ class Auto(Recipe):
         reading = given.public.reading or CoefficientMap.plain(given.dimension, problem.intercept)
         return inference_stages(reading)
 
-    def _plain_stages(self, given: Given) -> tuple[Stage, ...]:
+    def _plain_stages(self, given: Given, pace: Pace) -> tuple[Stage, ...]:
         domain, certificate = given.problem.domain, given.problem.certificate
         if uncertified(given.problem):
-            return tuple(adaptive_stages(self._pace(given).steps, domain))
+            return tuple(adaptive_stages(pace.steps, domain))
         # A known curvature, or one without a bound, is not measured.
         curved = certificate.smoothness or 0.0
         measured = certificate.convex and curved > certificate.strong_convexity

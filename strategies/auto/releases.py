@@ -11,6 +11,8 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import Statistic
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
+AnySampler = WeightedBatches | WeightedSlots | MixedBatches
+
 
 @dataclass(frozen=True)
 class Movement:
@@ -49,12 +51,14 @@ class Movement:
 class Shares:
     """Releases of users' means, each with its own share of the budget."""
 
-    sampler: WeightedBatches | WeightedSlots | MixedBatches
+    sampler: AnySampler
     noise_multiplier: float
 
     def mechanism(self, index: int, movement: Movement, part: float = 1.0) -> GaussianMechanism:
         """Return the mechanism of a mean released in round ``index``, with that part of the round's share."""
         moved = movement.replaced if self.sampler.relation == "replace_one" else movement.added
+        if isinstance(self.sampler, MixedBatches):  # a coin also decides whether a user is there at all
+            moved = max(moved, self.sampler.sensitivity_factor * movement.added)
         multiplier = self.sampler.multiplier(index, self.noise_multiplier)
         return GaussianMechanism(moved / self.sampler.expected(index), multiplier / math.sqrt(part))
 

@@ -240,7 +240,7 @@ def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: 
         users_needed=1,
         noise=noise,
         signal=1.0,
-        numbers=numbers | sampler_numbers(sampler, guarantee),
+        numbers=numbers | sampler_numbers(sampler, guarantee, shares.noise_multiplier),
         warnings=(
             *doubts(filled),
             *_warnings(given.problem, noise / math.sqrt(len(gradient)), chosen),

@@ -102,13 +102,15 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     ``C_{t+1} = C_t exp(-clip_rate (share - quantile))``, held in public bounds.
 
     *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Unit: one whole user; relation: replace-one with n
-    public, s = 2 (add-or-remove for poisson and allocation, s = 1). Given what was released before, ``C_t`` is a
-    constant. One user moves the sum of clipped vectors by at most ``s C_t`` and the sum of ``b_i - 1/2`` by at most
-    ``s / 2``, at worst both at once. Noise ``z_u s C_t`` on the first and ``count_noise = z_b s / 2`` on the second
-    make a round ONE Gaussian mechanism of multiplier z with ``z^-2 = z_u^-2 + z_b^-2``: divide each by its noise and
-    add the squared moves. So ``z_u = (z^-2 - (2 count_noise / s)^-2)^(-1/2)``, with z calibrated by the sampler. The
-    noise of a round is calibrated to the clip in force in it. A user who does not answer adds nothing to either sum;
-    the divisor is public. Every iterate and every clip is released; the server is trusted.
+    public, s = 2 (add-or-remove for poisson and allocation unless set, s = 1). Given what was released before, ``C_t``
+    is a constant. One user moves the sum of clipped vectors by at most ``s C_t`` and the sum of ``b_i - 1/2`` by at
+    most ``s / 2``, at worst both at once. Noise ``z_u s C_t`` on the first and ``count_noise = z_b s / 2`` on the
+    second make a round ONE Gaussian mechanism of multiplier z with ``z^-2 = z_u^-2 + z_b^-2``: divide each by its noise
+    and add the squared moves. Both together are one row, over its noise no longer than ``1 / (s z)``, as secret cohorts
+    ask. So ``z_u = (z^-2 -
+    (2 count_noise / s)^-2)^(-1/2)``, with z calibrated by the sampler. The noise of a round is calibrated to the clip
+    in force in it. A user who does not answer adds nothing to either sum; the divisor is public. Every iterate and
+    every clip is released; the server is trusted.
 
     With ``privacy.trust = "sum"`` nodes send one masked row for both sums: the clipped vector, then ``w_t (b_i - 1/2)``
     with ``w_t = z_u s C_t / count_noise``, public before the round. Such a row is at most ``L_t = sqrt(C_t^2 + w_t^2 /

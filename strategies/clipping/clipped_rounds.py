@@ -13,7 +13,7 @@ from strategies.core.mean_rounds import MeanRounds, as_is, sampler_numbers
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.scheme import Number, Outline
-from userdp.accounting import AnyLedger, Guarantee, Privacy
+from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudness, most_loudness
@@ -159,9 +159,12 @@ class ClippedOptions(ServerOptions):
     """Users a round (the expected number for poisson); all of them if not given. For allocation it follows from
     participations."""
     sampling: Sampling = "disjoint"
-    """disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user, for adding or removing
-    a user; fixed_size: a random cohort each round; allocation: every user in as many random rounds, for adding or
-    removing a user and with less noise than poisson. The last three need secret cohorts."""
+    """disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user; fixed_size: a random
+    cohort each round; allocation: every user in as many random rounds, mostly with less noise than poisson. The last
+    three need secret cohorts."""
+    relation: Relation | None = None
+    """Neighbouring relation; default add_or_remove for poisson and allocation, and else replace_one, the only one for
+    the other samplings. Add-or-remove promises less, and takes less noise."""
     participations: int | None = Field(None, ge=1)
     """Rounds that each user takes part in, for allocation: 1 if not given."""
     learning_rate: float | None = Field(None, gt=0, description="Step size of the server.")
@@ -173,16 +176,18 @@ class ClippedOptions(ServerOptions):
     def sampler(self, given: Given) -> Sampler:
         """Make the sampler of these settings.
 
-        Raises `BadInput`: a cohort for allocation, or participations for anything else. Raises `PopulationTooSmall`:
-        fewer users than one cohort.
+        Raises `BadInput`: a cohort for allocation, participations for anything else, or a relation that the sampling
+        has no price for. Raises `PopulationTooSmall`: fewer users than one cohort.
         """
+        relation = self.relation or "add_or_remove"
         if self.sampling == "allocation":
             if self.cohort is not None:
                 raise BadInput(
                     f"strategy.cohort = {self.cohort} with sampling = 'allocation': cohorts follow from "
                     "strategy.participations and rounds; set that instead"
                 )
-            return AllocatedBatches(given.users, self.participations or 1, self.rounds, given.secret_seed)
+            asked = given.users, self.participations or 1, self.rounds, given.secret_seed
+            return AllocatedBatches(*asked, relation=relation)
         if self.participations is not None:
             raise BadInput(
                 f"strategy.participations = {self.participations} with sampling = {self.sampling!r}: it is for "
@@ -191,7 +196,12 @@ class ClippedOptions(ServerOptions):
         users, cohort, rounds = given.users, self.cohort or given.users, self.rounds
         check_batch(cohort, users)
         if self.sampling == "poisson":
-            return PoissonBatches(users, cohort / users, rounds, given.secret_seed)
+            return PoissonBatches(users, cohort / users, rounds, given.secret_seed, relation=relation)
+        if self.relation == "add_or_remove":
+            raise BadInput(
+                f"strategy.relation = 'add_or_remove' with sampling = {self.sampling!r}: such cohorts are priced for "
+                "replacing a user; leave it out, or set sampling = 'poisson' or 'allocation'"
+            )
         if self.sampling == "fixed_size":
             return FixedSizeBatches(users, cohort, rounds, given.secret_seed)
         kind = CyclicBatches if self.sampling == "cyclic" else DisjointBatches
@@ -243,7 +253,7 @@ class ClippedOptions(ServerOptions):
                 "noise_multiplier": multiplier,
                 "noise_deviation": mechanism.standard_deviation,
                 **sensitivity,
-                **sampler_numbers(sampler, accounted["guarantee"]),
+                **sampler_numbers(sampler, accounted["guarantee"], multiplier),
                 **numbers,
             },
         )

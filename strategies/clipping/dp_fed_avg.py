@@ -23,9 +23,9 @@ class DPFedAvg(
     """Clipped mean of users' model updates after some local gradient steps, plus Gaussian noise, every round.
 
     *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Those of `dp_fed_sgd`, with the update in the place of
-    the gradient: unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and
-    allocation). Whatever a user computes from its own data and the released model, its update is clipped to l2 norm
-    C, so replacing a user moves the sum by at most 2C (adding or removing one by C). An update that is not finite
+    the gradient: unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and allocation,
+    unless it is set). Whatever a user computes from its own data and the released model, its update is clipped to l2
+    norm C, so replacing a user moves the sum by at most 2C (adding or removing one by C). An update that is not finite
     counts as zero. The server's optimiser sees released values only.
 
     *Assumptions.* Those of `dp_fed_sgd`.

@@ -16,18 +16,19 @@ from userdp.nodes.computations import Computation
 class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Clipped mean of user gradients plus Gaussian noise, every round.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or
-    add-or-remove for Poisson and allocated cohorts. *Why.* Unit: one whole user; relation: replace-one with n public
-    (add-or-remove for poisson and allocation). Each user's average gradient is clipped to l2 norm C and all users
-    weigh the same, so replacing one moves the sum by at most 2C (adding or removing one by C); the divisor is the
-    planned cohort whatever the number that was drawn or answered, and the noise is calibrated to that sensitivity,
-    also in a round that drew nobody. disjoint and cyclic: rounds in which a user takes part compose as one Gaussian
-    mechanism (exact), disjoint cohorts in parallel. poisson and fixed_size: every round costs, amplified by
-    sampling, while cohorts stay secret. allocation: all rounds are accounted together, while cohorts stay secret.
-    Every iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an
-    answer larger than clipped users can add up to is refused. The sampler that draws the cohorts is the one that
-    accounts them. With ``privacy.trust = "sum"`` the server sees nothing of a round but the sum over all nodes with
-    their noise. Each other node knows its own share of that: `userdp.masking.sums.MaskedSum` prices what is left.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
+    for Poisson and allocated cohorts unless replace-one is asked for. *Why.* Unit: one whole user; relation:
+    replace-one with n public (add-or-remove for poisson and allocation, unless it is set). Each user's average gradient
+    is clipped to l2 norm C and all users weigh the same, so replacing one moves the sum by at most 2C (adding or
+    removing one by C); the divisor is the planned cohort whatever the number that was drawn or answered, and the noise
+    is calibrated to that sensitivity, also in a round that drew nobody. disjoint and cyclic: rounds in which a user
+    takes part compose as one Gaussian mechanism (exact), disjoint cohorts in parallel. poisson and fixed_size: every
+    round costs, amplified by sampling, while cohorts stay secret. allocation: all rounds are accounted together, while
+    cohorts stay secret. Every iterate is released: nodes are protected from each other; the server is trusted. Nodes
+    clip and sum; an answer larger than clipped users can add up to is refused. The sampler that draws the cohorts is
+    the one that accounts them. With ``privacy.trust = "sum"`` the server sees nothing of a round but the sum over all
+    nodes with their noise. Each other node knows its own share of that: `userdp.masking.sums.MaskedSum` prices what is
+    left.
 
     *Assumptions.* The server is trusted, or with ``privacy.trust = "sum"`` curious and not active, and no more nodes
     put together what they know than one or the declared share. Nodes clip each of

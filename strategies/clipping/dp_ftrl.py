@@ -14,6 +14,7 @@ from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number, Outline
+from userdp.accounting import Relation
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
@@ -72,8 +73,9 @@ class DPFTRL(Recipe, PreparedOptions):
     equally far apart. All prefix sums are released by one factorisation ``A = B C`` with noise ``B Z``, calibrated
     to the Frobenius norm of what one user can move in all rounds together: the whole run is ONE Gaussian mechanism,
     also though each gradient is taken at the model released before (proof in `userdp.mechanisms.prefix_sums`). No
-    amplification by sampling is claimed. With ``sampling = "amplified"`` the relation is add-or-remove: a user moves
-    the sum of a round by at most C, and `AmplifiedBands` draws and prices the rounds. Projection and steps are
+    amplification by sampling is claimed. With ``sampling = "amplified"`` the relation is add-or-remove, a user
+    moving the sum of a round by at most C, or replace-one if so set; `AmplifiedBands` draws and prices the rounds.
+    Projection and steps are
     post-processing. The divisor is the planned cohort; a missing or non-finite answer counts as zero. The server is
     trusted.
 
@@ -111,8 +113,11 @@ class DPFTRL(Recipe, PreparedOptions):
     cohort: int | None = Field(None, ge=1)
     """Users a round, the same partition every epoch; n / rounds (one epoch) if not given."""
     sampling: Literal["cyclic", "amplified"] = "cyclic"
-    """cyclic: the same partition every epoch, for replacing a user. amplified: groups in turn, and secret coins among a
-    group's users, for adding or removing a user; with as many groups as have the least predicted noise."""
+    """cyclic: the same partition every epoch. amplified: groups in turn, and secret coins among a group's users; with
+    as many groups as have the least predicted noise."""
+    relation: Relation | None = None
+    """Neighbouring relation; default replace_one for cyclic, which has no other, and add_or_remove for amplified.
+    Add-or-remove promises less, and takes less noise."""
     factorisation: FactorisationName | Literal["best"] = "square_root"
     """Correlation of noise over rounds. best: whichever has the least predicted noise in the last round, from public
     numbers. Mostly that is banded (up to 64 vectors kept) where users return within 64 rounds, and else buffered (four,
@@ -123,8 +128,17 @@ class DPFTRL(Recipe, PreparedOptions):
         return {"clip_norm": found.clip(self.rounds), **found.steps(self.rounds)}
 
     def _sampler(self, given: Given, cohort: int) -> CorrelatedBatches | AmplifiedBands:
-        """Make the sampler. Raises `BadInput`: the factorisation has more diagonals than groups can have turns."""
+        """Make the sampler.
+
+        Raises `BadInput`: the factorisation has more diagonals than groups can have turns, or the sampling has no price
+        for the relation.
+        """
         if self.sampling == "cyclic":
+            if self.relation == "add_or_remove":
+                raise BadInput(
+                    "strategy.relation = 'add_or_remove' with sampling = 'cyclic': such cohorts are priced for "
+                    "replacing a user; leave it out, or set sampling = 'amplified'"
+                )
             return CorrelatedBatches(given.users, cohort, self.rounds, given.seed, self.factorisation)
         kinds = tuple(kind for kind in BANDED if self.factorisation in (kind, "best"))
         if not kinds:
@@ -132,10 +146,10 @@ class DPFTRL(Recipe, PreparedOptions):
                 f"strategy.factorisation = {self.factorisation!r} with sampling = 'amplified': noise must be "
                 f"correlated over few rounds; set {', '.join(BANDED)} or best"
             )
-        privacy = given.privacy
+        privacy, relation = given.privacy, self.relation or "add_or_remove"
         numbers = given.users, cohort, self.rounds
-        bands, kind = best_bands(*numbers, privacy.epsilon, privacy.delta, kinds)
-        return AmplifiedBands(*numbers, bands, kind, given.secret_seed, given.seed)
+        bands, kind = best_bands(*numbers, privacy.epsilon, privacy.delta, kinds, relation)
+        return AmplifiedBands(*numbers, bands, kind, given.secret_seed, given.seed, relation=relation)
 
     def scheme(self, given: Given) -> MeanRounds:
         p, clip = given.dimension, self.clip_norm
@@ -161,7 +175,7 @@ class DPFTRL(Recipe, PreparedOptions):
                     "clip_norm": clip,
                     "cohort": cohort,
                     **_turns(sampler),
-                    **sampler_numbers(sampler, accounted["guarantee"]),
+                    **sampler_numbers(sampler, accounted["guarantee"], multiplier),
                     "learning_rate": rate,
                     "noise_multiplier": multiplier,
                     "l2_sensitivity": mechanism.l2_sensitivity,

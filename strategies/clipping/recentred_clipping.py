@@ -292,7 +292,7 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
                     "last_share": sampler.shares[-1],
                     "l2_sensitivity": whole.l2_sensitivity,
                     **({} if training is None else local_numbers(training)),
-                    **sampler_numbers(sampler, accounted["guarantee"]),
+                    **sampler_numbers(sampler, accounted["guarantee"], multiplier),
                 },
             ),
             new_memory=partial(Centre, geometry, p, self.clip_norm),

@@ -189,14 +189,17 @@ def check_covered(
         )
 
 
-def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
-    """Return a plan's numbers about its sampler: participations, and the guarantee for replacing a user."""
+def sampler_numbers(sampler: Sampler, guarantee: Guarantee, noise_multiplier: float) -> dict[str, Number]:
+    """Return a plan's numbers about its sampler: participations, and the guarantee for replacing a user.
+
+    ``noise_multiplier`` is that of the guarantee: noise over sensitivity, under the sampler's relation.
+    """
     numbers: dict[str, Number] = {}
     if isinstance(sampler, DisjointBatches):
         numbers["participations"] = sampler.epochs
     if isinstance(sampler, AllocatedBatches):
         numbers["participations"] = sampler.participations
     if guarantee.relation != "replace_one":
-        converted = sampler.replace_one(guarantee.epsilon, guarantee.delta)
-        numbers["replace_one_epsilon"], numbers["replace_one_delta"] = converted
+        replaced = sampler.replaced(noise_multiplier, guarantee.delta)
+        numbers["replace_one_epsilon"], numbers["replace_one_delta"] = replaced
     return numbers

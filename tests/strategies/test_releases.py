@@ -336,7 +336,7 @@ def test_numbers_that_price_the_whole_run_have_all_its_parts(name):
     around = {part: value for part, value in MORE[name][2].items() if part in ("preparation", "compare_with_initial")}
     method = make(DPFedSGD, squares(), USERS, EPSILON, DELTA, rounds=3, sampling="poisson", cohort=100, **around)
     own, parts, numbers = method.scheme.guarantee, method.around.parts, method.plan.numbers
-    epsilon, delta = method.scheme.sampler.replace_one(own.epsilon, own.delta)
+    epsilon, delta = method.scheme.sampler.replaced(numbers["noise_multiplier"], own.delta)
     assert parts
     assert numbers["replace_one_epsilon"] == pytest.approx(epsilon + sum(part.epsilon for part in parts), rel=1e-12)
     assert numbers["replace_one_delta"] == pytest.approx(delta + sum(part.delta for part in parts), rel=1e-12)

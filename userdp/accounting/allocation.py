@@ -51,7 +51,7 @@ _WIDTH = 1e-3  # The width of a loss cell: finer for faint losses, coarser for l
 _MOST_LOSSES = 1 << 15  # Most cells of the privacy loss of a block.
 _UNIT = float(np.finfo(np.float64).eps) / 2  # The roundoff of float64.
 _SUMMED = 4 * _CELLS * _UNIT  # The relative error of a sum with one term a cell, and of the sum subtracted from it.
-_LARGEST_LOSS = 50.0  # The largest loss of one participation; beyond, grids are too coarse, and nobody is protected.
+LARGEST_LOSS = 50.0  # The largest loss of one participation; beyond, grids are too coarse, and nobody is protected.
 
 
 @lru_cache(maxsize=4096)
@@ -65,7 +65,7 @@ def allocation_epsilon(noise_multiplier: float, rounds: int, participations: int
     if delta == 0:
         raise BadInput("delta = 0: Gaussian noise promises no pure privacy, use a delta such as 1e-6")
     plain = epsilon_of(Cost(noise_multiplier=noise_multiplier), participations, delta)
-    if participations == rounds or _largest_loss(noise_multiplier, delta) > _LARGEST_LOSS:
+    if participations == rounds or largest_loss(noise_multiplier, delta) > LARGEST_LOSS:
         return plain
     composed = _composed(noise_multiplier, rounds, participations, delta)
     return plain if composed is None else min(plain, float(composed.get_epsilon_for_delta(delta)))
@@ -77,7 +77,8 @@ def check_participations(participations: int, rounds: int) -> None:
         raise BadInput(f"participations = {participations}: must lie between 1 and the number of rounds, {rounds}")
 
 
-def _largest_loss(noise_multiplier: float, delta: float) -> float:
+def largest_loss(noise_multiplier: float, delta: float) -> float:
+    """Return the privacy loss of one round with all users that is exceeded with a small share of ``delta``."""
     return 0.5 / noise_multiplier**2 + float(scipy.stats.norm.isf(_TAIL * delta)) / noise_multiplier
 
 
@@ -88,7 +89,7 @@ def _composed(
 
     size, larger = divmod(rounds, participations)
     typical = math.sqrt(math.expm1(min(1.0, noise_multiplier**-2)) / size)
-    width = max(min(_WIDTH, typical / 20), 2 * _largest_loss(noise_multiplier, delta) / _MOST_LOSSES)
+    width = max(min(_WIDTH, typical / 20), 2 * largest_loss(noise_multiplier, delta) / _MOST_LOSSES)
 
     composed: PrivacyLossDistribution | None = None
     for length, times in ((size, participations - larger), (size + 1, larger)):
@@ -96,7 +97,7 @@ def _composed(
             continue
         law = _BlockLaw(noise_multiplier, length, delta)
         block = PrivacyLossDistribution(law.remove(width), law.add(width))
-        if -math.expm1(times * math.log1p(-block.get_delta_for_epsilon(2 * _LARGEST_LOSS))) > delta:
+        if -math.expm1(times * math.log1p(-block.get_delta_for_epsilon(2 * LARGEST_LOSS))) > delta:
             return None  # too much mass counts as an infinite loss
         composed = block.self_compose(times) if composed is None else composed.compose(block.self_compose(times))
     return composed
@@ -112,7 +113,7 @@ class _BlockLaw:
 
     def remove(self, width: float) -> "PLDPmf":
         """Compute the losses of P against Q: ``E_P (1 - c / R)_+``."""
-        masses, weighted, step = self._cells(_largest_loss(self.noise_multiplier, self.delta))
+        masses, weighted, step = self._cells(largest_loss(self.noise_multiplier, self.delta))
         slack, real = self._slack(max(_length(masses), _length(weighted)))
         law = weighted
         if self.size > 1:
@@ -133,7 +134,7 @@ class _BlockLaw:
     def add(self, width: float) -> "PLDPmf":
         """Compute the losses of Q against P: ``E_Q (1 - c R)_+``."""
         # Large sums are small losses here, and may end early; small ones need a fine step.
-        largest = _largest_loss(self.noise_multiplier, self.delta) - self.noise_multiplier**-2
+        largest = largest_loss(self.noise_multiplier, self.delta) - self.noise_multiplier**-2
         masses, _, step = self._cells(min(largest, math.log(8 * self._typical)))
         slack, real = self._slack(_length(masses))
         kept = _power(masses.astype(real), self.size).astype(np.float64)
@@ -161,7 +162,7 @@ class _BlockLaw:
         shift, step = 1 / self.noise_multiplier, (math.exp(largest) + self._typical) / _CELLS
         with np.errstate(divide="ignore"):
             normal = np.log(np.arange(_CELLS + 1) * step) / shift
-        masses, means = _between(normal + shift / 2), _between(normal - shift / 2) / step
+        masses, means = cell_masses(normal + shift / 2), cell_masses(normal - shift / 2) / step
         # A cell from j to j + 1 steps, of mass m and mean u, puts u - j m at its end, the rest at its start.
         places = np.arange(_CELLS)
         ends = np.clip(means - places * masses, 0, masses)
@@ -195,15 +196,16 @@ class _BlockLaw:
         moves mass by one cell, and so the mean of W by the step times that mass, over all cells by some u E[W] = some
         u; divergences are 1-Lipschitz in the mean of the W's. This is the 2^-46 = 128 u.
         """
-        plain = _transformed(np.float64) * self.size * longest
-        wide = _transformed(np.longdouble) * self.size * longest
+        plain = transform_error(np.float64, 2 * _CELLS) * self.size * longest
+        wide = transform_error(np.longdouble, 2 * _CELLS) * self.size * longest
         if plain <= _ROUNDED * self.delta or wide == plain:
             return plain + 2.0**-46, np.float64
         return wide + 2.0**-46, np.longdouble
 
 
-def _transformed(real: type[np.floating[Any]]) -> float:
-    unit, length = float(np.finfo(real).eps) / 2, 2 * _CELLS
+def transform_error(real: type[np.floating[Any]], length: int) -> float:
+    """Return the factor ``2 sqrt(L / 2) 3 (f + u)`` of `_BlockLaw._slack`, for transforms of ``length``."""
+    unit = float(np.finfo(real).eps) / 2
     eta = unit + 4 * unit * (math.sqrt(2) + unit) / (1 - 4 * unit)
     relative = math.log2(length) * eta / (1 - math.log2(length) * eta)
     return 2 * math.sqrt(length / 2) * 3 * (relative + unit)
@@ -213,7 +215,8 @@ def _length(masses: Vector) -> float:
     return math.sqrt(float(masses @ masses)) * (1 + _CELLS * _UNIT)
 
 
-def _between(normal: Vector) -> Vector:
+def cell_masses(normal: Vector) -> Vector:
+    """Compute the probabilities (cells,) of a standard normal between rising points (cells + 1,)."""
     lower, upper = np.diff(scipy.special.ndtr(normal)), -np.diff(scipy.special.ndtr(-normal))
     return np.where(normal[1:] > 0, upper, lower)
 

@@ -1,8 +1,7 @@
 """Epsilons of sampled Gaussian rounds: the privacy that secret random cohorts add.
 
-Noise multipliers are noise over l2 sensitivity UNDER THE SCHEME'S OWN RELATION: the clip for add-or-remove, twice the
-clip for replace-one. dp-accounting agrees: its Poisson-sampled Gaussian takes the sensitivity of adding one record, its
-Gaussian sampled without replacement that of replacing one.
+Noise multipliers are noise over l2 sensitivity UNDER THE RELATION OF THE PRICE: the clip for add-or-remove, twice the
+clip for replace-one. The Poisson-sampled Gaussian of dp-accounting takes noise over the clip under both.
 
 Sampling never costs privacy: given the cohorts, a round is a Gaussian mechanism or does not see the user at all, and a
 mixture over public randomness of (epsilon, delta)-DP mechanisms is (epsilon, delta)-DP. So each epsilon is the smaller
@@ -20,8 +19,9 @@ import scipy
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from userdp.accounting.checks import check_rate
+from userdp.accounting.checks import check_rate, check_relation
 from userdp.accounting.costs import Cost, calibrate_noise, epsilon_of
+from userdp.accounting.guarantee import Relation
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -37,16 +37,41 @@ _TOLERANCE = 2e-5  # The relative width of the bracket around a calibrated noise
 
 
 @lru_cache(maxsize=4096)
-def poisson_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
-    """Compute epsilon of ``rounds`` Gaussian sums over Poisson cohorts, for adding or removing one user.
+def poisson_epsilon(
+    noise_multiplier: float, rate: float, rounds: int, delta: float, relation: Relation = "add_or_remove"
+) -> float:
+    """Compute epsilon of ``rounds`` Gaussian sums over Poisson cohorts; ``rate`` is the probability of taking part.
 
-    ``noise_multiplier`` is noise over the clip, ``rate`` each user's probability of taking part in a round. The privacy
-    loss distribution (Zhu, Dong, Wang 2022) is rounded pessimistically (Doroshenko et al. 2022).
+    The privacy loss distribution (Zhu, Dong, Wang 2022) is rounded pessimistically (Doroshenko et al. 2022).
+
+    *Formal guarantees.* *Claim.* Let q be the rate, and noise N(0, I), so that rows are no longer than s: one over the
+    noise multiplier for add-or-remove, half of that for replace-one. A round that adds or removes a user is dominated
+    by the pair of N(0, 1) and ``(1 - q) N(0, 1) + q N(s, 1)``, in both orders (Zhu, Dong, Wang 2022). A round that
+    replaces one, in any dimension, is dominated by ``(1 - q) N(0, 1) + q N(s, 1)`` against ``(1 - q) N(0, 1) + q
+    N(-s, 1)``, which two opposite rows of length s attain. *Why.*
+
+    1. Given earlier releases and the coins of others, whose sum is a common shift, the outputs are ``(1 - q) N(0, I) +
+       q N(g, I)`` and the same with g', where g and g' are no longer than s. Divergences are jointly convex: the worst
+       coins bound their mixture. With ``L = exp(<g, Z> - |g|^2 / 2)``, L' alike and Z normal, the divergence at ``c =
+       e^epsilon`` is ``E max(0, (1 - q)(1 - c) + q (L - c L'))``: of the form ``E F(L, L')`` with ``F(x, y) = phi(u x -
+       v y)`` for a convex phi and u, v >= 0. So F_11 >= 0, F_22 >= 0 and F_12 <= 0, if phi is smooth, as it is up to
+       any small error.
+    2. Let a = |g|, b = |g'|, r = <g, g'>. (log L, log L') is normal with covariance S, ``S_11 = a^2, S_22 = b^2, S_12 =
+       r``, and mean ``-(a^2, b^2) / 2``. Hence ``d E F(L, L') = (dS_11 E[L^2 F_11] + 2 dS_12 E[L L' F_12] + dS_22
+       E[L'^2 F_22]) / 2`` (heat equation; the means' terms cancel). So E F falls as r grows: r = -a b is the worst,
+       where its derivative by a, ``a E[L^2 F_11] - b E[L L' F_12]``, is not negative, nor is that by b. The worst are a
+       = b = s on opposite sides. For any divergence, so the pair dominates.
+    3. Dominated pairs compose adaptively into the pair of products (ibid., Theorem 10). Several vectors of one round,
+       each over its noise, are one row.
+
+    *Assumptions.* The coins are secret, and do not depend on the user's data.
     """
+    check_relation(relation)
     plain = _plain(noise_multiplier, rate, rounds, delta)
     if rounds == 0 or rate == 1:
         return plain
-    composed = _poisson_round(noise_multiplier, rate).self_compose(rounds)
+    grid = loss_cell(noise_multiplier, rate / noise_multiplier)
+    composed = poisson_round(noise_multiplier, rate, grid, relation).self_compose(rounds)
     return min(plain, float(composed.get_epsilon_for_delta(delta)))
 
 
@@ -95,11 +120,18 @@ def _plain(noise_multiplier: float, rate: float, rounds: int, delta: float) -> f
 
 
 @lru_cache(maxsize=16)
-def _poisson_round(noise_multiplier: float, rate: float) -> "PrivacyLossDistribution":
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415 -- slow to import
+def poisson_round(noise_multiplier: float, rate: float, cell: float, relation: Relation) -> "PrivacyLossDistribution":
+    """Return the privacy losses of one round of `poisson_epsilon`, rounded up to multiples of ``cell``."""
+    from dp_accounting import NeighboringRelation  # noqa: PLC0415 -- slow to import
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415 -- as above
 
-    grid = loss_cell(noise_multiplier, rate / noise_multiplier)
-    return from_gaussian_mechanism(noise_multiplier, sampling_prob=rate, value_discretization_interval=grid)
+    replaced = relation == "replace_one"
+    return from_gaussian_mechanism(
+        noise_multiplier * (2 if replaced else 1),  # over the effect of one row, under both relations
+        sampling_prob=rate,
+        value_discretization_interval=cell,
+        neighboring_relation=NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
 
 
 def loss_cell(noise_multiplier: float, typical_loss: float) -> float:

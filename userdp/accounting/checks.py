@@ -1,7 +1,9 @@
 """Checks of arguments that the modules of this package share."""
 
 import math
+from typing import get_args
 
+from userdp.accounting.guarantee import Relation
 from userdp.errors import BadInput
 
 
@@ -30,6 +32,12 @@ def check_least(name: str, value: int, least: int = 1) -> None:
     """Refuse (`BadInput`) a number below the least allowed one; ``name`` names it in the message."""
     if value < least:
         raise BadInput(f"{name} = {value}: must be at least {least}")
+
+
+def check_relation(relation: Relation) -> None:
+    """Refuse (`BadInput`) a neighbouring relation of another name."""
+    if relation not in get_args(Relation):
+        raise BadInput(f"relation = {relation!r}: must be {' or '.join(map(repr, get_args(Relation)))}")
 
 
 def check_rate(rate: float, name: str = "rate") -> None:

@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import Relation
 from userdp.accounting.allocation import allocation_epsilon, check_participations
 from userdp.accounting.amplified import calibrate_amplified
+from userdp.accounting.replaced_allocation import replaced_allocation_epsilon
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler, check_whole
+from userdp.sampling.base import EitherRelation, check_whole
 from userdp.sampling.random_cohorts import SECRET, Cohort
 from userdp.state import Stateful
 
@@ -31,17 +31,18 @@ class _Draw(Stateful):
 
 
 @dataclass(frozen=True)
-class AllocatedBatches(Sampler):
+class AllocatedBatches(EitherRelation):
     """Every user takes part in exactly ``participations`` rounds, uniformly chosen, by its own coins.
 
     Poisson sampling without users drawn too often or too rarely; it needs less noise than that and disjoint batches.
 
-    *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sums of clipped vectors of its
-    own rounds by at most the clip, and no other user's rounds; the divisor is the public
-    ``users participations / rounds``, whatever the number drawn. All rounds are accounted together, as in
-    `userdp.accounting.allocation`. They are charged in full with the first round: an earlier release is a part
-    of the whole. Assumption: the rounds of each user are secret. With c of d rounds to go, a user takes part in
-    the next with probability c / d, which makes every set of rounds equally likely.
+    *Formal guarantees.* Unit: a user; relation: add-or-remove, or replace-one if so set, with n public. A user adds to
+    the sums of clipped vectors of its own rounds vectors no longer than the clip, and changes no other user's rounds;
+    the divisor is the public ``users participations / rounds``, whatever the number drawn. All rounds are accounted
+    together, as in `userdp.accounting.allocation` and, for replace-one, `userdp.accounting.replaced_allocation`. They
+    are charged in full with the first round: an earlier release is a part of the whole. Assumption: the rounds of each
+    user are secret. With c of d rounds to go, a user takes part in the next with probability c / d, which makes every
+    set of rounds equally likely.
     """
 
     users: int
@@ -50,12 +51,12 @@ class AllocatedBatches(Sampler):
     seed: int | None = 0  # of SIMULATED allocations; None if the operating system draws them, rounds in their order
     drawn: _Draw = field(default_factory=_Draw, init=False, repr=False, compare=False)
 
-    relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = "privacy loss distribution of the Gaussian mechanism under random allocation of rounds"
     assumption: ClassVar[str] = f"the number that divides is a public constant, and {SECRET}"
     secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole(users=self.users, rounds=self.rounds)
         check_participations(self.participations, self.rounds)
 
@@ -98,7 +99,8 @@ class AllocatedBatches(Sampler):
         """Return the epsilon of all rounds, from the first one on."""
         if self.counted_rounds(rounds) == 0:
             return 0.0
-        return allocation_epsilon(noise_multiplier, self.rounds, self.participations, delta)
+        price = replaced_allocation_epsilon if self.relation == "replace_one" else allocation_epsilon
+        return price(noise_multiplier, self.rounds, self.participations, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
         # Plain composition is that of a user's own rounds.

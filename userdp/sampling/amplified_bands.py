@@ -15,7 +15,7 @@ from userdp.errors import BadInput
 from userdp.mechanisms.prefix_sums import Factorisation
 from userdp.mechanisms.toeplitz import FACTORISATIONS
 from userdp.randomness import stream
-from userdp.sampling.base import SizedSampler, check_batch
+from userdp.sampling.base import EitherRelation, SizedSampler, check_batch
 from userdp.sampling.random_cohorts import SECRET, Cohort, RandomCohorts
 
 Bands = Literal["square_root", "banded"]
@@ -26,20 +26,22 @@ _PAST = 1.05  # Noise over the least so far from which more bands only add to it
 
 
 @dataclass(frozen=True)
-class AmplifiedBands(RandomCohorts, SizedSampler):
+class AmplifiedBands(EitherRelation, RandomCohorts, SizedSampler):
     """Round t asks group ``t mod bands``, each member by a coin of its own, under noise correlated over rounds.
 
-    *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Users are divided into ``bands`` groups without looking
-    at data. *Claim.* With noise of z times the clip times `sensitivity` on each row of C G (see
-    `userdp.mechanisms.prefix_sums`), T rounds together cost as much as ``ceil(T / bands)`` rounds of the Poisson-
-    sampled Gaussian mechanism of multiplier z. *Why.* A user can take part in rounds that are ``bands`` apart and in no
-    others. C has no more diagonals than that, so what the user adds to C G in one of these rounds is one vector in rows
-    that none of the others touches, at most the clip times the norm of a column of C long, and it is there with
-    probability ``rate``, independently of the others. Given all rows before, and the rows of others as functions of the
-    rows released so far, these rows are a Gaussian vector with or without that shift: the dominating pair of one
-    Poisson-sampled round. Dominated pairs compose adaptively (Choquette-Choo et al. 2023, arXiv 2306.08153, Theorems 4
-    and 5). One band is the Poisson-sampled Gaussian mechanism with fresh noise; as many bands as a user's cohorts are
-    apart leave nothing to chance. *Assumptions.* The coins are secret, groups are public.
+    *Formal guarantees.* Unit: a user; relation: add-or-remove, or replace-one if so set, with n public. Users are
+    divided into ``bands`` groups without looking at data. *Claim.* With noise of z times the clip (for replace-one,
+    twice the clip) times `sensitivity` on each row of C G (see `userdp.mechanisms.prefix_sums`), T rounds together cost
+    as much as ``ceil(T / bands)`` rounds of the Poisson-sampled Gaussian mechanism of multiplier z. *Why.* A user can
+    take part in rounds that are ``bands`` apart and in no others. C has no more diagonals than that, so what the user
+    adds to C G in one of these rounds is one vector in rows that none of the others touches, at most the clip times the
+    norm of a column of C long, and it is there with probability ``rate``, independently of the others. Given all rows
+    before, and the rows of others as functions of the rows released so far, these rows are a Gaussian vector with or
+    without that shift, or with that of either user: one row of a Poisson-sampled round, of whatever dimension, and
+    dominated as `userdp.accounting.amplified.poisson_epsilon` proves for the relation. Dominated pairs compose
+    adaptively (Choquette-Choo et al. 2023, arXiv 2306.08153, Theorems 4 and 5). One band is the Poisson-sampled
+    Gaussian mechanism with fresh noise; as many bands as a user's cohorts are apart leave nothing to chance.
+    *Assumptions.* The coins are secret, groups are public.
     """
 
     users: int
@@ -50,7 +52,6 @@ class AmplifiedBands(RandomCohorts, SizedSampler):
     seed: int | None = 0  # of SIMULATED coins; None: the operating system draws, once a round, rounds in order
     groups_seed: int = 0  # of the groups; public
 
-    relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
         "privacy loss distribution of the Poisson-sampled Gaussian mechanism, composed over a user's turns (correlated "
         "noise)"
@@ -58,6 +59,7 @@ class AmplifiedBands(RandomCohorts, SizedSampler):
     assumption: ClassVar[str] = f"the number that divides is a public constant, and {SECRET}"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check_sizes(rounds=self.rounds, bands=self.bands)
         if self.bands * self.batch > self.users:
             raise BadInput(
@@ -66,7 +68,8 @@ class AmplifiedBands(RandomCohorts, SizedSampler):
 
     def last_error(self, epsilon: float, delta: float) -> float:
         """Return the deviation of the last prefix sum's noise, over the clip."""
-        return self.calibrate(epsilon, delta) * self.sensitivity * float(self.factorisation.deviations()[-1])
+        noise = self.calibrate(epsilon, delta) * self.sensitivity_factor
+        return noise * self.sensitivity * float(self.factorisation.deviations()[-1])
 
     @property
     def rate(self) -> float:
@@ -94,14 +97,20 @@ class AmplifiedBands(RandomCohorts, SizedSampler):
         return np.asarray(tossed[self._groups[tossed] == index % self.bands])
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Return the epsilon of the rounds so far, for adding or removing a user."""
+        """Return the epsilon of the rounds so far."""
         turns = -(-self.counted_rounds(rounds) // self.bands)
-        return poisson_epsilon(noise_multiplier, self.rate, turns, delta)
+        return poisson_epsilon(noise_multiplier, self.rate, turns, delta, self.relation)
 
 
 @lru_cache(maxsize=64)
 def best_bands(
-    users: int, batch: int, rounds: int, epsilon: float, delta: float, kinds: tuple[Bands, ...]
+    users: int,
+    batch: int,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    kinds: tuple[Bands, ...],
+    relation: Relation = "add_or_remove",
 ) -> tuple[int, Bands]:
     """Return bands and kind for which the last prefix sum has the least noise within a budget.
 
@@ -112,7 +121,7 @@ def best_bands(
     most = min(rounds, users // batch, _MOST_BANDS)
 
     def error(bands: int, kind: Bands) -> float:
-        return AmplifiedBands(users, batch, rounds, bands, kind).last_error(epsilon, delta)
+        return AmplifiedBands(users, batch, rounds, bands, kind, relation=relation).last_error(epsilon, delta)
 
     # The square root takes no search for its coefficients, so it finds about how many bands; others profit from more.
     least, chosen = math.inf, most

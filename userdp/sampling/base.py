@@ -1,6 +1,7 @@
 """The base of every sampler: one object draws the cohorts and prices them."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation, RoundLedger, Unit, add_or_remove_to_replace_one
 from userdp.accounting.amplified import calibrate_amplified
+from userdp.accounting.checks import check_relation
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.state import Stateful
 
@@ -19,21 +21,25 @@ class Sampler(ABC):
     clipped rows under the sampler's own relation. Strategies take factor, noise and ledger from here, so that relations
     are never mixed and the accounted scheme is the drawn one. Samplers raise `BadInput` for an argument out of range.
 
-    A sampler of one's own defines the attributes here that have no value, `expected_batch`, `cohort`, which asks
-    `checked_round`, and `epsilon`, which asks `counted_rounds`.
+    A sampler of one's own defines the attributes here that have no value, `relation`, `expected_batch`, `cohort`, which
+    asks `checked_round`, and `epsilon`, which asks `counted_rounds`.
     """
 
     users: int  # n; under add-or-remove a public constant that stays when a user joins or leaves
     rounds: int  # number of rounds
     seed: int | None  # seed of cohorts; None if the operating system draws them
     unit: ClassVar[Unit] = "user"  # of the guarantee; one for users covers their samples, never the other way
-    relation: ClassVar[Relation]  # the neighbouring relation of every epsilon
     accountant: ClassVar[str]  # the method that computes epsilons, for `Guarantee.accountant`
     assumption: ClassVar[str]  # the accounting's assumption about the cohorts, one sentence
     secret: ClassVar[bool] = False  # whether it assumes that nobody can tell who takes part
     of_samples: ClassVar[bool] = False  # whether single samples are drawn, and its proof is about these
     adversary: ClassVar[str | None] = None  # the adversary of the guarantee, if weaker than the strategy's; else None
     drawn: Stateful | None = None  # the draws of the operating system so far; a checkpoint keeps it
+
+    @property
+    @abstractmethod
+    def relation(self) -> Relation:
+        """The neighbouring relation of every epsilon."""
 
     @property
     def sensitivity_factor(self) -> float:
@@ -85,8 +91,12 @@ class Sampler(ABC):
             holds=True,
         )
 
-    def replace_one(self, epsilon: float, delta: float) -> tuple[float, float]:
-        """Convert an (epsilon, delta) of this sampler's relation to replacing a user, to compare schemes."""
+    def replaced(self, noise_multiplier: float, delta: float) -> tuple[float, float]:
+        """Return an (epsilon, delta) of all rounds for replacing a user, to compare schemes.
+
+        A sampler that prices adding or removing alone converts it, and then delta grows.
+        """
+        epsilon = self.epsilon(noise_multiplier, delta)
         return (epsilon, delta) if self.relation == "replace_one" else add_or_remove_to_replace_one(epsilon, delta)
 
     def checked_round(self, index: int) -> int:
@@ -102,6 +112,22 @@ class Sampler(ABC):
         if not 0 <= rounds <= self.rounds:
             raise BadInput(f"rounds = {rounds}: the sampler has {self.rounds}")
         return rounds
+
+
+@dataclass(frozen=True)
+class EitherRelation(Sampler):
+    """A sampler that prices its rounds under either relation; the draws are the same."""
+
+    relation: Relation = field(default="add_or_remove", kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_relation(self.relation)
+
+    def replaced(self, noise_multiplier: float, delta: float) -> tuple[float, float]:
+        """See `Sampler.replaced`; the exact price at the same delta."""
+        # Noise over the most that a user moves the sum: twice as far when replaced as when added.
+        own = noise_multiplier if self.relation == "replace_one" else noise_multiplier / 2
+        return replace(self, relation="replace_one").epsilon(own, delta), delta
 
 
 class SizedSampler(Sampler):

@@ -174,3 +174,7 @@ class WeightedSlots(WeightedBatches):
 
     relation: ClassVar[Relation] = "add_or_remove"
     assumption: ClassVar[str] = "the number of places is public, which of them are empty is not published"
+
+    def replaced(self, noise_multiplier: float, delta: float) -> tuple[float, float]:
+        """See `Sampler.replaced`; exactly, as a replaced user moves a sum at most twice as far as an added one."""
+        return self.epsilon(noise_multiplier / 2, delta), delta

@@ -20,7 +20,7 @@ from userdp.accounting.checks import check_rate
 from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler, SizedSampler, check_shares, check_whole
+from userdp.sampling.base import EitherRelation, Sampler, SizedSampler, check_shares, check_whole
 from userdp.state import Stateful
 
 Cohort = NDArray[np.int64]
@@ -82,13 +82,14 @@ class RandomCohorts(Sampler):
 
 
 @dataclass(frozen=True)
-class PoissonBatches(RandomCohorts):
+class PoissonBatches(EitherRelation, RandomCohorts):
     """Every user takes part in every round by its own coin; an empty cohort releases noise alone.
 
-    *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sum of clipped vectors by at
-    most the clip, with probability ``rate``; the divisor is the public ``rate * users``, whatever the number drawn.
-    Rounds compose by their privacy loss distribution, in both directions (Zhu, Dong, Wang 2022); rounds with an
-    empty cohort cost as much as any other. Assumption: the coins are secret.
+    *Formal guarantees.* Unit: a user; relation: add-or-remove, or replace-one if so set, with n public. A user adds to
+    the sum of clipped vectors a vector no longer than the clip, with probability ``rate``; the divisor is the public
+    ``rate * users``, whatever the number drawn. Rounds compose by their privacy loss distribution, in both directions
+    (Zhu, Dong, Wang 2022; for replace-one the worst pair is found in `userdp.accounting.amplified.poisson_epsilon`);
+    rounds with an empty cohort cost as much as any other. Assumption: the coins are secret.
     """
 
     users: int
@@ -96,13 +97,13 @@ class PoissonBatches(RandomCohorts):
     rounds: int
     seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
 
-    relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
         "privacy loss distribution of the Poisson-sampled Gaussian mechanism, composed over rounds"
     )
     assumption: ClassVar[str] = f"the number that divides is a public constant, and {SECRET}"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole(users=self.users, rounds=self.rounds)
         check_rate(self.rate)
 
@@ -115,8 +116,8 @@ class PoissonBatches(RandomCohorts):
         return self._tossed(self.checked_round(index), self.rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Return epsilon amplified by sampling, for adding or removing a user."""
-        return poisson_epsilon(noise_multiplier, self.rate, self.counted_rounds(rounds), delta)
+        """Return epsilon amplified by sampling."""
+        return poisson_epsilon(noise_multiplier, self.rate, self.counted_rounds(rounds), delta, self.relation)
 
 
 @dataclass(frozen=True)
@@ -164,22 +165,22 @@ class FixedSizeBatches(RandomCohorts, SizedSampler):
 
 
 @dataclass(frozen=True)
-class MixedBatches(RandomCohorts):
+class MixedBatches(EitherRelation, RandomCohorts):
     """Each round has its own probability that a user takes part, 1 for all users, and its own share of the budget.
 
     A round's noise multiplier is ``noise_multiplier rate / sqrt(share)``, so that the mean over its ``rate n`` expected
     users has the noise of a mean over all users with that share. If cohorts were as good as all users, the rounds
     together would cost as much as one Gaussian of ``noise_multiplier``; the excess is the price of cohorts.
 
-    *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sum of round k, of vectors of
-    norm at most C, by at most C, with probability ``rates[k]``, independently of other rounds. Given earlier releases,
-    on which query and clip may depend, round k is therefore dominated by the pair of ``N(0, z_k^2)`` and
-    ``(1 - q_k) N(0, z_k^2) + q_k N(1, z_k^2)`` (for q_k = 1 a plain Gaussian), in the one order for adding and in the
-    other for removing; dominated pairs compose adaptively into the pair of the products (Zhu, Dong, Wang 2022, Theorems
-    10 and 11). The privacy loss of the products is the convolution of the rounds', each rounded pessimistically, in
-    both orders. Several vectors of one round, scaled by their own clips and noises, are one vector whose squared length
-    over the noise adds up. The divisors ``rate n`` are public. Assumption: the coins are secret; that all users take
-    part in a round of rate 1 says nothing about them.
+    *Formal guarantees.* Unit: a user; relation: add-or-remove, or replace-one if so set, with n public. A user adds to
+    the sum of round k a vector of norm at most C, with probability ``rates[k]``, independently of other rounds. Given
+    earlier releases, on which query and clip may depend, round k is therefore dominated by the pair that
+    `userdp.accounting.amplified.poisson_epsilon` states for the relation (for q_k = 1 a plain Gaussian); dominated
+    pairs compose adaptively into the pair of the products (Zhu, Dong, Wang 2022, Theorems 10 and 11). The privacy loss
+    of the products is the convolution of the rounds', each rounded pessimistically, in both orders. Several vectors of
+    one round, scaled by their own clips and noises, are one vector whose squared length over the noise adds up. The
+    divisors ``rate n`` are public. Assumption: the coins are secret; that all users take part in a round of rate 1 says
+    nothing about them.
     """
 
     users: int
@@ -187,13 +188,13 @@ class MixedBatches(RandomCohorts):
     shares: tuple[float, ...]  # (rounds,) shares of the budget, positive, summing to 1 (or less)
     seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
 
-    relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
         "privacy loss distributions of Gaussian mechanisms with all users and with Poisson cohorts, composed"
     )
     assumption: ClassVar[str] = f"the numbers that divide are public constants, and {SECRET}"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole(users=self.users, rounds=self.rounds)
         for rate in self.rates:
             check_rate(rate, "rates")
@@ -223,9 +224,9 @@ class MixedBatches(RandomCohorts):
         return np.arange(self.users) if rate == 1 else self._tossed(index, rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Return the epsilon of the rounds so far, for adding or removing a user."""
+        """Return the epsilon of the rounds so far."""
         counted = self.counted_rounds(rounds)
-        return _epsilon(self.rates[:counted], self.shares[:counted], noise_multiplier, delta)
+        return _epsilon(self.rates[:counted], self.shares[:counted], noise_multiplier, delta, self.relation)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
         # With this noise plain composition of all rounds costs as much as one Gaussian of multiplier one.
@@ -234,7 +235,9 @@ class MixedBatches(RandomCohorts):
 
 
 @lru_cache(maxsize=1024)
-def _epsilon(rates: tuple[float, ...], shares: tuple[float, ...], noise_multiplier: float, delta: float) -> float:
+def _epsilon(
+    rates: tuple[float, ...], shares: tuple[float, ...], noise_multiplier: float, delta: float, relation: Relation
+) -> float:
     alike = Counter(zip(rates, shares, strict=True))
     alone = ((noise_multiplier * rate / math.sqrt(share), rate, count) for (rate, share), count in alike.items())
-    return unequal_rounds_epsilon([SampledRounds(*each) for each in alone], delta)
+    return unequal_rounds_epsilon([SampledRounds(*each) for each in alone], delta, relation)

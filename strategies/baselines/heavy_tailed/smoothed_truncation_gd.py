@@ -101,7 +101,7 @@ class SmoothedTruncationGD(Recipe, SampleRateOptions):
                     "learning_rate": rate,
                     **noise_numbers(given, mechanism, group),
                     **self._epsilons(given, multiplier * group),
-                    **promised_numbers(sampler, made),
+                    **promised_numbers(sampler, made, multiplier),
                 },
             ),
             query=lambda _: gradients,

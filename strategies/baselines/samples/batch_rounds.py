@@ -74,7 +74,7 @@ class BatchOptions(SampleRateOptions):
             **numbers,
             **noise_numbers(given, mechanism, drawn_apart(sampler)),
             **costs,
-            **promised_numbers(sampler, promise["guarantee"]),
+            **promised_numbers(sampler, promise["guarantee"], multiplier),
         }
         return promise | self.followed(given, sampler, mechanism, rate, numbers=numbers, **outline)
 
@@ -139,9 +139,9 @@ def epsilons(given: Given, sampler: Sampler, multiplier: float) -> dict[str, Num
     return numbers
 
 
-def promised_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
+def promised_numbers(sampler: Sampler, guarantee: Guarantee, multiplier: float) -> dict[str, Number]:
     """Return the numbers of `sampler_numbers`; none if nothing is promised."""
-    return sampler_numbers(sampler, guarantee) if guarantee.holds else {}
+    return sampler_numbers(sampler, guarantee, multiplier) if guarantee.holds else {}
 
 
 def clamped_batch(batch: int, samples: int) -> int:

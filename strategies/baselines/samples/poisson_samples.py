@@ -110,6 +110,17 @@ class PoissonSamples(Sampler):
             return poisson_epsilon(noise_multiplier, self._group_rate, counted, delta)
         return grouped_poisson_epsilon(noise_multiplier, self.rate, self.group, counted, delta)
 
+    def replaced(self, noise_multiplier: float, delta: float) -> tuple[float, float]:
+        """See `Sampler.replaced`; exact where the group moves a release no further than one sample.
+
+        A release is then a mixture over which of the group's samples are drawn, with the same weights for both groups;
+        divergences are jointly convex, so the worst pair of rows bounds it as it does a single coin.
+        """
+        if not (self.joint or self.group == 1):
+            return super().replaced(noise_multiplier, delta)
+        price = poisson_epsilon(noise_multiplier / 2, self._group_rate, self.rounds, delta, "replace_one")
+        return price, delta
+
     def calibrate(self, epsilon: float, delta: float) -> float:
         unit = 1 if self.joint else self.group  # noise over what the whole group can move, as plain composition has it
         return unit * calibrate_amplified(lambda noise: self.epsilon(unit * noise, delta), epsilon, delta, self.rounds)

@@ -318,11 +318,12 @@ def test_a_delta_of_one_in_all_users_promises_nothing(delta, users, something):
     assert (shown_promise(2.0, delta, users) == NOTHING_PROMISED) is not something
 
 
-@pytest.mark.parametrize(("epsilon", "nothing"), [(1.0, False), (8.0, True)])
-def test_a_plan_prints_no_delta_that_promises_nothing(capsys, monkeypatch, epsilon, nothing):
+@pytest.mark.parametrize(("delta", "nothing"), [(1e-4, False), (0.1, True)])
+def test_a_plan_prints_no_delta_that_promises_nothing(capsys, monkeypatch, delta, nothing):
     monkeypatch.setenv("COLUMNS", "200")
     strategy = {"kind": "dp_fed_sgd", "rounds": 4, "sampling": "poisson", "cohort": 40}
-    plan = make_plan(parse_config(changed(strategy=strategy, privacy__epsilon=epsilon, privacy__delta=1e-4)))
+    allowed = {"privacy__delta": delta, "privacy__allow_large_delta": True}
+    plan = make_plan(parse_config(changed(strategy=strategy, privacy__epsilon=8.0, **allowed)))
     assert (plan.numbers["replace_one_delta"] >= 1 / plan.users) is nothing
     show_plan(plan, plan.as_dict(), {})
     lines = [line for line in capsys.readouterr().out.splitlines() if "replace_one" in line]

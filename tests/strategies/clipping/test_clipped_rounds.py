@@ -12,7 +12,7 @@ from test_fed_sgd import WildTrainer, share
 
 from strategies import DPFTRL, AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, RecentredClipping
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from userdp.accounting import Ledger, RoundLedger, add_or_remove_to_replace_one
+from userdp.accounting import Ledger, RoundLedger, poisson_epsilon
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.mechanisms.toeplitz import FACTORISATIONS
@@ -54,6 +54,33 @@ def test_adding_or_removing_one_user_moves_a_poisson_round_by_at_most_its_sensit
     assert share(method, longest) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("asked", [{"sampling": "poisson", "cohort": 40}, {"sampling": "allocation"}])
+@pytest.mark.parametrize("strategy", [DPFedSGD, AdaptiveClipping])
+def test_secret_cohorts_have_the_relation_that_is_asked_for(strategy, asked):
+    added, replaced = (
+        make(strategy, Quadratic(3, 1.0, 1.0), 400, 1.0, 1e-5, rounds=10, relation=relation, **asked)
+        for relation in ("add_or_remove", "replace_one")
+    )
+    for method in (added, replaced):
+        assert 0.999 < method.plan.guarantee.epsilon <= 1.0
+        assert method.plan.guarantee.relation == method.scheme.sampler.relation
+    assert (added.plan.guarantee.relation, replaced.plan.guarantee.relation) == ("add_or_remove", "replace_one")
+    assert 1.2 < replaced.plan.numbers["noise_deviation"] / added.plan.numbers["noise_deviation"] < 2.1
+    assert added.plan.numbers["replace_one_epsilon"] > 1.0
+    assert "replace_one_epsilon" not in replaced.plan.numbers
+    longest = np.array([1.0, 0.0, 0.0] + [0.5] * (strategy is AdaptiveClipping))
+    assert share(added, longest) == pytest.approx(1)
+    assert share(replaced, 2 * longest) == pytest.approx(1)  # opposite rows
+
+
+@pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "fixed_size"])
+def test_cohorts_that_are_priced_for_replacing_promise_nothing_else(sampling):
+    asked = {"sampling": sampling, "cohort": 40, "rounds": 3}
+    with pytest.raises(BadInput, match="'add_or_remove' with sampling"):
+        make(DPFedSGD, Quadratic(3, 1.0, 1.0), 400, relation="add_or_remove", **asked)
+    make(DPFedSGD, Quadratic(3, 1.0, 1.0), 400, relation="replace_one", **asked)
+
+
 @pytest.mark.sweep(2)
 @every_strategy
 @every_scheme
@@ -63,9 +90,9 @@ def test_the_plan_spends_the_budget_under_the_relation_of_its_sampler(strategy, 
     assert 0.999 < guarantee.epsilon <= 1.0
     assert guarantee.holds
     assert guarantee.relation == ("add_or_remove" if sampling == "poisson" else "replace_one")
-    converted = add_or_remove_to_replace_one(guarantee.epsilon, 1e-5)
     if sampling == "poisson":
-        assert (numbers["replace_one_epsilon"], numbers["replace_one_delta"]) == converted
+        replaced = poisson_epsilon(numbers["noise_multiplier"] / 2, 0.1, 25, 1e-5, "replace_one")
+        assert (numbers["replace_one_epsilon"], numbers["replace_one_delta"]) == (replaced, 1e-5)
     else:
         assert "replace_one_epsilon" not in numbers
     assert isinstance(method.state.ledger, Ledger if sampling in ("disjoint", "cyclic") else RoundLedger)

@@ -182,6 +182,18 @@ def test_amplified_rounds_spend_the_budget_of_add_or_remove(kind):
     assert result.rounds[-1].spent_epsilon == pytest.approx(plan.guarantee.epsilon)
 
 
+def test_amplified_rounds_may_promise_to_hide_a_replaced_user():
+    method = amplified(relation="replace_one")
+    sampler, numbers = method.scheme.sampler, method.plan.numbers
+    assert method.plan.guarantee.relation == sampler.relation == "replace_one"
+    assert 1.99 < method.plan.guarantee.epsilon <= 2.0
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.5 / 20 * sampler.sensitivity)
+    assert amplified().plan.numbers["replace_one_epsilon"] > 2.0
+    assert "replace_one_epsilon" not in numbers
+    with pytest.raises(BadInput, match="'add_or_remove' with sampling = 'cyclic'"):
+        amplified(sampling="cyclic", relation="add_or_remove", factorisation="square_root")
+
+
 def test_coins_of_a_deployment_come_from_the_operating_system():
     method = amplified(noise="secure")
     assert method.scheme.sampler.seed is None

@@ -18,6 +18,7 @@ from strategies import AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, Publi
 from userdp.accounting import Cost, Privacy, RoundLedger, epsilon_of
 from userdp.accounting import allocation as module
 from userdp.accounting.allocation import allocation_epsilon
+from userdp.accounting.replaced_allocation import replaced_allocation_epsilon
 from userdp.errors import BadInput
 from userdp.problems import Quadratic
 from userdp.sampling import AllocatedBatches
@@ -159,7 +160,7 @@ def test_mass_beyond_the_grid_counts_in_full(monkeypatch):
     """On a grid that ends early the bound is loose, and no bound is below the truth."""
     exact = allocation_epsilon(0.8, 4, 1, 1e-3)
     fine = float(module._BlockLaw(0.8, 4, 1e-3).remove(1e-3).get_delta_for_epsilon(exact))
-    monkeypatch.setattr(module, "_largest_loss", lambda noise_multiplier, delta: 0.5)
+    monkeypatch.setattr(module, "largest_loss", lambda noise_multiplier, delta: 0.5)
     early = float(module._BlockLaw(0.8, 4, 1e-3).remove(1e-3).get_delta_for_epsilon(exact))
     assert early >= fine * (1 - 1e-6)
 
@@ -217,7 +218,8 @@ def test_a_plan_says_how_often_users_take_part():
     assert (plan.cohort, plan.numbers["participations"], plan.users_needed) == (100, 2, 1)
     assert plan.guarantee.relation == "add_or_remove"
     assert plan.numbers["l2_sensitivity"] == pytest.approx(1.0 / 100)
-    assert plan.numbers["replace_one_epsilon"] == pytest.approx(2 * plan.guarantee.epsilon)
+    replaced = replaced_allocation_epsilon(plan.numbers["noise_multiplier"] / 2, 6, 2, 1e-3)
+    assert (plan.numbers["replace_one_epsilon"], plan.numbers["replace_one_delta"]) == (replaced, 1e-3)
     sampler = method.scheme.sampler
     assert sampler == AllocatedBatches(300, 2, 6, seed=method.seed)
 
@@ -306,7 +308,7 @@ def test_rounding_of_sums_is_below_what_is_proven(real, seed, times, spread):
         for _ in range(times - 1):
             expected = exact_sum(expected, masses)
         computed = module._power(masses.astype(real), times)
-        bound = module._transformed(real) * times * np.linalg.norm(masses)
+        bound = module.transform_error(real, 2 * module._CELLS) * times * np.linalg.norm(masses)
         represented = 32 * np.finfo(np.float64).eps  # of what is expected, which has few digits itself
         assert np.abs(computed.astype(float) - expected).sum() <= bound + represented * expected.sum()
 
@@ -319,11 +321,11 @@ def test_what_is_added_for_rounding_is_the_formula_of_its_proof():
             eta = u + 4 * u / (1 - 4 * u) * (mpmath.sqrt(2) + u)
             f = mpmath.log(length, 2) * eta / (1 - mpmath.log(length, 2) * eta)
             proven = 2 * mpmath.sqrt(length / 2) * 3 * (f + u)
-            assert module._transformed(real) == pytest.approx(float(proven), rel=1e-12)
+            assert module.transform_error(real, 2 * module._CELLS) == pytest.approx(float(proven), rel=1e-12)
     for size, longest in ((1, 1.0), (17, 0.3), (4000, 0.02)):
         for delta in (1e-3, 1e-12):
             slack, real = module._BlockLaw(1.0, size, delta)._slack(longest)
-            assert slack >= module._transformed(real) * size * longest
+            assert slack >= module.transform_error(real, 2 * module._CELLS) * size * longest
 
 
 def test_where_float64_would_cost_a_thousandth_of_delta_numbers_are_wider():

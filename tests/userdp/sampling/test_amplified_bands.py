@@ -62,6 +62,29 @@ def test_rounds_are_charged_turn_by_turn():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("bands", "kind"), [(2, "banded"), (3, "square_root")])
+def test_the_price_of_replacing_a_user_is_that_of_simulated_losses(bands, kind):
+    """As the test below; the other user's gradient is the opposite one."""
+    sampler = AmplifiedBands(60, 6, 6, bands, kind, relation="replace_one")
+    z, q, runs, rng = 1.0, sampler.rate, 400_000, np.random.default_rng(2)
+    encoded, rows, losses = matrix(sampler), np.zeros((runs, 6)), np.zeros(runs)
+    deviation = 2 * z * sampler.sensitivity
+    for start in range(0, 6, bands):
+        own = slice(start, min(start + bands, 6))
+        gradient = np.sign(rows[:, start - 1]) if start else np.ones(runs)
+        moved = gradient[:, None] * encoded[own, start]
+        there = rng.random((runs, 1)) < q
+        rows[:, own] = rng.normal(scale=deviation, size=moved.shape) + there * moved
+        along, length = (rows[:, own] * moved).sum(axis=1) / deviation**2, (moved**2).sum(axis=1) / 2 / deviation**2
+        ratios = (np.logaddexp(math.log1p(-q), math.log(q) + sign * along - length) for sign in (1, -1))
+        losses += np.subtract(*ratios)
+    for delta in (0.02, 1e-3):
+        missed = np.maximum(0.0, -np.expm1(sampler.epsilon(z, delta) - losses))
+        error = missed.std() / math.sqrt(runs)
+        assert 0.85 * delta - 3 * error <= missed.mean() <= delta + 3 * error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bands", "kind"), [(2, "banded"), (3, "square_root")])
 def test_the_price_is_that_of_simulated_losses(bands, kind):
     """The exact likelihood ratio of whole transcripts; the user's gradient follows the sign of the last row."""
     sampler = AmplifiedBands(60, 6, 6, bands, kind)

@@ -288,8 +288,14 @@ def test_calibration_stops_at_noise_that_protects_nobody(price):
 
 @every_sampler
 def test_every_epsilon_is_shown_for_replacing_a_user_too(sampler):
-    added = add_or_remove_to_replace_one(1.0, DELTA)
-    assert sampler.replace_one(1.0, DELTA) == (added if sampler.relation == "add_or_remove" else (1.0, DELTA))
+    epsilon, delta = sampler.replaced(4.0, DELTA)
+    own, (doubled, more) = sampler.epsilon(4.0, DELTA), add_or_remove_to_replace_one(sampler.epsilon(4.0, DELTA), DELTA)
+    assert delta == DELTA
+    if sampler.relation == "replace_one":
+        assert epsilon == own
+    else:  # no more than group privacy says at its own delta
+        assert own < epsilon
+        assert sampler.replaced(4.0, more)[0] <= doubled
 
 
 @every_sampler
