@@ -40,8 +40,9 @@ class Sharing:
     ``(t - c) (L + 1) > (N - c) L``, it learns at most one sum of such parts, and no more than L of them are missing
     from it. *Why.*
 
-    1. *Secrets.* Model HKDF under the node's key as a random function: secrets are independent of each other, and of
-       all that the public round keys tell, as in `MaskKey` (b).
+    1. *Secrets.* Model HKDF, and the residues that follow from a secret, as random functions, since a server that lies
+       chooses what to rebuild after it has seen the parts. So secrets are independent of each other, and masks of all
+       that is seen before their secret is rebuilt; for pairs see `MaskKey` (b).
     2. *Shares.* Fewer than t shares are independent of their secret (Shamir 1979). The server sees them sealed, by
        ChaCha20-Poly1305 with a key from the X25519 secret of both ends (their own, for one's own share) and the round
        as nonce. A node shares once with a key, so each nonce is used once.
