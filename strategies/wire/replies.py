@@ -10,6 +10,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from strategies.wire.protocol import failure, read_answer
+from strategies.wire.questions import question_as_read
 from strategies.wire.roster import Roster
 from userdp.accounting import Privacy
 from userdp.arrays.sparse_rows import add_rows, dense, entries, finite_rows
@@ -69,7 +70,7 @@ def with_keys(request: Request, roster: Roster, privacy: Privacy, x: Vector) -> 
     except BadInput as error:
         raise RunFailed(f"privacy.trust = 'sum': {error}") from None
     computation = replace(request.computation, masked=masked)
-    return replace(request, computation=computation, question=computation.question(x))
+    return replace(request, computation=computation, question=question_as_read(computation, x))
 
 
 def gather(
@@ -137,7 +138,8 @@ def _gather_masked(
     elif recovery is not None:
         surplus = recovery.surplus(masked, request.question, nodes, silent, width)
         lost = surplus is None
-        total -= 0 if surplus is None else surplus
+        if surplus is not None:
+            total -= surplus
     if lost:
         log.warning("a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off")
         return Gathered(np.zeros(width), len(request.users), 0, lost=True)

@@ -41,7 +41,7 @@ def shares_content(key: MaskKey, message: Message) -> RecordDict:
             public, sealed = share(key, Sharing(_split(config["keys"]), *numbers))
             return RecordDict({"shares": ArrayRecord({"public": Array(public), "sealed": Array(sealed)})})
         config = cast(Mapping[str, Any], message.content["survivors"])
-        silent = np.frombuffer(config["silent"], dtype=np.bool_)
+        silent = np.frombuffer(config["silent"], dtype=np.uint8) != 0
         sealed = np.frombuffer(config["sealed"], dtype=np.uint8).reshape(-1, SEALED_BYTES)
         shares = revealed(key, Survivors(int(config["round"]), _split(config["keys"]), silent, sealed))
         return RecordDict({"revealed": ArrayRecord({"shares": Array(shares)})})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.app import Message as FlowerMessage
-from helpers import MARK, FaultyQuadratic, federation_of, final, forgive_ray, own_ray, run
+from helpers import MARK, FaultyQuadratic, content_of, federation_of, final, forgive_ray, own_ray, requested, run
 from helpers_adversaries import Overheard, gaussian_epsilon
 from helpers_flower import ClientGrid, FlowerEngine
 from resumable import Kept
@@ -20,7 +20,7 @@ from simulations.engines.grids import LocalGrid
 from simulations.engines.ray_grid import RayGrid
 from strategies import AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, client_app
 from strategies.core.run_state import Resumed
-from strategies.wire.questions import Reader
+from strategies.wire.questions import Reader, question_as_read
 from strategies.wire.recovery import Recovery
 from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
@@ -137,6 +137,15 @@ def test_a_run_that_loses_nobody_has_the_model_of_one_without_masks(kind, monkey
     found = final(run(surviving(kind), PEOPLE, 8))
     without_masks(monkeypatch)
     np.testing.assert_array_equal(final(run(surviving(kind), PEOPLE, 8)), found)
+
+
+def test_the_server_knows_the_question_as_nodes_read_it_whatever_kind_of_numbers_it_wrote():
+    LocalGrid([])  # Flower's messages ask for an identity, which a grid sees to
+    asked = requested(surviving(), 0).computation
+    masked = replace(asked.masked, deviation=np.float64(asked.masked.deviation), keys=(bytes(32), bytes(range(32))))
+    asked, x = replace(asked, clip_norm=np.float64(0.5), masked=masked), np.array([0.5, 0.25, -1.0])
+    message = FlowerMessage(content_of(x, np.arange(2), asked), 1, "train")
+    assert question_as_read(asked, x) == Reader().request(message)[1].question(Reader().model(message))
 
 
 def test_rounds_of_some_of_the_nodes_survive_too():
