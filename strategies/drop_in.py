@@ -235,6 +235,7 @@ class DropIn(Strategy):
         trust: "server": clients stay as they are, and the server sees their models; or "sum": their ``train`` has the
             mod `private_updates`, and the server sees the noisy sum of a round alone.
         colluding: with "sum", the largest share of nodes that may tell each other what they know.
+        lost_nodes: with "sum", how many nodes may fall silent in a round without losing it.
         held_out: further nodes, which train nothing and evaluate the released models after up to eight rounds.
         metrics: names of their metrics, each with the public range that every client's value is clipped into.
         options: of the strategy within: rounds, clip_norm, cohort, ...
@@ -263,6 +264,7 @@ class DropIn(Strategy):
         noise: NoiseKind | None = None,
         trust: Trust = "server",
         colluding: float = 0.0,
+        lost_nodes: int = 0,
         held_out: int = 0,
         metrics: Ranges | None = None,
         **options: Any,
@@ -283,7 +285,7 @@ class DropIn(Strategy):
         if metrics and not held_out:
             raise BadInput("metrics without held_out: nodes that train evaluate nothing; give held_out further nodes")
         self._public, self._held_out, self._metrics = PublicFacts(users), held_out, metrics
-        self._privacy = Privacy(epsilon, delta, noise=noise, trust=trust, colluding=colluding)
+        self._privacy = Privacy(epsilon, delta, noise=noise, trust=trust, colluding=colluding, lost_nodes=lost_nodes)
         self._seed = secrets.randbits(128) if seed is None else seed
         self.inner = self._within(None)
 

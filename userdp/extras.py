@@ -8,7 +8,7 @@ from userdp.errors import BadInput
 MODULES = {
     "account": ("psycopg", "sqlalchemy"),
     "datasets": ("flwr_datasets",),
-    "deploy": ("cryptography", "httpx", "starlette", "uvicorn"),
+    "deploy": ("Crypto", "cryptography", "httpx", "starlette", "uvicorn"),
     "fast": ("numba", "threadpoolctl"),
     "language": ("peft", "safetensors", "transformers"),
     "onnx": ("onnx",),

@@ -12,7 +12,7 @@ from strategies.core.scheme import law_of
 from userdp.arrays.types import Array, Indices
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
-from userdp.masking.sums import LEAST_NODES
+from userdp.masking.sums import fewest_nodes
 from userdp.nodes.node import Node
 from userdp.problems.separable import Linear
 
@@ -49,7 +49,8 @@ class Attack:
         if instance.problem.has_targets:
             targets, features = np.sign(features[:, 0]), np.abs(features)
         block = Block(features, np.arange(users + 1) * each, targets)
-        nodes = LEAST_NODES if instance.template.privacy.trust == "sum" else 1
+        privacy = instance.template.privacy
+        nodes = fewest_nodes(privacy.colluding, privacy.lost_nodes) if privacy.trust == "sum" else 1
         held = np.array_split(np.arange(users), users if instance.heard else nodes)
         return [Node(instance.problem, ColumnarFederation(block), each) for each in held]
 

@@ -196,7 +196,8 @@ class _State:
 def reference_job(cell: Cell) -> Job:
     """Return the run without privacy on a cell's data, which all strategies and budgets share."""
     config = cell.reference()
-    budget = config.privacy.model_copy(update={"epsilon": 1.0, "delta": 1e-12, "trust": "server", "colluding": 0.0})
+    trusting = {"trust": "server", "colluding": 0.0, "lost_nodes": 0}
+    budget = config.privacy.model_copy(update={"epsilon": 1.0, "delta": 1e-12, **trusting})
     return Job("reference", "non_private", config.model_copy(update={"privacy": budget}))
 
 

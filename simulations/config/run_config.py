@@ -49,6 +49,10 @@ class PrivacySection(Section):
     colluding: float = Field(0.0, ge=0, lt=1)
     """Largest share of a sum's nodes that may combine their knowledge, with the server or without it, for trust = sum:
     the noise of the others then suffices. A single node may do so in any case."""
+    lost_nodes: int = Field(0, ge=0)
+    """Nodes of a sum that may fall silent in a round, for trust = sum: the round then releases the sum of the others,
+    which have enough noise without them, and the nodes share secrets before the first round to take the masks off.
+    With 0 such a round is lost. Raise strategy.max_missing to the share of the users whom so many nodes hold."""
     evaluate: bool | None = None
     """Held-out users evaluate released models within a budget of their own: their metrics, with intervals, are covered
     by the same epsilon and delta, which then protect training and held-out users alike. By default with secure noise,

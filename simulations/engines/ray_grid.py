@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
 from simulations.engines.grids import InMachineGrid, error_reply, one_thread
 from strategies.wire.protocol import Holding, answer_content, failed, roster_content
 from strategies.wire.questions import Reader, counts_wanted, keys_wanted
+from strategies.wire.shares import about_shares, shares_content
 from userdp.data import Federation
 from userdp.errors import RunFailed, UserdpError
 from userdp.masking.masks import MaskKey
@@ -24,10 +25,10 @@ log = logging.getLogger("userdp")
 ATTEMPTS = 3  # attempts in a round with actors that die; after the last their users are missing
 
 Model = NDArray[np.float64] | None
-Task = tuple[int, NDArray[np.int64] | None, Computation | None]
-"""Node, its users and the computation; without the last two a question for the users of the node."""
-Outcome = Answer | Holding | UserdpError | str
-"""An answer, the users of a node, an error of userdp, or the kind of a foreign error."""
+Task = tuple[int, NDArray[np.int64] | None, Computation | Message | None]
+"""Node, its users and the computation, or a question about shares; else a question for the users of the node."""
+Outcome = Answer | Holding | RecordDict | UserdpError | str
+"""An answer, the users of a node, its shares, an error of userdp, or the kind of a foreign error."""
 
 
 def begin_ray(failed: str, remedy: str = "", **settings: Any) -> tuple[Any, bool]:
@@ -57,15 +58,19 @@ class _Worker:
         with one_thread():
             return [self._one(x, *task) for task in tasks]
 
-    def _one(self, x: Model, node_id: int, users: NDArray[np.int64] | None, computation: Computation | None) -> Outcome:
+    def _one(
+        self, x: Model, node_id: int, users: NDArray[np.int64] | None, asked: Computation | Message | None
+    ) -> Outcome:
         try:
             if node_id not in self._nodes:
                 self._nodes[node_id] = Node(self._problem, self._federation, self._users[node_id])
             node = self._nodes[node_id]
-            if x is None or users is None or computation is None:
+            if isinstance(asked, Message):
+                return shares_content(node.key, asked)
+            if x is None or users is None or asked is None:
                 node.key = MaskKey()  # a new run, as in `LocalGrid`
                 return Holding(node.users, node.clipped_samples, key=node.key.public)
-            return node.compute(x, users, computation)
+            return node.compute(x, users, asked)
         except UserdpError as error:
             return error
         except Exception as error:
@@ -171,11 +176,12 @@ class RayGrid(InMachineGrid):
         x: Model = None
         tasks: list[Task] = []
         for message in messages:
-            users, computation = None, None
-            if message.metadata.message_type != MessageType.QUERY:
-                x = reader.model(message)
-                users, computation = reader.request(message)
-            tasks.append((message.metadata.dst_node_id, users, computation))
+            task: tuple[NDArray[np.int64] | None, Computation | Message | None] = None, None
+            if about_shares(message):
+                task = None, message
+            elif message.metadata.message_type != MessageType.QUERY:
+                x, task = reader.model(message), reader.request(message)
+            tasks.append((message.metadata.dst_node_id, *task))
         return self._workers[worker].compute.remote(x, tasks)
 
     def _replace(self, worker: int, why: str) -> None:
@@ -192,6 +198,8 @@ class RayGrid(InMachineGrid):
             return error_reply(message, outcome)
         if isinstance(outcome, str):
             return failed(message, outcome)
+        if isinstance(outcome, RecordDict):
+            return Message(outcome, reply_to=message)
         counts = counts_wanted(message)
         if isinstance(outcome, Holding):
             key, clipped = outcome.key if keys_wanted(message) else None, outcome.clipped_samples if counts else None
@@ -200,4 +208,4 @@ class RayGrid(InMachineGrid):
 
 
 def _masked(messages: Sequence[Message]) -> bool:
-    return any("masked" in message.content for message in messages)
+    return any("masked" in message.content or about_shares(message) for message in messages)

@@ -42,8 +42,8 @@ SIDE_CHANNELS = {
     "Sizes": "not covered: whoever sees the traffic, encrypted or not, sees the number and the sizes of messages, and "
     "with one user a node who takes part",
     "Failures": "a user who does not answer, or whose data a loss fails on, counts as zero or as a public centre; "
-    "divisor and noise stay those of the plan, and a masked sum that lacks a node is not released. Not covered: that a "
-    "run stops early or does not start",
+    "divisor and noise stay those of the plan, and a masked sum that lacks more nodes than planned is not released. "
+    "Not covered: that a run stops early or does not start",
 }
 FLOATING_POINT = {
     "seeded": "NOT protected: noise is added in floating point, and the last bits of a release can reveal exact sums",
@@ -216,6 +216,7 @@ def _deployment(values: Values) -> list[Line]:
         *values.line("Trust", "config.toml: privacy.trust", "server: sees vectors or sums; sum: noisy sums alone"),
         *_numbers(values, ("server_epsilon",)),
         *values.line("Colluding nodes", "config.toml: privacy.colluding", "largest share, of the nodes of a sum"),
+        *values.line("Silent nodes", "config.toml: privacy.lost_nodes", "most, of a sum that is released without them"),
         Line("Queries", QUERIES),
         *values.line("Randomness", "guarantee.json: noise"),
         Line("Floating point", FLOATING_POINT[values["config.toml: privacy.noise"]], "config.toml: privacy.noise"),

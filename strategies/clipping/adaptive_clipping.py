@@ -117,7 +117,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     4)`` long, so one user moves the sum of rows by at most ``s L_t``, and noise ``z s L_t`` on every coordinate makes
     the round a mechanism of multiplier z at the price of `userdp.masking.sums.MaskedSum`. As ``L_t = C_t z_u / z``,
     this is the noise ``z_u s C_t`` of the first sum and, over ``w_t``, the ``count_noise`` of the second. A round in
-    which a node fell silent releases nothing, and leaves the clip where it is.
+    which too many nodes fell silent releases nothing, and leaves the clip where it is.
 
     *Assumptions.* Those of `dp_fed_sgd`.
     """

@@ -16,7 +16,7 @@ from strategies.core.scheme import Number, Outline
 from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
-from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudness, most_loudness
+from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, fewest_nodes, least_loudness, most_loudness
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
 from userdp.sampling import (
@@ -48,7 +48,7 @@ class MaskedRounds:
         """Calibrate sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
 
         Raises `BadInput`: cohorts must be secret, which nodes of a sum are not; a cohort is one user, so one node; or
-        discrete noise would cost more than the reserved share of delta.
+        discrete noise would cost more than the reserved share of delta; or too few nodes are left of a cohort.
         """
         privacy = given.privacy
         if not isinstance(sampler, DisjointBatches):
@@ -60,6 +60,11 @@ class MaskedRounds:
             raise BadInput(
                 f"strategy.cohort = {sampler.batch} with privacy.trust = 'sum': at least two nodes must hold users of "
                 "a round, or nobody hides the total of the only one; raise strategy.cohort"
+            )
+        if sampler.batch < (fewest := fewest_nodes(privacy.colluding, privacy.lost_nodes)):
+            raise BadInput(
+                f"privacy.lost_nodes = {privacy.lost_nodes} with {sampler.batch} users in a round: at least {fewest} "
+                "nodes must hold users of a round; raise strategy.cohort, or lower privacy.lost_nodes"
             )
         budget = _budget(privacy)
         made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta), given.wire.who)
@@ -81,12 +86,13 @@ class MaskedRounds:
         Raises `BadInput`: there is no grid for rows of that norm.
         """
         deviation = self.sampler.sensitivity_factor * longest * self.multiplier * (1 + SUM_SLACK)
-        return MaskedSum.hiding(deviation, self.sampler.batch, longest, self.privacy.colluding, weight)
+        most = self.privacy.colluding, weight, self.privacy.lost_nodes
+        return MaskedSum.hiding(deviation, self.sampler.batch, longest, *most)
 
     @property
     def louder(self) -> float:
         """The largest released noise, of all nodes, over the accounted noise."""
-        return (1 + SUM_SLACK) * most_loudness(self.privacy.colluding)
+        return (1 + SUM_SLACK) * most_loudness(self.privacy.colluding, self.privacy.lost_nodes)
 
     @cached_property
     def server_epsilon(self) -> float:
@@ -103,13 +109,14 @@ class MaskedRounds:
     def guarantee(self) -> Guarantee:
         """The guarantee of all rounds together."""
         ideal = self.sampler.guarantee(self.multiplier, _budget(self.privacy).delta, "", ())
-        share = self.privacy.colluding
+        share, lost = self.privacy.colluding, self.privacy.lost_nodes
         several = f" or at most {share:.4g} of the nodes of a sum together" if share else ""
         them = "they are" if share else "that node is"
+        answering = " that answer" if lost else ""
         adversary = (
             f"against any one other node{several}, whoever sees every iterate, and the server, which sees the noisy "
-            f"sum over all nodes of a round and is curious, not active, also where {them} on its side; against a "
-            f"server on its own epsilon is at most {self.server_epsilon:.4g}"
+            f"sum over all nodes of a round{answering} and is curious, not active, also where {them} on its side; "
+            f"against a server on its own epsilon is at most {self.server_epsilon:.4g}"
         )
         return replace(
             ideal,
@@ -123,6 +130,7 @@ class MaskedRounds:
                 "what they keep secret",
                 "the server passes nodes' public keys on as they are, and asks what the plan says",
                 "X25519, HKDF-SHA256 and ChaCha20 are as strong as they are taken for",
+                *_of_survivors(share, lost),
             ),
         )
 
@@ -134,6 +142,19 @@ class MaskedRounds:
     def accounted(self) -> dict[str, Any]:
         """The fields of a `Scheme` that differ from those of noise by the server."""
         return {"guarantee": self.guarantee, "ledger": self.ledger, "summands": 1}  # whole numbers need no rounding
+
+
+def _of_survivors(colluding: float, lost: int) -> tuple[str, ...]:
+    """Return the assumptions of sums that up to ``lost`` nodes may be missing from."""
+    if not lost:
+        return ()
+    several = f", or {colluding:.4g} of them," if colluding else ""
+    return (
+        f"no more than one of all nodes{several} tells others what it keeps secret",
+        f"the server tells all nodes the same about who fell silent; with more than {lost * (lost + 1)} nodes that "
+        "keep their secrets it may lie about that",
+        "whether a node falls silent does not depend on its users' data",
+    )
 
 
 def _budget(privacy: Privacy) -> Privacy:

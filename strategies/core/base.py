@@ -179,10 +179,9 @@ class UserLevelStrategy(Strategy):
                 f"{server_round}: asking it again would be a second release; resume with the checkpoint that the run "
                 "wrote last"
             )
-        if self.privacy.noise == "secure":
-            computation = replace(self._request.computation, separate=True)  # users are computed one by one
-            self._request = replace(self._request, computation=computation)
-        request = self._request = with_keys(self._request, self._roster, self.privacy.colluding)
+        if self.privacy.noise == "secure":  # users are computed one by one
+            self._request = replace(self._request, computation=replace(self._request.computation, separate=True))
+        request = self._request = with_keys(self._request, self._roster, self.privacy, self.state.x)
         return self.wire.messages(MessageType.TRAIN, server_round, arrays, config, self._roster, request)
 
     def aggregate_train(
@@ -344,6 +343,7 @@ class UserLevelStrategy(Strategy):
         self._roster.keys = self.privacy.trust == "sum"
         self._roster.counts = self.about.server_trusted and not self._roster.keys
         self._roster.gather(grid, roster_timeout)
+        self._roster.share_secrets(grid, timeout, self.privacy, self.plan.rounds)
         self._evaluate_config, clipped = dict(evaluate_config or {}), self._roster.clipped_samples
         result = PrivateResult(arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=clipped)
         state.result, done, secure = result, 0, self.privacy.noise == "secure"

@@ -132,3 +132,8 @@ def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
             f"privacy.trust = 'sum': {about.name} does not work on sums that nodes make noisy and mask; use "
             "dp_fed_sgd, dp_fed_avg or adaptive_clipping, or trust = 'server'"
         )
+    if privacy.lost_nodes and not recipe.max_missing:
+        raise BadInput(
+            f"privacy.lost_nodes = {privacy.lost_nodes} with strategy.max_missing = 0: the run would end when a node "
+            "falls silent; raise max_missing to the share of the users whom so many nodes hold"
+        )

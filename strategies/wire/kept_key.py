@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Context
 from userdp.masking.masks import MaskKey
 
 _KEY = "userdp.mask_key"
+_COUNTS = ("answered", "lost", "unmasked")  # as `MaskKey` takes them
 
 
 @contextmanager
@@ -20,8 +21,9 @@ def kept_key(context: Context) -> Iterator[MaskKey]:
     key = MaskKey()
     if _KEY in context.state:
         kept = cast(ConfigRecord, context.state[_KEY])
-        key = MaskKey(cast(bytes, kept["secret"]), cast(int, kept["answered"]))
+        key = MaskKey(cast(bytes, kept["secret"]), *(cast(int, kept[name]) for name in _COUNTS))
     try:
         yield key
     finally:
-        context.state[_KEY] = ConfigRecord({"secret": key.secret, "answered": key.answered})
+        counts = {name: getattr(key, name) for name in _COUNTS}
+        context.state[_KEY] = ConfigRecord({"secret": key.secret, **counts})

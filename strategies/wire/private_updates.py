@@ -12,6 +12,7 @@ from strategies.wire.kept_key import kept_key
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import answer_content, failed, roster_content
 from strategies.wire.questions import Reader
+from strategies.wire.shares import about_shares, shares_content
 from userdp.arrays.sparse_rows import clip_rows, dense
 from userdp.errors import BadInput
 from userdp.masking.masks import MaskKey
@@ -49,6 +50,8 @@ def private_updates(clip_norm: float | None = None) -> Mod:
                 if "question" in message.content:
                     nobody = np.empty(0, dtype=np.int64)  # the server numbers the nodes
                     return Message(roster_content(nobody, None, None, key.public), reply_to=message)
+                if about_shares(message):
+                    return Message(shares_content(key, message), reply_to=message)
                 if "masked" in message.content:
                     return _masked(message, context, call_next, key)
                 return _clipped(message, context, call_next, clip_norm)

@@ -3,6 +3,8 @@
 Sums may be masked: then a query asks for nodes' public keys, a round's message holds the keys of all its nodes in one
 order, and answers hold masked whole numbers. A node that lost its key does not find it there and cannot answer.
 
+If sums survive silent nodes, two more questions are about nodes' secrets (`strategies.wire.shares`).
+
 Within one machine, a simulation may ask for users' lengths before the clip. Sparse values are the three arrays of a
 `scipy.sparse.csr_array`. Facts are exact counts: where only noised values may leave a node they are left out (see
 `counts_wanted`), and a reply with them is refused. A failing node reports the kind of its error, never its text, which
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from strategies.wire.questions import Reader, counts_wanted, keys_wanted
+from strategies.wire.shares import about_shares, shares_content
 from strategies.wire.untrusted import AtMost, SharedArray, read_array, read_count, read_exactly, read_record, untrusted
 from userdp.arrays.sparse_rows import Sparse, require_canonical, sparse_rows
 from userdp.errors import BadInput
@@ -179,6 +182,8 @@ def answer_message(node: Node, message: Message, *, share: bool = False, reader:
 
     Raises `BadInput`: the node cannot give what the message requests.
     """
+    if about_shares(message):
+        return Message(shares_content(node.key, message), reply_to=message)
     with untrusted("a question does not follow the protocol"):
         counts = counts_wanted(message)
     if message.metadata.message_type == MessageType.QUERY:

@@ -131,6 +131,11 @@ class Reader:
         return users.astype(np.int64), computation
 
 
+def question_as_read(computation: Computation, x: NDArray[np.float64]) -> bytes:
+    """Return the digest of a masked computation at (p,) ``x`` that nodes make of its message."""
+    return _read_common(common_records(ArrayRecord(), computation)).question(x)
+
+
 def _read_common(content: Mapping[str, Any]) -> Computation:
     config, fields = content["computation"], dict[str, Any]()
     own = {name.removeprefix(_NOISE_OF): value for name, value in config.items() if name.startswith(_NOISE_OF)}

@@ -1,6 +1,7 @@
 """The nodes' replies, put together to one block of rows in user order or one sum; silent users are missing."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -9,8 +10,11 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from strategies.wire.protocol import failure, read_answer
+from strategies.wire.questions import question_as_read
 from strategies.wire.roster import Roster
+from userdp.accounting import Privacy
 from userdp.arrays.sparse_rows import add_rows, dense, entries, finite_rows
+from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer
@@ -31,6 +35,7 @@ class Request:
 
     users: NDArray[np.int64]
     computation: Computation
+    question: bytes = b""  # digest of a masked computation at the model that is sent; see `Computation.question`
 
 
 @dataclass(frozen=True)
@@ -50,21 +55,22 @@ class Gathered:
         return replace(self, missing=0, non_finite=0, broken_sums=0)
 
 
-def with_keys(request: Request, roster: Roster, colluding: float) -> Request:
-    """Return the request of a round, with the keys and noise of the nodes that a masked sum will ask.
+def with_keys(request: Request, roster: Roster, privacy: Privacy, x: Vector) -> Request:
+    """Return the request of a round at (p,) ``x``, with the keys and noise of the nodes that a masked sum will ask.
 
-    ``colluding`` is the largest share of the nodes that may collude. Raises `RunFailed` if one node holds all
-    of the round's users who have a node.
+    ``privacy`` says how many nodes may collude or fall silent. Raises `RunFailed` if one node holds all of the round's
+    users who have a node, or nobody's noise would be left.
     """
     masked = request.computation.masked
-    keys = () if masked is None else tuple(roster.key(node) for node, _ in roster.assign(request.users))
+    keys = () if masked is None else tuple(roster.key(node, masked.round) for node, _ in roster.assign(request.users))
     if masked is None or not keys:
         return request
     try:
-        masked = masked.among(keys, colluding)
+        masked = masked.among(keys, privacy.colluding, privacy.lost_nodes)
     except BadInput as error:
         raise RunFailed(f"privacy.trust = 'sum': {error}") from None
-    return replace(request, computation=replace(request.computation, masked=masked))
+    computation = replace(request.computation, masked=masked)
+    return replace(request, computation=computation, question=question_as_read(computation, x))
 
 
 def gather(
@@ -109,24 +115,36 @@ def gather(
 def _gather_masked(
     request: Request, roster: Roster, replies: Iterable[Message], dimension: int, max_missing: float, read: Read
 ) -> Gathered:
-    """Return the sum under the masks; a silent node is left out later, as its return would lose those rounds too."""
-    masked = request.computation.masked
+    """Return the sum under the masks, without nodes that fell silent if not too many did.
+
+    Else these are left out later, as their silence would lose those rounds too.
+    """
+    masked, recovery = request.computation.masked, roster.recovery
     assert masked is not None
     # Without keys nobody was asked, so nobody fell silent.
     expected = dict(roster.assign(request.users)) if masked.keys else {}
-    width, silent, missing = request.computation.width(dimension), set(expected), len(request.users)
+    nodes, silent, missing = list(expected), set(expected), len(request.users)
+    width = request.computation.width(dimension)
     total = np.zeros(width, dtype=np.uint64)
     for node, answer in _answers(request, expected, replies, dimension, max_missing, read):
         assert answer.masked is not None
         total += answer.masked
         missing -= len(answer.users)
         silent.remove(node)
-    for node in silent:
-        roster.leave_out(node)
-    if silent or not masked.keys:
+    lost = not nodes or len(silent) > (0 if recovery is None else recovery.lost)
+    if lost:
+        for node in silent:
+            roster.leave_out(node)
+    elif recovery is not None:
+        surplus = recovery.surplus(masked, request.question, nodes, silent, width)
+        lost = surplus is None
+        if surplus is not None:
+            total -= surplus
+    if lost:
         log.warning("a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off")
         return Gathered(np.zeros(width), len(request.users), 0, lost=True)
-    return Gathered(masked.values(total), missing, 0, noise=masked.deviation)
+    noise = masked.deviation * math.sqrt(1 - len(silent) / len(nodes))
+    return Gathered(masked.values(total), missing, 0, noise=noise)
 
 
 def _answers(

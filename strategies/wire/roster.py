@@ -3,6 +3,7 @@
 import logging
 import secrets
 import time
+from functools import partial
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -10,6 +11,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from strategies.wire.protocol import Holding, failure, read_roster, roster_question
+from strategies.wire.recovery import Recovery
+from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import DIGEST_BYTES, repeated
 
@@ -32,6 +35,7 @@ class Roster:
     require_identities: bool = False  # refuse nodes that do not know their users' labels, as data of real people demand
     counts: bool = True  # ask how many samples were clipped; False where users are protected against the server
     keys: bool = False  # ask for nodes' public keys, where sums are masked
+    recovery: Recovery | None = None  # where sums survive silent nodes
 
     def __init__(self, users: int) -> None:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
@@ -116,13 +120,27 @@ class Roster:
                 "guarantee; keep each person in one silo"
             )
 
-    def key(self, node: int) -> bytes:
-        """Return the public key of a node that holds users."""
-        return self._keys[node]
+    def share_secrets(self, grid: Grid, timeout: float, privacy: Privacy, rounds: int) -> None:
+        """Let nodes share secrets if sums are to survive silent ones; those that do not are left out.
+
+        ``rounds`` are those of the run, and ``timeout`` is in seconds, of each question about shares. Raises
+        `RunFailed`: too few nodes share their secrets.
+        """
+        if privacy.lost_nodes:
+            keys = {node: self._keys[node] for node in self._nodes}
+            self.recovery = Recovery(partial(grid.send_and_receive, timeout=timeout), keys, privacy, rounds)
+            for node in self.recovery.absent():
+                self.leave_out(node)
+
+    def key(self, node: int, round_index: int) -> bytes:
+        """Return the public key that a node which holds users has for a round."""
+        return self._keys[node] if self.recovery is None else self.recovery.key(node, round_index)
 
     def leave_out(self, node: int) -> None:
-        """Ask that node no more: its users have no node from now on."""
+        """Ask that node no more: its users have no node from now on. Raises `RunFailed` as `Recovery.leave_out`."""
         self._owner[self._owner == self._nodes.index(node)] = _NOBODY
+        if self.recovery is not None:
+            self.recovery.leave_out(node)
 
     def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Split a rising cohort by node into (node id, its users, rising), without the users that have no node."""

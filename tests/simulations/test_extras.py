@@ -39,9 +39,9 @@ def command(without, *arguments):
 
 
 def names(requirements):
-    """The names of packages; scikit-learn is called as its module is."""
+    """The names of packages; some are called as their modules are."""
     found = {re.split(r"[\[<>=~ ]", one, maxsplit=1)[0] for one in requirements}
-    return {"sklearn" if name == "scikit-learn" else name for name in found}
+    return {{"scikit-learn": "sklearn", "pycryptodome": "Crypto"}.get(name, name) for name in found}
 
 
 def test_few_dependencies_are_needed_and_the_extras_are_those_of_the_code():

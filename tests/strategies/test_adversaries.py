@@ -93,6 +93,7 @@ OTHERS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
         for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping")
         for share in (0.0, 0.3)
     ),
+    ("dp_fed_sgd", {}, {"trust": "sum", "colluding": 0.3, "lost_nodes": 1}),
 )
 """Settings with which a guarantee says something else."""
 

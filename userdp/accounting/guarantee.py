@@ -34,6 +34,8 @@ class Privacy:
             server sees only noisy sums over nodes (`userdp.masking`).
         colluding: the largest share of a sum's nodes, in [0, 1), that may pool their knowledge, with the server or
             without; one node may in any case. For "sum" alone.
+        lost_nodes: how many nodes of a sum may fall silent in a round, whose sum is then that of the others; without
+            any, such a round is lost. For "sum" alone.
     """
 
     epsilon: float
@@ -43,6 +45,7 @@ class Privacy:
     noise: NoiseKind = "seeded"
     trust: Trust = "server"
     colluding: float = 0.0
+    lost_nodes: int = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -54,6 +57,11 @@ class Privacy:
                 raise BadInput(f"privacy.{name} = {value!r}: must be {' or '.join(map(repr, get_args(allowed)))}")
         if not 0 <= self.colluding < 1:
             raise BadInput(f"privacy.colluding = {self.colluding}: must be at least 0 and below 1, such as 0.1")
+        if self.lost_nodes < 0 or (self.lost_nodes and self.trust == "server"):
+            raise BadInput(
+                f"privacy.lost_nodes = {self.lost_nodes} with privacy.trust = {self.trust!r}: it is how many nodes of "
+                "a masked sum may fall silent; leave it out, or set privacy.trust = 'sum' and a number, such as 1"
+            )
         if self.colluding and self.trust == "server":
             raise BadInput(
                 f"privacy.colluding = {self.colluding} with privacy.trust = 'server': nodes can side with a server "

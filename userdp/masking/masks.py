@@ -43,18 +43,20 @@ class MaskKey:
     Args:
         secret: 32 bytes of an earlier key; None for a fresh key.
         answered: the last round that was answered with it; -1 before the first.
+        lost: how many nodes of a sum may fall silent; 0 until secrets are shared (`userdp.masking.shares`).
+        unmasked: the last round whose shares were given away; -1 before the first.
 
     Attributes:
         public: 32 bytes for everybody.
-        answered: the last round that was answered.
+        answered, lost, unmasked: as above.
     """
 
-    def __init__(self, secret: bytes | None = None, answered: int = -1) -> None:
+    def __init__(self, secret: bytes | None = None, answered: int = -1, lost: int = 0, unmasked: int = -1) -> None:
         if secret is not None and len(secret) != KEY_BYTES:
             raise BadInput(f"the secret of a mask key must be {KEY_BYTES} bytes, got {len(secret)}: leave it out")
         self._private = X25519PrivateKey.generate() if secret is None else X25519PrivateKey.from_private_bytes(secret)
         self.public = self._private.public_key().public_bytes_raw()
-        self.answered = answered
+        self.answered, self.lost, self.unmasked = answered, lost, unmasked
 
     @property
     def secret(self) -> bytes:
@@ -89,11 +91,23 @@ class MaskKey:
                 mask -= self._shared(key, context, length)
         return mask
 
-    def _shared(self, key: bytes, context: bytes, length: int) -> Residues:
+    def agreed(self, key: bytes) -> bytes:
+        """Return the 32 bytes that only this party and the owner of a public key know; `BadInput` for no such key."""
         try:
-            secret = self._private.exchange(X25519PublicKey.from_public_bytes(key))
+            return self._private.exchange(X25519PublicKey.from_public_bytes(key))
         except ValueError:  # of another length, or one with which every secret is the same
             raise BadInput("a key of a masked sum is not a public X25519 key: leave its party out") from None
-        own = HKDF(SHA256(), KEY_BYTES, salt=None, info=_PURPOSE + context).derive(secret)
-        stream = Cipher(algorithms.ChaCha20(own, _NONCE), mode=None).encryptor()
-        return np.frombuffer(stream.update(bytes(length * _WORD.itemsize)), dtype=_WORD).astype(np.uint64)
+
+    def _shared(self, key: bytes, context: bytes, length: int) -> Residues:
+        return residues(self.agreed(key), _PURPOSE + context, length)
+
+
+def derived(secret: bytes, purpose: bytes) -> bytes:
+    """Return the 32 bytes that follow from a secret for one purpose (HKDF-SHA256)."""
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(secret)
+
+
+def residues(secret: bytes, purpose: bytes, length: int) -> Residues:
+    """Return the (length,) residues that follow from a secret for one purpose: the stream of ChaCha20."""
+    stream = Cipher(algorithms.ChaCha20(derived(secret, purpose), _NONCE), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(length * _WORD.itemsize)), dtype=_WORD).astype(np.uint64)

@@ -13,6 +13,7 @@ True
 
 import math
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.masking.grid import IntegerGrid, Residues
 from userdp.masking.masks import MaskKey
+from userdp.masking.shares import hiding
 from userdp.noise import discrete_gaussian
 from userdp.randomness import stream
 
@@ -45,21 +47,58 @@ def coalition(nodes: int, colluding: float) -> int:
     return min(nodes - 1, max(1, math.floor(colluding * nodes * _ROUNDING)))
 
 
-def loudness(nodes: int, colluding: float) -> float:
-    """Return the noise of all nodes over that of the nodes outside the largest `coalition`."""
-    return math.sqrt(nodes / (nodes - coalition(nodes, colluding)))
+def loudness(nodes: int, colluding: float, lost: int = 0) -> float:
+    """Return the noise of all nodes over that of the nodes outside the largest `coalition`, but for ``lost`` of these.
+
+    Raises `BadInput` if none is left.
+    """
+    left = nodes - coalition(nodes, colluding) - lost
+    if left < 1:
+        raise BadInput(
+            f"{nodes} nodes are too few for privacy.lost_nodes = {lost} and privacy.colluding = {colluding:g}, which "
+            f"may leave nobody's noise: at least {fewest_nodes(colluding, lost)} nodes are needed"
+        )
+    return math.sqrt(nodes / left)
 
 
-def most_loudness(colluding: float) -> float:
-    """Return the largest `loudness` of any number of nodes: two nodes, or one of many, have it."""
-    return math.sqrt(max(2.0, 1 / max(1 - colluding * _ROUNDING, 1 / _MOST_NODES)))
+def fewest_nodes(colluding: float, lost: int) -> int:
+    """Return the fewest nodes of which one is left without a `coalition` and ``lost`` others."""
+    first = max(LEAST_NODES, math.floor(lost / max(1 - colluding, 1 / _MOST_NODES)))
+    return next(nodes for nodes in count(first) if nodes - coalition(nodes, colluding) > lost)
+
+
+def most_loudness(colluding: float, lost: int = 0) -> float:
+    """Return a bound on the `loudness` of any number of nodes: a number that leaves one of them has it, or nearly.
+
+    Let m of k nodes be left. If one colludes, ``k / m = 1 + (1 + lost) / m``. If the share ``colluding`` of k does, at
+    most, ``k (1 - colluding) <= m + lost``. Both bounds on ``k / m`` are largest at m = 1.
+    """
+    return math.sqrt(max(2.0 + lost, (1 + lost) / max(1 - colluding * _ROUNDING, 1 / _MOST_NODES)))
+
+
+def threshold(nodes: int, colluding: float, lost: int) -> int:
+    """Return how many of N = ``nodes`` nodes' shares rebuild a secret, for (c) of `userdp.masking.shares.Sharing`.
+
+    It is the least number for which that holds, so that as many nodes as possible may be gone when shares are asked
+    for. With so few nodes that this exceeds N - ``lost``, it is N - ``lost``, and (b) alone holds: see
+    `withstands_lies`. Raises `BadInput` if the largest `coalition` would have as many.
+    """
+    loudness(nodes, colluding, lost)
+    others = nodes - coalition(nodes, colluding)
+    return min(nodes - lost, nodes - others + others * lost // (lost + 1) + 1)
+
+
+def withstands_lies(nodes: int, colluding: float, lost: int) -> bool:
+    """Return whether (c) of `userdp.masking.shares.Sharing` holds, at the `threshold` for so many nodes."""
+    return nodes - coalition(nodes, colluding) > lost * (lost + 1)
 
 
 def least_loudness(most_nodes: int, colluding: float) -> float:
     """Return the smallest `loudness` of 2 to ``most_nodes`` nodes: that of the largest number with a coalition of one.
 
     With c of k nodes in it, loudness rises with ``c / k``. While c is one, that falls with k. From two on,
-    ``c / k > c colluding / (c + 1)``, which is no less than the value at the end of one.
+    ``c / k > c colluding / (c + 1)``, which is no less than the value at the end of one. If some of the k nodes fall
+    silent, the noise of the others is above that of those outside the coalition by more: c is a larger share of them.
     """
     last = most_nodes if not colluding else min(most_nodes, math.ceil(2 / colluding))
     return min(loudness(nodes, colluding) for nodes in range(max(LEAST_NODES, last - 2), last + 1))
@@ -72,18 +111,21 @@ class MaskedSum:
     *Formal guarantees.* *Claim.* Let each user's row be clipped to norm C, and each of the k >= 2 nodes of a sum add to
     the sum of its users' rows an independent discrete Gaussian share of deviation ``deviation / sqrt(k)`` on each of p
     coordinates. Let the adversary know the keys, data and shares of c < k of these nodes, the masked parts of all, and
-    with them the sum and every iterate; let ``sigma = deviation sqrt((k - c) / k)`` be at least ``z`` times the
-    sensitivity, enlarged by `SUM_SLACK`. Then for users of the other nodes the sum is as private as the Gaussian
+    with them the sum and every iterate. Let the sum lack the parts of at most l other nodes; none, unless secrets are
+    shared (`userdp.masking.shares.Sharing`). Let ``sigma = deviation sqrt((k - c - l) / k)`` be at least ``z`` times
+    the sensitivity, enlarged by `SUM_SLACK`. Then for users of the other nodes the sum is as private as the Gaussian
     mechanism with noise multiplier z, but for an addition to delta of less than
     ``(1 + e^epsilon) p (step / sigma)^2 / 40``. *Adversaries.* The server: c = 0. Another node, which subtracts its own
     share from the iterate it receives: c = 1, with or without the server. Nodes that collude: c of them, with or
     without the server, which adds nothing but the sum. `among` makes the sum so loud that sigma is the requested
-    deviation at c = `coalition`; an adversary of fewer nodes sees more noise, which is post-processing. A user is not
-    protected against the node that holds its data. *Unit and relation.* Those of the sensitivity: a user; 2C for
-    replacing one. *Proof.*
+    deviation at c = `coalition` and l = ``lost``; an adversary of fewer nodes sees more noise, which is
+    post-processing. A user is not protected against the node that holds its data. *Unit and relation.* Those of the
+    sensitivity: a user; 2C for replacing one. *Proof.*
 
     1. *Visible values.* Given the others' parts, masked parts reveal only the sum of these nodes' rows and shares
-       modulo 2^64 (`MaskKey`; this step needs a bounded adversary), a function of that sum.
+       modulo 2^64 (`MaskKey`; this step needs a bounded adversary), a function of that sum. If secrets are shared, it
+       is the sum of all these nodes but l, and nothing of the others' parts is revealed (`Sharing`). Who is in it
+       follows from what was released before and from who fell silent.
     2. *Sensitivity.* A user's row on the grid is at most ``C (1 + 2^-22)`` long (`IntegerGrid`, `rounding_slack`), so
        the sum moves by no more than the sensitivity enlarged by `SUM_SLACK`, exactly: whole numbers are added.
     3. *Shares add up to one discrete Gaussian, nearly.* Let X and Y be discrete Gaussians on the whole numbers with
@@ -99,8 +141,9 @@ class MaskedSum:
        what step 3 adds, below a fortieth. Rounding is post-processing of the Gaussian mechanism on whole numbers, and
        an output law within total variation t of an (epsilon, delta)-DP one is (epsilon, delta + (1 + e^epsilon) t)-DP.
        Over coordinates and adaptive rounds these t add up.
-    5. *Remaining shares.* k - c nodes keep their shares secret, whose deviation together is sigma. The adversary's
-       knowledge of the c others is independent of these shares: subtracting it is post-processing.
+    5. *Remaining shares.* At least k - c - l nodes in the sum keep their shares secret, whose deviation together is
+       sigma or more. The adversary's knowledge of the c others is independent of these shares: subtracting it is
+       post-processing.
     6. *Rounds.* Nodes of a sum are those that hold its cohort, so k varies. The claim holds for each sum with its own
        k, and `among` prices each: rounds compose at sigma. A sum of one node is refused: nobody else would hide its
        total.
@@ -111,7 +154,8 @@ class MaskedSum:
     a weight w, public before the round: one more coordinate of a row, whose norm is ``sqrt(clip^2 + (w b)^2)`` at most.
     That is the C of the claim, which then prices both together. The sum of the numbers has noise ``deviation / w``.
 
-    *Assumptions.* Nodes are honest in what they compute and add. The server passes keys on unchanged and sends the
+    *Assumptions.* Nodes are honest in what they compute and add. Whether they fall silent does not depend on users'
+    data. The server passes keys on unchanged and sends the
     plan's questions: it is curious, not active. Seeded shares are a simulation, rounded from continuous noise.
     """
 
@@ -126,25 +170,32 @@ class MaskedSum:
 
     @classmethod
     def hiding(
-        cls, deviation: float, terms: int, longest: float, colluding: float, weight: float | None = None
+        cls,
+        deviation: float,
+        terms: int,
+        longest: float,
+        colluding: float,
+        weight: float | None = None,
+        lost: int = 0,
     ) -> Self:
         """Return a sum that hides noise of ``deviation`` from every `coalition`, before its nodes are known.
 
         Its grid has room for ``terms`` rows of l2 norm ``longest``, weighted number included, and the noise of any
-        number of nodes. Raises `BadInput` for a number out of range.
+        number of nodes, of which ``lost`` may fall silent. Raises `BadInput` for a number out of range.
         """
-        grid = IntegerGrid.finest(deviation * most_loudness(colluding), terms, longest)
+        grid = IntegerGrid.finest(deviation * most_loudness(colluding, lost), terms, longest)
         return cls(grid, deviation, weight=weight)
 
-    def among(self, keys: tuple[bytes, ...], colluding: float = 0.0) -> Self:
+    def among(self, keys: tuple[bytes, ...], colluding: float = 0.0, lost: int = 0) -> Self:
         """Return the sum of the nodes with these keys, with ``deviation`` left when a coalition subtracts its own.
 
-        Raises `BadInput` if the sum has its nodes already, or is one of a single node.
+        So much is left even if up to ``lost`` others fall silent. Raises `BadInput` if the sum has its nodes already,
+        or nobody's noise would be left.
         """
         _check_nodes(len(keys))
         if self.keys:
             raise BadInput("this masked sum has its nodes already: make a new one")
-        return replace(self, keys=keys, deviation=self.deviation * loudness(len(keys), colluding))
+        return replace(self, keys=keys, deviation=self.deviation * loudness(len(keys), colluding, lost))
 
     def whole(self, rows: Rows) -> NDArray[np.int64]:
         """Return (U, p) finite rows in grid steps, their numbers weighted."""
@@ -175,7 +226,7 @@ class MaskedSum:
         """
         _check_nodes(len(self.keys))
         share = self._share(len(total), first_user)
-        return (total + share).view(np.uint64) + key.mask(self.keys, question, len(total))
+        return (total + share).view(np.uint64) + hiding(key, self.round, self.keys, question, len(total))
 
     def _share(self, length: int, first_user: int) -> NDArray[np.int64]:
         nodes = len(self.keys)

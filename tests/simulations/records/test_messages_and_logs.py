@@ -19,9 +19,12 @@ from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
 from strategies.core.public_facts import PublicFacts
 from strategies.wire.protocol import answer_content, failed, roster_content, roster_question
+from strategies.wire.shares import shares_content, sharing_question, survivors_question
 from userdp.accounting import Privacy
 from userdp.data.federation import ColumnarFederation
 from userdp.masking.grid import IntegerGrid
+from userdp.masking.masks import MaskKey
+from userdp.masking.shares import Sharing, Survivors
 from userdp.masking.sums import MaskedSum
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node
@@ -115,6 +118,20 @@ def every_message():
         yield "train", "server", content_of(ONES, users, computation)
     for answer in (dense, sparse, masked):
         yield "train", "node", answer_content(answer, counts=True, share=False)
+    yield from every_message_about_shares()
+
+
+def every_message_about_shares():
+    LocalGrid([])  # gives messages of this process the identity that Flower asks for
+    keys = [MaskKey() for _ in range(3)]
+    public = tuple(key.public for key in keys)
+    questions = [sharing_question(Sharing(public, 2, 1, 1))]
+    answers = [shares_content(key, Message(questions[0], 1, MessageType.TRAIN)) for key in keys]
+    sealed = np.stack([answer["shares"]["sealed"].numpy()[0, 0] for answer in answers])
+    questions.append(survivors_question(Survivors(0, public, np.zeros(3, dtype=np.bool_), sealed)))
+    answers.append(shares_content(keys[0], Message(questions[1], 1, MessageType.TRAIN)))
+    yield from (("train", "server", content) for content in questions)
+    yield from (("train", "node", content) for content in answers)
 
 
 def test_the_list_of_messages_is_what_the_protocol_can_say():

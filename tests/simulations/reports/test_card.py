@@ -49,7 +49,8 @@ GOLDEN = {
         *("Noise multiplier", "Noise deviation", "Tuning", "Noise expected", "Signal at most", "Utility", "Bias"),
     ],
     "The deployment": [
-        *("Who is protected from whom", "Trust", "Colluding nodes", "Queries", "Randomness", "Floating point"),
+        *("Who is protected from whom", "Trust", "Colluding nodes", "Silent nodes", "Queries", "Randomness"),
+        "Floating point",
         *("Timing", "Sizes", "Failures", "Engine", "Security and access", "Data"),
     ],
 }

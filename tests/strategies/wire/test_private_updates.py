@@ -150,6 +150,20 @@ def test_a_round_that_loses_a_node_is_lost_and_the_run_goes_on_without_the_node(
     np.testing.assert_allclose(trained(result) - [0.5, -1.0, 0.25], 0.1 * (1 + 0 + 5 / 6), atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", [DropInFedAvg, DropInAdaptiveClipping])
+def test_a_round_survives_as_many_silent_nodes_as_it_may_and_they_come_back(quiet, kind):
+    options = {"users": 6, "rounds": 3, "max_missing": 0.2, "lost_nodes": 1}
+    app, seen = clients(np.full((6, 3), 0.1), silent=lambda node, number: node == 4 and number == 2)
+    with Listening(app, 6) as grid:
+        result = strategy(kind, **options)(grid)
+    assert [one.missing_users for one in result.rounds] == [0, 1, 0]
+    # Six users move the model in the first round and in the third, five in the second; the divisor is public.
+    np.testing.assert_allclose(trained(result) - [0.5, -1.0, 0.25], 0.1 * (1 + 5 / 6 + 1), atol=1e-3)
+    assert seen == [["arrays", "config"]] * 18  # the client's code sees nothing of shares
+    kinds = [set(reply.content) for reply in grid.replies if reply.has_content()]
+    assert all(sum(name in kind for kind in kinds) == count for name, count in {"shares": 6, "revealed": 17}.items())
+
+
 def test_too_many_lost_nodes_end_the_run():
     app, _ = clients(UPDATES, silent=lambda node, number: node >= 2)
     with ClientGrid(app, 4) as grid, pytest.raises(RunFailed, match="did not answer"):

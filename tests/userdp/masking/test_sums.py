@@ -10,7 +10,7 @@ from userdp.accounting import Cost, delta_of
 from userdp.errors import BadInput
 from userdp.masking.grid import IntegerGrid
 from userdp.masking.masks import MaskKey
-from userdp.masking.sums import MaskedSum, coalition, least_loudness, loudness, most_loudness
+from userdp.masking.sums import MaskedSum, coalition, fewest_nodes, least_loudness, loudness, most_loudness
 from userdp.noise import discrete_gaussian
 
 FALSE_ALARM = 1e-9
@@ -78,14 +78,20 @@ def test_seeded_shares_depend_on_seed_round_and_node_alone():
     np.testing.assert_array_equal(shares[0] + shares[1], one)
 
 
-@pytest.mark.parametrize(("colluding", "knows"), [(0.0, 1), (0.24, 1), (0.25, 1), (0.5, 2), (0.75, 3)])
+@pytest.mark.parametrize(
+    ("colluding", "lost", "gone"),
+    [(0.0, 0, 1), (0.24, 0, 1), (0.25, 0, 1), (0.5, 0, 2), (0.75, 0, 3), (0.0, 1, 2), (0.0, 2, 3), (0.5, 1, 3)],
+)
 @pytest.mark.parametrize("moved", [3, 16, 40])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
-def test_the_price_covers_the_exact_law_of_the_shares_that_a_coalition_does_not_know(colluding, knows, moved, epsilon):
+def test_the_price_covers_the_exact_law_of_the_shares_that_a_coalition_does_not_know(
+    colluding, lost, gone, moved, epsilon
+):
+    """Of four nodes some are in the coalition, and others fall silent: both are gone from the noise."""
     _, public = nodes_of(4)
     priced = MaskedSum(IntegerGrid(0), 16.0)
-    share = priced.among(public, colluding).deviation / math.sqrt(4)
-    law = law_of_shares(share, 4 - knows)
+    share = priced.among(public, colluding, lost).deviation / math.sqrt(4)
+    law = law_of_shares(share, 4 - gone)
     shifted = np.concatenate([np.zeros(moved), law[:-moved]])
     exact = np.maximum(0.0, shifted - math.exp(epsilon) * law).sum()
     ideal = delta_of(Cost(noise_multiplier=priced.deviation / moved), 1, epsilon)
@@ -119,15 +125,22 @@ def test_no_number_of_nodes_is_louder_or_quieter_than_is_said(colluding):
     louder = [loudness(nodes, colluding) for nodes in range(2, 2500)]
     assert max(louder) <= most_loudness(colluding)
     assert max(louder) >= 0.95 * most_loudness(colluding)
+    for lost in (1, 2, 7):
+        fewest = fewest_nodes(colluding, lost)
+        loudest = max(loudness(nodes, colluding, lost) for nodes in range(fewest, 3 * fewest + 2500))
+        assert 0.9 * most_loudness(colluding, lost) <= loudest <= most_loudness(colluding, lost)
+        with pytest.raises(BadInput, match=f"at least {fewest} nodes are needed"):
+            loudness(fewest - 1, colluding, lost)
     for most in (2, 3, 4, 5, 10, 100, 2499):
         assert least_loudness(most, colluding) == min(louder[: most - 1])
 
 
+@pytest.mark.parametrize("lost", [0, 1, 4])
 @pytest.mark.parametrize("colluding", [0.0, 0.3, 0.95])
-def test_the_grid_has_room_for_the_noise_of_all_nodes_whatever_their_number(colluding):
-    sum_asked = MaskedSum.hiding(100.0, 3, 1.0, colluding)
-    for nodes in (2, 3, 20, 21, 1000):
-        deviation = sum_asked.among(tuple(range(nodes)), colluding).deviation
+def test_the_grid_has_room_for_the_noise_of_all_nodes_whatever_their_number(colluding, lost):
+    sum_asked, fewest = MaskedSum.hiding(100.0, 3, 1.0, colluding, lost=lost), fewest_nodes(colluding, lost)
+    for nodes in (fewest, fewest + 1, fewest + 18, fewest + 19, 1000):
+        deviation = sum_asked.among(tuple(range(nodes)), colluding, lost).deviation
         assert (3 * (1 + 2.0**-22) + 16 * deviation) / sum_asked.grid.step <= 2.0**62
 
 
