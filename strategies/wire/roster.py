@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from strategies.wire.protocol import Holding, failure, read_roster, roster_question
+from strategies.wire.questions import FIRST
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import DIGEST_BYTES, repeated
 
@@ -32,6 +33,7 @@ class Roster:
     require_identities: bool = False  # refuse nodes that do not know their users' labels, as data of real people demand
     counts: bool = True  # ask how many samples were clipped; False where users are protected against the server
     keys: bool = False  # ask for nodes' public keys, where sums are masked
+    needs: int = FIRST  # the oldest version of the protocol that knows every field of the run's messages
 
     def __init__(self, users: int) -> None:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
@@ -50,7 +52,8 @@ class Roster:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
         A failing node holds nobody: its users count as missing. Raises `RunFailed` if two nodes claim one user or hold
-        one person, or a node claims a user outside 0..n-1 or sends no digests though others do.
+        one person, or a node claims a user outside 0..n-1, sends no digests though others do, or is of an older version
+        than the run ``needs``.
         """
         deadline = time.monotonic() + timeout
         asked: set[int] = set()
@@ -81,6 +84,11 @@ class Roster:
             # It counts as silent: a garbled reply must not end the run of all others.
             log.warning("node %d could not say whom it holds: %s", node, error)
             return
+        if holding.protocol < self.needs:
+            raise RunFailed(
+                f"node {node} speaks version {holding.protocol} of the protocol, and this run needs {self.needs}: "
+                "upgrade userdp at that node, and resume or start the run again"
+            )
         if holding.key is not None and holding.key in self._keys.values():
             log.warning("node %d counts as absent: its key is that of another node", node)
             return
