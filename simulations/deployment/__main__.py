@@ -59,11 +59,15 @@ def prepare(
 
 
 @app.command()
-def superlink(keys: Keys = Path("/keys"), insecure: Insecure = False) -> None:
-    """Run Flower's SuperLink, its state in memory, and register the silos' public keys with it."""
+def superlink(
+    keys: Keys = Path("/keys"),
+    names: Annotated[Path | None, typer.Option(help="File that gets the name of each node's key, in JSON.")] = None,
+    insecure: Insecure = False,
+) -> None:
+    """Run Flower's SuperLink, its state in memory, for the silos whose public keys are in the folder, at any time."""
     from simulations.deployment.superlink import serve  # noqa: PLC0415
 
-    raise typer.Exit(serve(None if insecure else keys))
+    raise typer.Exit(serve(None if insecure else keys, names))
 
 
 @app.command()
