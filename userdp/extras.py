@@ -13,6 +13,7 @@ MODULES = {
     "onnx": ("onnx",),
     "report": ("jinja2", "matplotlib"),
     "secure": ("opendp",),
+    "serve": ("prometheus_client",),
     "sklearn": ("sklearn",),
 }
 """Extra -> the modules that it installs."""

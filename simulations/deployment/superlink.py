@@ -117,4 +117,3 @@ def _healthy(keys: Path | None) -> bool:
             return bool(reply.status == 200)
     except OSError:
         return False
-

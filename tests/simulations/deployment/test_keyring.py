@@ -63,6 +63,7 @@ def test_keys_are_taken_back_replaced_and_added_while_the_superlink_runs(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_silo_whose_key_is_taken_back_is_refused_at_once_and_comes_back_with_a_new_one(tmp_path, monkeypatch):
     """On Flower itself: a SuperLink, two SuperNodes, and another one with a new key."""
     make_keys(tmp_path / "keys", 3)
