@@ -26,12 +26,15 @@ Keys = Annotated[Path, typer.Option(help="Folder with this party's keys.")]
 def keys(
     output: Annotated[Path, typer.Option(help="Folder in which every party gets a folder.")],
     silos: Silos = 3,
-    host: Annotated[list[str] | None, typer.Option(help="Further name or address of the gate; repeatable.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Further name or address of the gate and the page; repeatable.")
+    ] = None,
+    with_serve: Annotated[bool, typer.Option("--serve", help="Also keys of userdp serve and its database.")] = False,
 ) -> None:
     """Make a throw-away authority, and certificates and keys for every party; valid keys stay."""
     from simulations.deployment.keys import make_keys  # noqa: PLC0415
 
-    made = make_keys(output, silos, tuple(host or ()))
+    made = make_keys(output, silos, tuple(host or ()), serve=with_serve)
     typer.echo(f"keys: {'made for' if made else 'kept of'} {silos} silos in {output}")
 
 

@@ -23,7 +23,7 @@ class Alarm:
 
     def __call__(self, alert: str, told: str, run: int | None = None) -> None:
         """Warn of ``alert``: "refused", "failed" or "missing". A command that fails stops nothing."""
-        log.warning("%s", told, extra={"alert": alert, "run": run})
+        log.warning("alert (%s): %s", alert, told)
         if not self._command:
             return
         content = json.dumps({"alert": alert, "told": told, "run": run})
@@ -34,7 +34,7 @@ class Alarm:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, with time (UTC), level, logger, message, and the run and alert that it is about."""
+    """One JSON object a line: time (UTC), level, logger, the message, its text without values, and these in order."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -43,11 +43,12 @@ class JsonLines(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
+            "text": record.msg,
+            "values": list(record.args or ()),
         }
-        values |= {name: vars(record)[name] for name in ("run", "alert") if vars(record).get(name) is not None}
         if record.exc_info:
             values["error"] = self.formatException(record.exc_info)
-        return json.dumps(values)
+        return json.dumps(values, default=str)
 
 
 def log_to_output(*, as_json: bool) -> None:

@@ -128,7 +128,7 @@ class Keeper:
         silos = self._connected()
         number = start(self.link, self.app, {"settings": run.configuration}, folder)
         self.queue.begun(run.number, number, silos)
-        log.info("run %d, %s, is submitted as %s", run.number, run.name, number, extra={"run": run.number})
+        log.info("run %d, %s, is submitted as %s", run.number, run.name, number)
         if missing := always_missing(self.queue.runs()):
             told = f"not connected at the start of the last runs: {', '.join(missing)}"
             self.alarm("missing", told, run.number)
@@ -152,7 +152,7 @@ class Keeper:
     def _done(self, run: Scheduled, folder: Path) -> None:
         self._publish(folder)
         self.queue.finish(run.number, "done", None, self.now())
-        log.info("run %d, %s, is done", run.number, run.name, extra={"run": run.number})
+        log.info("run %d, %s, is done", run.number, run.name)
 
     def _publish(self, folder: Path) -> None:
         """Copy what others may see of a run; a run without a promise for others leaves no copy."""
@@ -172,7 +172,7 @@ class Keeper:
         why = _error(folder) or status
         if run.attempts < ATTEMPTS:
             self.queue.put_back(run.number, self.now() + PAUSE, why)
-            log.warning("run %d, %s, stopped and is resumed: %s", run.number, run.name, why, extra={"run": run.number})
+            log.warning("run %d, %s, stopped and is resumed: %s", run.number, run.name, why)
         else:
             self.queue.finish(run.number, "failed", why, self.now())
             self.alarm("failed", f"run {run.number}, {run.name}, failed {run.attempts} times: {why}", run.number)

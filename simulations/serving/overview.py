@@ -25,7 +25,7 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown of a run."""
+    """A run, as far as it is shown."""
 
     run: Scheduled
     rounds: int | None  # that ended; None before the first

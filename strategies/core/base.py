@@ -341,9 +341,8 @@ class UserLevelStrategy(Strategy):
         self.summary()
         state.initial = state.released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities
-        self._roster.keys = self.privacy.trust == "sum"
+        self._roster.keys, self._roster.needs = self.privacy.trust == "sum", self.about.protocol
         self._roster.counts = self.about.server_trusted and not self._roster.keys
-        self._roster.needs = self.about.protocol
         self._roster.gather(grid, roster_timeout)
         self._evaluate_config, clipped = dict(evaluate_config or {}), self._roster.clipped_samples
         result = PrivateResult(arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=clipped)

@@ -74,6 +74,10 @@ def test_a_silo_whose_key_is_taken_back_is_refused_at_once_and_comes_back_with_a
         link = Link(f"127.0.0.1:{superlink.PORT}", keys)
         keyring = superlink.Keyring(link, keys)
         deployment.until(keyring.follow)
+        unknown = (keys / "node-2.pub").rename(tmp_path / "node-2.pub")
+        assert not keyring.follow()  # Flower takes back no key that never connected
+        unknown.rename(keys / "node-2.pub")
+        assert keyring.follow()
         deployment.node(tmp_path / "keys" / "node-1")
         deployment.node(tmp_path / "keys" / "node-2")
         deployment.until(lambda: online(link) == 2)

@@ -195,7 +195,7 @@ def test_a_token_is_made_kept_and_too_long_to_guess(tmp_path):
         token_in(file)
 
 
-def test_a_line_of_the_log_in_json_names_its_run_and_alert(capsys):
+def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):
     top = logging.getLogger("userdp")
     before = top.handlers, top.propagate, top.level
     try:
@@ -210,9 +210,9 @@ def test_a_line_of_the_log_in_json_names_its_run_and_alert(capsys):
     assert line == {
         "level": "WARNING",
         "logger": "userdp.serve",
-        "message": "run 7 is refused",
-        "run": 7,
-        "alert": "refused",
+        "message": "alert (refused): run 7 is refused",
+        "text": "alert (%s): %s",
+        "values": ["refused", "run 7 is refused"],
     }
     fault = OSError("gone")
     record = logging.LogRecord("userdp", logging.ERROR, "", 0, "broken", (), (OSError, fault, None))
