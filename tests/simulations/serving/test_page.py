@@ -42,9 +42,7 @@ def kept(tmp_path_factory):
             queue.add("monthly", text(epsilon=epsilon), "clinic", NOON)
             while keeper.step():
                 federation.advance()
-        queue.add("<b>mark</b>", text(epsilon=0.1), "clinic", NOON)
-        keeper.step()
-        federation.forget()
+        queue.add("<i>mark", text(epsilon=0.1), "clinic", NOON)
         keeper.step()
         queue.put_back(3, NOON + timedelta(days=1), "a silo of 4711 people left")
         queue.add("weekly", text(epsilon=0.1), "clinic", NOON, "weekly")
@@ -89,10 +87,10 @@ def test_whoever_has_the_token_sees_runs_budgets_silos_and_reports(client):
     shown = client.get("/", headers=bearer(TOKEN)).text
     for word in ("weekly is under way", "done", "refused", "exceeds what is left", "clinic", "not connected"):
         assert word in shown
-    assert "<b>mark</b>" not in shown
+    assert "<i>mark" not in shown
     assert client.get("/", auth=("anybody", TOKEN)).status_code == 200
     report = client.get("/runs/1/report.html", headers=bearer(TOKEN))
-    assert "(1, 0.001)" in report.text
+    assert "epsilon = 1, delta = 0.001" in report.text
     for number in (2, 3, 99):
         assert client.get(f"/runs/{number}/report.html", headers=bearer(TOKEN)).status_code == 404
 
