@@ -1,8 +1,10 @@
 """A federation to keep, in this process: a SuperLink that runs what was submitted when a test says so."""
 
 import json
+import logging
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,6 +49,18 @@ def nobody() -> None:
     """Happens at every moment of a test that kills nothing."""
 
 
+@contextmanager
+def logging_of_this_process() -> Iterator[None]:
+    """The app sets up its own, in a process of its own."""
+    log = logging.getLogger("userdp")
+    handlers, level = log.handlers[:], log.level
+    try:
+        yield
+    finally:
+        log.handlers[:] = handlers
+        log.setLevel(level)
+
+
 @dataclass
 class Federation:
     """A `Link` and its SuperLink: submissions wait until `advance` runs them."""
@@ -89,7 +103,8 @@ class Federation:
             problem = build_problem(config)
             with LocalGrid([silo_node(config, problem, silo) for silo in silos]) as grid:
                 try:
-                    server_app.main(grid, SimpleNamespace(run_config=run))
+                    with logging_of_this_process():
+                        server_app.main(grid, SimpleNamespace(run_config=run))
                 except UserdpError as error:
                     run["status"] = f"finished:failed {error}"
                 else:

@@ -158,11 +158,11 @@ class Queue:
 
 
 def always_missing(runs: Sequence[Scheduled], starts: int = 3) -> list[str]:
-    """Return the silos that were not connected when any of the last ``starts`` runs began, sorted."""
+    """Return the silos that were known and not connected whenever one of the last ``starts`` runs began, sorted."""
     rosters = [run.silos for run in runs if run.silos]
     if len(rosters) < starts:
         return []
-    return sorted(silo for silo in rosters[-1] if not any(roster.get(silo) for roster in rosters[-starts:]))
+    return sorted(silo for silo in rosters[-1] if all(roster.get(silo) is False for roster in rosters[-starts:]))
 
 
 def _insert(connection: sql.Connection, row: dict[str, Any], first: datetime, earliest: datetime) -> int:
