@@ -21,7 +21,7 @@ COPY pyproject.toml README.md LICENSE ./
 # Every dependency but Ray, which only simulations need, for nodes are containers here; and of the extras those of a
 # deployment: numba saves time where data are large, but weighs 200 MB. The package itself is installed without code, for
 # its entry points; its code is in /app.
-RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; print(*(entry.replace("[simulation]", "") for entry in [*project["dependencies"], *extras["account"], *extras["deploy"], *extras["report"], *extras["secure"]] if not entry.startswith("ray")), sep="\n")' > requirements.txt \
+RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; print(*(entry.replace("[simulation]", "") for entry in [*project["dependencies"], *extras["account"], *extras["deploy"], *extras["report"], *extras["secure"], *extras["serve"]] if not entry.startswith("ray")), sep="\n")' > requirements.txt \
     && pip install --quiet -c constraints.txt -r requirements.txt \
     && pip install --quiet --no-deps .
 # What a container has no use for that compiles nothing, tests no libraries and reads no remote file systems.
@@ -42,9 +42,9 @@ ENV PATH=/opt/userdp/bin:$PATH \
 # Volumes take over the owner of the folder that they are first mounted on. SILOS: the most silos there may be.
 ARG SILOS=9
 RUN useradd --system --no-create-home --uid 10001 userdp \
-    && mkdir -p /keys/superlink /keys/gate /keys/coordinator /results \
+    && mkdir -p /keys/superlink /keys/gate /keys/coordinator /keys/accounts /names /results \
     && for k in $(seq ${SILOS}); do mkdir -p "/keys/node-$k" "/keys/app-$k" "/data/silo-$k"; done \
-    && chown -R userdp /keys /data /results
+    && chown -R userdp /keys /data /names /results
 COPY --from=packages /opt/userdp /opt/userdp
 WORKDIR /app
 COPY pyproject.toml LICENSE README.md ./

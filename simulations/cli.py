@@ -14,6 +14,8 @@ from simulations.commands.language import pretrain
 from simulations.commands.results import explain_model, export, predict, report
 from simulations.commands.tables import find, query
 from simulations.commands.training import advise, audit, compare, plan, run
+from simulations.serving.command import app as queue
+from simulations.serving.command import serve
 from simulations.terminal import Json, Name, exit_codes
 
 app = typer.Typer(
@@ -25,10 +27,11 @@ app = typer.Typer(
     epilog="Start with [bold]userdp plan FILE[/bold] (reads no data), then [bold]userdp run FILE[/bold]. "
     "Ready-made files are in simulations/configs.",
 )
-for verb in (run, plan, advise, compare, audit, report, predict, export, explain_model, query, find, pretrain):
+for verb in (run, plan, advise, compare, audit, report, predict, export, explain_model, query, find, pretrain, serve):
     text = [getdoc(verb) or "", "[dim]Examples:[/dim]", *(f"  {example}" for example in vars(verb)["examples"])]
     app.command(help="\n\n".join(text))(verb)
 app.add_typer(accounts, name="account")
+app.add_typer(queue, name="queue")
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ MODULES = {
     "onnx": ("onnx",),
     "report": ("jinja2", "matplotlib"),
     "secure": ("opendp",),
+    "serve": ("jinja2", "matplotlib", "prometheus_client", "psycopg", "sqlalchemy", "starlette", "uvicorn"),
     "sklearn": ("sklearn",),
 }
 """Extra -> the modules that it installs."""

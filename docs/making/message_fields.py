@@ -33,12 +33,14 @@ _TABLE: Mapping[tuple[str, str], Mapping[str, tuple[Knowledge, str]]] = {
         "question.salt": ("public", "random bytes of this run, with which people's labels are digested"),
         "question.counts": ("public", "whether exact counts are wanted; false where the server is not trusted"),
         "question.keys": ("public", "whether public keys are wanted, where sums are masked"),
+        "question.protocol": ("public", "version of the protocol that the server speaks"),
     },
     ("query", "node"): {
         "roster.users": ("public", "indices of the node's users"),
         "roster.identities": ("private", "salted digests of users' labels, of silos; the server can try labels"),
         "roster.key": ("public", "the node's public key, where sums are masked"),
         "facts.clipped_samples": ("private", "samples clipped into the declared bounds, if counts are wanted"),
+        "facts.protocol": ("public", "version of the protocol that the node speaks"),
     },
     ("train", "server"): {
         "model.x": ("iterate", "the model"),

@@ -159,10 +159,7 @@ class Accounts:
 
     def create(self, name: str, total: Total, *, anew: bool = True) -> None:
         """Make an account; `BadInput` if there is one of that name, unless it need not be ``anew``."""
-        if self._file is not None:
-            with writing(f"privacy.accounts: {self._file.parent}"):
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._alone(making=True) as connection:
+        with self.transaction(making=True) as connection:
             _TABLES.create_all(connection)
             if connection.scalar(sql.select(_ACCOUNTS.c.name).where(_ACCOUNTS.c.name == name)) is None:
                 connection.execute(sql.insert(_ACCOUNTS).values(name=name, **asdict(total)))
@@ -171,14 +168,14 @@ class Accounts:
 
     def names(self) -> list[str]:
         """Return the names of all accounts, sorted."""
-        with self._alone() as connection:
+        with self.transaction() as connection:
             if not sql.inspect(connection).has_table(_ACCOUNTS.name):
                 return []
             return list(connection.scalars(sql.select(_ACCOUNTS.c.name).order_by(_ACCOUNTS.c.name)))
 
     def read(self, name: str) -> Account:
         """Return an account with its entries."""
-        with self._alone() as connection:
+        with self.transaction() as connection:
             return self._read(connection, name)
 
     def enter(self, name: str, wanted: Wanted) -> Price:
@@ -186,7 +183,7 @@ class Accounts:
 
         Raises `BadInput`: it does not fit into what is left, or has the token of something else.
         """
-        with self._alone() as connection:
+        with self.transaction() as connection:
             account = self._read(connection, name)
             known = connection.execute(sql.select(_ENTRIES).where(_ENTRIES.c.token == wanted.token)).one_or_none()
             promises = _as_text(wanted.promises)
@@ -204,7 +201,7 @@ class Accounts:
                 raise BadInput(f"privacy.account = {name!r}: {error} (userdp account show {name})") from None
             row = {"account": name, "token": wanted.token, "what": wanted.what, "place": wanted.place}
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            row |= {"who": _somebody(), "entered": now, "promises": promises, **asdict(price)}
+            row |= {"who": somebody(), "entered": now, "promises": promises, **asdict(price)}
             connection.execute(sql.insert(_ENTRIES).values(row))
         return price
 
@@ -221,9 +218,15 @@ class Accounts:
         return Account(name, total, tuple(map(_entry, rows)))
 
     @contextmanager
-    def _alone(self, *, making: bool = False) -> Iterator[sql.Connection]:
-        """Begin a transaction that no other process's overlaps; commit it at the end."""
-        if self._file is not None and not self._file.exists() and not making:
+    def transaction(self, *, making: bool = False) -> Iterator[sql.Connection]:
+        """Begin a transaction that no other process's overlaps, and commit it at the end; ``making`` a missing file.
+
+        Raises `AccountsUnavailable`: the database does not answer.
+        """
+        if self._file is not None and making:
+            with writing(f"privacy.accounts: {self._file.parent}"):
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+        elif self._file is not None and not self._file.exists():
             raise BadInput(f"there are no accounts in {self.url}: userdp account create NAME makes the first")
         try:
             with self._engine.begin() as connection:
@@ -232,10 +235,14 @@ class Accounts:
                     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
                 yield connection
         except sql.exc.DBAPIError as error:
-            reason = str(error.orig).partition("\n")[0]
+            reason = f"the accounts in {self.url} cannot be used: {str(error.orig).partition(chr(10))[0]}"
             if "no such table" in reason or "does not exist" in reason:
-                reason += "; userdp account create NAME makes the first account"
-            raise BadInput(f"the accounts in {self.url} cannot be used: {reason}") from None
+                raise BadInput(f"{reason}; userdp account create NAME makes the first account") from None
+            raise AccountsUnavailable(reason) from None
+
+
+class AccountsUnavailable(BadInput):
+    """The database of accounts does not answer, now: that says nothing about what was asked of it."""
 
 
 def _careful(connection: Any, _: object) -> None:
@@ -258,7 +265,8 @@ def _entry(row: Any) -> Entry:
     return Entry(row.number, row.token, price, row.what, row.place, row.who, row.entered, promises)
 
 
-def _somebody() -> str:
+def somebody() -> str:
+    """Return who runs this process, and where."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user without a name

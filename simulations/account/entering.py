@@ -36,9 +36,17 @@ def accounts_at(url: str | None) -> "Accounts":
 
 
 def enter_run(
-    config: RunConfig, strategy: UserLevelStrategy, folder: Path, *, resumed: bool = False, deployed: bool = False
+    config: RunConfig,
+    strategy: UserLevelStrategy,
+    folder: Path,
+    *,
+    resumed: bool = False,
+    deployed: bool = False,
+    token: str | None = None,
 ) -> None:
     """Enter a run into its account, before its first message; a resumed run is entered already.
+
+    A ``token`` that was written down before makes entering safe to repeat; by default a new run has a new one.
 
     A deployment that names no account gets one that is named after its data; its first run fixes the total.
 
@@ -54,7 +62,7 @@ def enter_run(
             file.unlink(missing_ok=True)  # of another run
     if name is None:
         return
-    token = str(read_json(file)["token"]) if resumed and file.is_file() else secrets.token_hex(16)
+    token = str(read_json(file)["token"]) if resumed and file.is_file() else token or secrets.token_hex(16)
     enter(config, name, f"{config.name}: {config.strategy_name}", strategy, token=token, place=str(folder.resolve()))
     content = as_json({"account": name, "token": token})
     write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))

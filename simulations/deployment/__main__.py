@@ -26,12 +26,15 @@ Keys = Annotated[Path, typer.Option(help="Folder with this party's keys.")]
 def keys(
     output: Annotated[Path, typer.Option(help="Folder in which every party gets a folder.")],
     silos: Silos = 3,
-    host: Annotated[list[str] | None, typer.Option(help="Further name or address of the gate; repeatable.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Further name or address of the gate and the page; repeatable.")
+    ] = None,
+    with_serve: Annotated[bool, typer.Option("--serve", help="Also keys of userdp serve and its database.")] = False,
 ) -> None:
     """Make a throw-away authority, and certificates and keys for every party; valid keys stay."""
     from simulations.deployment.keys import make_keys  # noqa: PLC0415
 
-    made = make_keys(output, silos, tuple(host or ()))
+    made = make_keys(output, silos, tuple(host or ()), serve=with_serve)
     typer.echo(f"keys: {'made for' if made else 'kept of'} {silos} silos in {output}")
 
 
@@ -59,11 +62,15 @@ def prepare(
 
 
 @app.command()
-def superlink(keys: Keys = Path("/keys"), insecure: Insecure = False) -> None:
-    """Run Flower's SuperLink, its state in memory, and register the silos' public keys with it."""
+def superlink(
+    keys: Keys = Path("/keys"),
+    names: Annotated[Path | None, typer.Option(help="File that gets the name of each node's key, in JSON.")] = None,
+    insecure: Insecure = False,
+) -> None:
+    """Run Flower's SuperLink, its state in memory, for the silos whose public keys are in the folder, at any time."""
     from simulations.deployment.superlink import serve  # noqa: PLC0415
 
-    raise typer.Exit(serve(None if insecure else keys))
+    raise typer.Exit(serve(None if insecure else keys, names))
 
 
 @app.command()

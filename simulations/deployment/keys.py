@@ -4,7 +4,8 @@
 |---|---|---|
 | superlink | the SuperLink | its certificate, the secret of its SuperExec, the silos' public keys |
 | gate | the gate before it | its certificate |
-| coordinator | ServerApp's SuperExec, the submitter | that secret |
+| coordinator | ServerApp's SuperExec, the submitter, `userdp serve` | that secret; the page's certificate and token |
+| accounts | the database of the accounts, beside `userdp serve` | its password, which the coordinator has, too |
 | node-k | SuperNode k | its identity key, a certificate, the secret of its SuperExec |
 | app-k | ClientApp's SuperExec of silo k | that secret; NOT the node's key, because it runs the coordinator's code |
 
@@ -27,6 +28,7 @@ from simulations.records.run_directory import writing
 from userdp.errors import BadInput
 
 DAYS = 30
+ACCOUNTS, USER = "accounts", "userdp"  # host of the database of the accounts, and who reads it
 _RENEW = datetime.timedelta(days=1)
 _HOME = ("localhost", "127.0.0.1")
 _PEM = serialization.Encoding.PEM
@@ -53,12 +55,13 @@ class _Authority:
         }
 
 
-def make_keys(folder: Path, silos: int, gate_hosts: Sequence[str] = ()) -> bool:
+def make_keys(folder: Path, silos: int, hosts: Sequence[str] = (), *, serve: bool = False) -> bool:
     """Make the keys of every party, unless all exist and are valid for another day; return whether keys were made.
 
-    Only the owner of ``folder`` may read the files. ``gate_hosts`` are further names and addresses of the gate.
+    Only the owner of ``folder`` may read the files. ``hosts`` are further names and addresses of the gate, and of the
+    page of `userdp serve`, whose files are made with ``serve``.
     """
-    files = _files(silos, gate_hosts)
+    files = _files(silos, hosts, serve)
     if _good([folder / name for name in files], folder / "superlink" / "ca.crt", silos):
         return False
     for name, content in files.items():
@@ -74,13 +77,19 @@ def make_keys(folder: Path, silos: int, gate_hosts: Sequence[str] = ()) -> bool:
     return True
 
 
-def _files(silos: int, gate_hosts: Sequence[str]) -> Mapping[str, bytes]:
+def _files(silos: int, hosts: Sequence[str], serve: bool) -> Mapping[str, bytes]:
     authority, coordinator = _Authority(), secrets.token_hex(32).encode()
     parties = {
         "superlink": authority.server(["superlink"]) | {"superexec.secret": coordinator},
-        "gate": authority.server(["gate", *gate_hosts]),
+        "gate": authority.server(["gate", *hosts]),
         "coordinator": {"superexec.secret": coordinator},
     }
+    if serve:
+        password, token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        login = f"{ACCOUNTS}:*:*:{USER}:{password}\n"  # a file of passwords, as PostgreSQL's clients read it
+        parties["accounts"] = {"password": password.encode()}
+        parties["coordinator"] |= {"pgpass": login.encode(), "page.token": token.encode()}
+        parties["coordinator"] |= authority.server(["serve", *hosts])
     for number in range(1, silos + 1):
         key, secret = ec.generate_private_key(ec.SECP384R1()), secrets.token_hex(32).encode()
         parties["superlink"][f"node-{number}.pub"] = key.public_key().public_bytes(

@@ -83,11 +83,16 @@ def submit(link: Link, app: Path, run: dict[str, str], *, results: Path, output:
     folder = results / (resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
     if resume and not resumable(folder):
         raise BadInput(f"--resume {resume}: {folder} holds no checkpoint; name the folder in the run's log")
+    return bring(folder, output, follow(link, start(link, app, run, folder)))
+
+
+def start(link: Link, app: Path, run: dict[str, str], folder: Path) -> str:
+    """Submit a run that writes ``folder``, and return its number; `RunFailed` if the SuperLink refuses it."""
     path = link.home / "run-config.toml"
     path.write_text(tomli_w.dumps(run | {"output": str(folder), "deployed": True}), encoding="utf-8")
     number = str(link.ask("run", str(app), "LINK", "--run-config", str(path))["run-id"])
     log.info("run %s is submitted; its files go to %s", number, folder)
-    return bring(folder, output, follow(link, number))
+    return number
 
 
 def follow(link: Link, number: str) -> str:

@@ -160,6 +160,21 @@ class Checkpoints:
             raise BadInput(f"{path} belongs to a run with other settings ({differing}): use the config.toml beside it")
 
 
+def in_use(folder: Path) -> bool:
+    """Return whether a process runs or resumes a run in this folder, on this machine."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the JSON values of an archive, and its arrays; raises some of `_UNREADABLE`."""
     with path.open("rb") as file:

@@ -47,6 +47,7 @@ class About(BaseModel):
     pure: bool = False  # whether ``privacy.delta = 0`` is supported
     masked: bool = False  # whether ``privacy.trust = "sum"`` is supported
     server_trusted: bool = True  # whether nodes send the server exact counts of their users' data
+    protocol: int = 1  # the oldest version of the wire protocol (`strategies.wire.questions`) that knows its messages
     hears_silence: bool = False  # whether a step learns how many users did not answer: no release may follow from that
     example: Mapping[str, Any] = {}  # settings with which it makes a short run for a few hundred users of two features
     example_problem: Mapping[str, Any] = {"kind": "quadratic"}  # a [problem] section that it can be run with

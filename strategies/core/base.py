@@ -340,8 +340,7 @@ class UserLevelStrategy(Strategy):
         self.summary()
         state.initial = state.released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities
-        self._roster.keys = self.privacy.trust == "sum"
-        self._roster.counts = self.about.server_trusted and not self._roster.keys
+        self._roster.expect(self.privacy, self.about.protocol, trusted=self.about.server_trusted)
         self._roster.gather(grid, roster_timeout)
         self._roster.share_secrets(grid, timeout, self.privacy, self.plan.rounds)
         self._evaluate_config, clipped = dict(evaluate_config or {}), self._roster.clipped_samples

@@ -11,7 +11,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from strategies.wire.kept_key import kept_key
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import answer_content, failed, roster_content
-from strategies.wire.questions import Reader
+from strategies.wire.questions import Reader, version_wanted
 from strategies.wire.shares import about_shares, shares_content
 from userdp.arrays.sparse_rows import clip_rows, dense
 from userdp.errors import BadInput
@@ -49,7 +49,8 @@ def private_updates(clip_norm: float | None = None) -> Mod:
             with kept_key(context) as key:
                 if "question" in message.content:
                     nobody = np.empty(0, dtype=np.int64)  # the server numbers the nodes
-                    return Message(roster_content(nobody, None, None, key.public), reply_to=message)
+                    reply = roster_content(nobody, None, None, key.public, versioned=version_wanted(message))
+                    return Message(reply, reply_to=message)
                 if about_shares(message):
                     return Message(shares_content(key, message), reply_to=message)
                 if "masked" in message.content:
@@ -66,7 +67,7 @@ def _masked(message: Message, context: Context, call_next: ClientAppCallable, ke
     """Return the part of a masked sum."""
     content = message.content
     plain = RecordDict({name: content[name] for name in ("arrays", "config")})
-    message.content = RecordDict({name: record for name, record in content.items() if name not in plain})
+    message.content = RecordDict({name: record for name, record in content.items() if name not in (*plain, "layout")})
     users, computation = Reader().request(message)
     frozen = str(cast(ConfigRecord, content["layout"])["frozen"])
     layout = ModelLayout(content.array_records["arrays"], frozen.split("\n") if frozen else ())

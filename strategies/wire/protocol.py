@@ -5,6 +5,11 @@ order, and answers hold masked whole numbers. A node that lost its key does not 
 
 If sums survive silent nodes, two more questions are about nodes' secrets (`strategies.wire.shares`).
 
+Server and nodes may be of different versions. The question for a node's users names the server's `PROTOCOL`, and its
+reply the node's; a version that is not named is the first. A node answers every older question as its server expects.
+A server refuses nodes that are older than its run needs (`strategies.wire.roster`), because they would ignore fields
+that they do not know.
+
 Within one machine, a simulation may ask for users' lengths before the clip. Sparse values are the three arrays of a
 `scipy.sparse.csr_array`. Facts are exact counts: where only noised values may leave a node they are left out (see
 `counts_wanted`), and a reply with them is refused. A failing node reports the kind of its error, never its text, which
@@ -21,7 +26,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageTy
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from strategies.wire.questions import Reader, counts_wanted, keys_wanted
+from strategies.wire.questions import FIRST, PROTOCOL, Reader, counts_wanted, keys_wanted, version_wanted
 from strategies.wire.shares import about_shares, shares_content
 from strategies.wire.untrusted import AtMost, SharedArray, read_array, read_count, read_exactly, read_record, untrusted
 from userdp.arrays.sparse_rows import Sparse, require_canonical, sparse_rows
@@ -31,6 +36,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.node import DIGEST_BYTES, Answer, Node
 
 _SPARSE = ("data", "indices", "indptr")
+_LAST = 2**31  # Beyond any version.
 _MOST_SAMPLES = 2**53 - 1  # Beyond, sums of clipped samples in files would not be exact.
 _STRANGE_REPLY = "a reply does not follow the protocol"
 NODE_FAILED = 1  # The code of the error reply of a node that failed
@@ -116,11 +122,13 @@ class Holding:
     clipped_samples: int  # their samples that were clipped into the declared bounds; zero where counts are not wanted
     identities: NDArray[np.uint8] | None = None  # (U, 16) salted digests of labels; None where a node has none
     key: bytes | None = None  # public key of the node's masks; None where keys are not wanted
+    protocol: int = FIRST  # version of the protocol that the node speaks
 
 
 def roster_question(salt: bytes, *, counts: bool, keys: bool = False) -> RecordDict:
     """Return the question for a node's users, (if ``counts``) their clipped samples, and (if ``keys``) its key."""
-    return RecordDict({"question": ConfigRecord({"salt": salt, "counts": counts, "keys": keys})})
+    asked = ConfigRecord({"salt": salt, "counts": counts, "keys": keys, "protocol": PROTOCOL})
+    return RecordDict({"question": asked})
 
 
 def roster_content(
@@ -128,12 +136,19 @@ def roster_content(
     clipped_samples: int | None,
     identities: NDArray[np.uint8] | None = None,
     key: bytes | None = None,
+    *,
+    versioned: bool = True,
 ) -> RecordDict:
-    """Return the reply to a query; ``clipped_samples`` is None where counts are not wanted."""
+    """Return the reply to a query; ``clipped_samples`` is None where counts are not wanted.
+
+    It names the node's version if the question is ``versioned``; an older server refuses fields that it does not know.
+    """
     arrays = {"users": Array(users)} | ({} if identities is None else {"identities": Array(identities)})
     if key is not None:
         arrays["key"] = Array(np.frombuffer(key, dtype=np.uint8))
     facts = MetricRecord({} if clipped_samples is None else {"clipped_samples": clipped_samples})
+    if versioned:
+        facts["protocol"] = PROTOCOL
     return RecordDict({"roster": ArrayRecord(arrays), "facts": facts})
 
 
@@ -144,7 +159,9 @@ def read_roster(message: Message, *, counts: bool, keys: bool = False) -> Holdin
         named = "identities" in content["roster"]
         parts = {"users"} | ({"identities"} if named else set()) | ({"key"} if keys else set())
         arrays = read_record(content, "roster", ArrayRecord, parts)
-        facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, {"clipped_samples"} if counts else set())
+        versioned = {"protocol"} if "protocol" in content["facts"] else set()
+        counted = {"clipped_samples"} if counts else set()
+        facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, counted | versioned)
         if set(content) != {"roster", "facts"}:
             raise BadInput("the records must be roster and facts alone")
         users = read_array(arrays["users"], "users", "i", (None,))
@@ -152,7 +169,8 @@ def read_roster(message: Message, *, counts: bool, keys: bool = False) -> Holdin
         digests = read_exactly(arrays["identities"], "identities", np.uint8, size) if named else None
         clipped = read_count(facts["clipped_samples"], "clipped_samples", _MOST_SAMPLES) if counts else 0
         key = read_exactly(arrays["key"], "key", np.uint8, (KEY_BYTES,)).tobytes() if keys else None
-        return Holding(users, clipped, digests, key)
+        version = read_count(facts["protocol"], "protocol", _LAST) if versioned else FIRST
+        return Holding(users, clipped, digests, key, version)
 
 
 def failed(message: Message, kind: str) -> Message:
@@ -190,7 +208,8 @@ def answer_message(node: Node, message: Message, *, share: bool = False, reader:
         users, salt = node.users, cast(bytes, message.content["question"]["salt"])
         digests = None if node.labels is None else node.identities(salt)
         key = node.key.public if keys_wanted(message) else None
-        return Message(roster_content(users, node.clipped_samples if counts else None, digests, key), reply_to=message)
+        clipped, versioned = node.clipped_samples if counts else None, version_wanted(message)
+        return Message(roster_content(users, clipped, digests, key, versioned=versioned), reply_to=message)
     reader = reader or Reader()
     users, computation = reader.request(message)
     if computation.lengths and (not share or node.labels is not None):

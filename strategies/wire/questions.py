@@ -25,6 +25,13 @@ from userdp.nodes.partition import Partition
 from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling.coins import SampleCoins
 
+FIRST, SHARING, PROTOCOL = 1, 2, 2
+"""The version of nodes and servers that name none, the first one that shares secrets of masks, and the one spoken here.
+
+Raise it with each change of a message. Strategies that send what older nodes do not know name the version that they
+need in `strategies.core.about.About.protocol`. Version 2 differs from 1 in that replies name their version, and in that
+nodes refuse records and fields that they do not know.
+"""
 _PARAMETER, _NOISE_OF = "parameter.", "noise."
 _START, _MATRIX = "coordinates.start", "coordinates.matrix"
 # Plain fields of a computation, of its noise, its coins and its masked sum, with their types.
@@ -32,6 +39,7 @@ _COMPUTATION = {"clip_norm": float, "l1_norm": float, "separate": bool, "lengths
 _NOISE = {"deviation": float, "round": int, "seed": int}
 _COINS = {"rate": float, "most": int}
 _MASKED = {"deviation": float, "round": int, "seed": int, "weight": float}
+_RECORDS = {"model", "computation", "centre", "masked", "arrays", "cohort", "coins", "partition"}
 # Users, keys and groups travel raw, for parsing an array's header takes longer than a small computation.
 _USERS, _KEYS, _GROUPS = np.dtype("<i8"), np.dtype("<u8"), np.dtype("<i4")
 
@@ -113,8 +121,9 @@ class Reader:
         return self._models[id(record)]
 
     def request(self, message: Message) -> tuple[NDArray[np.int64], Computation]:
-        """Return (U,) users, and their computation."""
+        """Return (U,) users, and their computation; `BadInput` if the message asks for more than this version knows."""
         content = message.content
+        _refuse_unknown(set(content) - _RECORDS)
         record = content["computation"]
         if id(record) not in self._computations:
             self._computations[id(record)] = _read_common(content)
@@ -138,6 +147,8 @@ def question_as_read(computation: Computation, x: NDArray[np.float64]) -> bytes:
 
 def _read_common(content: Mapping[str, Any]) -> Computation:
     config, fields = content["computation"], dict[str, Any]()
+    known = {"name", "reduce", *_COMPUTATION, *(_NOISE_OF + name for name in _NOISE)}
+    _refuse_unknown({name for name in config if name not in known and not name.startswith(_PARAMETER)})
     own = {name.removeprefix(_NOISE_OF): value for name, value in config.items() if name.startswith(_NOISE_OF)}
     if "deviation" in own:
         fields["noise"] = LocalNoise(**{"seed": None} | _read(own, _NOISE))
@@ -160,6 +171,15 @@ def _read_common(content: Mapping[str, Any]) -> Computation:
         **fields,
         **_read(config, _COMPUTATION),
     )
+
+
+def _refuse_unknown(names: set[str]) -> None:
+    """Refuse what a newer server asks for: a node that left it out would compute something else than was accounted."""
+    if names:
+        raise BadInput(
+            f"the server asks for {', '.join(sorted(names))}, which version {PROTOCOL} of the protocol does not know: "
+            "upgrade userdp at this node"
+        )
 
 
 def _written(source: Computation | LocalNoise | SampleCoins | MaskedSum, kinds: Mapping[str, type]) -> dict[str, Any]:
@@ -185,3 +205,8 @@ def counts_wanted(message: Message) -> bool:
 def keys_wanted(message: Message) -> bool:
     """Return whether the reply to a query has the node's public key."""
     return message.content["question"].get("keys") is True
+
+
+def version_wanted(message: Message) -> bool:
+    """Return whether the reply to a query names the node's version."""
+    return "protocol" in message.content["question"]

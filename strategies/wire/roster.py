@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from strategies.wire.protocol import Holding, failure, read_roster, roster_question
+from strategies.wire.questions import FIRST, SHARING
 from strategies.wire.recovery import Recovery
 from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
@@ -36,6 +37,7 @@ class Roster:
     counts: bool = True  # ask how many samples were clipped; False where users are protected against the server
     keys: bool = False  # ask for nodes' public keys, where sums are masked
     recovery: Recovery | None = None  # where sums survive silent nodes
+    needs: int = FIRST  # the oldest version of the protocol that knows every field of the run's messages
 
     def __init__(self, users: int) -> None:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
@@ -44,6 +46,12 @@ class Roster:
         self._nodes: list[int] = []
         self._keys: dict[int, bytes] = {}
         self.clipped_samples = 0
+
+    def expect(self, privacy: Privacy, protocol: int, *, trusted: bool) -> None:
+        """Ask for what a run needs, whose strategy sends messages of a version and trusts the server, or does not."""
+        self.keys = privacy.trust == "sum"
+        self.counts = trusted and not self.keys
+        self.needs = max(protocol, SHARING if privacy.lost_nodes else FIRST)
 
     @property
     def absent(self) -> int:
@@ -54,7 +62,8 @@ class Roster:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
         A failing node holds nobody: its users count as missing. Raises `RunFailed` if two nodes claim one user or hold
-        one person, or a node claims a user outside 0..n-1 or sends no digests though others do.
+        one person, or a node claims a user outside 0..n-1, sends no digests though others do, or is of an older version
+        than the run ``needs``.
         """
         deadline = time.monotonic() + timeout
         asked: set[int] = set()
@@ -85,6 +94,11 @@ class Roster:
             # It counts as silent: a garbled reply must not end the run of all others.
             log.warning("node %d could not say whom it holds: %s", node, error)
             return
+        if holding.protocol < self.needs:
+            raise RunFailed(
+                f"node {node} speaks version {holding.protocol} of the protocol, and this run needs {self.needs}: "
+                "upgrade userdp at that node, and resume or start the run again"
+            )
         if holding.key is not None and holding.key in self._keys.values():
             log.warning("node %d counts as absent: its key is that of another node", node)
             return

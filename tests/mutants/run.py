@@ -45,7 +45,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = Path(__file__).resolve().parent
 COPIED = ("userdp", "strategies", "simulations", "tests", "docs", "pyproject.toml", "README.md", "CONTRIBUTING.md")
-COPIED += ("apps", "Dockerfile", "docker-compose.yml", "docker-compose.insecure.yml", "Makefile")
+COPIED += (
+    "apps",
+    "Dockerfile",
+    "docker-compose.yml",
+    "docker-compose.insecure.yml",
+    "docker-compose.serve.yml",
+    "Makefile",
+)
 IMPORTED_ONCE = (
     *("numpy", "scipy.linalg", "scipy.optimize", "scipy.special", "scipy.stats", "pandas", "pyarrow.parquet", "torch"),
     *("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy", "pydantic", "dp_accounting", "opendp.prelude"),

@@ -538,7 +538,7 @@ def test_the_superlink_is_ready_only_while_healthy_and_with_every_key(flwr, tmp_
         f"path = {str(tried)!r}\n"
         "open(path, 'a').write(sys.argv[3] + '\\n')\n"
         "if len(open(path).readlines()) == 1: sys.exit('busy')\n"
-        "print('{\"success\": true}')"
+        'print(\'{"success": true, "node-id": 7}\')'
     )
 
     class Process:
@@ -557,9 +557,10 @@ def test_the_superlink_is_ready_only_while_healthy_and_with_every_key(flwr, tmp_
     monkeypatch.setattr(superlink, "_healthy", lambda keys: next(health))
     monkeypatch.setattr(superlink, "Popen", lambda command: Process())
     monkeypatch.setattr(superlink.signal, "signal", lambda *_: None)
-    assert superlink.serve(keys) == 3
+    assert superlink.serve(keys, tmp_path / "names") == 3
     assert seen == [False, False, False, True, True, False]
     assert [Path(line).name for line in tried.read_text().split()] == ["node-1.pub", "node-1.pub", "node-2.pub"]
+    assert json.loads((tmp_path / "names").read_text()) == {"7": "node-2"}
 
 
 def test_a_superlink_that_does_not_listen_is_not_healthy(tmp_path, monkeypatch):

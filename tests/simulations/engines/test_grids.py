@@ -45,6 +45,7 @@ from strategies import (
     StoppedSGD,
 )
 from strategies.wire.protocol import Holding, SharedArray, read_answer, roster_question
+from strategies.wire.questions import PROTOCOL
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.neural.problem import TorchProblem
@@ -305,6 +306,6 @@ def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():
         assert dict(reply.content["facts"]) == facts
     for counts, facts in ((False, {}), (True, {"clipped_samples": 1})):
         query = Message(roster_question(b"", counts=counts), 1, MessageType.QUERY)
-        assert dict(grid._reply(query, Holding(users, 1)).content["facts"]) == facts
+        assert dict(grid._reply(query, Holding(users, 1)).content["facts"]) == facts | {"protocol": PROTOCOL}
     query = Message(roster_question(b"", counts=True), 1, MessageType.QUERY)
     assert grid._reply(query, "ValueError").error.reason == "ValueError"

@@ -1,0 +1,194 @@
+"""`userdp queue` and `userdp serve`: runs of a federation that is kept."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from simulations.account.command import Address
+from simulations.terminal import Debug, File, Json, Overrides, answer, argument, examples, exit_codes, option, working
+
+if TYPE_CHECKING:
+    from simulations.serving.keeper import Keeper
+    from simulations.serving.page import Pulse
+    from simulations.serving.queue import Queue, Scheduled
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Schedule runs of a federation, which [bold]userdp serve[/bold] takes one after the other.",
+    epilog="The queue is in the database of the accounts: USERDP_ACCOUNTS, or --accounts.",
+)
+Number = Annotated[int, argument("NUMBER", "Number of the run in the queue.")]
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@app.command()
+def add(
+    file: File,
+    at: Annotated[
+        str | None, option("Earliest time, such as '2026-12-01 03:00', in UTC; now by default.", metavar="TIME")
+    ] = None,
+    every: Annotated[
+        str | None, option("Repeat it: daily, weekly, monthly, or 'every 12 hours'.", metavar="PERIOD")
+    ] = None,
+    overrides: Overrides = None,
+    accounts: Address = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Add a run to the queue; it is checked now, and charged when it begins.
+
+    The text of FILE is kept as it is now. Files that it names, such as modules, must be part of the app. Of repetitions
+    that were missed while nobody served, one is made up for.
+    """
+    with working(debug):
+        import tomli_w  # noqa: PLC0415
+
+        from simulations.config.run_config import read_toml  # noqa: PLC0415
+        from simulations.flower import configuration_of  # noqa: PLC0415
+        from simulations.serving.keeper import checked  # noqa: PLC0415
+        from simulations.serving.repetition import moment  # noqa: PLC0415
+
+        text = tomli_w.dumps(read_toml(file, overrides or []))
+        config = configuration_of(text)
+        checked(config)
+        earliest = datetime.now(UTC) if at is None else moment(at)
+        number = _queue(accounts).add(config.name, text, config.privacy.account, earliest, every)
+    when = f"due {earliest:%Y-%m-%d %H:%M} UTC" + (f", {every}" if every else "")
+    answer(as_json, {"number": number}, lambda: typer.echo(f"run {number}: {config.name}, {when}"))
+
+
+@app.command(name="list")
+def listed(accounts: Address = None, as_json: Json = False, debug: Debug = False) -> None:
+    """List all runs, with the reason of those that are refused, failed or wait to be resumed."""
+    with working(debug):
+        runs = _queue(accounts).runs()
+    answer(as_json, [run.as_dict() for run in runs], lambda: _list(runs))
+
+
+@app.command()
+def cancel(number: Number, accounts: Address = None, debug: Debug = False) -> None:
+    """Take a run and its repetitions out of the queue; what it asked already stays charged."""
+    with working(debug):
+        run = _queue(accounts).cancel(number)
+    typer.echo(f"run {number}, {run.name}, is cancelled")
+    if run.run is not None:
+        typer.echo(f"it is under way: stop it with flwr stop {run.run}")
+
+
+@examples(
+    "userdp serve --superlink 127.0.0.1:8000 --keys keys/coordinator --results /srv/results --port 8443",
+    "userdp serve --superlink 127.0.0.1:8000 --insecure --results /srv/results --once",
+)
+def serve(
+    superlink: Annotated[str, option("Address of the SuperLink.", metavar="HOST:PORT")] = "superlink:8000",
+    keys: Annotated[
+        Path, option("Folder of ca.crt; for a page beyond this machine also of server.crt and server.key.")
+    ] = Path("/keys"),
+    insecure: Annotated[bool, option("No TLS: only for a closed test bench.", "--insecure")] = False,
+    application: Annotated[Path, option("The Flower app.", "--app", metavar="FOLDER")] = Path("/app"),
+    results: Annotated[
+        Path, option("Folder that runs write, under the same path for their own process.", metavar="FOLDER")
+    ] = Path("/results"),
+    names: Annotated[
+        Path | None, option("Names of the silos' nodes, as the SuperLink's job writes them.", metavar="FILE")
+    ] = None,
+    port: Annotated[int | None, option("Port of the page, of /metrics and /healthz; none by default.")] = None,
+    host: Annotated[str, option("Address of the page; this machine by default.")] = "127.0.0.1",
+    token_file: Annotated[Path, option("File with the page's token; made if it is missing.", metavar="FILE")] = Path(
+        "page.token"
+    ),
+    alert: Annotated[
+        str | None,
+        option("Command for alerts, which gets JSON: silos that always miss, runs that are refused or failed."),
+    ] = None,
+    log: Annotated[Literal["text", "json"], option("Form of the log, on standard output.")] = "text",
+    pause: Annotated[float, option("Seconds between looks at queue and SuperLink.")] = 15.0,
+    once: Annotated[bool, option("Do what is due, and end.", "--once")] = False,
+    accounts: Address = None,
+    debug: Debug = False,
+) -> None:
+    """Keep a federation: take runs from the queue, within the budgets of their accounts, one at a time.
+
+    It may be stopped or killed at any moment, and started again: no run is lost, made twice or charged twice.
+    """
+    with exit_codes(debug):
+        from simulations.deployment.submit import Link  # noqa: PLC0415
+        from simulations.serving.announcing import Alarm, log_to_output  # noqa: PLC0415
+        from simulations.serving.keeper import Keeper, identity  # noqa: PLC0415
+
+        log_to_output(as_json=log == "json")
+        queue, link = _queue(accounts), Link(superlink, None if insecure else keys)
+        with identity(results.resolve()) as mine:
+            keeper = Keeper(queue, link, application, results.resolve(), mine, Alarm(alert), names)
+            if once or port is None:
+                while keeper.step() or not once:
+                    time.sleep(pause)
+            else:
+                _keep_and_show(keeper, host, port, token_file, None if insecure else keys, pause)
+
+
+def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, keys: Path | None, pause: float) -> None:
+    """Step and serve the page in one loop, until either ends."""
+    import asyncio  # noqa: PLC0415
+
+    import uvicorn  # noqa: PLC0415
+
+    from simulations.serving.overview import overview  # noqa: PLC0415
+    from simulations.serving.page import Pulse, page, token_in  # noqa: PLC0415
+    from userdp.errors import BadInput  # noqa: PLC0415
+
+    files = {} if keys is None else {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")}
+    if keys is not None and not (keys / "server.crt").is_file():
+        files = {}
+        if host not in _LOOPBACK:
+            raise BadInput(
+                f"--host {host}: the token would travel without TLS; put server.crt and server.key into --keys {keys}, "
+                "or leave --host out"
+            )
+    pulse = Pulse()
+    shown = page(lambda: overview(keeper.queue, keeper.results), token_in(token_file), pulse)
+    server = uvicorn.Server(uvicorn.Config(shown, host, port, log_level="warning", **files))  # type: ignore[arg-type]
+
+    async def both() -> None:
+        stepping = asyncio.create_task(_step(keeper, pulse, pause))
+        serving = asyncio.create_task(server.serve())
+        await asyncio.wait({stepping, serving}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await serving
+        if stepping.done():
+            stepping.result()
+        stepping.cancel()
+
+    asyncio.run(both())
+
+
+async def _step(keeper: "Keeper", pulse: "Pulse", pause: float) -> None:
+    import asyncio  # noqa: PLC0415
+
+    while True:
+        await asyncio.to_thread(keeper.step)  # it waits for Flower's commands, and pages should not
+        pulse.beat()
+        await asyncio.sleep(pause)
+
+
+def _queue(accounts: str | None) -> "Queue":
+    from simulations.account.entering import accounts_at  # noqa: PLC0415
+    from simulations.serving.queue import Queue  # noqa: PLC0415
+
+    return Queue(accounts_at(accounts))
+
+
+def _list(runs: "list[Scheduled]") -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("run", "name", "account", "due (UTC)", "state", "why", title="queue")
+    for run in runs:
+        when = f"{run.earliest:%Y-%m-%d %H:%M}" + (f"\n{run.every}" if run.every else "")
+        table.add_row(str(run.number), escape(run.name), run.account or "", when, run.state, escape(run.reason or ""))
+    Console().print(table)

@@ -1,0 +1,185 @@
+"""The keeper of a federation: it takes runs from the queue, one at a time, and follows each to its end.
+
+*Formal guarantees.* *Claim.* A run of the queue is charged once, whatever is killed and when, and what it releases is
+covered by that charge; a run that does not fit its account asks nobody; a run that ended is not run again. *Why.* Its
+token and its folder are in the database before it is charged (`simulations.serving.queue`), and an account enters a
+token once. The run's process takes the token from the folder. Every step may be repeated: the keeper decides by the
+database and the folder, not by what it remembers. If it was killed before it wrote down Flower's number, the run is
+submitted twice; the run's process holds a lock on the folder, and refuses one whose run has ended, so that the two
+never run side by side nor one after the other. *Assumptions.* Those of `Accounts` and `Queue`. Nobody else writes into
+the folder of results, which a file system keeps whose locks hold between the keeper and the run's process.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from simulations.account.accounts import AccountsUnavailable
+from simulations.account.entering import enter_run
+from simulations.config.run_config import RunConfig
+from simulations.deployment.submit import Link, start
+from simulations.flower import configuration_of
+from simulations.records.checkpoints import in_use
+from simulations.records.run_directory import TOKEN, ended, read_json, writing
+from simulations.reports.report import copy_released
+from simulations.runs.build import held_out_users, make_strategy, public_facts, server_datasets, starting_problem
+from simulations.runs.run import insist
+from simulations.serving.announcing import Alarm
+from simulations.serving.queue import Queue, Scheduled, always_missing
+from strategies.core.base import UserLevelStrategy
+from userdp.errors import BadInput, RunFailed
+
+log = logging.getLogger("userdp.serve")
+RELEASED = "released"
+"""The folder, among the results, of copies for others."""
+ATTEMPTS = 3
+"""Submissions of one run, of which all but the first resume it."""
+PAUSE = timedelta(minutes=10)
+_IDENTITY = ".keeper"
+
+
+def checked(config: RunConfig) -> UserLevelStrategy:
+    """Return the strategy of a deployment, planned from declarations alone; `BadInput` if it cannot run."""
+    datasets = server_datasets(config)
+    held_out = held_out_users(config, datasets)
+    facts = public_facts(config, datasets.train)
+    strategy = make_strategy(config, starting_problem(config), facts, held_out=held_out)
+    insist(config, strategy.plan)
+    return strategy
+
+
+@contextmanager
+def identity(results: Path) -> Iterator[str]:
+    """Hold a folder of results, and provide the identity of its keeper; `BadInput` if another process holds it."""
+    with writing(f"--results {results}"):
+        results.mkdir(parents=True, exist_ok=True)
+        file = os.open(results / _IDENTITY, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"--results {results} belongs to another userdp serve: stop that one first") from None
+        known = os.read(file, 100).decode()
+        if not known:
+            known = secrets.token_hex(16)
+            os.write(file, known.encode())
+            os.fsync(file)
+        yield known
+    finally:
+        os.close(file)
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Takes one step at a time; see `step`."""
+
+    queue: Queue
+    link: Link
+    app: Path  # the Flower app that runs
+    results: Path  # where runs write, under this very path for the keeper and for the run's process
+    identity: str
+    alarm: Alarm
+    names: Path | None = None  # the file with the names of silos' nodes, which the SuperLink's job writes
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def step(self) -> bool:
+        """Bring the run under way, or the next one that is due, a step further; return whether there is one.
+
+        Raises `BadInput`: the queue belongs to another keeper. While the database or the SuperLink does not answer,
+        nothing changes.
+        """
+        try:
+            run = self.queue.take(self.now(), self.identity)
+            if run is not None:
+                self._further(run, self.results / str(run.folder))
+        except (AccountsUnavailable, RunFailed) as error:
+            log.warning("nothing moves: %s", error)
+            return True
+        return run is not None
+
+    def _further(self, run: Scheduled, folder: Path) -> None:
+        if ended(folder) and not in_use(folder):
+            self._done(run, folder)
+        elif run.run is None:
+            self._begin(run, folder)
+        elif (status := self._stopped(run.run)) is not None and not in_use(folder) and not ended(folder):
+            self._resume_or_give_up(run, folder, status)
+
+    def _begin(self, run: Scheduled, folder: Path) -> None:
+        """Enter a run into its account, unless it is entered, and submit it."""
+        try:
+            if not (folder / TOKEN).is_file():
+                config = configuration_of(run.configuration)
+                enter_run(config, checked(config), folder, deployed=True, token=run.token)
+        except AccountsUnavailable:
+            raise
+        except BadInput as error:
+            self.queue.finish(run.number, "refused", str(error), self.now())
+            self.alarm("refused", f"run {run.number}, {run.name}, is refused: {error}", run.number)
+            return
+        silos = self._connected()
+        number = start(self.link, self.app, {"settings": run.configuration}, folder)
+        self.queue.begun(run.number, number, silos)
+        log.info("run %d, %s, is submitted as %s", run.number, run.name, number)
+        if missing := always_missing(self.queue.runs()):
+            told = f"not connected at the start of the last runs: {', '.join(missing)}"
+            self.alarm("missing", told, run.number)
+
+    def _connected(self) -> dict[str, bool]:
+        """Return each silo's SuperNode, by name if that is known, and whether it is connected.
+
+        A SuperNode has no data: whether it is connected says nothing about anybody's.
+        """
+        names = read_json(self.names) if self.names is not None and self.names.is_file() else {}
+        nodes = self.link.ask("supernode", "ls", "LINK")["nodes"]
+        present = [node for node in nodes if node["status"] != "unregistered"]
+        return {names.get(str(node["node-id"]), str(node["node-id"])): node["status"] == "online" for node in present}
+
+    def _stopped(self, number: str) -> str | None:
+        """Return how a run ended, as Flower says; None while it has not ended."""
+        found = {str(run["run-id"]): str(run["status"]) for run in self.link.ask("ls", "LINK")["runs"]}
+        status = found.get(number, "lost: the SuperLink has restarted")
+        return status if status.startswith(("finished", "lost")) else None
+
+    def _done(self, run: Scheduled, folder: Path) -> None:
+        self._publish(folder)
+        self.queue.finish(run.number, "done", None, self.now())
+        log.info("run %d, %s, is done", run.number, run.name)
+
+    def _publish(self, folder: Path) -> None:
+        """Copy what others may see of a run; a run without a promise for others leaves no copy."""
+        target = self.results / RELEASED / folder.name
+        partial = target.with_name(f".{folder.name}.partial")
+        if target.exists():
+            return
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            copy_released(folder, partial)
+        except BadInput as error:
+            log.warning("no report for others: %s", error)
+        else:
+            partial.rename(target)
+
+    def _resume_or_give_up(self, run: Scheduled, folder: Path, status: str) -> None:
+        why = _error(folder) or status
+        if run.attempts < ATTEMPTS:
+            self.queue.put_back(run.number, self.now() + PAUSE, why)
+            log.warning("run %d, %s, stopped and is resumed: %s", run.number, run.name, why)
+        else:
+            self.queue.finish(run.number, "failed", why, self.now())
+            self.alarm("failed", f"run {run.number}, {run.name}, failed {run.attempts} times: {why}", run.number)
+
+
+def _error(folder: Path) -> str | None:
+    try:
+        return str(read_json(folder / "result.json")["error"])
+    except (OSError, LookupError, json.JSONDecodeError):
+        return None

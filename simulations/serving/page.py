@@ -1,0 +1,158 @@
+"""The page of a federation, its metrics for Prometheus, and its health: for reading alone, and with a token."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from binascii import Error as NotBase64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from simulations.records.run_directory import writing
+from simulations.reports.report import fill
+from simulations.serving.overview import Overview
+from simulations.serving.queue import STATES
+from userdp.errors import BadInput
+
+_SHORTEST = 32  # characters of a token
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass
+class Pulse:
+    """Healthy while the keeper took a step within the last ``seconds``."""
+
+    seconds: float = 300.0
+    last: float = field(default_factory=time.monotonic)
+
+    def beat(self) -> None:
+        """Write down that a step ended."""
+        self.last = time.monotonic()
+
+    @property
+    def healthy(self) -> bool:
+        """True while the keeper moves."""
+        return time.monotonic() - self.last < self.seconds
+
+
+def token_in(file: Path) -> str:
+    """Return the token of a file, which is made if it is missing; `BadInput` for one that could be guessed."""
+    if not file.exists():
+        with writing(f"--token-file {file}"):
+            file.touch(mode=0o600)
+            file.write_text(secrets.token_urlsafe(32) + "\n", encoding="utf-8")
+    token = file.read_text(encoding="utf-8").strip()
+    if len(token) < _SHORTEST:
+        raise BadInput(
+            f"--token-file {file}: a token has at least {_SHORTEST} characters; remove the file for a new one"
+        )
+    return token
+
+
+def page(look: Callable[[], Overview], token: str, pulse: Pulse) -> Starlette:
+    """Return the pages as an ASGI app. ``look`` makes the `Overview` of each request.
+
+    Readers send the token as a bearer token, or as the password of any user. `/healthz` says whether the keeper moves,
+    to anybody, and nothing else.
+    """
+
+    def guarded(show: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        def shown(request: Request) -> Response:
+            if not _allowed(request.headers.get("authorization", ""), token):
+                return PlainTextResponse("a token is needed\n", 401, _HEADERS | {"WWW-Authenticate": "Basic"})
+            try:
+                response = show(request)
+            except BadInput:
+                response = PlainTextResponse("the database does not answer\n", 503)
+            response.headers.update(_HEADERS)
+            return response
+
+        return shown
+
+    def front(_: Request) -> Response:
+        return HTMLResponse(fill("federation.html.md", {"seen": look(), "states": STATES, "healthy": pulse.healthy}))
+
+    def report(request: Request) -> Response:
+        for shown in look().runs:
+            if shown.run.number == request.path_params["number"] and shown.report is not None:
+                return HTMLResponse(shown.report.read_bytes())
+        return PlainTextResponse("there is no such report\n", 404)
+
+    def metrics(_: Request) -> Response:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Gauges(look(), healthy=pulse.healthy))
+        return Response(generate_latest(registry), media_type=_METRICS_TYPE)
+
+    def health(_: Request) -> Response:
+        return PlainTextResponse("ok\n") if pulse.healthy else PlainTextResponse("the keeper does not move\n", 503)
+
+    return Starlette(
+        routes=[
+            Route("/", guarded(front)),
+            Route("/runs/{number:int}/report.html", guarded(report)),
+            Route("/metrics", guarded(metrics)),
+            Route("/healthz", health),
+        ]
+    )
+
+
+def _allowed(header: str, token: str) -> bool:
+    kind, _, given = header.partition(" ")
+    if kind.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except (NotBase64, UnicodeDecodeError):
+            return False
+    elif kind.lower() != "bearer":
+        return False
+    # Digests are of one length, so that the time of the comparison tells nothing about the token.
+    there, here = (hashlib.sha256(text.encode()).digest() for text in (given, token))
+    return hmac.compare_digest(there, here)
+
+
+@dataclass(frozen=True, eq=False)  # the registry hashes it
+class _Gauges(Collector):
+    seen: Overview
+    healthy: bool
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield all metrics."""
+        yield GaugeMetricFamily("userdp_healthy", "1 while the keeper moves.", value=self.healthy)
+        runs = GaugeMetricFamily("userdp_runs", "Runs of the queue.", labels=["state"])
+        for state, number in self.seen.counts.items():
+            runs.add_metric([state], number)
+        yield runs
+        epsilon = GaugeMetricFamily(
+            "userdp_account_epsilon", "Epsilon of accounts, at their delta.", labels=["account", "part"]
+        )
+        for account in self.seen.accounts:
+            parts = {"total": account.total.epsilon, "spent": account.spent_epsilon, "left": account.left_epsilon}
+            for part, value in parts.items():
+                epsilon.add_metric([account.name, part], value)
+        yield epsilon
+        last = next((shown for shown in self.seen.runs if shown.rounds is not None), None)
+        if last is not None:  # one alone: a label for each run would grow for ever
+            yield GaugeMetricFamily("userdp_run", "Number of the last run that began.", value=last.run.number)
+            yield GaugeMetricFamily("userdp_run_rounds", "Rounds of it that ended.", value=last.rounds)
+            yield GaugeMetricFamily("userdp_run_spent_epsilon", "Epsilon that it has spent.", value=last.epsilon)
+        silos = GaugeMetricFamily("userdp_silo_connected", "1 if it was when the last run began.", labels=["silo"])
+        for silo, connected in self.seen.silos.items():
+            silos.add_metric([silo], connected)
+        yield silos

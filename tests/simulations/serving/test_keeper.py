@@ -1,0 +1,310 @@
+"""Runs of the queue: charged once, run once, refused before anybody is asked, wherever the keeper is killed."""
+
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from unittest.mock import Mock
+
+import pytest
+from helpers_serving import Federation, nobody, queue_of, report_of, text
+
+from simulations.account import entering
+from simulations.account.accounts import Accounts, AccountsUnavailable
+from simulations.records.run_directory import TOKEN
+from simulations.serving import keeper as keeper_module
+from simulations.serving.announcing import Alarm
+from simulations.serving.keeper import ATTEMPTS, PAUSE, Keeper, identity
+from simulations.serving.queue import Queue
+from strategies.core.base import UserLevelStrategy
+from userdp.accounting import Total
+from userdp.errors import BadInput, RunFailed
+
+NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
+
+
+class Killed(BaseException):
+    """The keeper's process ends here."""
+
+
+@pytest.fixture
+def clinic(accounts, tmp_path):
+    """A federation with an account of (1.2, 1e-3), in which one run of (1, 1e-3) fits."""
+    Accounts(accounts).create("clinic", Total(1.2, 1e-3))
+    return Federation(home=tmp_path / "home")
+
+
+def keeper_of(federation, accounts, tmp_path, *, now=NOON, alarm=None, **more):
+    return Keeper(
+        queue_of(accounts),
+        federation,
+        tmp_path,
+        tmp_path / "results",
+        "me",
+        alarm or Alarm(),
+        now=lambda: now,
+        **more,
+    )
+
+
+def kept_to_the_end(keeper, federation):
+    while keeper.step():
+        federation.advance()
+
+
+def added(accounts, configuration=None, **more):
+    configuration = configuration or text()
+    return queue_of(accounts).add("monthly", configuration, "clinic", NOON, **more)
+
+
+# From the queue to a report -------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_due_is_entered_submitted_followed_and_published(clinic, accounts, tmp_path):
+    number = added(accounts)
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=NOON - timedelta(hours=1)), clinic)
+    assert clinic.runs == {}
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    (run,) = queue_of(accounts).runs()
+    assert (run.number, run.state, run.attempts, run.silos) == (number, "done", 1, {"11": True, "12": True})
+    folder = tmp_path / "results" / "00001-monthly"
+    (entry,) = Accounts(accounts).read("clinic").entries
+    assert (entry.token, entry.place, entry.what) == (run.token, str(folder), "monthly: dp_fed_sgd")
+    assert report_of(folder)["rounds"] == 2
+    copy = tmp_path / "results" / "released" / folder.name
+    assert (copy / "report.html").is_file()
+    assert not any(name.endswith("_private") for name in report_of(copy))
+
+
+def test_a_run_that_does_not_fit_is_refused_before_anybody_is_asked(clinic, accounts, tmp_path, caplog):
+    added(accounts)
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    second = added(accounts, every="monthly")
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    (run,) = [one for one in queue_of(accounts).runs() if one.number == second]
+    assert run.state == "refused"
+    assert "exceeds what is left" in run.reason
+    assert "run 2, monthly, is refused" in caplog.text
+    assert len(clinic.runs) == len(Accounts(accounts).read("clinic").entries) == 1
+    assert len(queue_of(accounts).runs()) == 2  # nothing is given back, so no repetition would fit
+
+
+def test_a_configuration_that_cannot_run_is_refused_for_its_reason(clinic, accounts, tmp_path):
+    added(accounts, text(account="nobodys"))
+    added(accounts, text() + "\n[nothing]\n")
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    reasons = [run.reason for run in queue_of(accounts).runs()]
+    assert "there is no account 'nobodys'" in reasons[0]
+    assert "nothing" in reasons[1]
+    assert clinic.runs == {}
+
+
+def test_a_repetition_is_scheduled_when_its_run_has_ended_and_not_for_what_was_missed(clinic, accounts, tmp_path):
+    added(accounts, text(epsilon=0.1), every="monthly")
+    late = NOON + timedelta(days=80)
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=late), clinic)
+    first, second = queue_of(accounts).runs()
+    assert (first.state, second.state) == ("done", "waiting")
+    assert second.earliest == datetime(2027, 3, 1, 12, tzinfo=UTC)
+    assert first.token != second.token
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=second.earliest), clinic)
+    assert [run.state for run in queue_of(accounts).runs()] == ["done", "done", "waiting"]
+    assert len(Accounts(accounts).read("clinic").entries) == 2
+
+
+# Killed at every moment -------------------------------------------------------------------------------------------
+
+
+class Killer:
+    """Kills the keeper's process at its so-manieth look at database, files or SuperLink; the run's process lives on."""
+
+    def __init__(self, moment, monkeypatch):
+        self.left, self.there = moment, True
+        transaction, write_whole = Accounts.transaction, entering.write_whole
+
+        @contextmanager
+        def watched(accounts, *, making=False):
+            self()
+            with transaction(accounts, making=making) as connection:
+                yield connection
+            self()
+
+        def whole(path, write):
+            self()
+            write_whole(path, write)
+            self()
+
+        monkeypatch.setattr(Accounts, "transaction", watched)
+        monkeypatch.setattr(entering, "write_whole", whole)
+
+    def __call__(self):
+        if self.there:
+            self.left -= 1
+            if not self.left:
+                raise Killed
+
+
+def killed_once(moment, federation, accounts, tmp_path, monkeypatch):
+    """Keep the queue until the keeper is killed; return whether it was, and not done before."""
+    with monkeypatch.context() as patch:
+        federation.moment = killer = Killer(moment, patch)
+        keeper = keeper_of(federation, accounts, tmp_path)
+        try:
+            while keeper.step():
+                killer.there = False
+                federation.advance()
+                killer.there = True
+        except Killed:
+            return True
+        finally:
+            federation.moment = nobody
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("advance", [True, False], ids=["runs on", "waits"])
+def test_a_keeper_killed_at_any_moment_charges_once_and_runs_once(accounts, tmp_path, monkeypatch, advance):
+    for moment in count(1):
+        name = f"clinic-{moment}"
+        Accounts(accounts).create(name, Total(1.5, 2e-3))
+        folder = tmp_path / name
+        federation = Federation(home=tmp_path / f"{name}-home")
+        added(accounts, text(account=name))
+        folder.mkdir()
+        killed = killed_once(moment, federation, accounts, folder, monkeypatch)
+        if advance:
+            federation.advance()
+        kept_to_the_end(keeper_of(federation, accounts, folder), federation)
+        run = queue_of(accounts).runs()[-1]
+        assert (run.state, len(federation.trained)) == ("done", 1), moment
+        (entry,) = Accounts(accounts).read(name).entries
+        assert entry.token == run.token
+        if not killed:
+            break
+    assert moment > 15
+
+
+def test_a_run_that_was_submitted_twice_runs_once(clinic, accounts, tmp_path, monkeypatch):
+    """The keeper was killed before it wrote down the first number."""
+    added(accounts)
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "begun", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            keeper.step()
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    assert [run["status"].partition(" ")[0] for run in clinic.runs.values()] == [
+        "finished:completed",
+        "finished:failed",
+    ]
+    assert "it was submitted twice, and is not run again" in clinic.runs["2"]["status"]
+    assert len(Accounts(accounts).read("clinic").entries) == 1
+
+
+def test_a_run_whose_process_works_is_waited_for_whatever_flower_says(clinic, accounts, tmp_path, monkeypatch):
+    number = added(accounts)
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    assert keeper.step()
+    clinic.forget()
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper_module, "in_use", lambda folder: True)
+        assert keeper.step()
+    assert queue_of(accounts).runs()[0].state == "running"
+    assert keeper.step()
+    (run,) = queue_of(accounts).runs()
+    assert (run.number, run.state, run.earliest) == (number, "waiting", NOON + PAUSE)
+    assert run.reason == "lost: the SuperLink has restarted"
+
+
+def test_a_run_that_stopped_is_resumed_under_the_same_entry_and_given_up_in_the_end(
+    clinic, accounts, tmp_path, monkeypatch, caplog
+):
+    added(accounts)
+    train, now = UserLevelStrategy.start, NOON
+    monkeypatch.setattr(UserLevelStrategy, "start", Mock(side_effect=RunFailed("a silo left")))
+    for attempt in range(ATTEMPTS):
+        kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=now), clinic)
+        now += PAUSE
+        (run,) = queue_of(accounts).runs()
+        assert run.attempts == attempt + 1
+        assert run.reason == "a silo left"
+    assert run.state == "failed"
+    assert "run 1, monthly, failed 3 times: a silo left" in caplog.text
+    added(accounts, text(epsilon=0.2))
+    for attempt in range(2):
+        if attempt:
+            monkeypatch.setattr(UserLevelStrategy, "start", train)
+        kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=now), clinic)
+        now += PAUSE
+    assert [run.state for run in queue_of(accounts).runs()] == ["failed", "done"]
+    assert len(Accounts(accounts).read("clinic").entries) == 2
+
+
+def test_while_the_superlink_or_the_database_is_away_nothing_is_lost_refused_or_counted(
+    clinic, accounts, tmp_path, monkeypatch
+):
+    added(accounts)
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    clinic.away = True
+    for _ in range(2 * ATTEMPTS):
+        assert keeper.step()
+    clinic.away = False
+    (tmp_path / "results" / "00001-monthly" / TOKEN).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper_module, "enter_run", Mock(side_effect=AccountsUnavailable("the disk is full")))
+        assert keeper.step()
+    assert queue_of(accounts).runs()[0].state == "running"
+    kept_to_the_end(keeper, clinic)
+    assert queue_of(accounts).runs()[0].state == "done"
+    assert len(Accounts(accounts).read("clinic").entries) == 1
+
+
+# Who keeps, who is missing ------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_results_has_one_keeper_and_keeps_its_identity(tmp_path):
+    with (
+        identity(tmp_path) as mine,
+        pytest.raises(BadInput, match="belongs to another userdp serve"),
+        identity(tmp_path),
+    ):
+        pass
+    with identity(tmp_path) as again:
+        assert again == mine
+    with identity(tmp_path / "other") as other:
+        assert other != mine
+
+
+def test_a_run_under_way_belongs_to_its_keeper(clinic, accounts, tmp_path):
+    number = added(accounts)
+    keeper_of(clinic, accounts, tmp_path).step()
+    with pytest.raises(BadInput, match="run 1 is under way at a userdp serve with other --results"):
+        queue_of(accounts).take(NOON, "somebody else")
+    assert queue_of(accounts).cancel(number).state == "running"
+    assert queue_of(accounts).take(NOON, "somebody else") is None
+    queue_of(accounts).finish(number, "done", None, NOON)
+    assert queue_of(accounts).runs()[0].state == "cancelled"
+
+
+def test_silos_that_always_miss_are_told_by_name_and_to_the_operators_command(clinic, accounts, tmp_path, caplog):
+    told, names = tmp_path / "told", tmp_path / "names.json"
+    names.write_text('{"11": "node-1", "12": "node-2"}')
+    alarm = Alarm(f"{sys.executable} -c \"import sys; open('{told}', 'a').write(sys.stdin.read())\"")
+    clinic.nodes |= {"12": "registered", "13": "unregistered"}
+    for _ in range(3):
+        assert "not connected" not in caplog.text
+        added(accounts, text(epsilon=0.1))
+        kept_to_the_end(keeper_of(clinic, accounts, tmp_path, alarm=alarm, names=names), clinic)
+    assert "not connected at the start of the last runs: node-2" in caplog.text
+    assert told.read_text() == (
+        '{"alert": "missing", "told": "not connected at the start of the last runs: node-2", "run": 3}'
+    )
+    clinic.nodes["14"] = "registered"  # a new one, which nobody missed before
+    clinic.nodes["12"] = "online"
+    caplog.clear()
+    added(accounts, text(epsilon=0.1))
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path, alarm=Alarm("false"), names=names), clinic)
+    assert "not connected" not in caplog.text
+    Alarm("false")("failed", "something")
+    assert "the command for alerts failed (CalledProcessError)" in caplog.text

@@ -1,0 +1,217 @@
+"""The page, its metrics and its health: for those with the token alone, and nothing private on them."""
+
+import asyncio
+import base64
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from helpers_serving import Federation, queue_of, text
+from prometheus_client.parser import text_string_to_metric_families
+
+from simulations.account.accounts import Accounts
+from simulations.records.released_fields import is_private
+from simulations.serving.announcing import Alarm, JsonLines, log_to_output
+from simulations.serving.keeper import Keeper
+from simulations.serving.overview import overview
+from simulations.serving.page import Pulse, page, token_in
+from userdp.accounting import Total
+from userdp.errors import BadInput
+
+NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
+TOKEN = "t" * 43
+PATHS = ("/", "/metrics", "/runs/1/report.html")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A federation in which one run is done, one refused, one stopped and one under way; (queue, results, pulse)."""
+    folder = tmp_path_factory.mktemp("kept")
+    url = f"sqlite:///{folder / 'accounts.sqlite'}"
+    federation, queue = Federation(home=folder / "home"), queue_of(url)
+    Accounts(url).create("clinic", Total(1.2, 1e-3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("USERDP_ACCOUNTS", url)
+        federation.nodes["12"] = "offline"
+        keeper = Keeper(queue, federation, folder, folder / "results", "me", Alarm(), now=lambda: NOON)
+        for epsilon in (1.0, 1.1):
+            queue.add("monthly", text(epsilon=epsilon), "clinic", NOON)
+            while keeper.step():
+                federation.advance()
+        queue.add("<i>mark", text(epsilon=0.1), "clinic", NOON)
+        keeper.step()
+        queue.put_back(3, NOON + timedelta(days=1), "a silo of 4711 people left")
+        queue.add("weekly", text(epsilon=0.1), "clinic", NOON, "weekly")
+        keeper.step()
+    return queue, folder / "results"
+
+
+@pytest.fixture
+def pulse():
+    return Pulse()
+
+
+class Browser:
+    """Asks an app in this process."""
+
+    def __init__(self, look, pulse):
+        self.app = page(look, TOKEN, pulse)
+
+    def get(self, path, **more):
+        return self.ask("GET", path, **more)
+
+    def ask(self, method, path, **more):
+        async def asked():
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="https://serve:8443") as client:
+                return await client.request(method, path, **more)
+
+        return asyncio.run(asked())
+
+
+@pytest.fixture
+def client(kept, pulse):
+    queue, results = kept
+    return Browser(lambda: overview(queue, results), pulse)
+
+
+def bearer(token):
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_whoever_has_the_token_sees_runs_budgets_silos_and_reports(client):
+    shown = client.get("/", headers=bearer(TOKEN)).text
+    for word in ("weekly is under way", "done", "refused", "exceeds what is left", "clinic", "not connected"):
+        assert word in shown
+    assert "<i>mark" not in shown
+    assert client.get("/", auth=("anybody", TOKEN)).status_code == 200
+    report = client.get("/runs/1/report.html", headers=bearer(TOKEN))
+    assert "epsilon = 1, delta = 0.001" in report.text
+    for number in (2, 3, 99):
+        assert client.get(f"/runs/{number}/report.html", headers=bearer(TOKEN)).status_code == 404
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN}t",
+        f"Token {TOKEN}",
+        TOKEN,
+        "Basic !",
+        "Basic " + base64.b64encode(TOKEN.encode()).decode(),
+        "Basic " + base64.b64encode(f"{TOKEN}:".encode()).decode(),
+        "Basic " + base64.b64encode(b"\xff\xfe:").decode(),
+    ],
+)
+def test_nobody_else_sees_anything(client, path, header):
+    reply = client.get(path, headers={} if header is None else {"Authorization": header})
+    assert (reply.status_code, reply.text) == (401, "a token is needed\n")
+
+
+def test_other_paths_and_methods_lead_nowhere(client):
+    for path in ("/runs/../accounts.sqlite", "/runs/1/model.npz", "/docs", "/runs/-1/report.html"):
+        assert client.get(path, headers=bearer(TOKEN)).status_code == 404
+    assert client.ask("POST", "/", headers=bearer(TOKEN)).status_code == 405
+
+
+def test_nothing_private_is_on_a_page_and_none_asks_another_server(kept, client):
+    """Neither names nor values of private fields, of any file of any run; nor why a run stopped."""
+    _, results = kept
+    pages = [client.get(path, headers=bearer(TOKEN)) for path in PATHS]
+    for one in pages:
+        assert "_private" not in one.text
+        assert "4711" not in one.text
+        assert not re.search(r"(src|href)=[\"'](https?:)?//", one.text)
+        assert "<script" not in one.text
+        assert "default-src 'none'" in one.headers["content-security-policy"]
+        assert one.headers["cache-control"] == "no-store"
+    named = {name for file in results.rglob("*.json") for name in json.loads(file.read_text()) if is_private(name)}
+    assert named
+    assert "width=device-width" in pages[0].text
+
+
+def test_metrics_are_those_of_prometheus_and_tell_the_budget(client, pulse):
+    def values():
+        found = client.get("/metrics", headers=bearer(TOKEN))
+        assert found.headers["content-type"].startswith("text/plain")
+        families = text_string_to_metric_families(found.text)
+        return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+    seen = values()
+    assert {state: seen["userdp_runs", state] for state in ("done", "refused", "waiting", "running")} == {
+        "done": 1,
+        "refused": 1,
+        "waiting": 1,
+        "running": 1,
+    }
+    assert seen["userdp_account_epsilon", "clinic", "total"] == pytest.approx(1.2)
+    assert 1.0 < seen["userdp_account_epsilon", "clinic", "spent"] < 1.2
+    assert (seen["userdp_run",], seen["userdp_run_rounds",]) == (1, 2)
+    assert seen["userdp_run_spent_epsilon",] == pytest.approx(1.0)
+    assert (seen["userdp_silo_connected", "11"], seen["userdp_silo_connected", "12"]) == (1, 0)
+    assert seen["userdp_healthy",] == 1
+    pulse.seconds = 0.0
+    assert values()["userdp_healthy",] == 0
+
+
+def test_health_is_for_everybody_and_says_whether_the_keeper_moves(client, pulse):
+    assert client.get("/healthz").text == "ok\n"
+    pulse.seconds = 0.0
+    assert client.get("/healthz").status_code == 503
+    assert "The keeper does not move" in client.get("/", headers=bearer(TOKEN)).text
+    pulse.seconds = 60.0
+    pulse.beat()
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_database_that_is_gone_is_said_and_no_more(pulse):
+    def gone():
+        raise BadInput("the accounts in postgresql://user@host/database cannot be used")
+
+    reply = Browser(gone, pulse).get("/", headers=bearer(TOKEN))
+    assert (reply.status_code, reply.text) == (503, "the database does not answer\n")
+
+
+def test_a_token_is_made_kept_and_too_long_to_guess(tmp_path):
+    file = tmp_path / "page.token"
+    token = token_in(file)
+    assert len(token) >= 43
+    assert token_in(file) == token
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text("secret\n")
+    with pytest.raises(BadInput, match="a token has at least 32 characters"):
+        token_in(file)
+
+
+def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):
+    top = logging.getLogger("userdp")
+    before = top.handlers, top.propagate, top.level
+    try:
+        log_to_output(as_json=True)
+        top.handlers[0].setStream(sys.stdout)
+        Alarm()("refused", "run 7 is refused", 7)
+    finally:
+        top.handlers, top.propagate = before[:2]
+        top.setLevel(before[2])
+    line = json.loads(capsys.readouterr().out)
+    assert datetime.fromisoformat(line.pop("time")).tzinfo is not None
+    assert line == {
+        "level": "WARNING",
+        "logger": "userdp.serve",
+        "message": "alert (refused): run 7 is refused",
+        "text": "alert (%s): %s",
+        "values": ["refused", "run 7 is refused"],
+    }
+    fault = OSError("gone")
+    record = logging.LogRecord("userdp", logging.ERROR, "", 0, "broken", (), (OSError, fault, None))
+    assert "OSError: gone" in json.loads(JsonLines().format(record))["error"]
