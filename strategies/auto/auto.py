@@ -1,5 +1,6 @@
 """A strategy without settings: scales, coordinates, clips and steps follow from private releases during the run."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -8,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.auto.coefficients import Curvatures, Influences, inference_stages
+from strategies.auto.columns import column_coordinates, column_model, column_stages
 from strategies.auto.level import balance
 from strategies.auto.preparation import (
     MOST_COLUMNS,
@@ -37,10 +39,14 @@ from strategies.core.recipe import Recipe
 from userdp.accounting import calibrate_noise
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
-from userdp.problems import GeneralisedLinear, Poisson
+from userdp.problems import GeneralisedLinear, OneHotPoisson, Poisson
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
-_ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6  # That move the model, the last with measured steps
+_RECENTRED_ROUNDS, _MEASURED_ROUNDS = 5, 6  # Rounds that move the model, the latter with measured steps
+
+_LEAST_ROUNDS, _MOST_ROUNDS, _PATIENCE = 9, 40, 1.8
+"""Rounds that move a model of linear scores: the third over the root of the noise of all rounds, in users' gradients.
+Where the loss is flatter than its curvature bound, as logistic losses are, more steps come nearer to the best model."""
 
 
 class Auto(Recipe):
@@ -151,7 +157,7 @@ class Auto(Recipe):
         return AutoScheme(
             **accounted,
             outline=outline(given, shares, stages, accounted["guarantee"]),
-            new_memory=partial(new_progress, given.problem, given.default_step),
+            new_memory=partial(new_progress, given.problem, given.default_step, column_coordinates(given.problem)),
             sampler=sampler,
             noise_multiplier=multiplier,
             stages=stages,
@@ -175,16 +181,24 @@ class Auto(Recipe):
         if not uncertified(given.problem):
             return Pace(0, 1.0)
         drawn = self._relation(given) == "add_or_remove"
-        whole = calibrate_noise(given.privacy.epsilon, given.privacy.delta, 1) * (1 if drawn else 2)
-        return Pace.of(given.users, given.dimension, whole, drawn=drawn)
+        return Pace.of(given.users, given.dimension, self._noise(given), drawn=drawn)
+
+    def _noise(self, given: Given) -> float:
+        """Return the noise of all rounds together, over a clip, on a sum of vectors."""
+        multiplier = calibrate_noise(given.privacy.epsilon, given.privacy.delta, 1)
+        return multiplier * (2 if self._relation(given) == "replace_one" else 1)
 
     def _stages(self, given: Given) -> tuple[Stage, ...]:
-        model = linear_model(given.problem)
-        inference = self._inference(given)
-        if model is None:
+        problem, inference = given.problem, self._inference(given)
+        model, columns = linear_model(problem), column_model(problem)
+        if model is None and columns is None:
             return (Filled(), *self._plain_stages(given), Choice())
-        longest_step = LONGEST_COUNT_STEP if isinstance(model, Poisson) else None
-        steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
+        longest_step = LONGEST_COUNT_STEP if isinstance(problem, Poisson | OneHotPoisson) else None
+        noise = self._noise(given) * math.sqrt(given.dimension) / given.users
+        rounds = min(max(round(_PATIENCE / math.sqrt(noise)), _LEAST_ROUNDS), _MOST_ROUNDS)
+        steps = [Gradient(left, problem.domain, longest_step) for left in reversed(range(rounds))]
+        if model is None:
+            return (Filled(), *column_stages(columns, steps[0]), *steps, Choice())
         return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), *inference, Choice())
 
     def _inference(self, given: Given) -> tuple[Stage, ...]:
