@@ -46,7 +46,8 @@ _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 5, 6  # Rounds that move the model, the la
 
 _LEAST_ROUNDS, _MOST_ROUNDS, _PATIENCE = 9, 40, 1.8
 """Rounds that move a model of linear scores: the third over the root of the noise of all rounds, in users' gradients.
-Where the loss is flatter than its curvature bound, as logistic losses are, more steps come nearer to the best model."""
+Where the loss is flatter than its curvature bound, as logistic losses are, more steps come nearer to the best model.
+Counts take the first: the last clips of many rounds are narrow, and cut more of the few large ones."""
 
 
 class Auto(Recipe):
@@ -193,12 +194,15 @@ class Auto(Recipe):
         model, columns = linear_model(problem), column_model(problem)
         if model is None and columns is None:
             return (Filled(), *self._plain_stages(given), Choice())
-        longest_step = LONGEST_COUNT_STEP if isinstance(problem, Poisson | OneHotPoisson) else None
+        counts = isinstance(problem, Poisson | OneHotPoisson)
+        longest_step = LONGEST_COUNT_STEP if counts else None
         noise = self._noise(given) * math.sqrt(given.dimension) / given.users
-        rounds = min(max(round(_PATIENCE / math.sqrt(noise)), _LEAST_ROUNDS), _MOST_ROUNDS)
+        patient = min(max(round(_PATIENCE / math.sqrt(noise)), _LEAST_ROUNDS), _MOST_ROUNDS)
+        rounds = _LEAST_ROUNDS if counts else patient
         steps = [Gradient(left, problem.domain, longest_step) for left in reversed(range(rounds))]
-        if model is None:
+        if columns is not None:
             return (Filled(), *column_stages(columns, steps[0]), *steps, Choice())
+        assert model is not None
         return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), *inference, Choice())
 
     def _inference(self, given: Given) -> tuple[Stage, ...]:

@@ -37,11 +37,13 @@ def column_coordinates(problem: Problem) -> ColumnCoordinates | None:
 
 def column_stages(model: SparseLinear | OneHot, gradient: Gradient) -> tuple[Stage, ...]:
     """Return the stages before the first step, and the length of users' gradients, queried like ``gradient``."""
-    sparse = isinstance(model, SparseLinear)
-    begins: tuple[Stage, ...] = (SumOfColumns(model),) if sparse else level(model)
-    norm = model.feature_norm**2 if sparse else 1.0
+    begins: tuple[Stage, ...]
+    if isinstance(model, SparseLinear):
+        begins = (SumOfColumns(model), ColumnSizes(model.feature_norm**2))
+    else:
+        begins = (*level(model), ColumnSizes(1.0))
     slope = model.family.bounded(ASSUMED_SIZE).slope_bound(0.0)
-    return (*begins, ColumnSizes(norm), ColumnMoments(model.ridge), Lengths(gradient, 2 * slope))
+    return (*begins, ColumnMoments(model.ridge), Lengths(gradient, 2 * slope))
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class SumOfColumns(Stage):
         if size < KNOWN * deviation:
             return {"noise_deviation": deviation}
         # A score of zero predicts the slope of a target of zero.
-        mean = float(family.slopes(np.zeros(1), np.zeros(1))[0]) - 2 * slope * float(released[0]) / size
+        mean = float(family.slopes(np.zeros(1), np.zeros(1, np.float32))[0]) - 2 * slope * float(released[0]) / size
         least = max(2 * slope * deviation / size, LEAST_PART) if family.open_ends else 0.0
         mean = min(max(mean, family.low + least), family.high - least)
         progress.begin(self.model.domain.project(progress.start + family.score_of(mean) / (size * length)))
