@@ -67,12 +67,12 @@ class Auto(Recipe):
     5. *Second moments.* Eigenvalues are raised to the level of their noise; in coordinates where they are one the
        weighted loss is about equally curved everywhere, so that whole steps over its curvature fit.
     6. *Lengths* of the users' gradients at the start: the first clip.
-    7. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all earlier releases and
-       the curvature, and corrected by each release as far as its noise allows, so that no round's noise is lost on
-       the others. Clips are multiples of the lengths released before, as wide as noise permits: narrow ones bias the
-       model towards the majority of users. Where noise hid the moments and gradients turn out to be more curved than
-       noise explains, steps are shortened. The best constant becomes the precision-weighted mean of the mean target
-       and the gradients' estimate of it; classes' shares stay as released.
+    7. *Gradients* in the coordinates, clipped, 9 to 40 times, more where noise is small. The gradient is predicted from
+       all earlier releases and the curvature, and corrected by each release as far as its noise allows, so that no
+       round's noise is lost on the others. Clips are multiples of the lengths released before, as wide as noise
+       permits: narrow ones bias the model towards the majority of users. Where noise hid the moments and gradients turn
+       out to be more curved than noise explains, steps are shortened. The best constant becomes the precision-weighted
+       mean of the mean target and the gradients' estimate of it; classes' shares stay as released.
     8. *Balance*, for counts: clips cut the few large ones, and a model predicts too little. Users send their slopes by
        the intercept, which a clip leaves nearly whole, and the intercept moves by their mean.
     9. *Coefficients*, if a share of the budget is set aside for them: the curvature at the trained model, the number of
@@ -85,6 +85,12 @@ class Auto(Recipe):
     any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
     first and none in the end, with clips that leave seven users in ten unchanged; and the choice. Each step asks a
     random cohort, so large that its noise is near that of all users, but with at most 100,000 gradients in all.
+
+    Generalised linear models on sparse or one-hot features, whose columns are many and rare, have rounds 1, 6, 7 and
+    10, and in place of 2 to 5 these (`strategies.auto.columns`): users' slope by the sum of all columns, and the size
+    of that sum, for one level of all samples (for one-hot features round 2); the norm of users' mean squares of
+    columns; and these mean squares, clipped to it. Columns that noise hides are shrunk, and effects of columns are
+    estimated by empirical Bayes.
 
     Other losses have rounds 1, 6, 7 and 10 alone, in which gradients are clipped about their prediction, as in
     `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
@@ -99,10 +105,11 @@ class Auto(Recipe):
     removing) a user moves the sum by
 
     - numbers in intervals about zero (rounds 1 to 4 and 10, roots of curvature, whether a clip binds), whose squared
-      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 for each column, the intercept included;
+      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, 2 for the sum of columns and its slope, and 5 for each
+      column, the intercept included;
     - vectors of norm at most F that have no negative inner products: ``sqrt(2) F`` (F). Such are numbers that are not
       negative (the classes' shares among a user's samples, and the interval of its slope, which add up to F = 1;
-      squared influences), and positive semidefinite matrices (second moments, curvatures);
+      squared influences; mean squares of columns), and positive semidefinite matrices (second moments, curvatures);
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
     - gradients and slopes, or their part along the intercept, clipped to r: 2 r (r).
 

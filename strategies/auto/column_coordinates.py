@@ -44,11 +44,6 @@ class ColumnCoordinates(Stateful):
         return np.ones(len(self.seen), dtype=bool)
 
     @property
-    def assumed(self) -> Vector:
-        """(p + 1,) the curvature that steps assume."""
-        return self.seen
-
-    @property
     def reach(self) -> float:
         """The typical length of a gradient in the coordinates, over that of a slope."""
         return math.sqrt(float(self.seen.sum()))
@@ -66,15 +61,9 @@ class ColumnCoordinates(Stateful):
         self.seen = np.append(curved, self.common**2) * self.scales**2
         return count
 
-    def doubt(self, surprise: Vector, expected: Vector) -> Vector:
-        """Return the (p + 1,) variance of a gradient's predicted change: columns that come together change each other.
-
-        It is the square of the ``surprise`` (p + 1,) of a release, beyond its ``expected`` variance (p + 1,); columns
-        share one factor of their curvature.
-        """
-        beyond, shape = surprise**2 - expected, np.square(self.seen[:-1] / self.scales[:-1])
-        factor = max(0.0, float(shape @ beyond[:-1]) / float(shape @ shape))
-        return np.append(factor * shape, max(0.0, float(beyond[-1])))
+    def doubt(self, move: Vector) -> Vector:
+        """Return the (p + 1,) variance of a gradient's change by a move, per curvature^2: columns come together."""
+        return np.square(self.seen * move) * min(self.entries - 1, 1)
 
     def step(self, descent: Vector, variance: Vector, z: Vector) -> Vector:
         """Return the (p + 1,) step from z to the expected minimum, if columns' effects are drawn from one normal law.
@@ -90,9 +79,8 @@ class ColumnCoordinates(Stateful):
         whole = descent + self.seen * z
         per_effect = np.square(self.seen[:-1] / self.scales[:-1])  # variance of the descent, over that of the law
         weights = per_effect / variance[:-1] ** 2
-        total = float(weights @ per_effect)
-        law = max(0.0, float(weights @ (whole[:-1] ** 2 - variance[:-1])) / total) if total > 0 else 0.0
-        signal = law * per_effect
+        law = float(weights @ (whole[:-1] ** 2 - variance[:-1])) / float(weights @ per_effect)
+        signal = max(law, 0.0) * per_effect
         kept = np.append(signal / (signal + variance[:-1]), 1.0 if self.common > 0 else 0.0)
         self.followed = kept / np.where(self.seen > 0, self.seen, 1.0)
         return np.asarray(self.followed * whole - z)

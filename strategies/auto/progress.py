@@ -48,11 +48,6 @@ class Whitening(Stateful):
         return np.asarray((self.seen < 1) | (self.raised < 2 * self.deviation * math.sqrt(2 * len(self.matrix))))
 
     @property
-    def assumed(self) -> Vector:
-        """(p,) the curvature that steps assume."""
-        return np.ones(len(self.seen))
-
-    @property
     def followed(self) -> Vector:
         """(p,) the move of a step for each unit of descent."""
         return np.ones(len(self.seen))
@@ -236,10 +231,7 @@ class Progress(Stateful):
         self.heed(released, deviation)
         spread = self.spread(self.move)
         change = self.curvature * self.space.seen * spread
-        if self.columns is None:
-            doubt = self.curvature**2 * self.whitened.doubt(spread)
-        else:
-            doubt = self.columns.doubt(released - known.gradient - change, known.variance + deviation**2)
+        doubt = self.curvature**2 * self.space.doubt(spread)
         self.known = known.corrected(released, deviation, change, doubt)
 
     def heed(self, released: Vector, deviation: float) -> None:
@@ -248,18 +240,17 @@ class Progress(Stateful):
         Where noise hides second moments, curvature may be several times the assumed one, and whole steps would
         diverge. The last step measures the curvature along it, up to noise; its lower confidence bound counts.
         """
-        doubtful = self.space.doubtful
+        doubtful, followed = self.space.doubtful, self.space.followed
         if self.known is None or not doubtful.any():
             return
         move = np.where(doubtful, self.move, 0.0)
-        length = self.curvature * float(move @ (self.space.assumed * self.spread(move)))
+        assumed = np.divide(self.spread(move), followed, out=np.zeros_like(move), where=followed > 0)
+        length = self.curvature * float(move @ assumed)
         if length == 0:
             return
         # A step follows the error of the known gradient, which the next release does not repeat.
-        followed = float(self.space.followed[doubtful] @ self.known.variance[doubtful]) / (
-            self.curvature * self.damping
-        )
-        felt = (float((released - self.known.gradient) @ move) - followed) / length
+        repeated = float(followed[doubtful] @ self.known.variance[doubtful]) / (self.curvature * self.damping)
+        felt = (float((released - self.known.gradient) @ move) - repeated) / length
         error = math.sqrt(float((deviation**2 + self.known.variance) @ move**2)) / length
         self.damping = max(self.damping, felt - CERTAIN * error)
 

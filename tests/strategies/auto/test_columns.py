@@ -216,21 +216,15 @@ def test_columns_that_come_together_shorten_steps():
     np.testing.assert_allclose(progress.z[:-1].sum(), COLUMNS, rtol=1e-3)
 
 
-def test_a_prediction_is_doubted_as_far_as_it_surprises():
-    coordinates = ColumnCoordinates.plain(3, 2, 0.0)
-    coordinates.learn(np.array([0.4, 0.2, 0.1]), 1e-9, 0.0)
-    expected = np.full(4, 0.01)
-    np.testing.assert_allclose(coordinates.doubt(np.full(4, 0.1), expected), 0.0, atol=1e-12)
-    shape = np.array([0.4, 0.2, 0.1])
-    found = coordinates.doubt(np.append(np.sqrt(0.01 + 3 * shape), 0.2), expected)
-    np.testing.assert_allclose(found, np.append(3 * shape, 0.03))
+def test_a_prediction_is_doubted_only_where_columns_come_together():
+    for entries, factor in ((1, 0.0), (2, 1.0), (20, 1.0)):
+        coordinates = ColumnCoordinates.plain(3, entries, 0.0)
+        coordinates.learn(np.array([0.4, 0.2, 0.1]), 1e-9, 0.0)
+        np.testing.assert_allclose(coordinates.doubt(np.array([2.0, 1.0, 0.0, 3.0])), factor * np.array([4, 1, 0, 0]))
 
 
 def test_a_state_resumes_with_its_columns():
-    method = None
-    for method, index in walked("sparse_squared"):
-        if index == 6:
-            break
+    method = next(method for method, index in walked("sparse_squared") if index == 6)
     fresh = make(Auto, PROBLEMS["sparse_squared"], USERS, delta=1e-3).scheme.new_memory()
     fresh.restore(method.memory.state())
     np.testing.assert_equal(fresh.state(), method.memory.state())
