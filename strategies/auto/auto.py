@@ -1,5 +1,6 @@
 """A strategy without settings: scales, coordinates, clips and steps follow from private releases during the run."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -8,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.auto.coefficients import Curvatures, Influences, inference_stages
+from strategies.auto.columns import column_coordinates, column_model, column_stages
 from strategies.auto.level import balance
 from strategies.auto.preparation import (
     MOST_COLUMNS,
@@ -37,10 +39,15 @@ from strategies.core.recipe import Recipe
 from userdp.accounting import Relation, calibrate_noise
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
-from userdp.problems import GeneralisedLinear, Poisson
+from userdp.problems import GeneralisedLinear, OneHotPoisson, Poisson
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
-_ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6  # That move the model, the last with measured steps
+_RECENTRED_ROUNDS, _MEASURED_ROUNDS = 5, 6  # Rounds that move the model, the latter with measured steps
+
+_LEAST_ROUNDS, _MOST_ROUNDS, _PATIENCE = 9, 40, 1.8
+"""Rounds that move a model of linear scores: the third over the root of the noise of all rounds, in users' gradients.
+Where the loss is flatter than its curvature bound, as logistic losses are, more steps come nearer to the best model.
+Counts take the first: the last clips of many rounds are narrow, and cut more of the few large ones."""
 _MORE_NOISE = 1.05  # Noise of cohorts that allow more steps, over that of all users, up to which they are preferred
 
 
@@ -61,12 +68,12 @@ class Auto(Recipe):
     5. *Second moments.* Eigenvalues are raised to the level of their noise; in coordinates where they are one the
        weighted loss is about equally curved everywhere, so that whole steps over its curvature fit.
     6. *Lengths* of the users' gradients at the start: the first clip.
-    7. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all earlier releases and
-       the curvature, and corrected by each release as far as its noise allows, so that no round's noise is lost on
-       the others. Clips are multiples of the lengths released before, as wide as noise permits: narrow ones bias the
-       model towards the majority of users. Where noise hid the moments and gradients turn out to be more curved than
-       noise explains, steps are shortened. The best constant becomes the precision-weighted mean of the mean target
-       and the gradients' estimate of it; classes' shares stay as released.
+    7. *Gradients* in the coordinates, clipped, 9 to 40 times, more where noise is small. The gradient is predicted from
+       all earlier releases and the curvature, and corrected by each release as far as its noise allows, so that no
+       round's noise is lost on the others. Clips are multiples of the lengths released before, as wide as noise
+       permits: narrow ones bias the model towards the majority of users. Where noise hid the moments and gradients turn
+       out to be more curved than noise explains, steps are shortened. The best constant becomes the precision-weighted
+       mean of the mean target and the gradients' estimate of it; classes' shares stay as released.
     8. *Balance*, for counts: clips cut the few large ones, and a model predicts too little. Users send their slopes by
        the intercept, which a clip leaves nearly whole, and the intercept moves by their mean.
     9. *Coefficients*, if a share of the budget is set aside for them: the curvature at the trained model, the number of
@@ -79,6 +86,12 @@ class Auto(Recipe):
     any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
     first and none in the end, with clips that leave seven users in ten unchanged; and the choice. Each step asks a
     random cohort, so large that its noise is near that of all users, but with at most 100,000 gradients in all.
+
+    Generalised linear models on sparse or one-hot features, whose columns are many and rare, have rounds 1, 6, 7 and
+    10, and in place of 2 to 5 these (`strategies.auto.columns`): users' slope by the sum of all columns, and the size
+    of that sum, for one level of all samples (for one-hot features round 2); the norm of users' mean squares of
+    columns; and these mean squares, clipped to it. Columns that noise hides are shrunk, and effects of columns are
+    estimated by empirical Bayes.
 
     Other losses have rounds 1, 6, 7 and 10 alone, in which gradients are clipped about their prediction, as in
     `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
@@ -93,10 +106,11 @@ class Auto(Recipe):
     removing) a user moves the sum by
 
     - numbers in intervals about zero (rounds 1 to 4 and 10, roots of curvature, whether a clip binds), whose squared
-      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 for each column, the intercept included;
+      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, 2 for the sum of columns and its slope, and 5 for each
+      column, the intercept included;
     - vectors of norm at most F that have no negative inner products: ``sqrt(2) F`` (F). Such are numbers that are not
       negative (the classes' shares among a user's samples, and the interval of its slope, which add up to F = 1;
-      squared influences), and positive semidefinite matrices (second moments, curvatures);
+      squared influences; mean squares of columns), and positive semidefinite matrices (second moments, curvatures);
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
     - gradients and slopes, or their part along the intercept, clipped to r: 2 r (r).
 
@@ -151,7 +165,7 @@ class Auto(Recipe):
         return AutoScheme(
             **accounted,
             outline=outline(given, shares, stages, accounted["guarantee"]),
-            new_memory=partial(new_progress, given.problem, given.default_step),
+            new_memory=partial(new_progress, given.problem, given.default_step, column_coordinates(given.problem)),
             sampler=sampler,
             noise_multiplier=multiplier,
             stages=stages,
@@ -166,11 +180,10 @@ class Auto(Recipe):
         """
         if not uncertified(given.problem):
             return self._paced(given, Pace(0, 1.0))
-        privacy, relation = given.privacy, self._relation(given)
-        whole = calibrate_noise(privacy.epsilon, privacy.delta, 1) * (2 if relation == "replace_one" else 1)
-        many, few = (Pace.of(given.users, given.dimension, whole, drawn=drawn) for drawn in (True, False))
+        noise = self._noise(given)
+        many, few = (Pace.of(given.users, given.dimension, noise, drawn=drawn) for drawn in (True, False))
         drawn = self._paced(given, many)
-        if relation == "add_or_remove":
+        if self._relation(given) == "add_or_remove":
             return drawn
         everybody = self._paced(given, few)
         return drawn if drawn[-1] <= everybody[-1] * (_MORE_NOISE if many.steps > few.steps else 1) else everybody
@@ -189,13 +202,25 @@ class Auto(Recipe):
     def _relation(self, given: Given) -> Relation:
         return self.relation or ("add_or_remove" if uncertified(given.problem) else "replace_one")
 
+    def _noise(self, given: Given) -> float:
+        """Return the noise of all rounds together, over a clip, on a sum of vectors."""
+        multiplier = calibrate_noise(given.privacy.epsilon, given.privacy.delta, 1)
+        return multiplier * (2 if self._relation(given) == "replace_one" else 1)
+
     def _stages(self, given: Given, pace: Pace) -> tuple[Stage, ...]:
-        model = linear_model(given.problem)
-        inference = self._inference(given)
-        if model is None:
+        problem, inference = given.problem, self._inference(given)
+        model, columns = linear_model(problem), column_model(problem)
+        if model is None and columns is None:
             return (Filled(), *self._plain_stages(given, pace), Choice())
-        longest_step = LONGEST_COUNT_STEP if isinstance(model, Poisson) else None
-        steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
+        counts = isinstance(problem, Poisson | OneHotPoisson)
+        longest_step = LONGEST_COUNT_STEP if counts else None
+        noise = self._noise(given) * math.sqrt(given.dimension) / given.users
+        patient = min(max(round(_PATIENCE / math.sqrt(noise)), _LEAST_ROUNDS), _MOST_ROUNDS)
+        rounds = _LEAST_ROUNDS if counts else patient
+        steps = [Gradient(left, problem.domain, longest_step) for left in reversed(range(rounds))]
+        if columns is not None:
+            return (Filled(), *column_stages(columns, steps[0]), *steps, Choice())
+        assert model is not None
         return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), *inference, Choice())
 
     def _inference(self, given: Given) -> tuple[Stage, ...]:

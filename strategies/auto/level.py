@@ -13,7 +13,7 @@ from strategies.auto.releases import Movement, Release
 from strategies.auto.stages import Stage
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
-from userdp.problems import GeneralisedLinear, Poisson, Softmax
+from userdp.problems import GeneralisedLinear, OneHot, OneHotPoisson, Poisson, Softmax
 from userdp.problems.linear_scores import LinearScores
 
 LEAST_PART = 1e-3  # Least distance of rates, counts and shares from their ends, unless noise is larger
@@ -39,7 +39,7 @@ class Counts(Stage):
     """The rough size of counts, up to a few times of which the next mean is asked: a bound far above costs noise."""
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
-    problem: Poisson
+    problem: Poisson | OneHotPoisson
 
     def computation(self, progress: Progress) -> Computation:
         return _mean_target(self.problem.family.low, self.problem.family.high)
@@ -57,7 +57,7 @@ class Level(Stage):
     """The mean target: training starts at the model that predicts it for everybody, the best constant."""
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
-    problem: GeneralisedLinear
+    problem: GeneralisedLinear | OneHot
 
     def computation(self, progress: Progress) -> Computation:
         return _mean_target(*self._range(progress))
@@ -158,13 +158,13 @@ def unevenness(shares: Vector) -> float:
     return math.sqrt(float(shares @ squares)) / math.exp(0.5 * float(shares @ np.log(squares)))
 
 
-def level(model: LinearScores) -> tuple[Stage, ...]:
+def level(model: LinearScores | OneHot) -> tuple[Stage, ...]:
     """Return the stages that find the best constant; none if no model predicts the same of everybody."""
     if isinstance(model, Softmax):
         return (ClassShares(model),) if model.intercept else ()
-    if not isinstance(model, GeneralisedLinear) or model.mean_range is None:
+    if not isinstance(model, GeneralisedLinear | OneHot) or model.mean_range is None:
         return ()
-    return (Counts(model), Level(model)) if isinstance(model, Poisson) else (Level(model),)
+    return (Counts(model), Level(model)) if isinstance(model, Poisson | OneHotPoisson) else (Level(model),)
 
 
 def balance(model: LinearScores) -> tuple[Stage, ...]:

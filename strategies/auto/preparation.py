@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from strategies.auto.column_coordinates import PAIRED, ColumnCoordinates
 from strategies.auto.level import ClassShares, Counts, Level, level
 from strategies.auto.progress import Progress, split
 from strategies.auto.releases import Movement, Release, Shares
@@ -113,13 +114,16 @@ def longest_gradient(problem: Problem) -> float:
     return math.sqrt(2 * model.width) * (slope if math.isfinite(slope) else _LONGEST)
 
 
-def new_progress(problem: Problem, step: float) -> Progress:
+def new_progress(problem: Problem, step: float, columns: ColumnCoordinates | None = None) -> Progress:
     """Return the memory before the first round; ``step`` is the step size in plain coordinates."""
     model, longest = linear_model(problem), longest_gradient(problem)
     curvature, across = split(np.eye(1) if model is None else model.first_hessian)
     geometry = Geometry.of(problem, step, None, LEAST_WIDTH, trains=False, least_radius=1e-9 * longest, resampling=None)
     centre = Centre(geometry, problem.dimension, longest)
-    return Progress(problem.initial(), curvature, centre, learns=model is not None, across=across)
+    progress = Progress(problem.initial(), curvature, centre, columns, learns=model is not None, across=across)
+    if columns is not None:
+        progress.damping = PAIRED
+    return progress
 
 
 _WEIGHTS: Mapping[type[Stage], float] = {

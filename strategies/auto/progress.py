@@ -5,13 +5,16 @@ from dataclasses import InitVar, dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from strategies.auto.column_coordinates import ColumnCoordinates
 from strategies.auto.inference import Inference
 from strategies.clipping.recentred_clipping import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.run_state import frozen
 from userdp.arrays.types import Array, Vector
-from userdp.problems.in_coordinates import turned
+from userdp.problems import Box
+from userdp.problems.in_coordinates import turned, turned_back
 from userdp.state import State, Stateful
 
 FLOOR, LEAST_FLOOR = 0.5, 0.25
@@ -38,6 +41,16 @@ class Whitening(Stateful):
     def floored(self) -> int:
         """The number of directions whose second moment was raised to the floor."""
         return int((self.seen < 1).sum())
+
+    @property
+    def doubtful(self) -> NDArray[np.bool_]:
+        """(p,) the directions whose second moment noise may have lowered by a third or more."""
+        return np.asarray((self.seen < 1) | (self.raised < 2 * self.deviation * math.sqrt(2 * len(self.matrix))))
+
+    @property
+    def followed(self) -> Vector:
+        """(p,) the move of a step for each unit of descent."""
+        return np.ones(len(self.seen))
 
     def doubt(self, move: Vector) -> Vector:
         """Return the (p,) variance of a gradient's change by a move, per curvature^2, from the noise of A."""
@@ -155,11 +168,12 @@ class Progress(Stateful):
         *("across", "level_deviation", "highest", "uneven", "length", "gradient", "unit"),
     )
     added: ClassVar[tuple[str, ...]] = ("highest",)
-    parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser", "inference")
+    parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "columns", "known", "optimiser", "inference")
     given: ClassVar[tuple[str, ...]] = ("learns",)
     initial: InitVar[Vector]  # (p,) the model before the first round
     curvature: float  # assumed bound on the second derivative of the loss by its scores, in any direction
     centre: Centre  # the memory of `Recentred` steps
+    columns: ColumnCoordinates | None = None  # the coordinates of columns that are many and rare
     learns: bool = True  # coordinates are learnt; else there are no matrices: a module's would not fit into memory
     # (K, K) the second derivatives by the K scores, each with a block of d = p / K parameters, over their largest
     # eigenvalue, the curvature; see `strategies.auto.progress.split`
@@ -186,22 +200,39 @@ class Progress(Stateful):
     inference: Inference | None = None  # of coefficients; None before their rounds
 
     def __post_init__(self, initial: Vector) -> None:
-        self.begin(initial)
         p = len(initial)
         d = p // len(self.across)
         self.scales, self.size = np.ones(d), float(d)
         self.coordinates = np.eye(d if self.learns else 0)
         self.whitened = Whitening(self.coordinates, np.ones(p), np.ones(p), 0.0)
+        self.begin(initial)
 
     def begin(self, initial: Vector) -> None:
         """Begin at this model."""
         self.constant = self.start = frozen(initial)
-        self.z, self.move = np.zeros_like(initial), np.zeros_like(initial)
+        self.z, self.move = np.zeros(len(self.space.seen)), np.zeros(len(self.space.seen))
+
+    @property
+    def space(self) -> Whitening | ColumnCoordinates:
+        """The coordinates, with the second moments seen in them."""
+        return self.whitened if self.columns is None else self.columns
 
     @property
     def released_constant(self) -> Vector | None:
         """(p,) the constant; None if no mean target was released."""
         return None if self.level_deviation == math.inf else self.constant
+
+    def learn(self, released: Vector, deviation: float) -> None:
+        """Correct the known gradient by a release, predicted from the former ones and the last step."""
+        known = self.known
+        if known is None:
+            self.known = Known.first(released, deviation)
+            return
+        self.heed(released, deviation)
+        spread = self.spread(self.move)
+        change = self.curvature * self.space.seen * spread
+        doubt = self.curvature**2 * self.space.doubt(spread)
+        self.known = known.corrected(released, deviation, change, doubt)
 
     def heed(self, released: Vector, deviation: float) -> None:
         """Shorten steps where the gradient changed by more than the coordinates explain.
@@ -209,14 +240,17 @@ class Progress(Stateful):
         Where noise hides second moments, curvature may be several times the assumed one, and whole steps would
         diverge. The last step measures the curvature along it, up to noise; its lower confidence bound counts.
         """
-        hidden = self.whitened.seen < 1
-        if self.known is None or not hidden.any():
+        doubtful, followed = self.space.doubtful, self.space.followed
+        if self.known is None or not doubtful.any():
             return
-        move = np.where(hidden, self.move, 0.0)
-        length = self.curvature * float(move @ self.spread(move))
+        move = np.where(doubtful, self.move, 0.0)
+        assumed = np.divide(self.spread(move), followed, out=np.zeros_like(move), where=followed > 0)
+        length = self.curvature * float(move @ assumed)
         if length == 0:
             return
-        felt = float((released - self.known.gradient) @ move) / length
+        # A step follows the error of the known gradient, which the next release does not repeat.
+        repeated = float(followed[doubtful] @ self.known.variance[doubtful]) / (self.curvature * self.damping)
+        felt = (float((released - self.known.gradient) @ move) - repeated) / length
         error = math.sqrt(float((deviation**2 + self.known.variance) @ move**2)) / length
         self.damping = max(self.damping, felt - CERTAIN * error)
 
@@ -227,12 +261,14 @@ class Progress(Stateful):
     def towards(self, known: Known) -> Vector:
         """Return the (p,) step to where the gradient vanishes, shortened where noise hides curvature.
 
-        For several scores it is shrunk as noise demands.
+        For several scores, or many columns, it is shrunk as noise demands.
         """
-        step = np.asarray(-known.gradient / self.curvature)
-        if len(self.across) > 1:
-            step = step_of_scores(self.across, step, known.variance / self.curvature**2, self.z)
-        return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
+        step, variance = np.asarray(-known.gradient / self.curvature), known.variance / self.curvature**2
+        if self.columns is not None:
+            step = self.columns.step(step, variance, self.z)
+        elif len(self.across) > 1:
+            step = step_of_scores(self.across, step, variance, self.z)
+        return np.asarray(np.where(self.space.doubtful, step / self.damping, step))
 
     @property
     def along(self) -> Vector:
@@ -258,7 +294,7 @@ class Progress(Stateful):
         Args:
             variance: of the error of that part; None to compute it from the known gradient.
         """
-        if self.known is None or self.level_deviation == math.inf or len(self.across) > 1:
+        if self.known is None or self.level_deviation == math.inf or len(self.across) > 1 or not self.learns:
             return
         along = self.along
         square = float(along @ along)
@@ -283,8 +319,20 @@ class Progress(Stateful):
     @property
     def model(self) -> Vector:
         """(p,) the current model."""
-        return self.model_at(self.z) if self.learns else self.start
+        return self.model_at(self.z) if self.learns or self.columns is not None else self.start
 
     def model_at(self, z: Vector) -> Vector:
         """Return the (p,) model at these coordinates."""
+        if self.columns is not None:
+            return self.start + self.columns.moved(z)
         return self.start + turned(z, self.coordinates.T)
+
+    def inside(self, z: Vector, domain: Box) -> Vector:
+        """Return z, or the coordinates of the nearest model of the domain."""
+        model = self.model_at(z)
+        inside = domain.project(model)
+        if np.array_equal(model, inside):
+            return z
+        if self.columns is not None:
+            return self.columns.placed(inside - self.start, z)
+        return turned_back(inside - self.start, self.coordinates)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from scipy.special import gammaincc
 
 from strategies.auto.coefficients import Curvatures, Influences, Slopes, SlopeSizes
+from strategies.auto.columns import ColumnMoments, ColumnSizes, SumOfColumns
 from strategies.auto.inference import Inference
 from strategies.auto.level import Balance, ClassShares, Counts, Level
 from strategies.auto.preparation import Filled, doubts, linear_model
@@ -132,6 +133,9 @@ _SHARES: Mapping[type[Stage], float] = {
     ClassShares: 0.05,
     Columns: 0.05,
     Sizes: 0.01,
+    SumOfColumns: 0.1,
+    ColumnSizes: 0.01,
+    ColumnMoments: 0.1,
     Moments: 0.15,
     Lengths: 0.02,
     Balance: 0.05,

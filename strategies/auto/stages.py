@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from strategies.auto.progress import Known, Progress, column_scales, whitening
+from strategies.auto.progress import Progress, column_scales, whitening
 from strategies.auto.releases import Movement, Release
 from strategies.clipping.recentred_clipping import LOG_DISTANCE
 from userdp.arrays.types import Vector
@@ -15,7 +15,6 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box
-from userdp.problems.in_coordinates import turned_back
 
 _NORM = STATISTICS["log_norm"]
 
@@ -129,16 +128,21 @@ class Lengths(Stage):
     """The lengths of users' gradients at the start."""
 
     gradient: "Gradient | Recentred"  # the query of gradient rounds
-    longest: float  # an upper guess; gradients more than e^5 times shorter count as that
+    longest: (
+        float  # an upper guess, of many columns by their reach; gradients more than e^5 times shorter count as that
+    )
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; only the length of each user's gradient will be released."""
-        return self.gradient.asked(progress, self.longest, "log_norm")
+        return self.gradient.asked(progress, self._longest(progress), "log_norm")
+
+    def _longest(self, progress: Progress) -> float:
+        return self.longest if progress.columns is None else self.longest * progress.columns.reach
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; clips are multiples of the released length."""
         logarithm, deviation = release.logarithm(sums[-1:], _NORM)
-        typical = self.longest * math.exp(logarithm)
+        typical = self._longest(progress) * math.exp(logarithm)
         progress.length = progress.uneven * typical
         progress.centre.radius = max(typical, progress.centre.geometry.least_radius)
         return {"length": typical, "noise_deviation": deviation}
@@ -159,6 +163,9 @@ class Gradient(Stage):
 
     def asked(self, progress: Progress, clip_norm: float, statistic: str) -> Computation:
         """Return the query of a gradient, clipped to that norm, with that statistic."""
+        if progress.columns is not None:
+            arrays = {"scales": progress.columns.scales}
+            return Computation("scaled_gradient", "sum", clip_norm, arrays=arrays, statistic=statistic)
         return Computation(
             "weighted_gradient",
             "sum",
@@ -170,32 +177,19 @@ class Gradient(Stage):
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; takes a whole step over the curvature, and the next clip follows the released length."""
-        radius, curvature = self.width * progress.length, progress.curvature
+        radius = self.width * progress.length
         released, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
         measured, _ = release.logarithm(sums[-1:], LOG_DISTANCE, MEASURED)
         typical = radius * math.exp(measured)
-        if progress.known is None:
-            progress.known = Known.first(released, deviation)
-        else:
-            spread = progress.spread(progress.move)
-            change = curvature * progress.whitened.seen * spread
-            doubt = curvature**2 * progress.whitened.doubt(spread)
-            progress.heed(released, deviation)
-            progress.known = progress.known.corrected(released, deviation, change, doubt)
+        progress.learn(released, deviation)
+        assert progress.known is not None
         step = self._held(progress.towards(progress.known))
-        following = self._inside(progress, progress.z + step)
+        following = progress.inside(progress.z + step, self.domain)
         progress.move, progress.z = following - progress.z, following
         progress.length = progress.uneven * typical
         if self.left == 0:
             progress.settle()
         return {"radius": radius, "length": typical, "noise_deviation": deviation}
-
-    def _inside(self, progress: Progress, z: Vector) -> Vector:
-        model = progress.model_at(z)
-        inside = self.domain.project(model)
-        if np.array_equal(model, inside):
-            return z
-        return turned_back(inside - progress.start, progress.coordinates)
 
     def _held(self, move: Vector) -> Vector:
         length = float(np.linalg.norm(move))

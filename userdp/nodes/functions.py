@@ -16,7 +16,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
-from userdp.nodes import answers, influence, moments, shares
+from userdp.nodes import answers, columns, influence, moments, shares
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
@@ -101,6 +101,9 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "weighted_gradient": RowFunction(moments.weighted_gradient),
     "mean_target": RowFunction(moments.mean_target, _one_number),
     "class_shares": RowFunction(moments.class_shares, lambda dimension, arrays: len(arrays["classes"]), acute=True),
+    "column_moments": RowFunction(columns.column_moments, keeps_zeros=True, acute=True),
+    "scaled_gradient": RowFunction(columns.scaled_gradient, _of_scaled_columns(lambda d: d), keeps_zeros=True),
+    "sum_of_columns": RowFunction(columns.sum_of_columns, lambda dimension, arrays: 2),
     "user_curvature": RowFunction(influence.user_curvature, _of_directions(lambda k: k * (k + 1) // 2), acute=True),
     "weighted_slope": RowFunction(influence.weighted_slope, _of_directions(lambda k: k)),
     "slope_sizes": RowFunction(influence.slope_sizes, lambda dimension, arrays: _intervals(arrays), acute=True),

@@ -122,8 +122,9 @@ class RowMaker:
         return placed
 
     def _centres(self, users: int) -> AnyRows:
+        shape = (users, self._computation.length(self._dimension))
         if self._sparse:
-            return cast(Sparse, csr_array((users, self._dimension)))
+            return cast(Sparse, csr_array(shape))
         centre = self._computation.centre
-        rows = np.zeros((users, self._computation.length(self._dimension)))
+        rows = np.zeros(shape)
         return rows if centre is None else rows + centre

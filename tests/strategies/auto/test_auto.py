@@ -367,7 +367,12 @@ def test_a_plan_tells_how_the_budget_is_shared():
     assert 0 < numbers["measuring_share"] < 0.5
     assert 0 < numbers["choice_share"] < 0.05
     assert numbers["choice_noise"] > 0
-    assert {name: make(Auto, PROBLEMS[name], 400).plan.rounds for name in ROUNDS} == ROUNDS
+    assert {name: make(Auto, PROBLEMS[name], USERS).plan.rounds for name in ROUNDS} == ROUNDS
+
+
+def test_steps_are_more_where_noise_is_small():
+    rounds = [make(Auto, PROBLEMS["squared"], users).plan.numbers["gradient_rounds"] for users in (40, 4000, 10**6)]
+    assert rounds[0] == 9 < rounds[1] < rounds[2] == 40
 
 
 def test_a_loss_without_a_bound_on_its_curvature_keeps_its_own_coordinates():
