@@ -33,7 +33,7 @@ from userdp.state import Stateful
 _WIDTH = 1.5  # Longest weighted gradient over the users' typical steepness: most users keep weight 1
 _LOW, _HIGH = 1 / 20, 5.0  # Least and largest steepness that is told from others, over the longest gradient before
 _HELD_BACK = 0.8  # Of the reach: a phase that went further was stopped by it
-_CLOSER, _FURTHER = 0.5, 1.5  # The next reach, over the way of a phase that was not stopped by its own, or was
+_CLOSER = 0.5  # The next reach, over the way of a phase of several steps that was not stopped
 _NOISY = 2.0  # Least reach, in lengths of the noise on the phase's start
 
 ASSUMPTIONS = (
@@ -69,11 +69,14 @@ class Surroundings(Stateful):
         distance = float(np.linalg.norm(x - self.start))
         return x if distance <= self.reach else self.start + (x - self.start) * (self.reach / distance)
 
-    def end(self, released: Vector, noise: float) -> None:
-        """Choose the next reach, from the released end (p,) and the expected length of its noise."""
+    def end(self, released: Vector, noise: float, following: int) -> None:
+        """Choose the reach of the next phase, of so many steps: none if users answer at its start alone.
+
+        It follows from the released end (p,) of this one and the expected length of its noise.
+        """
         moved = float(np.linalg.norm(released - self.start))
-        share = _CLOSER if moved < _HELD_BACK * self.reach else _FURTHER
-        self.reach = max(share * moved, _NOISY * noise)
+        share = _CLOSER if moved < _HELD_BACK * self.reach else 1.0
+        self.reach = max(share * moved, _NOISY * noise) if following > 1 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +140,8 @@ class WeightedPhases(Scheme):
         _, mechanism = self.stepped(memory)
         released = self.domain.project(mechanism.release(memory.average.value, noise(0)))
         facts = self._facts(number, memory) | {"noise_deviation": mechanism.standard_deviation}
-        memory.end(released, mechanism.standard_deviation * math.sqrt(len(x)))
+        following = self.steps[number + 1] if number + 1 < len(self.steps) else 0
+        memory.end(released, mechanism.standard_deviation * math.sqrt(len(x)), following)
         return Step(released, released, facts)
 
     def _facts(self, number: int, memory: Surroundings) -> dict[str, float]:
@@ -152,9 +156,9 @@ class LocalizedWeighting(Recipe, PreparedOptions):
     steepness follows how long a weighted gradient may be. Users of later rounds send theirs at the current iterate, of
     ``w_i f_i`` with a weight ``w_i <= 1`` that holds it to that length everywhere within reach (`weighed_gradient`,
     with the proof). Iterates at which users answer keep within reach, and the average of the later half is released
-    with noise. The first phase is one step, of no reach; the others have once, twice, four times ``steps``. The next
-    reach is half the way of a phase, or half as far again as its way if its own reach stopped it. So noise falls with
-    the spread of users' gradients about the optimum.
+    with noise. The first phase is one step, the others have once, twice, four times ``steps``. A single step needs no
+    reach; others reach as far as the phase before went, or half as far if it had several steps and its own reach did
+    not stop it. So noise falls with the spread of users' gradients about the optimum.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release, for convex losses whose curvature a user
     can bound; no ridge, no bound on gradients and no smoothness need be declared. *Why.* Unit: one whole user;

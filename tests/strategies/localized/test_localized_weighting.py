@@ -115,7 +115,7 @@ def test_weighted_gradients_within_reach_are_short_and_their_steps_enlarge_no_di
 
 def test_a_run_by_hand():
     """Everybody's point is (3, 4), and so far from it everybody weighs as much as two gradients of length 1 allow."""
-    problem, users, rate = Quadratic(2, 9.0, 900.0), 70, 0.5
+    problem, users, rate = Quadratic(2, 9.0, 900.0), 7000, 0.5
     method = silenced(make(LocalizedWeighting, problem, users, 2.0, 1e-3, phases=2, steps=4, learning_rate=rate))
     data = federation_of(np.full((users, 2), (3.0, 4.0)))
     x, facts = problem.initial(), []
@@ -126,9 +126,9 @@ def test_a_run_by_hand():
     # Phase 1: steepness 5, at the end of what is told apart; gradients of length 7.5 need no weight: half the way.
     assert facts[0]["longest"] == pytest.approx(7.5)
     assert facts[1]["reach"] == 0.0
-    # Phase 2 starts at 2.5 from the point, and may go 1.5 times that way: steepness 2.5 + 1 * 3.75.
-    assert facts[2]["reach"] == pytest.approx(3.75)
-    assert facts[2]["longest"] == pytest.approx(1.5 * 6.25)
+    # Phase 2 starts at 2.5 from the point, and may go as far as phase 1 went: steepness 2.5 + 1 * 2.5.
+    assert facts[2]["reach"] == pytest.approx(2.5)
+    assert facts[2]["longest"] == pytest.approx(1.5 * 5)
     # Weight 1: half of the rest at every step; the average is that of the last three of four.
     rest = 2.5 * np.mean([0.5**2, 0.5**3, 0.5**4])
     np.testing.assert_allclose(x, (1 - rest / 5) * np.array([3.0, 4.0]), rtol=1e-6)
@@ -152,6 +152,27 @@ def test_every_release_gets_the_noise_of_its_own_longest_gradient():
     np.testing.assert_allclose(
         step.released - middle, stream(0, "noise", 4, 0).normal(scale=deviation, size=2), rtol=1e-6
     )
+
+
+def test_the_question_of_a_step_holds_the_start_and_the_limits_of_the_proof():
+    method = make(LocalizedWeighting, Quadratic(2, 9.0, 900.0), 700, phases=2, steps=2, learning_rate=0.5)
+    memory = method.memory
+    memory.begin(np.array([3.0, 4.0]))
+    memory.reach, memory.longest = 2.0, 7.0
+    asked = method.scheme.ask(4, memory).computation
+    assert (asked.name, asked.clip_norm) == ("weighed_gradient", 7.0)
+    assert asked.parameters == {"longest": 7.0, "reach": 2.0, "curvature": 2 / 0.5}
+    np.testing.assert_array_equal(asked.arrays["start"], [3.0, 4.0])
+
+
+def test_users_answer_within_reach_of_the_start():
+    """Whatever they answered before; where the last step of a phase ends, nobody answers."""
+    method = make(LocalizedWeighting, Quadratic(2, 9.0, 900.0), 700, phases=2, steps=2, learning_rate=0.5)
+    start = np.array([3.0, 4.0])
+    method.memory.begin(start)
+    method.memory.reach = 2.0
+    far = Gathered(np.array([-1e6, 0.0]), 0, 0)
+    np.testing.assert_allclose(taken(method, 3, start, far).following, [5.0, 4.0])
 
 
 def test_a_round_whose_users_could_move_the_release_further_is_refused(monkeypatch):
