@@ -172,7 +172,8 @@ class Problem(ABC):
         gradient_rounding: bound on the distance of each entry of a user's computed average gradient from the gradient
             of a loss with the certificate, the same for every model of the domain, for any samples (at most 2^26).
             None for no such bound. Zero for a gradient that depends on no model, bit for bit.
-        bends_boundedly: whether `user_curvatures` has bounds.
+        bends_boundedly: whether `user_curvatures` has bounds. The loss is then convex at every model, if it is
+            certified as convex on the domain.
         node_bytes: bytes of samples that justify a node of their own: a pass over them takes much longer than a node's
             messages.
     """

@@ -157,7 +157,7 @@ class LinearScores(Scored):
 
     @property
     def bends_boundedly(self) -> bool:  # type: ignore[override]
-        """Whether `user_curvatures` has bounds."""
+        """See `Problem`: as far as second derivatives by the scores have a bound."""
         return math.isfinite(self.score_curvature)
 
     @QUIET

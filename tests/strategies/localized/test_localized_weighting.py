@@ -14,7 +14,6 @@ from userdp.data import LogisticRegression, SyntheticFederation
 from userdp.errors import MissingAssumption, PopulationTooSmall, RunFailed
 from userdp.estimators.outlier_removal import IndicatorKernel, NeighbourMean
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.weighing import weighed_gradient
 from userdp.problems import Linear, Logistic, Poisson, Quadratic, Softmax, Squared
 from userdp.randomness import stream
 
@@ -92,22 +91,6 @@ def test_the_stated_sensitivity_is_attained_by_opposite_users_of_the_first_step(
     stated = method.scheme.stepped(method.memory)[1].l2_sensitivity
     assert np.linalg.norm(moved) == pytest.approx(stated)
     assert stated == pytest.approx(2 * 0.1 * 0.3 / BATCH)
-
-
-@each_problem
-@settings(max_examples=40)
-@given(st.integers(0, 2**32))
-def test_weighted_gradients_within_reach_are_short_and_their_steps_enlarge_no_distance(problem, seed):
-    rng = np.random.default_rng(seed)
-    longest, reach, curvature = rng.choice([0.1, 1.0, 10.0], 3)
-    block = federation(*people(problem, rng, 5)).block(np.arange(5))
-    start = rng.normal(size=problem.dimension)
-    ways = rng.normal(size=(2, problem.dimension))
-    x, y = start + reach * rng.random((2, 1)) * ways / np.linalg.norm(ways, axis=1, keepdims=True)
-    f, g = (weighed_gradient(problem, model, block, longest, reach, curvature, start) for model in (x, y))
-    assert np.linalg.norm([f, g], axis=2).max() <= longest
-    apart = np.linalg.norm((x - y) - 2 / curvature * (f - g), axis=1)
-    assert apart.max() <= np.linalg.norm(x - y) * (1 + 1e-9)
 
 
 # --- Rounds ---------------------------------------------------------------------------------------------------------
