@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     LocalDP: Constructor
     LocalizedClipping: Constructor
     LocalizedRobustSGD: Constructor
+    LocalizedWeighting: Constructor
     NonPrivate: Constructor
     OutlierRemoval: Constructor
     OutputPerturbation: Constructor
@@ -93,6 +94,7 @@ __all__ = [
     "LocalDP",
     "LocalizedClipping",
     "LocalizedRobustSGD",
+    "LocalizedWeighting",
     "MeanRounds",
     "Noise",
     "NoisyPhase",

@@ -34,6 +34,7 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
         "recentred_clipping": "strategies.clipping.recentred_clipping:RecentredClipping",
         "dp_ftrl": "strategies.clipping.dp_ftrl:DPFTRL",
         "localized_clipping": "strategies.localized.localized_clipping:LocalizedClipping",
+        "localized_weighting": "strategies.localized.localized_weighting:LocalizedWeighting",
         "local_dp": "strategies.clipping.local_dp:LocalDP",
         "robust_rounds": "strategies.robust.robust_rounds:RobustRounds",
         "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",

@@ -24,7 +24,7 @@ CHAPTERS = (
     Chapter("Start here", ("auto",), "Use it first: it has no setting to choose."),
     Chapter(
         "Clipping",
-        ("clipping", "local"),
+        ("clipping", "local", "phases"),
         "Use one if you know the length of users' gradients or updates, or can measure it on public data.",
     ),
     Chapter(

@@ -16,7 +16,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
-from userdp.nodes import answers, columns, influence, moments, shares
+from userdp.nodes import answers, columns, influence, moments, shares, weighing
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
 
@@ -113,6 +113,8 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "filled": RowFunction(moments.filled, _one_number, counts_usable=True),
     "improved": RowFunction(moments.improved, _one_number),
     "curvature_along": RowFunction(moments.curvature_along, _one_number),
+    "weighed_gradient": RowFunction(weighing.weighed_gradient),
+    "steepness": RowFunction(weighing.steepness, _one_number),
     "loss_sizes": RowFunction(answers.loss_sizes, lambda dimension, arrays: _intervals(arrays), acute=True),
     "loss_answer": RowFunction(answers.loss_answer, _one_number),
     "score_shares": RowFunction(answers.score_shares, lambda dimension, arrays: 2 * _intervals(arrays), acute=True),

@@ -72,12 +72,12 @@ def column_scales(
         squares[users] += weighted_sums(features * features, part.offsets, np.ones(part.samples))
     lengths = np.sqrt(squares / block.sizes[:, None]) / scales
     present = lengths > low
-    return np.hstack([np.where(present, 0.5, -0.5), width * np.where(present, _held_log(lengths, low, high), 0.5)])
+    return np.hstack([np.where(present, 0.5, -0.5), width * np.where(present, held_log(lengths, low, high), 0.5)])
 
 
 def moment_size(problem: Problem, x: Vector, block: Block, low: float, high: float, scales: Vector) -> Rows:
     """Compute (U, 1): the logarithm of each user's ``||H||``, from -1/2 up to ``low`` to 1/2 from ``high`` on."""
-    return _held_log(_sizes(problem, block, scales), low, high)[:, None]
+    return held_log(_sizes(problem, block, scales), low, high)[:, None]
 
 
 def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) -> Rows:
@@ -154,7 +154,7 @@ def _with_intercept(model: LinearScores, block: Block) -> Iterator[tuple[slice, 
         yield users, part, np.column_stack([features, np.ones(part.samples)]) if model.intercept else features
 
 
-def _held_log(values: Array, low: float, high: float) -> Array:
+def held_log(values: Array, low: float, high: float) -> Array:
     """Return the logarithm, from -1/2 at ``low`` and below to 1/2 at ``high`` and above."""
     return np.asarray(np.log(np.clip(values, low, high) / low) / math.log(high / low) - 0.5)
 

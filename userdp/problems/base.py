@@ -172,6 +172,8 @@ class Problem(ABC):
         gradient_rounding: bound on the distance of each entry of a user's computed average gradient from the gradient
             of a loss with the certificate, the same for every model of the domain, for any samples (at most 2^26).
             None for no such bound. Zero for a gradient that depends on no model, bit for bit.
+        bends_boundedly: whether `user_curvatures` has bounds. The loss is then convex at every model, if it is
+            certified as convex on the domain.
         node_bytes: bytes of samples that justify a node of their own: a pass over them takes much longer than a node's
             messages.
     """
@@ -189,6 +191,7 @@ class Problem(ABC):
     measured: MeasuredCurvature | None = None
     sparse: bool = False
     gradient_rounding: float | None = None
+    bends_boundedly: bool = False
     node_bytes: int = 1 << 25
 
     def initial(self) -> Vector:
@@ -248,6 +251,14 @@ class Problem(ABC):
         """Compute the (U, p) average gradients, each user's at its OWN model (U, p); by default user by user."""
         rows = [self.user_gradients(x, block.part(user, user + 1)) for user, x in enumerate(models)]
         return stacked(rows)
+
+    def user_curvatures(self, block: Block, turn: NDArray[np.float64] | None = None) -> Vector:
+        """Bound the largest eigenvalue of the Hessian of each user's average loss, (U,), at EVERY model.
+
+        ``turn`` is T of coordinates ``x = start + T z``, for the Hessian by z (see `Coordinates`). Infinite for a user
+        without a bound. Raises `BadInput` if the problem has none (``bends_boundedly``).
+        """
+        raise BadInput(f"problem.kind = {self.name!r} does not bound how far a user's gradient changes with the model")
 
     @abstractmethod
     def sample_gradients(self, x: Vector, block: Block) -> AnyRows:

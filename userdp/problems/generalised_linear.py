@@ -51,6 +51,7 @@ class GeneralisedLinear(LinearScores, OneScore):
         super().__init__(1, columns, feature_norm, radius, **options)
         self.family, self.mean_range = family, family.mean_range if self.intercept else None
         self.first_slope, self.first_hessian = family.slope_bound(0.0), np.array([[family.curvature_bound(0.0)]])
+        self.score_curvature = family.curvature_bound(math.inf)
         reach = self.feature_norm * self.domain.radius
         slope, targets = family.slope_bound(reach), f" and targets in [{family.low:g}, {family.high:g}]"
         self.certificate = self._certified(slope, slope, family.curvature_bound(reach), self.first_slope, targets)

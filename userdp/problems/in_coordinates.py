@@ -86,6 +86,7 @@ class InCoordinates(Problem):
         self.name, self.summary = problem.name, problem.summary  # type: ignore[misc]
         self.dimension, self.columns, self.has_targets = problem.dimension, problem.columns, problem.has_targets
         self.domain = SeenBox(problem.domain, coordinates)
+        self.bends_boundedly = problem.bends_boundedly
         reason = "coordinates were learnt, in which nothing is certified of curvature"
         self.certificate, self.measured = Certificate(convex=problem.certificate.convex, reason=reason), curvature
         lies = problem.landscape
@@ -102,6 +103,11 @@ class InCoordinates(Problem):
     def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> Rows:
         """See `Problem.user_gradients_at`, by z."""
         return self._turned(dense(self.problem.user_gradients_at(self.coordinates.models(models), block)))
+
+    def user_curvatures(self, block: Block, turn: Array | None = None) -> Vector:
+        """See `Problem.user_curvatures`, by z."""
+        matrix = self.coordinates.matrix
+        return self.problem.user_curvatures(block, matrix if turn is None else matrix @ turn)
 
     def sample_gradients(self, x: Vector, block: Block) -> Rows:
         """Compute the (N, p) gradients by z."""

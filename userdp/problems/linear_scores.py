@@ -15,12 +15,17 @@ from userdp.errors import BadInput
 from userdp.problems import bounds
 from userdp.problems.base import NEXT_TO_NOTHING, Box, Certificate, Problem
 from userdp.problems.families import Family
-from userdp.problems.segments import clip_factors, user_averages
+from userdp.problems.segments import clip_factors, float64_parts, user_averages, weighted_sums
 
 Pieces = Iterator[tuple[slice, Block, Array, Array]]
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
 """Wraps gradients and losses: a diverged model gives values that are not finite, which the caller counts."""
+
+
+_NARROW = 64  # Columns up to which curvatures are eigenvalues; beyond, traces, which cost no matrix a user
+_PRODUCTS = 1 << 22  # Entries of users' matrices in work at once (32 MiB)
+_UPWARDS = 1 + 1e-9  # More than rounding can take off an eigenvalue
 
 
 class Options(TypedDict, total=False):
@@ -95,6 +100,7 @@ class LinearScores(Scored):
         length: bound on ``||a||_2``, the intercept's 1 included.
         first_slope: largest l2 norm of the loss's derivative by the scores at zero scores; infinite if unbounded.
         first_hessian: (K, K) bound on the second derivatives of the loss by the scores at zero scores.
+        score_curvature: bound on the largest eigenvalue of these derivatives at any scores; may be infinite.
 
     Formal guarantees:
         With k columns ``||a||_1 <= k b`` (and 1 for an intercept), so A is the least of that and ``feature_norm``.
@@ -107,6 +113,7 @@ class LinearScores(Scored):
 
     first_slope: float
     first_hessian: Array
+    score_curvature: float
 
     def __init__(
         self, outputs: int, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]
@@ -147,6 +154,44 @@ class LinearScores(Scored):
             bounds.rebuilt(block, features, block.targets), self.feature_norm - self.intercept
         )
         return bounds.rebuilt(block, features, block.targets), changed | scaled
+
+    @property
+    def bends_boundedly(self) -> bool:  # type: ignore[override]
+        """See `Problem`: as far as second derivatives by the scores have a bound."""
+        return math.isfinite(self.score_curvature)
+
+    @QUIET
+    def user_curvatures(self, block: Block, turn: Array | None = None) -> Vector:
+        """See `Problem.user_curvatures`.
+
+        *Formal guarantees.* A user's Hessian by z is ``mean_j S_j (x) (T^T a_j) (T^T a_j)^T + ridge T^T T``, where the
+        second derivatives S_j by the scores are at most ``score_curvature`` times the identity. So its largest
+        eigenvalue is at most that of ``mean_j (T^T a_j) (T^T a_j)^T`` (or the trace, beyond `_NARROW` columns) times
+        ``score_curvature``, plus ``ridge ||T||^2``; rounded upwards.
+        """
+        step, users = max(1, _PRODUCTS // self.width**2), block.users
+        pieces = (block.part(first, min(first + step, users)) for first in range(0, users, step))
+        largest = np.concatenate([self._largest_moments(piece, turn) for piece in pieces])
+        pull = self.ridge * (1.0 if turn is None else float(np.linalg.norm(turn, 2)) ** 2)
+        return _UPWARDS * (self.score_curvature * largest + pull)
+
+    def _largest_moments(self, block: Block, turn: Array | None) -> Vector:
+        """Return (U,): the largest eigenvalue of users' second moments, or their trace; infinite if they overflow."""
+        narrow, d = self.width <= _NARROW, self.width
+        sums = np.zeros((block.users, d, d if narrow else 1))
+        for users, part, own in float64_parts(block):
+            features = np.column_stack([own, np.ones(len(own))]) if self.intercept else own
+            features, ones = features if turn is None else features @ turn, np.ones(part.samples)
+            if narrow:
+                for column in range(d):
+                    sums[users, column] += weighted_sums(features, part.offsets, features[:, column])
+            else:
+                sums[users, :, 0] += weighted_sums(features * features, part.offsets, ones)
+        sums /= block.sizes[:, None, None]
+        finite = np.asarray(np.isfinite(sums).all(axis=(1, 2)))
+        if not narrow:
+            return np.where(finite, sums.sum(axis=(1, 2)), np.inf)
+        return np.where(finite, np.linalg.eigvalsh(np.where(finite[:, None, None], sums, 0.0))[:, -1], np.inf)
 
     def _ridge_for_dominance(self, curvature: float) -> float:
         if self.width == 1:

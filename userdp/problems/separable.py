@@ -36,6 +36,7 @@ class Separable(Problem):
     """
 
     has_targets = False
+    bends_boundedly = True
     smoothness: ClassVar[float]
 
     def __init__(
@@ -67,6 +68,11 @@ class Separable(Problem):
         block = bounds.set_aside_not_finite(block, targets=False)
         features, changed = bounds.clip_features(block, self.low, self.high)
         return bounds.rebuilt(block, features, block.targets), bounds.counted(block, changed)
+
+    def user_curvatures(self, block: Block, turn: Array | None = None) -> Array:
+        """See `Problem.user_curvatures`: ``smoothness``, which holds everywhere."""
+        largest = self.smoothness * (1.0 if turn is None else float(np.linalg.norm(turn, 2)) ** 2)
+        return np.full(block.users, largest)
 
     @abstractmethod
     def slopes(self, x: Array, z: Array) -> Array:

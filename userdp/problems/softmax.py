@@ -64,7 +64,7 @@ class Softmax(LinearScores):
             raise BadInput(f"problem.classes = {classes}: must be a whole number, two or more")
         super().__init__(int(classes), columns, feature_norm, radius, **options)
         slope, most = self._slope_bound(), min(0.5, self._share(-self.feature_norm * self.domain.radius))
-        curvature = 2 * most * (1 - most)
+        curvature, self.score_curvature = 2 * most * (1 - most), 0.5
         self.certificate = self._certified(slope, math.sqrt(2) * slope, curvature, 1 - 1 / self.outputs)
         self.landscape = self._landscape()
         self.first_slope = math.sqrt(1 - 1 / self.outputs)
