@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,7 +48,13 @@ SETS = {
     "writers": ("adaptive_clipping", neural_models.Digit),
 }
 """The set, the strategy that is best on it at small budgets, and its model."""
-EPSILONS, SEEDS = (1.0, 2.0), (0, 1, 2)
+EPSILONS, SEEDS, TRIED = (1.0, 2.0), (0, 1, 2), 17
+FIRST = (
+    *(("adam", 1.0), ("adam", 2.0), ("falling", 2.0), ("filtered", 1.0), ("filtered", 2.0)),
+    *(("orthogonal", 1.0), ("orthogonal_above", 1.0), ("shrunk", 1.0), ("shrunk_momentum", 1.0)),
+)
+AGAIN = (("adam", 2.0), ("filtered", 1.0))
+"""Steps, and their size over the configured one; Adam's own size is in neural_table.csv."""
 DECAYS = (0.5, 0.7, 0.8, 0.9)
 """Weight of a model in an average over those of a run, as a share of the weight of the next."""
 KEY = ("problem", "strategy", "epsilon", "seed", "step", "rate")
@@ -335,35 +342,44 @@ def add(path: Path, rows: list[dict[str, Any]]) -> None:
     partial_file.replace(path)
 
 
+def pieces() -> list[Piece]:
+    """What the page shows: every step once, and what that shows to be promising with the table's seeds."""
+    first = [Piece(problem, EPSILONS[0], TRIED, *one) for problem in SETS for one in FIRST]
+    again = product(EPSILONS, SETS, AGAIN, SEEDS)
+    return first + [Piece(problem, epsilon, seed, *one) for epsilon, problem, one, seed in again]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS), help="sets to run")
     parser.add_argument("--steps", nargs="+", choices=list(STEPS), default=list(STEPS), help="steps to run")
+    parser.add_argument("--rates", nargs="+", type=float, default=[1.0, 2.0], help="step sizes over the configured one")
     parser.add_argument("--epsilons", nargs="+", type=float, default=list(EPSILONS), help="budgets to run")
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), help="seeds to run")
-    parser.add_argument("--rates", nargs="+", type=float, default=[1.0], help="step sizes over the configured one")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[TRIED, *SEEDS], help="seeds to run")
     parser.add_argument("--left", action="store_true", help="run nothing; say what is missing")
     parser.add_argument("--csv", type=Path, default=RESULTS, help=f"the table (default {RESULTS.name} in results)")
     arguments = parser.parse_args()
-    there = set(measured(arguments.csv)[list(KEY)].itertuples(index=False, name=None))
     wanted = [
-        Piece(problem, epsilon, seed, step, rate)
-        for problem in arguments.only
-        for rate in arguments.rates
-        for seed in arguments.seeds
-        for epsilon in arguments.epsilons
-        for step in arguments.steps
+        piece
+        for piece in pieces()
+        if piece.problem in arguments.only
+        and piece.step in arguments.steps
+        and piece.rate in arguments.rates
+        and piece.epsilon in arguments.epsilons
+        and piece.seed in arguments.seeds
     ]
+    there = set(measured(arguments.csv)[list(KEY)].itertuples(index=False, name=None))
     left = [piece for piece in wanted if piece.key not in there]
-    print(f"{len(left)} of {len(wanted)} are missing", flush=True)
     for piece in left:
         if arguments.left:
-            print(piece)
+            print(*piece.key)
             continue
         rows = piece.rows()
         add(arguments.csv, rows)
-        told = ", ".join(f"{row['released']}: {row['value']:.4f}" for row in rows)
-        print(f"{piece}: {told}, {rows[0]['seconds']:.0f} s", flush=True)
+        told = ", ".join(f"{row['released']} {row['value']:.4f}" for row in rows)
+        print(*piece.key, f"{told}, {rows[0]['seconds']:.0f} s", flush=True)
+    if arguments.left:
+        print(f"{len(left)} of {len(wanted)} are missing")
 
 
 if __name__ == "__main__":

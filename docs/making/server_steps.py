@@ -20,6 +20,7 @@ STEPS = {
     "shrunk": "singular values of each gradient shrunk by the noise, then Adam",
     "shrunk_momentum": "singular values of Adam's mean of gradients shrunk by its noise",
 }
+MINUS = "\N{MINUS SIGN}"
 LARGER = {"bits": -1.0}
 """Sign of better; 1 for a metric that is not listed."""
 
@@ -50,8 +51,8 @@ def section() -> str:
         ),
         "\n".join(_first(first)),
         _paragraph(
-            f"Again with seeds {_numbers(others['seed'])}, beside the table above: difference of medians (positive is "
-            "better), and how many seeds are better."
+            f"Again with seeds {_numbers(others['seed'])}: how much better than the same seed's run in the table above, as "
+            "a median over seeds (below zero is worse), and for how many seeds."
         ),
         "\n".join(_again(others)),
         _paragraph(f"{hours:.1f} hours in all on a busy core; all rows are in research/results/server_steps.csv."),
@@ -82,15 +83,15 @@ def _cell(own: pd.DataFrame) -> str:
 
 
 def _again(rows: pd.DataFrame) -> Iterator[str]:
-    yield "| server step | step size | model | set | epsilon | median | of Adam | better by | seeds better |"
-    yield f"|{'---|' * 9}"
-    rows = rows[rows["released"].isin(["last", "average 0.5", "average 0.8"])]
+    shown = {"last": "last model", **{f"average {decay}": f"averaged, {decay}" for decay in (0.5, 0.7, 0.8, 0.9)}}
+    yield f"| server step | step size | set | epsilon | seeds | {' | '.join(shown.values())} |"
+    yield f"|{'---|' * (5 + len(shown))}"
     for (step, rate), own in _in_order(rows):
-        for (problem, epsilon, released), cell in own.groupby(["problem", "epsilon", "released"]):
-            medians = cell["value"].median(), cell["plain"].median()
-            better = (medians[0] - medians[1]) * LARGER.get(cell["metric"].iloc[0], 1.0)
-            told = f"{medians[0]:.3f} | {medians[1]:.3f} | {better:+.3f} | {(cell['gain'] > 0).sum()} of {len(cell)}"
-            yield f"| {STEPS[step]} | {rate:g} | {released} | {problem} | {epsilon:g} | {told} |"
+        for (problem, epsilon), cell in own.groupby(["problem", "epsilon"]):
+            gains = [cell[cell["released"] == name]["gain"] for name in shown]
+            told = [f"{gain.median():+.3f}, {(gain > 0).sum()} of {len(gain)}".replace("-", MINUS) for gain in gains]
+            line = [STEPS[step], f"{rate:g}", problem, f"{epsilon:g}", _numbers(cell["seed"]), *told]
+            yield f"| {' | '.join(line)} |"
 
 
 def _in_order(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, float], pd.DataFrame]]:
