@@ -51,8 +51,8 @@ def section() -> str:
         ),
         "\n".join(_first(first)),
         _paragraph(
-            f"Again with seeds {_numbers(others['seed'])}: how much better than the same seed's run in the table above, as "
-            "a median over seeds (below zero is worse), and for how many seeds."
+            f"Again with seeds {_numbers(others['seed'])}: how much better than the same seed's run in the table, "
+            "as a median over seeds (below zero is worse), and for how many seeds."
         ),
         "\n".join(_again(others)),
         _paragraph(f"{hours:.1f} hours in all on a busy core; all rows are in research/results/server_steps.csv."),
