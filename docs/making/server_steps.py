@@ -14,8 +14,8 @@ TRIED = 17
 STEPS = {
     "adam": "Adam, as in the table above",
     "falling": "Adam, its steps falling linearly to nothing",
-    "filtered": "filter of gradients that are taken ahead of the model (DiSK, gain 0.7), then Adam",
-    "orthogonal": "orthogonal steps: polar factor of the mean of gradients (Muon), Adam for vectors",
+    "filtered": "gradients taken ahead of the model, filtered (DiSK, gain 0.7), then Adam",
+    "orthogonal": "orthogonal steps: polar factor of Adam's mean of gradients (Muon); Adam for vectors",
     "orthogonal_above": "the same, of singular values above the noise",
     "shrunk": "singular values of each gradient shrunk by the noise, then Adam",
     "shrunk_momentum": "singular values of Adam's mean of gradients shrunk by its noise",

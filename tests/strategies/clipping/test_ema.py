@@ -37,7 +37,9 @@ def test_a_model_weighs_a_share_of_what_the_next_one_weighs_and_all_weights_add_
 @pytest.mark.parametrize("strategy", [DPFedSGD, DPFedAvg, AdaptiveClipping])
 def test_a_run_releases_the_average_of_the_models_of_the_same_run_without_it_for_the_same_promise(strategy):
     def models_of(**options):
-        method, models = make(strategy, Quadratic(3, 5.0, 4.0), 60, 4.0, 1e-3, rounds=5, clip_norm=3.0, **options), []
+        # A step of rate 1 would forget where it begins.
+        options |= {"rounds": 5, "clip_norm": 3.0, "learning_rate": 0.3}
+        method, models = make(strategy, Quadratic(3, 5.0, 4.0), 60, 4.0, 1e-3, **options), []
         result = run(method, PEOPLE, evaluate_fn=lambda _, arrays: models.append(model_vector(arrays)))
         np.testing.assert_array_equal(final(result), models[-1])
         return method.plan, np.array(models)
