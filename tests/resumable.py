@@ -181,6 +181,7 @@ RUNS = {
         for name in ("adaptive_clipping", "dp_fed_sgd", "dp_fed_avg")
         for kind in ("momentum", "adam")
     },
+    **{f"{name}, averaged": Run(name, {"ema_decay": 0.8, "rounds": 4}) for name in ("adaptive_clipping", "dp_fed_sgd")},
     **{f"{kind}, sampled": Run("dp_fed_sgd", {"sampling": kind, "rounds": 4}) for kind in ("poisson", "allocation")},
     "stopped_sgd, runs": Run("stopped_sgd", {"runs": 3}),
     **{f"stopped_sgd, {kind}": Run("stopped_sgd", {"output": kind, "gap": 1.0}) for kind in ("average", "random")},

@@ -77,7 +77,7 @@ class AdaptiveScheme(Scheme):
     def take(self, index: int, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:
         clip = memory.clip
         if gathered.lost:
-            return Step(x, x, {"lost": 1.0, "clip_norm": clip})
+            return Step(*memory.optimiser.output(x, x), {"lost": 1.0, "clip_norm": clip})
         mechanism, means = self.mechanism(clip), gathered.values / self.sampler.expected_batch
         released, half = means[:-1], means[-1:]
         deviation = gathered.noise / self.sampler.expected_batch
@@ -87,11 +87,12 @@ class AdaptiveScheme(Scheme):
             half = self.count_mechanism.release(half, noise(1))
         share = 0.5 + float(half[0])
         facts = {"noise_deviation": deviation, "clip_norm": clip, "unclipped_share": share}
-        following = self.domain.project(memory.optimiser.step(x, self.gradient(released), deviation))
-        moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
+        moved = self.domain.project(memory.optimiser.step(x, self.gradient(released), deviation))
+        logarithm = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
         low, high = self.bounds
-        memory.clip = math.exp(min(max(moved, math.log(low)), math.log(high)))
-        return Step(following, following, facts | clip_facts(gathered, clip, means[:-1], deviation * math.sqrt(len(x))))
+        memory.clip = math.exp(min(max(logarithm, math.log(low)), math.log(high)))
+        facts |= clip_facts(gathered, clip, means[:-1], deviation * math.sqrt(len(x)))
+        return Step(*memory.optimiser.output(x, moved), facts)
 
 
 class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):

@@ -273,6 +273,7 @@ class ClippedOptions(ServerOptions):
                 "learning_rate": rate,
                 "noise_multiplier": multiplier,
                 "noise_deviation": mechanism.standard_deviation,
+                **({"ema_decay": self.ema_decay} if self.ema_decay else {}),
                 **sensitivity,
                 **sampler_numbers(sampler, accounted["guarantee"], multiplier),
                 **numbers,

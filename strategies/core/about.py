@@ -81,6 +81,7 @@ MEANINGS: Mapping[str, str] = {
     "held_out_users": "users who train nothing and evaluate released models privately",
     "held_out_noise": "standard deviation of the noise on each of their means, between 0 and 1",
     "learning_rate": "step size (of each phase)",
+    "ema_decay": "weight of a model in the released average, as a share of the weight of the next",
     "clip_norm": "l2 norm that gradients are clipped to",
     "noise_multiplier": "noise over sensitivity",
     "noise_deviation": "standard deviation of the noise per coordinate",

@@ -78,6 +78,10 @@ class Descent(Stateful, ABC):
             deviation: of the noise on each of its coordinates, public.
         """
 
+    def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
+        """Return the (p,) point of the next gradient and the (p,) released model, after a step from ``x``."""
+        return following, following
+
 
 class PlainDescent(Descent):
     """Steps against each gradient."""
@@ -91,7 +95,7 @@ class AveragedDescent(PlainDescent):
 
     @abstractmethod
     def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
-        """Return the (p,) point of the next gradient and the (p,) released model, after a step from ``x``."""
+        """See `Descent`."""
 
 
 class CorrelatedDescent(Descent):
@@ -145,7 +149,7 @@ class MeanRounds(Scheme):
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Descent, noise: Noise) -> Step:
         """See `Scheme`; if a node of a masked sum fell silent, nothing is released."""
         if gathered.lost:
-            return Step(x, x, {"lost": 1.0})
+            return Step(*memory.output(x, x), {"lost": 1.0})
         mean = gathered.values / self.divisor if self.mean is None else self.mean(gathered.values)
         bounded = self.bound(mean)
         released, deviation = bounded, gathered.noise / self.divisor
@@ -156,10 +160,10 @@ class MeanRounds(Scheme):
         if self.centre is not None:
             released = self.centre(index, released)
         moved = self.domain.project(memory.step(x, self.gradient(released), deviation))
-        following, model = memory.output(x, moved) if isinstance(memory, AveragedDescent) else (moved, moved)
         facts = {} if self.deviation_fact is None else {self.deviation_fact: deviation}
         facts |= self.noted(mean, bounded)
-        return Step(following, model, facts | clip_facts(gathered, self.clip_norm, bounded, self.noise))
+        facts |= clip_facts(gathered, self.clip_norm, bounded, self.noise)
+        return Step(*memory.output(x, moved), facts)
 
 
 def check_covered(
