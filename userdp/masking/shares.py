@@ -91,7 +91,7 @@ class Survivors:
 
 
 def share(key: MaskKey, asked: Sharing) -> tuple[Bytes, Bytes]:
-    """Return a node's (T, 32) public round keys, and (T, N, 48) of both secrets the shares, sealed for each node.
+    """Return a node's public round keys (T, 32), and its shares of both secrets (T, N, 48), sealed for each node.
 
     Raises `BadInput` if the key shared its secrets before, or is not among those. A round takes two polynomials at N
     places: 1.5 ms for 10 nodes, 15 ms for 30.
