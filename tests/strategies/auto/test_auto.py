@@ -441,9 +441,9 @@ def test_a_plan_for_too_few_users_says_so():
     assert "Doing nothing is better than this run" in drowned
 
 
-@pytest.mark.parametrize(("epsilon", "times", "doubtful"), [(16.0, 1, False), (4.0, 2, True), (1.0, 2, True)])
+@pytest.mark.parametrize(("epsilon", "times", "doubtful"), [(16.0, 1, False), (4.0, 2, True), (1.0, 1.8, True)])
 def test_a_plan_for_columns_that_few_users_share_counts_on_shorter_gradients(epsilon, times, doubtful):
-    """As 537 users of 20 samples with two of 2,000 columns, of which it reached 73 and 31 % of the way."""
+    """As 537 users of 20 samples with two of 2,000 columns, at most as bad as the initial model."""
     facts, users, columns = {"max_samples": 20, "samples": 10_740}, 537, 2000
     rare, shared = (
         make(Auto, SparseSquared(columns, 1.0, sparsity, 1.0, low=-1.0, high=1.0), users, epsilon, 1e-5, facts=facts)

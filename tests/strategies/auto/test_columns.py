@@ -128,6 +128,23 @@ def test_what_follows_a_round_follows_from_what_it_released(name):
         np.testing.assert_equal(ends[0], ends[1])
 
 
+def test_slope_and_size_of_the_sum_of_columns_move_together():
+    """A user of the steepest slope, and one of empty samples, who has none."""
+    stage, sums = SumOfColumns(PROBLEMS["sparse_squared"]), []
+    method, watched = make(Auto, stage.model, USERS, delta=1e-3), Watched()
+    for cell in (1.0, 0.0):
+        cells = np.zeros((SAMPLES, COLUMNS), dtype=np.float32)
+        cells[:, :2] = cell
+        block, _ = stage.model.bound(Block(csr_array(cells), np.array([0, SAMPLES]), np.ones(SAMPLES, np.float32)))
+        node = Node(stage.model, ColumnarFederation(block), np.arange(1))
+        values = node.compute(np.zeros(COLUMNS), np.arange(1), stage.computation(method.memory)).values[0]
+        sums.append(values)
+        stage.take(deepcopy(method.memory), values, watched)
+    apart = np.linalg.norm(sums[0] - sums[1])
+    assert apart == pytest.approx(math.sqrt(1.25), rel=1e-6)
+    assert all(movement.replaced >= apart for _, movement, _ in watched.noted)
+
+
 def test_mean_squares_of_users_without_a_common_column_are_the_root_of_two_apart():
     problem, found = PROBLEMS["sparse_squared"], []
     for column in (0, 4):
