@@ -22,7 +22,7 @@ def make_base(folder: Path, kind: str = "llama", *, start: int | None = 1) -> Pa
     import transformers
 
     torch.manual_seed(3)
-    ends = {"bos_token_id": start, "eos_token_id": 2, "pad_token_id": None}
+    ends = {"bos_token_id": start, "eos_token_id": 2, "pad_token_id": 2}
     if kind == "gpt2":
         config = transformers.GPT2Config(vocab_size=TOKENS, n_positions=32, n_embd=16, n_layer=2, n_head=2, **ends)
         model = transformers.GPT2LMHeadModel(config)

@@ -77,7 +77,7 @@ def local(path, tmp_path_factory):
 
 def agree(found, expected):
     assert np.abs(expected).max() > 0.01
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)  # its normalisation computes in float32
 
 
 def scores_of(saved, windows):

@@ -112,10 +112,7 @@ class Language:
             found = AutoConfig.from_pretrained(self.place, trust_remote_code=False)
             if self.classes is not None:
                 found.num_labels = self.classes
-            text = found.get_text_config()
-            text.use_cache = False
-            first = (text.pad_token_id, text.eos_token_id, text.bos_token_id, 0)
-            text.pad_token_id = next(one for one in first if isinstance(one, int))
+            found.get_text_config().use_cache = False
             return found
 
 
@@ -199,9 +196,13 @@ class LanguageModel(SharedModule):
         self.model = self._with_adapter(language.model()) if language.adapter else language.model().requires_grad_(True)
         self.model.eval()
         config = self.model.config.get_text_config()
-        begins = (config.bos_token_id, config.eos_token_id, config.pad_token_id)
-        self.first = next(one for one in begins if isinstance(one, int))
-        self._padding = config.pad_token_id
+        begins, ends, padding = config.bos_token_id, config.eos_token_id, config.pad_token_id
+        self.first = next(one for one in (begins, ends, padding, 0) if isinstance(one, int))
+        self._padding = next(one for one in (padding, ends, begins, 0) if isinstance(one, int))
+        config.pad_token_id = self._padding  # a class is scored at the last token that is no padding
+        for part in self.model.modules():
+            if isinstance(part, nn.Embedding):
+                part.padding_idx = None  # else a token would be trained or not by how users are grouped
         self.trained = frozenset(name for name, one in self.named_parameters() if one.requires_grad)
 
     def _with_adapter(self, base: Any) -> Any:

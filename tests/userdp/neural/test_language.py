@@ -34,7 +34,7 @@ def plain(folder, problem, x, kind=None, shape=WINDOWS):
     auto = transformers.AutoModelForCausalLM if shape is WINDOWS else transformers.AutoModelForSequenceClassification
     classes = {} if shape is WINDOWS else {"num_labels": 3}
     model = auto.from_pretrained(folder, dtype=torch.float64, **classes)
-    model.config.pad_token_id = 2
+    model.get_input_embeddings().padding_idx = None  # the library never trains the token that pads
     if kind is not None:
         made = lora(kind)
         task = "CAUSAL_LM" if shape is WINDOWS else "SEQ_CLS"
@@ -82,7 +82,7 @@ def test_a_users_row_is_that_of_peft_on_that_user_alone(base, kind, execution):
 
 
 def test_a_whole_models_row_is_that_of_the_library(base):
-    problem, block = build(base("llama")), people()
+    problem, block = build(base("llama"), execution="loop"), people()
     x = problem.initial()
     np.testing.assert_allclose(
         problem.user_gradients(x, block), each_alone(base("llama"), problem, x, block), rtol=1e-7, atol=1e-11
@@ -135,15 +135,17 @@ def build_once(folder, precision):
     return _BUILT[precision]
 
 
-def test_a_user_without_numbers_spoils_its_own_row_alone(base):
-    problem, block = build(base("llama"), adapter=lora(), execution="grouped"), people()
-    models = np.tile(problem.initial() + 0.05, (block.users, 1))
-    wanted = problem.user_gradients_at(models, block)
-    models[2] = np.nan
+def test_users_of_a_call_have_models_of_their_own_and_one_without_numbers_spoils_its_row_alone(base):
+    problem, block = build_once(base("llama"), "double"), people()
+    models = problem.initial() + 0.05 * np.random.default_rng(0).normal(size=(block.users, problem.dimension))
+    users = [(x, block.part(user, user + 1)) for user, x in enumerate(models)]
+    wanted = np.concatenate([problem.user_gradients(*user) for user in users])
+    np.testing.assert_allclose(problem.user_gradients_at(models, block), wanted, rtol=1e-6, atol=1e-9)
+    models[3] = np.nan
     found = problem.user_gradients_at(models, block)
-    others = np.arange(block.users) != 2
-    np.testing.assert_array_equal(found[others], wanted[others])
-    assert not np.isfinite(found[2]).any()
+    others = np.arange(block.users) != 3  # it shares its call with user 4
+    np.testing.assert_allclose(found[others], wanted[others], rtol=1e-6, atol=1e-9)
+    assert not np.isfinite(found[3]).any()
 
 
 def test_the_base_is_read_once_and_never_travels(base, monkeypatch):

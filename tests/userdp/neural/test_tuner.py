@@ -24,6 +24,15 @@ def tuner(execution="auto", sample_bytes=1 << 12, model_bytes=1 << 10, memory=1,
     )
 
 
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=40))
+def test_without_padding_users_share_a_call_with_users_of_their_size(sizes):
+    sizes = np.array(sizes)
+    groups = list(tuner("grouped", memory=64, padded=False).groups(sizes))
+    assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
+    assert len(groups) == len({*sizes.tolist()})
+    assert all(len({*sizes[group].tolist()}) == 1 for group in groups)
+
+
 class Clock:
     """Seconds that computing takes by a law; a computation of more samples than ``most`` fails."""
 
@@ -76,10 +85,10 @@ def test_groups_are_as_large_as_they_may_be():
 
 def test_the_fastest_way_is_taken_and_of_those_alike_the_one_that_needs_least_memory():
     fast = {False: 0.9, True: 1.0}
-    assert Clock(lambda way: SPEED[way.grouped] / way.samples).way(tuner()) == (True, 4096, True)
-    assert Clock(lambda way: 1.0 + 0.01 * way.grouped).way(tuner()) == (False, 1, False)
-    assert Clock(lambda way: fast[way.grouped] / (1 + way.own_layers)).way(tuner()) == (False, 1, True)
-    assert Clock(lambda way: SPEED[way.grouped] / way.samples).way(tuner(), "cuda") == (True, 32768, True)
+    assert Clock(lambda way: SPEED[way.grouped] / way.samples).way(tuner(memory=64)) == (True, 4096, True)
+    assert Clock(lambda way: 1.0 + 0.01 * way.grouped).way(tuner(memory=64)) == (False, 1, False)
+    assert Clock(lambda way: fast[way.grouped] / (1 + way.own_layers)).way(tuner(memory=64)) == (False, 1, True)
+    assert Clock(lambda way: SPEED[way.grouped] / way.samples).way(tuner(memory=64), "cuda") == (True, 32768, True)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +100,7 @@ def test_the_fastest_way_is_taken_and_of_those_alike_the_one_that_needs_least_me
     ],
 )
 def test_ways_that_there_are_not_or_that_fail_are_not_taken(options, most, expected):
-    assert Clock(lambda way: SPEED[way.grouped] / way.samples, most).way(tuner(**options)) == expected
+    assert Clock(lambda way: SPEED[way.grouped] / way.samples, most).way(tuner(memory=64, **options)) == expected
 
 
 def test_a_choice_is_made_once_and_anew_where_users_must_be_apart_or_the_device_is_another():

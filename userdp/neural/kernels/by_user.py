@@ -1,8 +1,8 @@
 """Linear layers with a weight of each user, beside weights that all users share, for many users in one call.
 
-Gain: 1.1 to 1.7 times as fast as `torch.func.vmap`, the more the shorter windows are, for the adapters of a small
-Llama; the layers that all users share compute all their tokens in one product, and no rule for many users is needed of
-them: attention's fused kernels stay in use.
+Gain: 1.05 to 1.1 times as fast as `torch.func.vmap`, for the adapters of a Llama of 1.4 million parameters and windows
+of 128 and 40 tokens. The layers that all users share compute all tokens in one product and need no rule for many users:
+attention's fused kernels stay in use.
 
 With rows X_u of user u, weight W_u and a gradient G_u of the outputs, dW_u = G_u^T X_u: one batched product a layer,
 as wide as the adapter's rank.
