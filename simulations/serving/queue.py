@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from simulations.account.accounts import Accounts, somebody
-from simulations.serving.repetition import Repetition
+from simulations.serving.repetition import next_time
 from userdp.errors import BadInput
 
 STATES = {
@@ -83,9 +83,9 @@ class Queue:
     def add(
         self, name: str, configuration: str, account: str | None, earliest: datetime, every: str | None = None
     ) -> int:
-        """Add a run, which repeats if ``every`` names a `Repetition`, and return its number."""
+        """Add a run, which repeats ``every`` period (`next_time`), and return its number."""
         if every is not None:
-            Repetition(every)
+            next_time(earliest, every, earliest)  # refuses what is no period
         row = {"name": name, "configuration": configuration, "account": account, "who": somebody(), "every": every}
         with self._table() as connection:
             return _insert(connection, row, earliest, earliest)
@@ -139,7 +139,7 @@ class Queue:
             _update(connection, number, state=state, reason=reason)
             if run.every is not None and state != "refused":
                 again = {name: getattr(run, name) for name in ("name", "configuration", "account", "who", "every")}
-                _insert(connection, again, run.first, Repetition(run.every).after(run.first, now))
+                _insert(connection, again, run.first, next_time(run.first, run.every, now))
 
     def cancel(self, number: int) -> Scheduled:
         """Take a run out of the queue, with its repetitions, and return it as it was; what it asked stays charged."""

@@ -3,7 +3,6 @@
 import re
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -18,25 +17,17 @@ _PERIODS: dict[str, Callable[[int], pd.DateOffset]] = {
 _HOURS = re.compile(r"(?:every )?([1-9][0-9]{0,4}) hours?")
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """A period, counted from a first time, so that months keep their day: 31 January, 28 February, 31 March.
+def next_time(first: datetime, every: str, now: datetime) -> datetime:
+    """Return the first repetition that is later than ``now``: what was missed is not made up for.
 
-    Raises `BadInput`: ``every`` is not "daily", "weekly", "monthly" or "every N hours".
+    Periods count from ``first``, so that months keep their day: 31 January, 28 February, 31 March. Raises `BadInput`:
+    ``every`` is not "daily", "weekly", "monthly" or "every N hours".
     """
-
-    every: str
-
-    def __post_init__(self) -> None:
-        _periods(self.every)
-
-    def after(self, first: datetime, now: datetime) -> datetime:
-        """Return the first time after ``first`` that is later than ``now``: what was missed is not made up for."""
-        start, periods = pd.Timestamp(first), _periods(self.every)
-        hours = max(0, (now - first) // timedelta(hours=1))  # as many of the shortest periods have passed
-        counts = range(1, hours + 3)
-        count = counts[bisect_right(counts, now, key=lambda count: start + periods(count))]
-        return (start + periods(count)).to_pydatetime()
+    start, periods = pd.Timestamp(first), _periods(every)
+    hours = max(0, (now - first) // timedelta(hours=1))  # as many of the shortest periods have passed
+    counts = range(1, hours + 3)
+    count = counts[bisect_right(counts, now, key=lambda count: start + periods(count))]
+    return (start + periods(count)).to_pydatetime()
 
 
 def _periods(every: str) -> Callable[[int], pd.DateOffset]:

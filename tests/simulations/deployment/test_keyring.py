@@ -66,7 +66,7 @@ def test_keys_are_taken_back_replaced_and_added_while_the_superlink_runs(tmp_pat
 @pytest.mark.long
 def test_a_silo_whose_key_is_taken_back_is_refused_at_once_and_comes_back_with_a_new_one(tmp_path, monkeypatch):
     """On Flower itself: a SuperLink, two SuperNodes, and another one with a new key."""
-    make_keys(tmp_path / "keys", 3)
+    make_keys(tmp_path / "keys", 4)
     keys, spare = tmp_path / "keys" / "superlink", tmp_path / "node-3.pub"
     (keys / "node-3.pub").rename(spare)
     (tmp_path / "home").mkdir()
@@ -74,12 +74,11 @@ def test_a_silo_whose_key_is_taken_back_is_refused_at_once_and_comes_back_with_a
         link = Link(f"127.0.0.1:{superlink.PORT}", keys)
         keyring = superlink.Keyring(link, keys)
         deployment.until(keyring.follow)
-        unknown = (keys / "node-2.pub").rename(tmp_path / "node-2.pub")
-        assert not keyring.follow()  # Flower takes back no key that never connected
-        unknown.rename(keys / "node-2.pub")
+        (keys / "node-4.pub").unlink()  # which never connected
         assert keyring.follow()
         deployment.node(tmp_path / "keys" / "node-1")
         deployment.node(tmp_path / "keys" / "node-2")
+        deployment.node(tmp_path / "keys" / "node-4")
         deployment.until(lambda: online(link) == 2)
         (keys / "node-1.pub").unlink()
         assert keyring.follow()
