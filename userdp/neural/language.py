@@ -122,8 +122,8 @@ def _quiet(language: Language) -> Iterator[None]:
     from transformers.utils import logging  # noqa: PLC0415 -- optional, and slow to import
 
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -140,7 +140,7 @@ def _quiet(language: Language) -> Iterator[None]:
     finally:
         logging.set_verbosity(level)
         if bar:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _loaded(language: Language) -> tuple[nn.Module, frozenset[str]]:
