@@ -193,6 +193,7 @@ class LocalizedWeighting(Recipe, PreparedOptions):
         summary_line="steps on fresh users, weighed once a phase so that they are neither steep nor curved; noise once "
         "a phase",
         family="phases",
+        protocol=2,
         cost="node O(N d^2): two gradients and a curvature a user; one sum of d numbers up; server O(K d)",
         paper="ours, in the localisation of Ghazi, Kumar, Liu, Manurangsi 2025",
         without_secure_noise="how float64 rounds a user's weighted gradient, and so how far later steps move two "

@@ -12,6 +12,7 @@ from helpers_killed import killed_at
 import simulations.records.checkpoints
 import userdp
 from simulations.account.accounts import Accounts
+from simulations.account.entering import enter_run
 from simulations.audit.many_runs import audit
 from simulations.audit.one_run import audit_one_run
 from simulations.comparison.config import parse_comparison
@@ -20,6 +21,7 @@ from simulations.engines.grids import InMachineGrid, LocalGrid
 from simulations.records.run_directory import TOKEN, resumable
 from simulations.runs.run import run
 from simulations.runs.silos import prepare, silo_node
+from simulations.serving.keeper import checked
 from userdp.accounting import Total, calibrate_noise
 from userdp.errors import BadInput, RunFailed
 
@@ -280,3 +282,10 @@ def test_train_takes_the_name_of_an_account(registry):
         output={"anyway": True},
     )
     assert len(registry().entries) == 1
+
+
+def test_a_run_whose_token_was_written_down_before_is_charged_once(registry, tmp_path):
+    for folder in ("first", "again"):
+        config = config_of()
+        enter_run(config, checked(config), tmp_path / folder, token="written-before")
+    assert [entry.token for entry in registry().entries] == ["written-before"]

@@ -145,6 +145,7 @@ def test_nothing_but_what_is_noised_leaves_a_node(engine, value):
         ("answer", "users"),
         ("answer", "values"),
         "facts",
+        ("facts", "protocol"),
     }
     assert method.result.clipped_samples == method.result.non_finite_users == 0
 

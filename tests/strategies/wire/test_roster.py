@@ -17,6 +17,7 @@ from strategies.wire import roster as roster_module
 from strategies.wire.protocol import roster_content
 from strategies.wire.replies import Request, gather
 from strategies.wire.roster import Roster
+from userdp.accounting import Privacy
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node, identities
@@ -49,6 +50,21 @@ def holds(*users):
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
     monkeypatch.setattr(roster_module, "_POLL_SECONDS", 0.001)
+
+
+@pytest.mark.parametrize(
+    ("settings", "trusted", "asked"),
+    [
+        ({}, True, (True, False, 1)),
+        ({}, False, (False, False, 1)),
+        ({"trust": "sum"}, True, (False, True, 1)),
+        ({"trust": "sum", "lost_nodes": 1}, True, (False, True, 2)),
+    ],
+)
+def test_a_run_asks_for_counts_and_keys_as_its_sums_allow(settings, trusted, asked):
+    roster = Roster(4)
+    roster.expect(Privacy(1.0, 1e-5, **settings), 1, trusted=trusted)
+    assert (roster.counts, roster.keys, roster.needs) == asked
 
 
 @settings(max_examples=60)

@@ -162,8 +162,13 @@ FIRST_FIELDS = """
 """
 
 
-def test_requests_have_the_fields_that_the_first_version_knows():
+SHARING_FIELDS = """
+    sharing.keys sharing.lost sharing.rounds sharing.threshold survivors.keys survivors.round survivors.sealed
+    survivors.silent
+"""
+
+
+def test_requests_have_the_fields_that_the_first_version_knows_and_those_of_secrets():
     """A new field needs a new `PROTOCOL`, which the strategies that send it name in their `About`."""
-    assert {one.name for one in MESSAGE_FIELDS if (one.message, one.sender) == ("train", "server")} == set(
-        FIRST_FIELDS.split()
-    )
+    sent = {one.name for one in MESSAGE_FIELDS if (one.message, one.sender) == ("train", "server")}
+    assert sent == {*FIRST_FIELDS.split(), *SHARING_FIELDS.split()}
