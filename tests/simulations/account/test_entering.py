@@ -285,7 +285,7 @@ def test_train_takes_the_name_of_an_account(registry):
 
 
 def test_a_run_whose_token_was_written_down_before_is_charged_once(registry, tmp_path):
-    for folder in ("first", "again"):
+    for _ in range(2):
         config = config_of()
-        enter_run(config, checked(config), tmp_path / folder, token="written-before")
+        enter_run(config, checked(config), tmp_path / "run", token="written-before")
     assert [entry.token for entry in registry().entries] == ["written-before"]
