@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of
+from dp_accounting import NeighboringRelation
 from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as pld
 from helpers import federation_of, final, make, run
@@ -200,8 +201,16 @@ class Watch:
             return pure
         both = common.DifferentialPrivacyParameters(pure, 0.0)
         composed = pld.from_privacy_parameters(both, value_discretization_interval=STEP)
+        replaced = self.method.scheme.guarantee.relation == "replace_one"
         for (multiplier, chance), times in alike.items():
-            one = pld.from_gaussian_mechanism(multiplier, sampling_prob=chance, value_discretization_interval=STEP)
+            one = pld.from_gaussian_mechanism(
+                multiplier * (2 if replaced else 1),  # noise over one row
+                sampling_prob=chance,
+                value_discretization_interval=STEP,
+                neighboring_relation=NeighboringRelation.REPLACE_ONE
+                if replaced
+                else NeighboringRelation.ADD_OR_REMOVE_ONE,
+            )
             composed = composed.compose(one.self_compose(times))
         return composed.get_epsilon_for_delta(delta - sum(draw.failure for draw in draws))
 

@@ -196,7 +196,9 @@ def test_damaged_rosters_end_no_run_unless_they_claim_what_others_hold(named, ca
     honest = [roster_content(some, 1, digests[some] if named else None) for some in users]
     rng, seen = np.random.default_rng(7), {"taken": 0, "absent": 0, "claims": 0}
     for _ in range(500):
-        contents = [honest[0], roster_content(users[1], 1, digests[users[1]] if named else None), honest[2]]
+        # Of a node that names no version, so that one fact is damaged at a time.
+        one = roster_content(users[1], 1, digests[users[1]] if named else None, versioned=False)
+        contents = [honest[0], one, honest[2]]
         damage(contents[1], rng)
         roster = Roster(8)
         try:
