@@ -79,7 +79,7 @@ def of_a_change(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
             continue
         elif (
             not item.get_closest_marker("long")
-            or selection.touched(file, changed)
+            or (files is not None and selection.touched(file, changed))
             or selection.by_lot(item.nodeid, seed)
         ):
             tests[item.nodeid.partition("[")[0]].append(item)

@@ -31,10 +31,11 @@ SETTINGS = ("pyproject.toml", "constraints.txt")
 PAGES = (".css", ".md", ".png", ".svg", ".json", ".ipynb", "LICENSE", ".yml")
 """What only the fast tests, which always run, can notice; a browser alone sees how `LOOKS` make pages look."""
 LOOKS, BROWSER = ("simulations/reports/templates/", "docs/site.css"), "tests/simulations/reports/test_in_a_browser.py"
-MOST = 8
+MOST = 5
 """Slow cases of one test that a change runs; a long run takes all."""
 LONG = 5
-"""Of tests marked ``long`` a change runs one case in so many, beside those of the rooms that it touches."""
+"""Of tests marked ``long`` a change runs one case in so many, and where it reaches some files alone, as most changes do
+soon after a long run, those of the rooms that it touches, too."""
 _PLACE = re.compile(r"(userdp|strategies|simulations)(\.\w+)+(?=:\w+$|$)")
 
 
