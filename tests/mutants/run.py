@@ -52,6 +52,7 @@ COPIED += (
     "docker-compose.insecure.yml",
     "docker-compose.serve.yml",
     "Makefile",
+    "research/results/replaced_users.csv",
 )
 IMPORTED_ONCE = (
     *("numpy", "scipy.linalg", "scipy.optimize", "scipy.special", "scipy.stats", "pandas", "pyarrow.parquet", "torch"),
@@ -192,7 +193,7 @@ class Workers:
                 ignored = shutil.ignore_patterns("__pycache__", ".*")
                 shutil.copytree(root / name, self.template / name, ignore=ignored)
             elif (root / name).is_file():
-                self.template.mkdir(exist_ok=True)
+                (self.template / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.template / name)
         compileall.compile_dir(str(self.template), quiet=2)
 
