@@ -51,7 +51,7 @@ _WIDTH = 1e-3  # The width of a loss cell: finer for faint losses, coarser for l
 _MOST_LOSSES = 1 << 15  # Most cells of the privacy loss of a block.
 _UNIT = float(np.finfo(np.float64).eps) / 2  # The roundoff of float64.
 _SUMMED = 4 * _CELLS * _UNIT  # The relative error of a sum with one term a cell, and of the sum subtracted from it.
-LARGEST_LOSS = 50.0  # The largest loss of one participation; beyond, grids are too coarse, and nobody is protected.
+_LARGEST_LOSS = 50.0  # The largest loss of one participation; beyond, grids are too coarse, and nobody is protected.
 
 
 @lru_cache(maxsize=4096)
@@ -61,14 +61,23 @@ def allocation_epsilon(noise_multiplier: float, rounds: int, participations: int
     ``noise_multiplier`` is noise over the clip. All rounds are released; the user takes part in ``participations`` of
     them. The result never exceeds plain composition. Raises `BadInput` for an argument out of range.
     """
+    plain, final = plain_epsilon(noise_multiplier, rounds, participations, delta)
+    if final:
+        return plain
+    composed = _composed(noise_multiplier, rounds, participations, delta)
+    return plain if composed is None else min(plain, float(composed.get_epsilon_for_delta(delta)))
+
+
+def plain_epsilon(noise_multiplier: float, rounds: int, participations: int, delta: float) -> tuple[float, bool]:
+    """Return epsilon as if everybody knew the rounds, and whether it is final: none is secret, or noise is too little.
+
+    Raises `BadInput` for an argument out of range.
+    """
     check_participations(participations, rounds)
     if delta == 0:
         raise BadInput("delta = 0: Gaussian noise promises no pure privacy, use a delta such as 1e-6")
     plain = epsilon_of(Cost(noise_multiplier=noise_multiplier), participations, delta)
-    if participations == rounds or largest_loss(noise_multiplier, delta) > LARGEST_LOSS:
-        return plain
-    composed = _composed(noise_multiplier, rounds, participations, delta)
-    return plain if composed is None else min(plain, float(composed.get_epsilon_for_delta(delta)))
+    return plain, participations == rounds or largest_loss(noise_multiplier, delta) > _LARGEST_LOSS
 
 
 def check_participations(participations: int, rounds: int) -> None:
@@ -97,7 +106,7 @@ def _composed(
             continue
         law = _BlockLaw(noise_multiplier, length, delta)
         block = PrivacyLossDistribution(law.remove(width), law.add(width))
-        if -math.expm1(times * math.log1p(-block.get_delta_for_epsilon(2 * LARGEST_LOSS))) > delta:
+        if -math.expm1(times * math.log1p(-block.get_delta_for_epsilon(2 * _LARGEST_LOSS))) > delta:
             return None  # too much mass counts as an infinite loss
         composed = block.self_compose(times) if composed is None else composed.compose(block.self_compose(times))
     return composed
@@ -117,7 +126,7 @@ class _BlockLaw:
         slack, real = self._slack(max(_length(masses), _length(weighted)))
         law = weighted
         if self.size > 1:
-            others = _power(masses.astype(real), self.size - 1)
+            others = power(masses.astype(real), self.size - 1, _convolved)
             law = _convolved(others, weighted.astype(real)).astype(np.float64)
         ratios = np.arange(_CELLS) * (step / self.size)
         ratios[0] = ratios[1]  # a weighted W is never zero: mass that rounding leaves there counts as the next cell
@@ -137,7 +146,7 @@ class _BlockLaw:
         largest = largest_loss(self.noise_multiplier, self.delta) - self.noise_multiplier**-2
         masses, _, step = self._cells(min(largest, math.log(8 * self._typical)))
         slack, real = self._slack(_length(masses))
-        kept = _power(masses.astype(real), self.size).astype(np.float64)
+        kept = power(masses.astype(real), self.size, _convolved).astype(np.float64)
         law = np.append(kept, max(0.0, 1 - kept.sum()))
         ratios = np.arange(_CELLS + 1) * (step / self.size)
         summed = np.cumsum(law)
@@ -187,7 +196,7 @@ class _BlockLaw:
            |a * b|_2``, and ``|a * b|_2`` is at most the smaller of both norms (Young). Together this is below ``3 (f +
            u) longest``; by Cauchy-Schwarz the l1 norm on the kept cells is at most sqrt(L / 2) times that. The room
            between sqrt(5) and 3 covers second-order terms, below 1e-11 of it, and masses above one by rounding.
-        2. A sum of n summands (`_power`) has at most 2 (n - 1) such errors: convolving with a law keeps an error's l1
+        2. A sum of n summands (`power`) has at most 2 (n - 1) such errors: convolving with a law keeps an error's l1
            norm, squaring doubles it, so ``T(2 n) = 2 T(n) + 1`` and ``T(n + 1) = T(n) + 1`` errors. The last, weighted
            one adds another. Taking the positive part brings a law nearer.
 
@@ -231,13 +240,13 @@ def _convolved(first: Numbers, second: Numbers) -> Numbers:
     return np.maximum(scipy.fft.irfft(transformed, 2 * _CELLS)[:_CELLS], 0.0)
 
 
-def _power(masses: Numbers, times: int) -> Numbers:
+def power(masses: Numbers, times: int, convolved: Callable[[Numbers, Numbers], Numbers]) -> Numbers:
     """Return (cells,) the law of the sum of ``times`` >= 1 independent ones, as far as it lies on the grid."""
     law = masses
     for digit in f"{times:b}"[1:]:
-        law = _convolved(law, law)
+        law = convolved(law, law)
         if digit == "1":
-            law = _convolved(law, masses)
+            law = convolved(law, masses)
     return law
 
 

@@ -37,16 +37,14 @@ import scipy
 from scipy.special import ndtr
 
 from userdp.accounting.allocation import (
-    LARGEST_LOSS,
     Numbers,
     cell_masses,
-    check_participations,
     largest_loss,
+    plain_epsilon,
+    power,
     transform_error,
 )
-from userdp.accounting.costs import Cost, epsilon_of
 from userdp.arrays.types import Vector
-from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -69,11 +67,8 @@ def replaced_allocation_epsilon(noise_multiplier: float, rounds: int, participat
     ``participations`` of them. The result never exceeds plain composition. Raises `BadInput` for an argument out of
     range.
     """
-    check_participations(participations, rounds)
-    if delta == 0:
-        raise BadInput("delta = 0: Gaussian noise promises no pure privacy, use a delta such as 1e-6")
-    plain = epsilon_of(Cost(noise_multiplier=noise_multiplier), participations, delta)
-    if participations == rounds or largest_loss(noise_multiplier, delta) > LARGEST_LOSS:
+    plain, final = plain_epsilon(noise_multiplier, rounds, participations, delta)
+    if final:
         return plain
     size, larger = divmod(rounds, participations)
     if participations == 1:
@@ -202,16 +197,11 @@ class _Sum:
 
 def _power(law: Numbers, times: int) -> Numbers:
     """Return the law of the sum of ``times`` independent ones: raised to the grid's end below, and dropped above."""
-    if times == 0:
-        alone = np.zeros_like(law)
-        alone[len(law) // 2] = 1
-        return alone
-    power = law
-    for digit in f"{times:b}"[1:]:
-        power = _convolved(power, power)
-        if digit == "1":
-            power = _convolved(power, law)
-    return power
+    if times:
+        return power(law, times, _convolved)
+    alone = np.zeros_like(law)
+    alone[len(law) // 2] = 1
+    return alone
 
 
 def _convolved(first: Numbers, second: Numbers) -> Numbers:
