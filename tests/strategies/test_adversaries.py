@@ -33,6 +33,8 @@ SAMPLED_IN_SECRET = {"averaged_clipping", "averaged_clipping_restarted", "poisso
 """Samples take part by coins: a draw is then priced with the chance of taking part that the nodes are sent."""
 WITHOUT_REPLACEMENT = {"stopped_sgd"}
 """A draw is priced below with everybody taking part, which bounds a rate without knowing how it amplifies."""
+MEASURED_FIRST = {"localized_weighting"}
+"""The first round asks how long gradients are, which is the same at both ends: the victim is of the second."""
 PRIVATE = sorted(set(STRATEGIES) - {"non_private"})
 ATTAINED = {
     "adaptive_clipping",
@@ -266,8 +268,8 @@ def neighbours(name: str, monkeypatch: Any) -> tuple[UserLevelStrategy, Run, Run
 
 
 def first_drawn(method: UserLevelStrategy) -> int:
-    """A user who takes part in the first round, with its sample."""
-    request = requested(method, 0)
+    """A user who takes part in the first round that its data can move, with its sample."""
+    request = requested(method, int(method.name in MEASURED_FIRST))
     coins = request.computation.coins
     drawn = np.ones(USERS, dtype=bool) if coins is None else coins.draw(slice(0, USERS), np.ones(USERS, dtype=np.int64))
     return int(request.users[drawn[request.users]][0])
