@@ -7,6 +7,7 @@ the same architecture from random weights, by one of three strategies:
     uls      clips each role's gradient (dp_fed_sgd, secret cohorts)
     els      clips each window's gradient (poisson_sample_sgd with unit = "user")
     uls_sgd  is uls with plain steps in place of Adam's, as els has them
+    uls_replaced  is uls for replacing a role
 
 Beside them stand the frequencies of bytes (trivial), the model before fine-tuning, and adapters without privacy. Both
 clips promise (epsilon, 1e-5) for adding or removing a role with all its windows. els needs the number of all windows,
@@ -19,10 +20,8 @@ stopped at any time, and goes on where it stood. A cell takes three to five minu
     USERDP_DATA=folder python research/language.py --base base      all that the table does not have yet
     python research/language.py --base base --epsilons 8 --seeds 0  these cells
     python research/language.py --left                              run nothing; say what is missing
-    python research/language.py --show                              run nothing; the table in Markdown
 
-Settings are first guesses, the same for all budgets: nobody has searched for better ones yet. Try them with seed 17,
-which is not among those shown.
+`python docs/make.py` puts the table into docs/language.md.
 """
 
 import argparse
@@ -63,6 +62,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "uls": {},
     "els": {"kind": "poisson_sample_sgd", "batch": 350, "rounds": 30, "output": "last"},
     "uls_sgd": {"server_optimiser": "sgd"},
+    "uls_replaced": {"relation": "replace_one"},
 }
 """Whole strategies, or changes of the configuration's."""
 SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
@@ -185,7 +185,7 @@ def cells() -> list[Cell]:
         found += [Cell(TRIVIAL, TRIVIAL, 0.0, seed), Cell("lora", NO_PRIVACY, 0.0, seed)]
         for epsilon in EPSILONS:
             found += [Cell(model, strategy, epsilon, seed) for strategy in ("uls", "els") for model in MODELS]
-            found += [Cell("lora", "uls_sgd", epsilon, seed)]
+            found += [Cell("lora", strategy, epsilon, seed) for strategy in ("uls_sgd", "uls_replaced")]
     return found
 
 
@@ -212,48 +212,6 @@ def add(path: Path, row: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds: bits, and the share of the way from the model before fine-tuning to adapters without privacy.
-
-    A row a model, strategy and epsilon: ``bits``, ``spread`` (standard deviation over seeds), ``share``, ``seeds``. The
-    share compares runs of one seed, which hold out the same roles; it is negative where fine-tuning does harm, and
-    where training from random weights ends above the model that has read public text.
-    """
-    good = table[table["error"].isna()]
-    ends = good[good["strategy"] == NO_PRIVACY].set_index("seed")[["initial", "bits"]]
-    joined = good.join(ends.rename(columns={"initial": "from", "bits": "to"}), on="seed")
-    joined["share"] = (joined["from"] - joined["bits"]) / (joined["from"] - joined["to"])
-    before = ends.reset_index().assign(model="pretrained", strategy="none", epsilon=0.0, share=0.0)
-    everything = pd.concat([joined, before.drop(columns="bits").rename(columns={"initial": "bits"})])
-    grouped = everything.groupby(["model", "strategy", "epsilon"])
-    parts = {"bits": grouped["bits"].mean(), "spread": grouped["bits"].std(), "share": grouped["share"].mean()}
-    return pd.DataFrame(parts | {"seeds": grouped["seed"].nunique()}).reset_index()
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """The summary as a table of docs/language.md: a row a model and strategy, a column a budget."""
-    found = summary(table)
-    lines = ["| model | strategy | " + " | ".join(_budget(one) for one in (0.0, *sorted(EPSILONS))) + " |"]
-    lines.append("|---" * (3 + len(EPSILONS)) + "|")
-    for (model, strategy), rows in found.groupby(["model", "strategy"], sort=False):
-        by_budget = rows.set_index("epsilon")
-        shown = (_shown(by_budget, epsilon) for epsilon in (0.0, *sorted(EPSILONS)))
-        lines.append(f"| {model} | {strategy} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
-
-
-def _budget(epsilon: float) -> str:
-    return f"epsilon {epsilon:g}" if epsilon else "without"
-
-
-def _shown(rows: pd.DataFrame, epsilon: float) -> str:
-    if epsilon not in rows.index:
-        return ""
-    one = rows.loc[epsilon]
-    share = "" if pd.isna(one["share"]) else f" ({100 * one['share']:.0f} %)"
-    return f"{one['bits']:.3f}{share}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, help="folder of the model, as userdp pretrain writes it")
@@ -262,13 +220,9 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=[*EPSILONS], help="budgets to run")
     parser.add_argument("--seeds", nargs="+", type=int, default=[*SEEDS], help="seeds to run")
     parser.add_argument("--left", action="store_true", help="run nothing; say what is missing")
-    parser.add_argument("--show", action="store_true", help="run nothing; print the table in Markdown")
     parser.add_argument("--csv", type=Path, default=RESULTS, help=f"the table (default {RESULTS.name} in results)")
     arguments = parser.parse_args()
     table = measured(arguments.csv)
-    if arguments.show:
-        print(markdown(table))
-        return
     wanted = [
         cell
         for cell in cells()

@@ -9,6 +9,11 @@ def script(module_of):
     return module_of("language")
 
 
+@pytest.fixture
+def page(module_of):
+    return module_of("making.language")
+
+
 def row(model, strategy, epsilon, seed, bits, initial=2.0, error=None):
     found = {"model": model, "strategy": strategy, "epsilon": epsilon, "seed": seed, "bits": bits, "initial": initial}
     return found | {"error": error}
@@ -18,8 +23,8 @@ def test_cells_are_all_models_budgets_and_strategies_and_epsilon_eight_comes_fir
     cells = script.cells()
     assert len(set(cells)) == len(cells)
     private = [cell for cell in cells if cell.epsilon]
-    assert len(private) == len(script.EPSILONS) * len(script.SEEDS) * (2 * len(script.MODELS) + 1)
-    assert [cell.epsilon for cell in private[:7]] == [8.0] * 7
+    assert len(private) == len(script.EPSILONS) * len(script.SEEDS) * (2 * len(script.MODELS) + 2)
+    assert [cell.epsilon for cell in private[:8]] == [8.0] * 8
     for seed in script.SEEDS:
         assert script.Cell("lora", script.NO_PRIVACY, 0.0, seed) in cells
 
@@ -34,7 +39,7 @@ def test_a_stopped_table_goes_on_where_it_stood_and_failed_cells_run_again(scrip
     assert sorted(script.measured(path)["bits"]) == [2.25, 2.5]
 
 
-def test_shares_are_of_the_way_from_the_pretrained_model_to_no_privacy_in_the_same_seed(script):
+def test_shares_are_of_the_way_from_the_pretrained_model_to_no_privacy_in_the_same_seed(script, page):
     rows = [
         *(row("lora", "non_private", 0.0, seed, to, initial) for seed, initial, to in ((0, 3.0, 2.0), (1, 3.5, 2.5))),
         *(row("lora", "uls", 8.0, seed, bits, 3.0) for seed, bits in ((0, 2.5), (1, 2.75))),
@@ -42,12 +47,17 @@ def test_shares_are_of_the_way_from_the_pretrained_model_to_no_privacy_in_the_sa
         row("trivial", "trivial", 0.0, 0, 4.0),
     ]
     table = pd.DataFrame(rows, columns=list(script.COLUMNS))
-    found = script.summary(table).set_index(["model", "strategy", "epsilon"])
+    found = page.summary(table).set_index(["model", "strategy", "epsilon"])
     assert found.loc[("lora", "uls", 8.0), "share"] == pytest.approx((0.5 + 0.75) / 2)
     assert found.loc[("lora", "uls", 8.0), "seeds"] == 2
     assert found.loc[("pretrained", "none", 0.0), "bits"] == pytest.approx(3.25)
     assert found.loc[("trivial", "trivial", 0.0), "share"] == pytest.approx(-1.0)
     assert ("full", "els", 1.0) not in found.index
-    lines = script.markdown(table).splitlines()
-    assert lines[0].startswith("| model | strategy | without | epsilon 1 |")
-    assert "| lora | uls |  |  |  |  | 2.625 (62 %) |" in lines
+    lines = page.markdown(table).splitlines()
+    assert lines[0].startswith("| | no privacy | epsilon 1 |")
+    assert "| LoRA, users clipped |  |  |  |  | 2.625 ± 0.177 (62 %) |" in lines
+
+
+def test_the_page_names_every_cell(script, page):
+    assert {(cell.model, cell.strategy) for cell in script.cells()} | {("pretrained", "none")} == set(page.ROWS)
+    assert set(page.EPSILONS) == set(script.EPSILONS)

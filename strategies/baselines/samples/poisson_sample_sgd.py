@@ -9,6 +9,7 @@ from strategies.baselines.samples.batch_rounds import BATCH_MEANING, BatchOption
 from strategies.baselines.samples.poisson_samples import PoissonSamples
 from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, corner_of, most_of, samples_of
 from userdp.mechanisms import GaussianMechanism
+from userdp.sampling import PoissonBatches
 
 
 class PoissonSampleSGD(Recipe, BatchOptions):
@@ -36,7 +37,12 @@ class PoissonSampleSGD(Recipe, BatchOptions):
         without_secure_noise="which samples take part comes from the seed",
         promise="sample level, or user level by group privacy at a price; against other nodes too",
         example={"rounds": 3},
-        meanings={**MEANINGS, **BATCH_MEANING},
+        meanings={
+            **MEANINGS,
+            **BATCH_MEANING,
+            "break_even": "length of users' mean gradients, as a share of samples' gradients, above which this has "
+            "less noise than clipping users drawn at the same rate (dp_fed_sgd with sampling = 'poisson')",
+        },
     )
 
     def scheme(self, given: Given) -> MeanRounds:
@@ -63,7 +69,10 @@ class PoissonSampleSGD(Recipe, BatchOptions):
                 ("nodes clip each sample as requested, and the server is trusted",),
                 rounds=rounds,
                 signal=clip,
-                numbers={"clip_norm": clip, "sample_batch": float(batch), "learning_rate": rate},
+                numbers={
+                    **{"clip_norm": clip, "sample_batch": float(batch), "learning_rate": rate},
+                    **_break_even(given, sampler, multiplier),
+                },
                 warnings=warnings,
             ),
             query=lambda index: replace(gradients, coins=sampler.coins(index)),
@@ -76,3 +85,17 @@ class PoissonSampleSGD(Recipe, BatchOptions):
         reach = reach if math.isfinite(reach) else 1.0
         power = clip**2 + given.dimension * mechanism.standard_deviation**2
         return min(self.half_step(given), reach / math.sqrt(rounds * power))
+
+
+def _break_even(given: Given, sampler: PoissonSamples, multiplier: float) -> dict[str, float]:
+    """Return the ratio of the noise in this mean gradient to that in a mean of clipped users, each over its own clip.
+
+    Both draw at one rate, and so compute as many gradients. Users' means are clipped at their own length: a sample's
+    gradient if a user's samples agree, and down to its share ``samples ** -0.5`` if they do not. So a ratio above 1
+    speaks for clipping users whatever the data, and one below ``samples ** -0.5`` for clipping samples.
+    """
+    if sampler.most is None:
+        return {}
+    users = PoissonBatches(given.users, sampler.rate, sampler.rounds)
+    least = users.calibrate(given.privacy.epsilon, given.privacy.delta)
+    return {"break_even": multiplier / least * given.users / samples_of(given)}

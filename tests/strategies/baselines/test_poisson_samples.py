@@ -5,9 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from any_strategy import problem_of
 from scipy.integrate import trapezoid
 from scipy.stats import norm
 
+from strategies import STRATEGIES, PublicFacts
 from strategies.baselines.samples.poisson_samples import PoissonSamples, group_rate, grouped_poisson_epsilon
 from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.errors import BadInput
@@ -74,3 +76,26 @@ def test_the_price_of_a_group_by_integration():
                 hockey_stick(norm.pdf(GRID, 0, 2.0), mixture, epsilon))  # fmt: skip
     assert spent <= 1e-2
     assert spent == pytest.approx(1e-2, rel=0.02)
+
+
+def break_even(batch, samples, unit="user"):
+    facts = PublicFacts(500, 1, 4, samples)
+    options = {"rounds": 5, "batch": batch, "learning_rate": 0.1}
+    budget = Privacy(2.0, 1e-5, unit)
+    plan = STRATEGIES["poisson_sample_sgd"](problem_of("poisson_sample_sgd"), facts, budget, **options).plan
+    return plan.numbers.get("break_even")
+
+
+def test_clipping_users_or_samples_is_even_where_everything_is_drawn_and_everybody_has_the_most_samples():
+    assert break_even(2000, 2000) == pytest.approx(1.0, rel=1e-3)
+    assert break_even(1000, 1000) == pytest.approx(2.0, rel=1e-3)  # noise for samples that users lack
+
+
+def test_few_samples_drawn_speak_for_clipping_samples_even_if_a_users_samples_cancel():
+    ratios = [break_even(batch, 2000) for batch in (20, 200, 1000)]
+    assert ratios == sorted(ratios)
+    assert 1 / 4 < ratios[0] < 4**-0.5 < ratios[1] < ratios[2] < 1.0
+
+
+def test_single_samples_are_not_compared_with_users():
+    assert break_even(20, 2000, unit="sample") is None

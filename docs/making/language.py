@@ -1,0 +1,79 @@
+"""The table of docs/language.md, from research/results/language.csv, which research/language.py measures."""
+
+import textwrap
+from pathlib import Path
+
+import pandas as pd
+
+MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "language.csv"
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+ROWS = {
+    ("trivial", "trivial"): "how often each byte is used, nothing else",
+    ("pretrained", "none"): "the model before fine-tuning",
+    ("lora", "non_private"): "LoRA, no privacy",
+    ("lora", "uls"): "LoRA, users clipped",
+    ("lora", "uls_replaced"): "the same, when a role is replaced",
+    ("lora", "uls_sgd"): "LoRA, users clipped, plain steps",
+    ("lora", "els"): "LoRA, windows clipped, plain steps",
+    ("full", "uls"): "the whole model, users clipped",
+    ("full", "els"): "the whole model, windows clipped, plain steps",
+    ("scratch", "uls"): "from random weights, users clipped",
+    ("scratch", "els"): "from random weights, windows clipped, plain steps",
+}
+"""(model, strategy) -> what it is called, in the order of the page."""
+
+
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return means over seeds: bits, and the share of the way from the model before fine-tuning to no privacy.
+
+    A row a model, strategy and epsilon: ``bits``, ``spread`` (standard deviation over seeds), ``share``, ``seeds``. The
+    share compares runs of one seed, which hold out the same roles; it is negative where fine-tuning does harm, and
+    where training from random weights ends above the model that has read public text.
+    """
+    good = table[table["error"].isna()]
+    ends = good[good["strategy"] == "non_private"].set_index("seed")[["initial", "bits"]]
+    joined = good.join(ends.rename(columns={"initial": "from", "bits": "to"}), on="seed")
+    joined["share"] = (joined["from"] - joined["bits"]) / (joined["from"] - joined["to"])
+    before = ends.reset_index().assign(model="pretrained", strategy="none", epsilon=0.0, share=0.0)
+    everything = pd.concat([joined, before.drop(columns="bits").rename(columns={"initial": "bits"})])
+    grouped = everything.groupby(["model", "strategy", "epsilon"])
+    parts = {"bits": grouped["bits"].mean(), "spread": grouped["bits"].std(), "share": grouped["share"].mean()}
+    return pd.DataFrame(parts | {"seeds": grouped["seed"].nunique()}).reset_index()
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return the summary as a table: a row a model and strategy, a column a budget."""
+    cells = {
+        (one.model, one.strategy, one.epsilon): _shown(one)
+        for one in summary(table).itertuples()  # bits, and the share
+    }
+    budgets = ["no privacy", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)]
+    lines = [f"| | {' | '.join(budgets)} |", "|---" * (1 + len(budgets)) + "|"]
+    for (model, strategy), name in ROWS.items():
+        shown = [cells.get((model, strategy, epsilon), "") for epsilon in (0.0, *EPSILONS)]
+        if any(shown):
+            lines.append(f"| {name} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _shown(one: object) -> str:
+    bits, spread, share, seeds = (getattr(one, name) for name in ("bits", "spread", "share", "seeds"))
+    told = f"{bits:.3f}" + (f" ± {spread:.3f}" if seeds > 1 else "")
+    return told if pd.isna(share) else f"{told} ({100 * share:.0f} %)"
+
+
+def section() -> str:
+    """Return the table, and how it was made."""
+    table = pd.read_csv(MEASURED)
+    good = table[table["error"].isna()]
+    runs = good[good["strategy"] == "uls"]
+    users, held_out = (int(runs[name].median()) for name in ("users", "held_out"))
+    hours = good["seconds"].sum() / 3600
+    text = (
+        f"Bits a byte on {held_out:,} held-out roles after training on {users:,} others, as a mean over seeds with its "
+        "standard deviation, and in brackets how far that is on the way from the model before fine-tuning to LoRA "
+        f"without privacy. Seeds {', '.join(map(str, sorted(good['seed'].unique())))}; where no deviation is given, "
+        f"one seed. {hours:.1f} hours in all on a busy core; all rows and settings are in "
+        "research/results/language.csv."
+    )
+    return f"{markdown(table)}\n\n{textwrap.fill(text, 120)}"
