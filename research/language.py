@@ -60,13 +60,13 @@ MODELS: dict[str, dict[str, Any]] = {
 STRATEGIES: dict[str, dict[str, Any]] = {
     NO_PRIVACY: {"kind": "non_private", "cohort": 200, "rounds": 60, "learning_rate": 0.01},
     "uls": {},
-    "els": {"kind": "poisson_sample_sgd", "batch": 350, "rounds": 30, "output": "last"},
+    "els": {"kind": "poisson_sample_sgd", "batch": 350, "rounds": 24, "output": "last"},
     "uls_sgd": {"server_optimiser": "sgd"},
     "uls_replaced": {"relation": "replace_one"},
 }
 """Whole strategies, or changes of the configuration's."""
 SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
-    ("full", "uls"): {"learning_rate": 5e-4},
+    ("full", "uls"): {"learning_rate": 3e-3},
     ("scratch", "uls"): {"learning_rate": 3e-3},
     ("lora", "uls_sgd"): {"learning_rate": 5.0},
     ("lora", "els"): {"learning_rate": 5.0, "clip_norm": 0.3},
