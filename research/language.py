@@ -14,7 +14,7 @@ clips promise (epsilon, 1e-5) for adding or removing a role with all its windows
 which is counted here and taken as public.
 
 Cells run one after the other, those that count most first, and each adds a row to results/language.csv: it may be
-stopped at any time, and goes on where it stood. A cell takes three to five minutes on a processor core.
+stopped at any time, and goes on where it stood. A cell takes eight minutes on a processor core.
 
     userdp pretrain base
     USERDP_DATA=folder python research/language.py --base base      all that the table does not have yet
@@ -60,7 +60,7 @@ MODELS: dict[str, dict[str, Any]] = {
 STRATEGIES: dict[str, dict[str, Any]] = {
     NO_PRIVACY: {"kind": "non_private", "cohort": 200, "rounds": 60, "learning_rate": 0.01},
     "uls": {},
-    "els": {"kind": "poisson_sample_sgd", "batch": 350, "rounds": 24, "output": "last"},
+    "els": {"kind": "poisson_sample_sgd", "batch": 350, "rounds": 60, "output": "last"},
     "uls_sgd": {"server_optimiser": "sgd"},
     "uls_replaced": {"relation": "replace_one"},
 }
