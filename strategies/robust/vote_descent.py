@@ -60,6 +60,10 @@ class VoteDescent(Recipe, CohortOptions):
     sums of which the server sees the noisy total alone. Steps, their lengths included, follow from released votes, and
     cost nothing.
 
+    With secure noise users are computed one by one, so that a vote follows from its user's data to the last bit.
+
+    *Assumptions.* Those of `dp_fed_sgd`: nodes compute the votes of each of their users as requested.
+
     *Robustness.* *Claim.* Let a share a < 1/2 of a cohort have any data, and let all others vote. Noise
     aside, a coordinate moves against the slope of the majority if more than a share ``1 / (2 (1 - a))`` of the honest
     users have that slope; it rests only if 0 lies between the quantiles ``1 - 1 / (2 (1 - a))`` and
@@ -70,10 +74,6 @@ class VoteDescent(Recipe, CohortOptions):
     *Limits.* The median of gradients is not their mean. Where users' gradients are skewed, as for classes or columns
     that few users have, the model differs from the minimiser of the mean loss, by as much as medians differ from means.
     Every user counts alike in every coordinate, whatever its samples.
-
-    With secure noise users are computed one by one, so that a vote follows from its user's data to the last bit.
-
-    *Assumptions.* Those of `dp_fed_sgd`: nodes compute the votes of each of their users as requested.
     """
 
     about: ClassVar[About] = About(
