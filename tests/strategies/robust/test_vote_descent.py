@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies import STRATEGIES, PublicFacts
+from strategies import DPFedSGD, PublicFacts, VoteDescent
 from strategies.robust.vote_descent import VoteSteps
 from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
@@ -20,7 +20,6 @@ from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 from userdp.randomness import stream
 
-VoteDescent, DPFedSGD = STRATEGIES["vote_descent"], STRATEGIES["dp_fed_sgd"]
 UP, DOWN, UNKNOWN, INFINITE = 1, 2, 7, 8  # Codes of `WILD`: slopes of 1 and -1, NaN, infinity
 codes = st.integers(0, len(WILD) - 1)
 
