@@ -72,7 +72,9 @@ def pages() -> dict[str, str]:
             _written("docs/audit.md"), {"translation": audit.translation(), "measured": audit.measured()}
         ),
         "docs/bring-a-table.md": put(_written("docs/bring-a-table.md"), {"table": excerpts.table()}),
-        "docs/byzantine.md": put(_written("docs/byzantine.md"), {"byzantine": byzantine.section()}),
+        "docs/byzantine.md": put(
+            _written("docs/byzantine.md"), {"byzantine": byzantine.section(), "votes": byzantine.votes()}
+        ),
         "docs/coefficients.md": put(
             _written("docs/coefficients.md"), {"coverage": coefficients.coverage(), "tables": coefficients.tables()}
         ),

@@ -51,6 +51,7 @@ STRATEGY_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "dp_fed_sgd": {"clip_norm": 1.0, "rounds": 20},
     "adaptive_clipping": {"clip_norm": 1.0, "rounds": 20},
     "recentred_clipping": {"clip_norm": 1.0, "rounds": 20},
+    "vote_descent": {},
     "auto": {},
     "robust_rounds": {"deviation": 1.0, "rounds": 3},
     "outlier_removal": {"deviation": 1.0, "rounds": 3},
@@ -129,6 +130,8 @@ class HostileNode:
         width = computation.length(len(x))
         clip = np.inf if computation.clip_norm is None else computation.clip_norm
         hostile = self._attack(rows[:, :width], clip, self._hostile, self._rng)
+        if computation.name == "gradient_votes":  # a node counts votes, whatever the length of what it is told
+            hostile = np.sign(hostile) / 2
         rows[:, :width] = hostile if np.isinf(clip) else clip_rows(hostile, clip)
         values = rows.sum(axis=0, keepdims=True) if computation.reduce == "sum" else rows
         return Answer(users, values, honest.non_finite)

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     SparseExponentialChoice: Constructor
     SparseOptimisation: Constructor
     StoppedSGD: Constructor
+    VoteDescent: Constructor
     WinsorizedRotation: Constructor
 
 __all__ = [
@@ -130,6 +131,7 @@ __all__ = [
     "StoppedSGD",
     "StrategyOptions",
     "UserLevelStrategy",
+    "VoteDescent",
     "WinsorizedRotation",
     "as_is",
     "client_app",

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
-MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "byzantine.csv"
+RESULTS = Path(__file__).resolve().parents[2] / "research" / "results"
+MEASURED = RESULTS / "byzantine.csv"
 Cells = Mapping[tuple[str, str, str, str], list[float]]
 """(task, strategy, attack, share of hostile users) -> progress of the model, one entry a seed."""
 
@@ -77,3 +78,19 @@ def _guarantees(rows: list[dict[str, str]]) -> str:
     promises = {row["strategy"]: row["guarantee"] for row in rows}
     lines = ["| strategy | guarantee for honest users, for any answers of the others |", "|---|---|"]
     return "\n".join([*lines, *(f"| `{name}` | {promises[name]} |" for name in sorted(promises))])
+
+
+def votes() -> str:
+    """Return the table of research/votes.py; bold where votes are nearer than both clips that are not tuned."""
+    with (RESULTS / "votes.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    methods = ("vote_descent", "dp_fed_sgd", "adaptive_clipping", "tuned")
+    head = ["users", "columns", "spread", "hostile", *(f"`{name}`" for name in methods[:-1]), "tuned, not private"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        cells = [f"{float(row[name]):.3f}" for name in methods]
+        if float(row["vote_descent"]) < min(float(row[name]) for name in methods[1:-1]):
+            cells[0] = f"**{cells[0]}**"
+        where = [f"{int(row['users']):,}", row["columns"], row["spread"], f"{float(row['hostile']):.0%}"]
+        lines.append(f"| {' | '.join([*where, *cells])} |")
+    return "\n".join(lines)

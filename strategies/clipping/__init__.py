@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
-    from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, rounds_of
+    from strategies.clipping.clipped_rounds import ClippedOptions, rounds_of
+    from strategies.clipping.cohort_options import SECRET_COHORTS
 
 __all__ = ["SECRET_COHORTS", "ClippedOptions", "rounds_of"]
 

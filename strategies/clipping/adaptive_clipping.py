@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, MaskedRounds
+from strategies.clipping.clipped_rounds import ClippedOptions, MaskedRounds
+from strategies.clipping.cohort_options import SECRET_COHORTS
 from strategies.clipping.local_options import UpdateOptions
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About

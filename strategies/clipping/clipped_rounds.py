@@ -4,30 +4,23 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field
 
+from strategies.clipping.cohort_options import CohortOptions
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.mean_rounds import MeanRounds, as_is, sampler_numbers
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.scheme import Number, Outline
-from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation
+from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, fewest_nodes, least_loudness, most_loudness
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
-from userdp.sampling import (
-    AllocatedBatches,
-    CyclicBatches,
-    DisjointBatches,
-    FixedSizeBatches,
-    PoissonBatches,
-    Sampler,
-    check_batch,
-)
+from userdp.sampling import DisjointBatches, Sampler
 
 _DISCRETE = 2.0**-10  # Share of delta reserved for the difference between discrete and continuous noise
 _COARSER = 4  # On that difference: grids of other lengths are up to twice as coarse, relative to the noise
@@ -162,71 +155,39 @@ def _budget(privacy: Privacy) -> Privacy:
     return replace(privacy, delta=privacy.delta * (1 - _DISCRETE))
 
 
-Sampling = Literal["disjoint", "cyclic", "poisson", "fixed_size", "allocation"]
+@dataclass(frozen=True)
+class NoisySums:
+    """Sums of a cohort's clipped rows, to which the server adds its noise; or nodes do, if they are masked."""
 
-SECRET_COHORTS = (
-    "Poisson, fixed-size and allocated cohorts, which must stay secret, come from the operating system too, once a "
-    "round; ledgers refuse seeded ones, and an interrupted run cannot resume with an allocation that is gone"
-)
-"""The effect of secure noise on samplers."""
+    computation: Computation  # of the users
+    mechanism: GaussianMechanism  # of the mean of a cohort; with the noise of nodes, the loudest that it can be
+    of_server: GaussianMechanism | None  # the same, or None where nodes add the noise
+    accounted: Mapping[str, Any]  # the fields ``guarantee`` and ``ledger`` of a `Scheme`, and others that differ
+    numbers: Mapping[str, Number]  # of the plan
+
+    @classmethod
+    def of(cls, given: Given, sampler: Sampler, computation: Computation, clip: float) -> Self:
+        """Calibrate sums of rows of one entry a parameter, clipped to the l2 norm ``clip``, in all of a run's rounds.
+
+        Raises `BadInput`: the sampler cannot keep to the budget, or sums cannot be masked (`MaskedRounds.of`).
+        """
+        if given.privacy.trust == "server":
+            mechanism = given.mean_mechanism(sampler, clip)
+            return cls(computation, mechanism, mechanism, given.accounted(sampler, mechanism.noise_multiplier), {})
+        masked = MaskedRounds.of(given, sampler, clip, given.dimension)
+        loudest = mean_mechanism(sampler, clip, masked.multiplier * masked.louder)
+        return cls(replace(computation, masked=masked.sum(clip)), loudest, None, masked.accounted, masked.numbers)
 
 
-class ClippedOptions(ServerOptions):
+class ClippedOptions(CohortOptions, ServerOptions):
     """Settings of strategies of clipped rounds."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to.")
-    rounds: int = Field(20, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(None, ge=1)
-    """Users a round (the expected number for poisson); all of them if not given. For allocation it follows from
-    participations."""
-    sampling: Sampling = "disjoint"
-    """disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user; fixed_size: a random
-    cohort each round; allocation: every user in as many random rounds, mostly with less noise than poisson. The last
-    three need secret cohorts."""
-    relation: Relation | None = None
-    """Neighbouring relation; default add_or_remove for poisson and allocation, and else replace_one, the only one for
-    the other samplings. Add-or-remove promises less, and takes less noise."""
-    participations: int | None = Field(None, ge=1)
-    """Rounds that each user takes part in, for allocation: 1 if not given."""
     learning_rate: float | None = Field(None, gt=0, description="Step size of the server.")
 
     def rate(self, default: float) -> float:
         """Return the step size of the server; ``default`` is that of plain gradient descent."""
         return self.learning_rate or (0.1 if self.server_optimiser == "adam" else default)
-
-    def sampler(self, given: Given) -> Sampler:
-        """Make the sampler of these settings.
-
-        Raises `BadInput`: a cohort for allocation, participations for anything else, or a relation that the sampling
-        has no price for. Raises `PopulationTooSmall`: fewer users than one cohort.
-        """
-        relation = self.relation or "add_or_remove"
-        if self.sampling == "allocation":
-            if self.cohort is not None:
-                raise BadInput(
-                    f"strategy.cohort = {self.cohort} with sampling = 'allocation': cohorts follow from "
-                    "strategy.participations and rounds; set that instead"
-                )
-            asked = given.users, self.participations or 1, self.rounds, given.secret_seed
-            return AllocatedBatches(*asked, relation=relation)
-        if self.participations is not None:
-            raise BadInput(
-                f"strategy.participations = {self.participations} with sampling = {self.sampling!r}: it is for "
-                "sampling = 'allocation'; set strategy.cohort instead"
-            )
-        users, cohort, rounds = given.users, self.cohort or given.users, self.rounds
-        check_batch(cohort, users)
-        if self.sampling == "poisson":
-            return PoissonBatches(users, cohort / users, rounds, given.secret_seed, relation=relation)
-        if self.relation == "add_or_remove":
-            raise BadInput(
-                f"strategy.relation = 'add_or_remove' with sampling = {self.sampling!r}: such cohorts are priced for "
-                "replacing a user; leave it out, or set sampling = 'poisson' or 'allocation'"
-            )
-        if self.sampling == "fixed_size":
-            return FixedSizeBatches(users, cohort, rounds, given.secret_seed)
-        kind = CyclicBatches if self.sampling == "cyclic" else DisjointBatches
-        return kind(users, cohort, -(-rounds // (users // cohort)), given.seed)
 
     def parts(
         self,
@@ -300,17 +261,12 @@ def clipped_rounds(
         gradient: from the released mean to the vector that the server's optimiser follows.
         numbers: of the plan, beyond those that all such strategies have.
     """
-    sampler, clip, numbers = options.sampler(given), options.clip_norm, numbers or {}
-    if given.privacy.trust == "server":
-        mechanism = given.mean_mechanism(sampler, clip)
-        parts = (sampler, mechanism, mechanism.noise_multiplier, computation, rate)
-        return rounds_of(given, options, *parts, gradient=gradient, numbers=numbers)
-    masked = MaskedRounds.of(given, sampler, clip, given.dimension)
-    multiplier, computation = masked.multiplier * masked.louder, replace(computation, masked=masked.sum(clip))
-    parts = (sampler, mean_mechanism(sampler, clip, multiplier), multiplier, computation, rate)
-    numbers = {**numbers, **masked.numbers}
-    plain = rounds_of(given, options, *parts, gradient=gradient, numbers=numbers, accounted=masked.accounted)
-    return replace(plain, mechanism=None)  # nodes add the noise
+    sampler = options.sampler(given)
+    summed = NoisySums.of(given, sampler, computation, options.clip_norm)
+    parts = (sampler, summed.mechanism, summed.mechanism.noise_multiplier, summed.computation, rate)
+    numbers = {**(numbers or {}), **summed.numbers}
+    rounds = rounds_of(given, options, *parts, gradient=gradient, numbers=numbers, accounted=summed.accounted)
+    return replace(rounds, mechanism=summed.of_server)
 
 
 def rounds_of(

@@ -5,7 +5,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, clipped_rounds
+from strategies.clipping.clipped_rounds import ClippedOptions, clipped_rounds
+from strategies.clipping.cohort_options import SECRET_COHORTS
 from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.core.about import About
 from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds

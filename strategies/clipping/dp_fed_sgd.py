@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, clipped_rounds
+from strategies.clipping.clipped_rounds import ClippedOptions, clipped_rounds
+from strategies.clipping.cohort_options import SECRET_COHORTS
 from strategies.core.about import About
 from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds
 from strategies.core.options import Found, PreparedOptions

@@ -357,6 +357,7 @@ NAMED = [
     Case("projected_sgd", {"rounds": 2, "sparsity": 2}),
     Case("dp_fed_avg", {"rounds": 2}),
     Case("adaptive_clipping", {"rounds": 2}),
+    Case("vote_descent", {"rounds": 2}),
     Case("dp_ftrl", {"rounds": 4}),
     Case("sample_clipped_sgd", {"rounds": 2}),
     Case("iterative_mean_sgd", {"rounds": 2, "centre": "mean"}),

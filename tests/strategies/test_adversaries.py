@@ -92,7 +92,7 @@ OTHERS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("iterative_mean_sgd", {"accounting": "calibrated_shuffle", "groups": 200}, {}),
     *(
         (name, {}, {"trust": "sum", "colluding": share})
-        for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping")
+        for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "vote_descent")
         for share in (0.0, 0.3)
     ),
     ("dp_fed_sgd", {}, {"trust": "sum", "colluding": 0.3, "lost_nodes": 1}),

@@ -256,6 +256,7 @@ MORE = {
     "prepared": (DPFedSGD, squares(), {"rounds": 3, "preparation": LearnCoordinates}),
     "masked": (DPFedSGD, squares(), {"rounds": 3, "trust": "sum"}),
     "masked, adaptive": (STRATEGIES["adaptive_clipping"], squares(), {"rounds": 3, "trust": "sum"}),
+    "masked, votes": (STRATEGIES["vote_descent"], squares(), {"rounds": 3, "trust": "sum"}),
     "recentred, places": (STRATEGIES["recentred_clipping"], squares(), {"rounds": 3, "relation": "add_or_remove"}),
     "compared": (DPFedSGD, squares(), {"rounds": 3, "clip_norm": 1.0, "compare_with_initial": True}),
     "prepared and compared": (

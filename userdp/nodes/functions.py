@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from userdp.arrays.sparse_rows import AnyRows, scaled_rows
+from userdp.arrays.sparse_rows import AnyRows, entries, scaled_rows, sparse_rows
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -66,6 +67,16 @@ def _sample_sum(problem: Problem, x: Vector, block: Block) -> AnyRows:
     return scaled_rows(problem.user_gradients(x, block), block.sizes.astype(np.float64))
 
 
+def _gradient_votes(problem: Problem, x: Vector, block: Block) -> AnyRows:
+    """Compute half the sign of each entry of a user's gradient; infinite entries become NaN, so that they void it."""
+    rows = problem.user_gradients(x, block)
+    with np.errstate(invalid="ignore"):
+        votes = np.sign(entries(rows)) / 2 + 0.0 * entries(rows)
+    if isinstance(rows, csr_array):
+        return sparse_rows(votes, rows.indices, rows.indptr, rows.shape[1])
+    return votes.reshape(rows.shape)
+
+
 def _one_number(dimension: int, arrays: Mapping[str, Array]) -> int:
     return 1
 
@@ -87,6 +98,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "rough_user_gradient": RowFunction(
         lambda problem, x, block: problem.rough_user_gradients(x, block), keeps_zeros=True
     ),
+    "gradient_votes": RowFunction(_gradient_votes, keeps_zeros=True),
     "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True),
     "clipped_sample_sum": RowFunction(
         lambda problem, x, block, sample_clip_norm: problem.sample_clipped_sums(x, block, sample_clip_norm),

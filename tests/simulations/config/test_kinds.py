@@ -17,7 +17,7 @@ KINDS = (
         "iterative_mean_sgd local_dp localized_clipping localized_robust_sgd localized_weighting non_private "
         "outlier_removal output_perturbation poisson_sample_sgd private_hard_thresholding private_lasso projected_sgd "
         "recentred_clipping robust_frank_wolfe robust_rounds sample_clipped_sgd smoothed_truncation_gd "
-        "sparse_exponential sparse_optimisation stopped_sgd winsorized_rotation",
+        "sparse_exponential sparse_optimisation stopped_sgd vote_descent winsorized_rotation",
     ),
     (
         PROBLEMS,

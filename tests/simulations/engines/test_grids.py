@@ -43,6 +43,7 @@ from strategies import (
     SmoothedTruncationGD,
     SparseOptimisation,
     StoppedSGD,
+    VoteDescent,
 )
 from strategies.wire.protocol import Holding, SharedArray, read_answer, roster_question
 from strategies.wire.questions import PROTOCOL
@@ -70,6 +71,7 @@ METHODS = {
     "private_hard_thresholding": (PrivateHardThresholding, {"rounds": 3, "sparsity": 2}),
     "sparse_optimisation": (SparseOptimisation, {"rounds": 3, "sparsity": 2}),
     "output_perturbation": (OutputPerturbation, {"rounds": 4, "regularisation": 0.5}),
+    "vote_descent": (VoteDescent, {"rounds": 4, "cohort": 90}),
     "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
     "localized_robust_sgd": (
         LocalizedRobustSGD,

@@ -28,6 +28,7 @@ BEHAVIOUR = (property, cached_property, classmethod, staticmethod)
 OF_MEANS = {
     *("dp_fed_sgd", "dp_fed_avg", "dp_ftrl", "local_dp", "projected_sgd", "sample_clipped_sgd", "poisson_sample_sgd"),
     *("averaged_clipping", "averaged_clipping_restarted", "iterative_mean_sgd", "smoothed_truncation_gd"),
+    "vote_descent",
 }
 OF_ROWS = {"robust_rounds", "outlier_removal", "winsorized_rotation"}
 """Strategies whose rounds are those of `MeanRounds` and `RowRounds`: they have no loop of their own."""

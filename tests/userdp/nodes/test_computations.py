@@ -6,8 +6,9 @@ from helpers import federation_of, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.sparse import csr_array
 
-from userdp.arrays.sparse_rows import finite_rows
+from userdp.arrays.sparse_rows import dense, finite_rows
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.functions import ROW_FUNCTIONS, RowFunction
@@ -50,6 +51,24 @@ def test_pfl_nan_cannot_pass_the_clip(monkeypatch):
     rows, count = rows_of(Quadratic(2, 1.0, 1.0), np.zeros(2), block, Computation(clip_norm=1.0))
     assert count == 3
     np.testing.assert_allclose(rows, [[0, 0], [0, 0], [0, 0], [0.6, 0.8]])
+
+
+def test_votes_are_halved_signs_and_an_infinite_slope_voids_them():
+    slopes = np.array([[3.0, -1e-300, 0.0], [np.inf, 1.0, 1.0], [1.0, np.nan, -1.0], [0.0, -np.inf, 0.0]])
+    wanted = [[0.5, -0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    block = federation_of(np.zeros((4, 3))).block(np.arange(4))
+    for kept in (slopes, csr_array(slopes)):
+
+        class Told(Quadratic):
+            def user_gradients(self, x, block, kept=kept):
+                return kept
+
+        problem = Told(3, 1.0, 1.0)
+        rows, count = rows_of(problem, np.zeros(3), block, Computation("gradient_votes", clip_norm=3**0.5 / 2))
+        assert count == 3
+        np.testing.assert_array_equal(dense(rows), wanted)
+        votes = ROW_FUNCTIONS["gradient_votes"].rows(problem, np.zeros(3), block)
+        assert isinstance(votes, type(kept))
 
 
 def test_a_user_whose_local_model_diverges_counts_as_zero_and_spares_the_others():
