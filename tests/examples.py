@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from simulations.cli import app
 from simulations.config.run_config import RunConfig
+from userdp.accounting.guarantee import ONE_GAUSSIAN, Guarantee
 from userdp.data import read_table
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.tabular import read_features
@@ -33,6 +34,16 @@ BASE: dict[str, Any] = {
     "strategy": {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 3},
 }
 """A run of a tenth of a second."""
+GUARANTEE = Guarantee(
+    unit="user",
+    relation="replace_one",
+    epsilon=2.0,
+    delta=1e-5,
+    accountant=f"{ONE_GAUSSIAN}, composed over participations",
+    adversary="against <everybody> else",
+    assumptions=("n is public", "nodes clip as requested"),
+    holds=True,
+)
 COMPARISON: dict[str, Any] = {
     "name": "small",
     "seeds": 2,

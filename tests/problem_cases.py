@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -149,3 +150,13 @@ def cases(dimension: int) -> dict[str, Case]:
 
 CASES = {f"{name}-d{d}": case for d in (1, 4) for name, case in cases(d).items()}
 CERTIFIED = {name: case for name, case in CASES.items() if not case.problem.certificate.missing()}
+
+WIDE = {
+    "linear": Linear(2, 5.0),
+    "quadratic": Quadratic(2, 5.0, 50.0),
+    "logistic": Logistic(2, 10.0, 50.0),
+    "squared": Squared(2, 10.0, 50.0, low=-5.0, high=5.0, intercept=True),
+    "softmax": Softmax(3, 2, 10.0, 50.0, ridge=0.1),
+}
+each_wide_problem = pytest.mark.parametrize("problem", WIDE.values(), ids=WIDE)
+"""Of two columns, with a domain far larger than the samples."""

@@ -39,10 +39,10 @@ def pretrain(
     with working(debug):
         from simulations.pretraining.base_model import Pretraining  # noqa: PLC0415
         from simulations.pretraining.base_model import pretrain as train  # noqa: PLC0415
-        from simulations.reports.progress import pretraining_bar  # noqa: PLC0415
+        from simulations.reports.progress import counting_bar  # noqa: PLC0415
 
         settings = Pretraining(steps=steps, minutes=minutes, layers=layers, width=width, seed=seed)
-        with pretraining_bar() as progress:
+        with counting_bar("pretraining", "step {done} of {of}, {beside}") as progress:
             facts = train(folder, text or (), settings, progress)
     made = f"{facts['parameters']:,} parameters, {facts['steps']} steps, {facts['seconds']:.0f} seconds"
     learnt = f"{facts['bits_per_byte']:.3f} bits a byte on held-out text"

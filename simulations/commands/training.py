@@ -104,11 +104,11 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
     with working(debug):
         from simulations.api.console import show_advice  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
-        from simulations.reports.progress import planning_bar  # noqa: PLC0415
+        from simulations.reports.progress import counting_bar  # noqa: PLC0415
         from simulations.runs.build import advise as rank  # noqa: PLC0415
 
         config = loaded(file, overrides or [])
-        with planning_bar() as progress:
+        with counting_bar("planning", "{done} of {of} strategies planned") as progress:
             found = rank(config, progress)
     answer(as_json, [plain(each.as_dict()) for each in found], lambda: show_advice(found))
 

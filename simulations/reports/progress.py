@@ -14,8 +14,7 @@ from strategies.core.results import RoundRecord
 
 Clock = Callable[[], float]  # returns seconds since some fixed moment
 OnRound = Callable[[RoundRecord, Plan], None]  # called after every round
-OnPlan = Callable[[str, int, int], None]  # called with a strategy to be planned, the plans made, and all strategies
-OnStep = Callable[[int, int, str], None]  # called with the steps of pretraining done, all steps, and what they reach
+OnStep = Callable[[int, int, str], None]  # called with the steps done, the number of steps, and what is said of them
 Bar = Callable[[str, str], Callable[[int, int], None]]  # (audited strategy, counted unit) -> function of (done, of)
 
 FIRST, EVERY = 10.0, 60.0  # seconds before the first line, so that short work prints none, and between two lines
@@ -106,27 +105,15 @@ def audit_bar(clock: Clock = time.monotonic) -> Iterator[Bar]:
 
 
 @contextmanager
-def planning_bar(clock: Clock = time.monotonic) -> Iterator[OnPlan]:
-    """Yield the function that is called before each plan."""
-    with progress_on_terminal("planning") as bar:
+def counting_bar(title: str, line: str, clock: Clock = time.monotonic) -> Iterator[OnStep]:
+    """Yield the function that is called with every step; ``line`` is filled with {done}, {of}, {beside}."""
+    with progress_on_terminal(title) as bar:
         if bar is None:
             lines = MinuteLines(clock)
-            yield lambda _, done, of: lines.tell(done, of, lambda: f"{done} of {of} strategies planned")
+            yield lambda done, of, beside: lines.tell(done, of, lambda: line.format(done=done, of=of, beside=beside))
         else:
-            task = bar.add_task("", total=None, beside="")
-            yield lambda strategy, done, of: bar.update(task, completed=done, total=of, beside=strategy)
-
-
-@contextmanager
-def pretraining_bar(clock: Clock = time.monotonic) -> Iterator[OnStep]:
-    """Yield the function that is called after every step of pretraining."""
-    with progress_on_terminal("pretraining") as bar:
-        if bar is None:
-            lines = MinuteLines(clock)
-            yield lambda done, of, reached: lines.tell(done, of, lambda: f"step {done} of {of}, {reached}")
-        else:
-            task = bar.add_task("", total=None, beside="reading")
-            yield lambda done, of, reached: bar.update(task, completed=done, total=of, beside=reached)
+            task = bar.add_task("", total=None, beside="starting")
+            yield lambda done, of, beside: bar.update(task, completed=done, total=of, beside=beside)
 
 
 def round_lines(clock: Clock) -> OnRound:

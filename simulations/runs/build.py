@@ -261,12 +261,12 @@ class Advice:
         }
 
 
-def advise(config: RunConfig, progress: Callable[[str, int, int], None] | None = None) -> list[Advice]:
+def advise(config: RunConfig, progress: Callable[[int, int, str], None] | None = None) -> list[Advice]:
     """Plan every strategy for the declared problem, users and budget, and sort by predicted excess risk.
 
     Strategies without a forecast come after those with one, and those that refuse last. The file's own strategy has the
-    file's settings, all others have their defaults. ``progress`` is called with a strategy to be planned, the number
-    of plans made, and the number of strategies.
+    file's settings, all others have their defaults. ``progress`` is called before each plan, with the number
+    made, the number of strategies, and the one to be planned.
     """
     problem, facts = starting_problem(config), public_facts(config)
     if isinstance(problem, SharesProblem):
@@ -275,7 +275,7 @@ def advise(config: RunConfig, progress: Callable[[str, int, int], None] | None =
     found = []
     for done, name in enumerate(names):
         if progress is not None:
-            progress(name, done, len(names))
+            progress(done, len(names), name)
         found.append(_advice(config, problem, facts, name))
     return sorted(found, key=lambda one: (one.plan is None, one.predicted is None, one.predicted or 0.0))
 

@@ -68,6 +68,7 @@ class Statistic(Section):
     """The votes that count the same: each user's, whose samples share one (user); or each sample's, of at most
     data.max_samples of a user (sample)."""
 
+    whole: ClassVar[bool] = False  # whether a user's entries add up to 1, whatever its samples, and so all users' to n
     chooses: ClassVar[bool] = False  # whether it is a choice among users' ranks rather than a noisy sum
 
     @abstractmethod
@@ -82,10 +83,6 @@ class Statistic(Section):
 
         Those of choices are sparse.
         """
-
-    def whole(self, facts: Facts) -> bool:
-        """Return whether a user's entries add up to 1, whatever its samples, so that all users' add up to n."""
-        return False
 
     @abstractmethod
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
@@ -123,6 +120,7 @@ class Count(Statistic):
     """The number of users, or of samples. Under replace_one the number of users is public, and costs nothing."""
 
     statistic: Literal["count"]
+    whole: ClassVar[bool] = True
 
     def width(self, facts: Facts) -> int:
         if self.most(facts) is None:
@@ -132,9 +130,6 @@ class Count(Statistic):
     def rows(self, block: Block, facts: Facts) -> Rows:
         sizes = votes.sizes(block, most := self.most(facts))
         return sizes[:, : self.width(facts)] if most is None else self.with_rest(sizes)
-
-    def whole(self, facts: Facts) -> bool:
-        return True
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         factor = self.most(facts) or 1
@@ -156,6 +151,7 @@ class OfNumbers(Statistic):
 class Moments(OfNumbers):
     """A statistic of users' numbers that follows from the sums of Bernstein polynomials of them."""
 
+    whole: ClassVar[bool] = True
     degree: ClassVar[int]
 
     def _rest(self, facts: Facts) -> bool:
@@ -167,9 +163,6 @@ class Moments(OfNumbers):
     def rows(self, block: Block, facts: Facts) -> Rows:
         rows = votes.moments(block, self.column(facts), self.degree, self.most(facts))
         return self.with_rest(rows) if self._rest(facts) else rows
-
-    def whole(self, facts: Facts) -> bool:
-        return True
 
 
 class Mean(Moments):
@@ -209,6 +202,7 @@ class Histogram(OfNumbers):
     """The share of users in each of the declared bins; a user's samples share one vote."""
 
     statistic: Literal["histogram"]
+    whole: ClassVar[bool] = True
     bins: list[float] = Field(min_length=2)
     """Edges that rise. A bin holds its lower edge, the last one both; numbers beyond the edges are in no bin."""
 
@@ -221,9 +215,6 @@ class Histogram(OfNumbers):
 
     def rows(self, block: Block, facts: Facts) -> Rows:
         return self.with_rest(votes.by_bin(block, self.column(facts), self._edges(), self.most(facts)))
-
-    def whole(self, facts: Facts) -> bool:
-        return True
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         bins = np.append(np.ones(len(self.bins) - 1), 0.0)
@@ -240,6 +231,7 @@ class Counts(Statistic):
     """The number of users at each of the declared levels; a user's samples share one vote."""
 
     statistic: Literal["counts"]
+    whole: ClassVar[bool] = True
     of: str = Field(description="Column of declared levels.")
 
     def column(self, facts: Facts) -> Column:
@@ -251,9 +243,6 @@ class Counts(Statistic):
 
     def rows(self, block: Block, facts: Facts) -> Rows:
         return self.with_rest(votes.by_level(block, self.column(facts), self.most(facts)))
-
-    def whole(self, facts: Facts) -> bool:
-        return True
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         factor, found, most = self.most(facts) or 1, [], self.most(facts)
@@ -268,6 +257,7 @@ class GroupMeans(OfNumbers):
     """The mean of a column of numbers within each level of another; a user's vote is split by samples."""
 
     statistic: Literal["group_means"]
+    whole: ClassVar[bool] = True
     by: str = Field(description="Column of declared levels.")
 
     def _groups(self, facts: Facts) -> Column:
@@ -279,9 +269,6 @@ class GroupMeans(OfNumbers):
 
     def rows(self, block: Block, facts: Facts) -> Rows:
         return self.with_rest(votes.moments(block, self.column(facts), 2, self.most(facts), self._groups(facts)))
-
-    def whole(self, facts: Facts) -> bool:
-        return True
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         found = []

@@ -113,7 +113,7 @@ class TableQuery(SharesProblem):
                 found += one.answers(Sums(chosen, 0.0, None), users, self.facts)
                 continue
             factor = self.factors[place] * _INSIDE if width else 1.0
-            known = float(users) if self.relation == "replace_one" and one.whole(self.facts) else None
+            known = float(users) if self.relation == "replace_one" and one.whole else None
             noisy = released[place : (place := place + width)] / factor
             found += one.answers(Sums.of(noisy, deviation / factor, known), users, self.facts)
         return found

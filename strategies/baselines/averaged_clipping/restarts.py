@@ -24,12 +24,12 @@ class Run:
     noise_deviation: float  # of each coordinate, by the paper's formula
 
 
-def rounds_per_run(constants: TheoryConstants, strong_convexity: float, factor: float = 1.0) -> int:
-    """Least N0 with ``N0 / ln(4 N0 / beta) >= 768 factor^2 L / mu``: each run then halves the gap, noise aside.
+def rounds_per_run(constants: TheoryConstants, strong_convexity: float) -> int:
+    """Least N0 with ``N0 / ln(4 N0 / beta) >= 768 L / mu``: each run then halves the gap, noise aside.
 
     Raises `BadInput`: the strong convexity is not positive, or exceeds the smoothness.
     """
-    wanted = 768 * factor**2 * _condition(constants, strong_convexity)
+    wanted = 768 * _condition(constants, strong_convexity)
 
     def enough(rounds: int) -> bool:
         return rounds / math.log(4 * rounds / constants.failure) >= wanted
@@ -48,12 +48,12 @@ def default_runs(samples: int) -> int:
     return max(1, math.ceil(math.log2(samples)))
 
 
-def radii(first_gap: float, strong_convexity: float, factor: float = 1.0, floor: float = 0.0) -> Iterator[float]:
-    """R^0, R^1, ...: ``factor sqrt(2 gap / mu)`` with a gap that halves (and gains ``floor``) from run to run."""
+def radii(first_gap: float, strong_convexity: float) -> Iterator[float]:
+    """R^0, R^1, ...: ``sqrt(2 gap / mu)`` with a gap that halves from run to run."""
     gap = first_gap
     while True:
-        yield factor * math.sqrt(2 * gap / strong_convexity)
-        gap = gap / 2 + floor
+        yield math.sqrt(2 * gap / strong_convexity)
+        gap /= 2
 
 
 def restarted_run(constants: TheoryConstants, rounds: int, radius: float) -> Run:
@@ -66,7 +66,7 @@ def restarted_run(constants: TheoryConstants, rounds: int, radius: float) -> Run
 
 
 def restarted(
-    constants: TheoryConstants, strong_convexity: float, first_gap: float, runs: int, rounds: int, floor: float = 0.0
+    constants: TheoryConstants, strong_convexity: float, first_gap: float, runs: int, rounds: int
 ) -> list[Run]:
     """The runs of Algorithm 2 with the paper's noise, which is not certified; ``constants`` holds the WHOLE budget.
 
@@ -75,7 +75,7 @@ def restarted(
     _condition(constants, strong_convexity)
     epsilon, delta = step_budget(constants.epsilon, constants.delta, runs)
     own = replace(constants, epsilon=epsilon, delta=delta)
-    distances = radii(first_gap, strong_convexity, floor=floor)
+    distances = radii(first_gap, strong_convexity)
     return [restarted_run(own, rounds, radius) for _, radius in zip(range(runs), distances, strict=False)]
 
 

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
-from examples import changed
+from examples import GUARANTEE, changed
 from typer.testing import CliRunner
 
 from simulations import cli
@@ -13,19 +13,8 @@ from simulations.audit.command import Wanted, leave
 from simulations.audit.finding import Audit
 from simulations.config.run_config import parse_config
 from simulations.reports.explain import chance, shown
-from userdp.accounting.guarantee import ONE_GAUSSIAN, Guarantee
 from userdp.audit.trade_off import Approximate, Gaussian
 
-GUARANTEE = Guarantee(
-    unit="user",
-    relation="replace_one",
-    epsilon=2.0,
-    delta=1e-5,
-    accountant=f"{ONE_GAUSSIAN}, composed over participations",
-    adversary="against <everybody> else",
-    assumptions=("n is public", "nodes clip as requested"),
-    holds=True,
-)
 ALARMS = np.linspace(0, 1, 11)
 FOUND = Audit(
     strategy="dp_fed_sgd",

@@ -19,7 +19,7 @@ from simulations.reports.progress import (
     FIRST,
     MinuteLines,
     audit_bar,
-    planning_bar,
+    counting_bar,
     progress_bar,
     round_lines,
     time_left,
@@ -172,7 +172,7 @@ def test_compare_in_python_tells_unless_it_is_asked_not_to(progress, comparison,
 def test_plans_are_told(tmp_path, capsys):
     table = {"kind": "table", "path": str(write_table(tmp_path / "people.csv")), "user": "who", "users": 500}
     table |= {"features": ["height"], "ranges": {"height": [150, 200]}, "target": "count", "target_range": [0, 9]}
-    with planning_bar(Clock(step=5.0)) as progress:
+    with counting_bar("planning", "{done} of {of} strategies planned", Clock(step=5.0)) as progress:
         found = advise(parse_config(RAW | {"problem": {"kind": "squared"}, "data": table}), progress)
     told = lines(capsys)
     assert f"of {len(found)} strategies planned" in told[0]

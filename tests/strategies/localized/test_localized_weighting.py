@@ -7,6 +7,7 @@ import pytest
 from helpers import afresh, federation_of, final, gathered, make, run, silenced, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problem_cases import each_wide_problem
 
 from strategies import LearnCoordinates, LocalizedWeighting
 from strategies.wire.replies import Gathered
@@ -14,17 +15,9 @@ from userdp.data import LogisticRegression, SyntheticFederation
 from userdp.errors import MissingAssumption, PopulationTooSmall, RunFailed
 from userdp.estimators.outlier_removal import IndicatorKernel, NeighbourMean
 from userdp.mechanisms import GaussianMechanism
-from userdp.problems import Linear, Logistic, Poisson, Quadratic, Softmax, Squared
+from userdp.problems import Linear, Logistic, Poisson, Quadratic, Softmax
 from userdp.randomness import stream
 
-PROBLEMS = {
-    "linear": Linear(2, 5.0),
-    "quadratic": Quadratic(2, 5.0, 50.0),
-    "logistic": Logistic(2, 10.0, 50.0),
-    "squared": Squared(2, 10.0, 50.0, low=-5.0, high=5.0, intercept=True),
-    "softmax": Softmax(3, 2, 10.0, 50.0, ridge=0.1),
-}
-each_problem = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 BATCH, STEPS = 2, 4
 
 
@@ -60,7 +53,7 @@ def average(method, people, reach, longest):
 
 
 @pytest.mark.sweep(1)
-@each_problem
+@each_wide_problem
 @settings(max_examples=40)
 @given(
     st.integers(0, 2**32),

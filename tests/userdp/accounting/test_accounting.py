@@ -9,6 +9,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
+from examples import GUARANTEE
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -357,18 +358,6 @@ def test_a_ledger_of_rounds_stops_at_its_plan_even_where_the_sampler_would_go_on
 @pytest.mark.parametrize("least", [1e-30, 3e-288, 5e-324])
 def test_noise_of_next_to_nothing_is_priced_and_not_refused_by_arithmetic(least):
     assert together(Cost(noise_multiplier=least), Cost(noise_multiplier=1.0)).noise_multiplier <= least * (1 + 1e-12)
-
-
-GUARANTEE = Guarantee(
-    unit="user",
-    relation="replace_one",
-    epsilon=2.0,
-    delta=1e-5,
-    accountant=f"{ONE_GAUSSIAN}, composed over participations",
-    adversary="against <everybody> else",
-    assumptions=("n is public", "nodes clip as requested"),
-    holds=True,
-)
 
 
 @pytest.mark.parametrize(

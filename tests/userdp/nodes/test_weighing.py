@@ -1,21 +1,13 @@
 """Weighed losses: short gradients within reach of the start, steps that enlarge no distance, and their steepness."""
 
 import numpy as np
-import pytest
 from helpers import federation_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problem_cases import each_wide_problem
 
 from userdp.nodes.weighing import steepness, weighed_gradient
-from userdp.problems import Linear, Logistic, Quadratic, Softmax, Squared
-
-PROBLEMS = {
-    "linear": Linear(2, 5.0),
-    "quadratic": Quadratic(2, 5.0, 50.0),
-    "logistic": Logistic(2, 10.0, 50.0),
-    "squared": Squared(2, 10.0, 50.0, low=-5.0, high=5.0, intercept=True),
-    "softmax": Softmax(3, 2, 10.0, 50.0, ridge=0.1),
-}
+from userdp.problems import Quadratic, Softmax
 
 
 def people(problem, rng, count):
@@ -24,7 +16,7 @@ def people(problem, rng, count):
     return federation_of(values, targets=targets if problem.has_targets else None).block(np.arange(count))
 
 
-@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+@each_wide_problem
 @settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_weighed_gradients_within_reach_are_short_and_their_steps_enlarge_no_distance(problem, seed):

@@ -623,8 +623,6 @@ def test_restarts_halve_the_gap_until_the_noise_and_keep_the_budget_t18():
 def test_the_schedule_of_distances_t18():
     distances = radii(8.0, 1.0)
     assert [next(distances) for _ in range(3)] == pytest.approx([4.0, math.sqrt(8), 2.0])
-    floored = radii(8.0, 1.0, factor=2.0, floor=1.0)
-    assert [next(floored) for _ in range(2)] == pytest.approx([8.0, 2 * math.sqrt(10)])
     assert noise_floor(TheoryConstants(10**9, 10, *step_budget(1.0, 1e-9, 6)), 9899) > 1e5
 
 
