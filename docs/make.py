@@ -21,6 +21,7 @@ from making import (
     excerpts,
     finding,
     gallery,
+    language,
     neural,
     neural_speed,
     paper_pictures,
@@ -88,6 +89,7 @@ def pages() -> dict[str, str]:
         "docs/find.md": put(_written("docs/find.md"), finding.sections()),
         "docs/query.md": put(_written("docs/query.md"), {"queries": queries.section()}),
         "docs/gallery/README.md": gallery.page(),
+        "docs/language.md": put(_written("docs/language.md"), {"language": language.section()}),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "strategies/baselines/averaged_clipping/README.md": put(
             _written("strategies/baselines/averaged_clipping/README.md"),

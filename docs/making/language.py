@@ -68,12 +68,12 @@ def section() -> str:
     good = table[table["error"].isna()]
     runs = good[good["strategy"] == "uls"]
     users, held_out = (int(runs[name].median()) for name in ("users", "held_out"))
-    hours = good["seconds"].sum() / 3600
+    seeds, hours = sorted(runs["seed"].unique()), good["seconds"].sum() / 3600
+    told = f"Seeds {', '.join(map(str, seeds))}." if len(seeds) > 1 else "One seed, too few to tell small differences."
     text = (
         f"Bits a byte on {held_out:,} held-out roles after training on {users:,} others, as a mean over seeds with its "
         "standard deviation, and in brackets how far that is on the way from the model before fine-tuning to LoRA "
-        f"without privacy. Seeds {', '.join(map(str, sorted(good['seed'].unique())))}; where no deviation is given, "
-        f"one seed. {hours:.1f} hours in all on a busy core; all rows and settings are in "
+        f"without privacy. {told} {hours:.1f} hours in all on a busy core; all rows and settings are in "
         "research/results/language.csv."
     )
     return f"{markdown(table)}\n\n{textwrap.fill(text, 120)}"
