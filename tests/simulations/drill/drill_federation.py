@@ -90,7 +90,7 @@ class Federation:
         try:
             compose.call("up", "--no-build", "--detach", "--wait", timeout=900)
             with self._log.open("wb") as file:
-                command = [*compose.compose, "logs", "--follow", "--no-color"]
+                command = [*compose.compose, "--ansi", "never", "logs", "--follow", "--no-color"]
                 follower = subprocess.Popen(command, env=compose.environment, stdout=file, stderr=file)
             try:
                 yield
@@ -157,7 +157,7 @@ class Federation:
     def log(self, service: str = "") -> str:
         """What all services have said, or one of them."""
         text, mark = self._log.read_text(encoding="utf-8", errors="replace"), f"{service}-1 " if service else ""
-        return "\n".join(line for line in text.splitlines() if line.startswith(mark))
+        return "\n".join(line for line in text.splitlines() if mark in line.partition("|")[0])
 
     def rounds(self, node: str) -> int:
         """How many train messages a SuperNode has received."""

@@ -36,7 +36,7 @@ def test_a_federation_keeps_its_promises_through_every_fault(federation, tmp_pat
     began = time.monotonic()
     federation.inside("userdp", "account", "create", "clinic", "--epsilon", "4", "--delta", "1e-5")
     for number in range(1, RUNS + 1):
-        due = datetime.now(UTC) + timedelta(minutes=number - 1)
+        due = datetime.now(UTC) + timedelta(minutes=number)
         federation.add(*([REFUSED[number]] if number in REFUSED else []), at=f"{due:%Y-%m-%d %H:%M}")
     rows = [endured(fault, federation) for fault in FAULTS]
     federation.wait(federation.ended, "runs are left", 60 * ROUND)
