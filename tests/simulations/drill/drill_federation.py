@@ -25,7 +25,7 @@ OPEN = ("waiting", "running")
 NAME = "Quillfeather"
 """The family name of everybody in the silos."""
 RARE = 133.70317
-"""The weight of one person, in kilograms; the visit is in the first silo."""
+"""The weight of the first person at the first visit, in kilograms."""
 RUN_LOG = """
 import subprocess, sys
 from pathlib import Path
@@ -40,10 +40,13 @@ request.add_header("Authorization", "Bearer " + open("/keys/page.token").read())
 with urllib.request.urlopen(request, context=ssl.create_default_context(cafile="/keys/ca.crt")) as reply:
     print(reply.read().decode())
 """
-ROW = """
+WEIGHT = """
+import sys
 import numpy as np
 silo = np.load("/data/users.npz")
-print(silo["labels"][0], *silo["features"][0])
+for at in np.flatnonzero(silo["labels"] == sys.argv[1]):
+    weight = silo["features"][silo["offsets"][at], 1]
+    print(abs(weight), repr(float(abs(weight)))[:9])
 """
 
 
@@ -192,7 +195,8 @@ class Federation:
         return target
 
     def marks(self) -> Sequence[str]:
-        """Everybody's name, and the rare value, in the table and as the silo holds it; read from the silo itself."""
-        label, _, weight = self.inside("python", "-c", ROW, service="app-1").split()[:3]
-        assert label == f"{NAME}-0000"
-        return NAME, str(RARE), f"{float(weight):.5f}".lstrip("-0")
+        """Everybody's name, and the rare value, in the table and as a silo holds it, in single and double precision."""
+        apps = ("app-1", "app-2", "app-3")
+        held = " ".join(self.inside("python", "-c", WEIGHT, f"{NAME}-0000", service=app) for app in apps).split()
+        assert len(held) == 2, f"one person is in one silo: {held}"
+        return NAME, str(RARE), *held
