@@ -21,7 +21,7 @@ STAMP := $(VENV)/.installed
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs site install test test-slow test-change mutants mutate containers long lint format bench results clean
+.PHONY: demo docs site install test test-slow test-change mutants mutate containers drill long lint format bench results clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -63,6 +63,10 @@ mutate: $(STAMP)
 # Needs a container engine with Compose. CONTAINERS="containers and scenario" for the four that every change runs.
 containers: $(STAMP)
 	$(BIN)/python -m pytest -q -m "$(CONTAINERS)" $(PYTEST_ARGS)
+
+# Ten runs of a federation in containers and a fault each minute; writes the table of docs/drill.md. Half an hour.
+drill: $(STAMP)
+	$(BIN)/python -m pytest -s -m containers tests/simulations/drill $(PYTEST_ARGS)
 
 # More than an hour on two cores. make long LONG="'slow tests' containers" for some of its stages.
 long: $(STAMP)

@@ -16,6 +16,7 @@ from making import (
     configuration,
     core_paper,
     courses,
+    drill,
     drop_in,
     evaluation,
     excerpts,
@@ -82,6 +83,7 @@ def pages() -> dict[str, str]:
         "docs/compare-strategies.md": put(_written("docs/compare-strategies.md"), {"grid": excerpts.comparison()}),
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
+        "docs/drill.md": put(_written("docs/drill.md"), {"drill": drill.section()}),
         "docs/drop-in.md": put(
             _written("docs/drop-in.md"), {"difference": drop_in.difference(), "accuracies": drop_in.accuracies()}
         ),

@@ -65,7 +65,8 @@ def enter_run(
     token = str(read_json(file)["token"]) if resumed and file.is_file() else token or secrets.token_hex(16)
     enter(config, name, f"{config.name}: {config.strategy_name}", strategy, token=token, place=str(folder.resolve()))
     content = as_json({"account": name, "token": token})
-    write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
+    with writing(f"output.directory: {folder}"):
+        write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
 
 
 def enter(

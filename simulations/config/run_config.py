@@ -45,7 +45,7 @@ class PrivacySection(Section):
     trust: Literal["server", "sum"] = "server"
     """Whom users have to trust with what leaves their node. server: the server, which sees nodes' sums. sum: nodes add
     the noise themselves and mask what they send, so that the server sees nothing but noisy sums over all nodes; for
-    dp_fed_sgd, dp_fed_avg and adaptive_clipping, with two nodes or more in every round."""
+    dp_fed_sgd, dp_fed_avg, adaptive_clipping and vote_descent, with two nodes or more in every round."""
     colluding: float = Field(0.0, ge=0, lt=1)
     """Largest share of a sum's nodes that may combine their knowledge, with the server or without it, for trust = sum:
     the noise of the others then suffices. A single node may do so in any case."""

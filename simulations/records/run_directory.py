@@ -100,13 +100,17 @@ class RunDirectory:
         self._written = time.monotonic()
 
 
+class Unwritable(BadInput):
+    """A place cannot be written, now: the disk may be full. That says nothing about what was to be written there."""
+
+
 @contextmanager
 def writing(place: str, remedy: str = "choose another folder") -> Iterator[None]:
-    """Turn errors of writing a place into BadInput."""
+    """Turn errors of writing a place into `Unwritable`."""
     try:
         yield
     except OSError as error:
-        raise BadInput(f"{place} cannot be written ({type(error).__name__}); {remedy}") from None
+        raise Unwritable(f"{place} cannot be written ({type(error).__name__}); {remedy}") from None
 
 
 def read_json(path: Path) -> Any:

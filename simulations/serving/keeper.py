@@ -28,7 +28,7 @@ from simulations.config.run_config import RunConfig
 from simulations.deployment.submit import Link, start
 from simulations.flower import configuration_of
 from simulations.records.checkpoints import in_use
-from simulations.records.run_directory import TOKEN, ended, read_json, writing
+from simulations.records.run_directory import TOKEN, Unwritable, ended, read_json, writing
 from simulations.reports.report import copy_released
 from simulations.runs.build import held_out_users, make_strategy, public_facts, server_datasets, starting_problem
 from simulations.runs.run import insist
@@ -93,14 +93,14 @@ class Keeper:
     def step(self) -> bool:
         """Bring the run under way, or the next one that is due, a step further; return whether there is one.
 
-        Raises `BadInput`: the queue belongs to another keeper. While the database or the SuperLink does not answer,
-        nothing changes.
+        Raises `BadInput`: the queue belongs to another keeper. While the database or the SuperLink does not answer, or
+        the disk is full, nothing changes.
         """
         try:
             run = self.queue.take(self.now(), self.identity)
             if run is not None:
                 self._further(run, self.results / str(run.folder))
-        except (AccountsUnavailable, RunFailed) as error:
+        except (AccountsUnavailable, Unwritable, RunFailed) as error:
             log.warning("nothing moves: %s", error)
             return True
         return run is not None
@@ -119,7 +119,7 @@ class Keeper:
             if not (folder / TOKEN).is_file():
                 config = configuration_of(run.configuration)
                 enter_run(config, checked(config), folder, deployed=True, token=run.token)
-        except AccountsUnavailable:
+        except (AccountsUnavailable, Unwritable):
             raise
         except BadInput as error:
             self.queue.finish(run.number, "refused", str(error), self.now())
@@ -162,11 +162,13 @@ class Keeper:
             return
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            copy_released(folder, partial)
+            with writing(f"the copy for others, {target},"):
+                copy_released(folder, partial)
+                partial.rename(target)
+        except Unwritable:
+            raise
         except BadInput as error:
             log.warning("no report for others: %s", error)
-        else:
-            partial.rename(target)
 
     def _resume_or_give_up(self, run: Scheduled, folder: Path, status: str) -> None:
         why = _error(folder) or status

@@ -1,7 +1,7 @@
 """A silo that lies: Python loads this before anything else, and the lie enters the node once that is imported.
 
 The file "kind" in the folder LIES names lies separated by commas, one for each train message in turn; "claims" and
-"twin" come at the query. Without that folder nothing happens.
+"twin" come at the query, and "version" is that of the protocol. Without that folder nothing happens.
 """
 
 import importlib.util
@@ -11,7 +11,6 @@ from pathlib import Path
 
 FOLDER = Path(os.environ.get("LIES", "/lies"))
 KIND, TOLD = FOLDER / "kind", FOLDER / "told"
-VICTIM = "userdp.nodes.node"
 
 
 def lies():
@@ -55,14 +54,22 @@ def corrupt(module):
     module.Node = LyingNode
 
 
+def age(module):
+    if "version" in lies():
+        module.PROTOCOL = 0
+
+
+VICTIMS = {"userdp.nodes.node": corrupt, "strategies.wire.questions": age}
+
+
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name != VICTIM:
+        change = VICTIMS.pop(name, None)
+        if change is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), corrupt(module))
+        spec.loader.exec_module = lambda module: (execute(module), change(module))
         return spec
 
 

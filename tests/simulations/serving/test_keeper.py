@@ -3,6 +3,7 @@
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from errno import ENOSPC
 from itertools import count
 from unittest.mock import Mock
 
@@ -257,6 +258,26 @@ def test_while_the_superlink_or_the_database_is_away_nothing_is_lost_refused_or_
     assert queue_of(accounts).runs()[0].state == "running"
     kept_to_the_end(keeper, clinic)
     assert queue_of(accounts).runs()[0].state == "done"
+    assert len(Accounts(accounts).read("clinic").entries) == 1
+
+
+@pytest.mark.parametrize(("module", "name"), [(entering, "write_whole"), (keeper_module, "copy_released")])
+def test_while_the_disk_is_full_nothing_is_lost_refused_or_counted(
+    module, name, clinic, accounts, tmp_path, monkeypatch
+):
+    """When a run begins, and when what others may see of it is copied."""
+    added(accounts)
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, Mock(side_effect=OSError(ENOSPC, "No space left on device")))
+        for _ in range(2 * ATTEMPTS):
+            assert keeper.step()
+            clinic.advance()
+    assert queue_of(accounts).runs()[0].state == "running"
+    kept_to_the_end(keeper, clinic)
+    (run,) = queue_of(accounts).runs()
+    assert (run.state, run.attempts) == ("done", 1)
+    assert (tmp_path / "results" / "released" / "00001-monthly" / "report.html").is_file()
     assert len(Accounts(accounts).read("clinic").entries) == 1
 
 

@@ -1,0 +1,115 @@
+"""The checks at the end of the drill notice what they are there for."""
+
+import json
+import math
+
+import drill_checks as checks
+import pytest
+
+from userdp.accounting import Total
+from userdp.accounting.filter import Price
+
+ACCOUNT = {"name": "clinic", "epsilon": 2.0, "delta": 1e-5}
+PROMISE = {"epsilon": 1.0, "delta": 1e-6}
+
+
+def entry(number, promise=PROMISE):
+    place = f"/results/{number:05d}-drill"
+    return {"account": "clinic", "token": f"t{number}", "promises": json.dumps([promise]), "place": place}
+
+
+def row(number, state="done", reason=None):
+    return {
+        "number": number,
+        "state": state,
+        "reason": reason,
+        "folder": f"{number:05d}-drill",
+        "token": f"t{number}",
+    }
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Run 1 is done, and run 2 was refused."""
+    folder, copy = tmp_path / "00001-drill", tmp_path / "released" / "00001-drill"
+    for place in (folder, copy, tmp_path / "00002-drill"):
+        place.mkdir(parents=True)
+    for path in (folder / "model.npz", folder / "report.html", copy / "report.html"):
+        path.write_text("")
+    (folder / "guarantee.json").write_text(json.dumps(PROMISE | {"holds": True}))
+    (folder / "result.json").write_text(json.dumps({"rounds": 6, "missing_users_private": 200}))
+    return tmp_path
+
+
+def test_the_drills_own_sum_of_gaussians_is_the_accounts():
+    """By formulas of its own: the most runs that fit, and one more."""
+    total = Total(ACCOUNT["epsilon"], ACCOUNT["delta"])
+    price = Price(mu_squared=checks.distance_of(**PROMISE) ** 2)
+    fit = math.floor(total.limits.mu_squared / price.mu_squared)
+    assert fit >= 2
+    checks.no_account_is_overdrawn([ACCOUNT], [entry(number) for number in range(fit)])
+    with pytest.raises(AssertionError, match="clinic is overdrawn"):
+        checks.no_account_is_overdrawn([ACCOUNT], [entry(number) for number in range(fit + 1)])
+
+
+@pytest.mark.parametrize(
+    ("queue", "complaint"),
+    [
+        ([row(1)], "missing"),
+        ([row(1), row(3, "refused", "too much")], "missing"),
+        ([row(1), row(2, "waiting", "stopped")], "run 2 is waiting"),
+        ([row(1), row(2, "refused")], "nothing says why"),
+        ([row(1, "refused", "too much"), row(2, "refused", "too much")], "the wrong runs"),
+        ([row(1), row(2)], "the wrong runs"),
+    ],
+)
+def test_a_run_that_is_lost_stuck_or_wrongly_refused_is_noticed(queue, complaint):
+    checks.every_run_has_ended([row(1), row(2, "refused", "too much")], 2, {2})
+    with pytest.raises(AssertionError, match=complaint):
+        checks.every_run_has_ended(queue, 2, {2})
+
+
+def _left(results, entries):
+    checks.each_run_left_what_it_promised([row(1), row(2, "refused", "too much")], entries, results, 6)
+
+
+def test_runs_that_keep_their_promises_pass(results):
+    _left(results, [entry(1)])
+    checks.silos_were_missing(results, 1, 200)
+    with pytest.raises(AssertionError, match="the faults cost 200"):
+        checks.silos_were_missing(results, 2, 200)
+
+
+@pytest.mark.parametrize("path", ["model.npz", "report.html", "../released/00001-drill/report.html"])
+def test_a_release_without_its_files_is_noticed(results, path):
+    (results / "00001-drill" / path).unlink()
+    with pytest.raises(AssertionError, match="run 1"):
+        _left(results, [entry(1)])
+
+
+@pytest.mark.parametrize("change", [{"holds": False}, {"epsilon": 1.1}, {"delta": 2e-6}])
+def test_a_guarantee_that_does_not_hold_or_was_not_paid_for_is_noticed(results, change):
+    (results / "00001-drill/guarantee.json").write_text(json.dumps(PROMISE | {"holds": True} | change))
+    with pytest.raises(AssertionError):
+        _left(results, [entry(1)])
+
+
+def test_a_refused_run_with_a_release_or_an_entry_is_noticed(results):
+    with pytest.raises(AssertionError, match="refused and charged"):
+        _left(results, [entry(1), entry(2)])
+    (results / "00002-drill/model.npz").write_text("")
+    with pytest.raises(AssertionError, match="left a release"):
+        _left(results, [entry(1)])
+
+
+def test_an_entry_that_is_no_run_of_the_queue_is_noticed(results):
+    with pytest.raises(AssertionError, match="no run of the queue"):
+        _left(results, [entry(1), entry(3)])
+
+
+@pytest.mark.parametrize("said", ["a silo of Quillfeather-0001", "x = 0.22003", '"missing_users_private": 3'])
+def test_a_mark_or_a_private_field_is_found_wherever_it_stands(said):
+    marks, texts = ["Quillfeather", "0.22003"], {"the page": "nothing"}
+    checks.nothing_private_is_in(texts, marks)
+    with pytest.raises(AssertionError, match="the logs shows"):
+        checks.nothing_private_is_in(texts | {"the logs": f"one line\n{said}"}, marks)
