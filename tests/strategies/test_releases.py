@@ -292,7 +292,7 @@ def watched(name):
 
 # --- What holds of each ----------------------------------------------------------------------------------------------
 
-DRAWN_BY_OTHERS, NO_PROMISE = ("local_dp", "masked", "masked, adaptive"), "non_private"
+DRAWN_BY_OTHERS, NO_PROMISE = ("local_dp", "masked", "masked, adaptive", "masked, votes"), "non_private"
 OWN_ACCOUNTS = {
     "dp_ftrl": "noise is correlated over rounds: tests/strategies/clipping/test_ftrl.py",
     "averaged_clipping_restarted": "each of its runs has a sampler: tests/strategies/baselines",
