@@ -226,13 +226,10 @@ def main() -> None:
     wanted = [
         cell
         for cell in cells()
-        if cell.strategy == TRIVIAL
-        or (
-            cell.model in arguments.models
-            and cell.strategy in arguments.strategies
-            and cell.epsilon in (0.0, *arguments.epsilons)
-            and cell.seed in arguments.seeds
-        )
+        if cell.model in (TRIVIAL, *arguments.models)
+        and cell.strategy in (TRIVIAL, *arguments.strategies)
+        and cell.epsilon in (0.0, *arguments.epsilons)
+        and cell.seed in arguments.seeds
     ]
     left = missing(table, wanted)
     if arguments.left:

@@ -43,10 +43,8 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 def markdown(table: pd.DataFrame) -> str:
     """Return the summary as a table: a row a model and strategy, a column a budget."""
-    cells = {
-        (one.model, one.strategy, one.epsilon): _shown(one)
-        for one in summary(table).itertuples()  # bits, and the share
-    }
+    means = summary(table).set_index(["model", "strategy", "epsilon"])
+    cells = {index: _shown(*one) for index, one in zip(means.index, means.to_numpy(), strict=True)}
     budgets = ["no privacy", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)]
     lines = [f"| | {' | '.join(budgets)} |", "|---" * (1 + len(budgets)) + "|"]
     for (model, strategy), name in ROWS.items():
@@ -56,8 +54,7 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _shown(one: object) -> str:
-    bits, spread, share, seeds = (getattr(one, name) for name in ("bits", "spread", "share", "seeds"))
+def _shown(bits: float, spread: float, share: float, seeds: float) -> str:
     told = f"{bits:.3f}" + (f" ± {spread:.3f}" if seeds > 1 else "")
     return told if pd.isna(share) else f"{told} ({100 * share:.0f} %)"
 

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from strategies.clipping.cohort_options import CohortOptions
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.mean_rounds import MeanRounds, as_is, sampler_numbers
+from strategies.core.mean_rounds import MeanRounds, as_is
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given, mean_mechanism
-from strategies.core.scheme import Number, Outline
+from strategies.core.scheme import Number
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -207,7 +207,7 @@ class ClippedOptions(CohortOptions, ServerOptions):
         ``multiplier`` is noise over sensitivity, ``noise`` the expected l2 norm of the noise that is followed, and
         ``numbers`` are those of the plan beyond the ones that all such strategies have.
         """
-        local, cohort = computation.parameters, max(1, round(sampler.expected_batch))
+        local = computation.parameters
         steps = NoisySteps(
             steps=self.rounds,
             rate=rate,
@@ -216,29 +216,17 @@ class ClippedOptions(CohortOptions, ServerOptions):
             local_steps=int(local.get("steps", 1) or local.get("epochs", 1)),
             local_rate=local.get("step_size"),
         )
-        if isinstance(mechanism, LaplaceMechanism):
-            sensitivity: dict[str, Number] = {"l1_sensitivity": mechanism.sensitivity}
-        else:
-            sensitivity = {"l2_sensitivity": mechanism.l2_sensitivity}
-        outline = Outline(
-            rounds=self.rounds,
-            cohort=cohort,
-            users_needed=1 if self.sampling == "allocation" else cohort,
-            path=self.followed(steps, given.dimension),
+        averaged: dict[str, Number] = {"ema_decay": self.ema_decay} if self.ema_decay else {}
+        outline = self.outline(
+            sampler,
+            mechanism,
+            multiplier,
+            accounted["guarantee"],
+            rate,
             noise=noise,
             signal=self.clip_norm,
-            numbers={
-                "clip_norm": self.clip_norm,
-                "cohort": cohort,
-                "sampling": self.sampling,
-                "learning_rate": rate,
-                "noise_multiplier": multiplier,
-                "noise_deviation": mechanism.standard_deviation,
-                **({"ema_decay": self.ema_decay} if self.ema_decay else {}),
-                **sensitivity,
-                **sampler_numbers(sampler, accounted["guarantee"], multiplier),
-                **numbers,
-            },
+            path=self.followed(steps, given.dimension),
+            numbers={"clip_norm": self.clip_norm, **averaged, **numbers},
         )
         return {**accounted, "outline": outline, "domain": given.problem.domain, "sampler": sampler}
 

@@ -1,13 +1,18 @@
 """The cohorts of rounds with noise each: how they are drawn, and so how they are accounted."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 
+from strategies.core.mean_rounds import sampler_numbers
+from strategies.core.noise_forecast import NoisePath
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
-from userdp.accounting import Relation
+from strategies.core.scheme import Number, Outline
+from userdp.accounting import Guarantee, Relation
 from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.sampling import (
     AllocatedBatches,
     CyclicBatches,
@@ -77,3 +82,44 @@ class CohortOptions(StrategyOptions):
             return FixedSizeBatches(users, cohort, rounds, given.secret_seed)
         kind = CyclicBatches if self.sampling == "cyclic" else DisjointBatches
         return kind(users, cohort, -(-rounds // (users // cohort)), given.seed)
+
+    def outline(
+        self,
+        sampler: Sampler,
+        mechanism: GaussianMechanism | LaplaceMechanism,
+        multiplier: float,
+        guarantee: Guarantee,
+        rate: float,
+        *,
+        noise: float,
+        signal: float,
+        path: NoisePath | None = None,
+        numbers: Mapping[str, Number],
+    ) -> Outline:
+        """Return what a plan says of rounds that release a noisy mean each, and follow it with steps of size ``rate``.
+
+        ``multiplier`` is noise over sensitivity, and ``numbers`` are those beyond the ones that all such rounds have.
+        """
+        if isinstance(mechanism, LaplaceMechanism):
+            sensitivity: dict[str, Number] = {"l1_sensitivity": mechanism.sensitivity}
+        else:
+            sensitivity = {"l2_sensitivity": mechanism.l2_sensitivity}
+        cohort = max(1, round(sampler.expected_batch))
+        return Outline(
+            rounds=self.rounds,
+            cohort=cohort,
+            users_needed=1 if self.sampling == "allocation" else cohort,
+            path=path,
+            noise=noise,
+            signal=signal,
+            numbers={
+                "cohort": cohort,
+                "sampling": self.sampling,
+                "learning_rate": rate,
+                "noise_multiplier": multiplier,
+                "noise_deviation": mechanism.standard_deviation,
+                **sensitivity,
+                **sampler_numbers(sampler, guarantee, multiplier),
+                **numbers,
+            },
+        )

@@ -130,7 +130,7 @@ def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
     if privacy.trust == "sum" and not about.masked:
         raise BadInput(
             f"privacy.trust = 'sum': {about.name} does not work on sums that nodes make noisy and mask; use "
-            "dp_fed_sgd, dp_fed_avg, adaptive_clipping or vote_descent, or trust = 'server'"
+            "dp_fed_sgd or another strategy that `userdp explain privacy.trust` names, or trust = 'server'"
         )
     if privacy.lost_nodes and not recipe.max_missing:
         raise BadInput(

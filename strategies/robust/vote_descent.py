@@ -10,10 +10,9 @@ from pydantic import Field
 from strategies.clipping.clipped_rounds import NoisySums
 from strategies.clipping.cohort_options import SECRET_COHORTS, CohortOptions
 from strategies.core.about import About
-from strategies.core.mean_rounds import Descent, MeanRounds, sampler_numbers
+from strategies.core.mean_rounds import Descent, MeanRounds
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
-from strategies.core.scheme import Number, Outline
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 
@@ -96,25 +95,11 @@ class VoteDescent(Recipe, CohortOptions):
         longest = math.sqrt(p) / 2
         votes = Computation("gradient_votes", reduce="sum", clip_norm=longest)
         summed = NoisySums.of(given, sampler, votes, longest)
-        cohort, mechanism = max(1, round(sampler.expected_batch)), summed.mechanism
-        noise = mechanism.standard_deviation * math.sqrt(p)
-        numbers: dict[str, Number] = {
-            "cohort": cohort,
-            "sampling": self.sampling,
-            "learning_rate": self.learning_rate,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "noise_deviation": mechanism.standard_deviation,
-            "l2_sensitivity": mechanism.l2_sensitivity,
-            **sampler_numbers(sampler, summed.accounted["guarantee"], mechanism.noise_multiplier),
-            **summed.numbers,
-        }
-        needed = 1 if self.sampling == "allocation" else cohort
-        outline = Outline(
-            rounds=self.rounds, cohort=cohort, users_needed=needed, noise=noise, signal=longest, numbers=numbers
-        )
+        mechanism, noise = summed.mechanism, summed.mechanism.standard_deviation * math.sqrt(p)
+        parts = (sampler, mechanism, mechanism.noise_multiplier, summed.accounted["guarantee"], self.learning_rate)
         return MeanRounds(
             **summed.accounted,
-            outline=outline,
+            outline=self.outline(*parts, noise=noise, signal=longest, numbers=summed.numbers),
             new_memory=partial(VoteSteps, self.learning_rate, p),
             domain=given.problem.domain,
             sampler=sampler,

@@ -16,6 +16,7 @@ from helpers_flower import FlowerEngine
 from language_models import make_base
 
 from simulations import load_model
+from simulations.audit.one_run import audit_one_run
 from simulations.config.run_config import load_config
 from simulations.records.released_fields import field_of
 from simulations.runs.build import build_problem
@@ -131,6 +132,13 @@ def test_a_whole_model_gives_the_same_scores_in_transformers(path, tmp_path):
     assert "tags: []" in card
     with pytest.raises(BadInput, match="is not empty"):
         saved.to_transformers(tmp_path / "model")
+
+
+def test_canaries_among_the_users_of_an_adapter_show_something_and_less_than_it_claims(path):
+    clipped = 'strategy={kind="dp_fed_sgd", rounds=2, clip_norm=0.3, server_optimiser="adam"}'
+    audited = audit_one_run(load_config(path, [clipped, "privacy.epsilon=12", "seed=1"]), canaries=200)
+    assert audited.guarantee.relation == "replace_one"
+    assert 1.0 < audited.measured <= audited.guarantee.epsilon
 
 
 def test_one_form_is_asked_for_and_only_of_language_models(local, tmp_path):

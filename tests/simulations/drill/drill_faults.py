@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drill_federation import Federation
+from drill_federation import RESUMED, Federation
 from helpers_containers import PROJECT
 
 Sign = Callable[[Federation], Callable[[], bool]]
@@ -89,7 +89,7 @@ def _forget_everything(federation: Federation) -> None:
     federation.engine(KILL, "superlink")
 
 
-RESUMED = says("serve", "stopped and is resumed")
+STOPS_THE_RUN = says("serve", RESUMED)
 FAULTS = (
     Fault(
         "a silo is killed",
@@ -121,7 +121,7 @@ FAULTS = (
         "the disk is full",
         "the results' disk is filled to the last byte",
         lambda federation: federation.inside("sh", "-c", FILL, check=False),
-        RESUMED,
+        STOPS_THE_RUN,
         lambda federation: federation.inside("rm", "/results/.full"),
         answers("node-1"),
     ),
@@ -137,7 +137,7 @@ FAULTS = (
         "the coordinator's process is killed",
         "`kill -9` of the ServerApp, amid a round",
         lambda federation: federation.engine(KILL, "coordinator-app"),
-        RESUMED,
+        STOPS_THE_RUN,
         lambda federation: federation.engine("start", "coordinator-app"),
         answers("node-1"),
     ),
@@ -163,7 +163,7 @@ FAULTS = (
         "the coordinator's clock is an hour ahead",
         "the clocks of `userdp serve` and of the ServerApp are set",
         _set("coordinator", HOUR),
-        rounds(2),
+        says("superlink", "SuperExec authentication failed"),
         _set("coordinator", "0"),
         answers("node-1"),
     ),

@@ -22,6 +22,7 @@ ROUND = float(os.environ.get("USERDP_ROUND_SECONDS", "30"))
 """Seconds after which a silo is missing in a round; more on a slow machine."""
 USERS, VISITS = 600, 8
 OPEN = ("waiting", "running")
+RESUMED = "stopped and is resumed"
 NAME = "Quillfeather"
 """The family name of everybody in the silos."""
 RARE = 133.70317
@@ -94,11 +95,11 @@ class Federation:
             compose.call("up", "--no-build", "--detach", "--wait", timeout=900)
             with self._log.open("wb") as file:
                 command = [*compose.compose, "--ansi", "never", "logs", "--follow", "--no-color"]
-                follower = subprocess.Popen(command, env=compose.environment, stdout=file, stderr=file)
-            try:
-                yield
-            finally:
-                follower.kill()
+                with subprocess.Popen(command, env=compose.environment, stdout=file, stderr=file) as follower:
+                    try:
+                        yield
+                    finally:
+                        follower.kill()
         finally:
             compose.call("down", "--volumes", "--timeout", "2")
 
@@ -170,6 +171,10 @@ class Federation:
         """How many of them it has answered."""
         _, *sent = self.log(node).split("Sending: train")
         return sum("Sent successfully" in after for after in sent)
+
+    def resumed(self) -> int:
+        """How often runs were stopped, to be resumed."""
+        return sum(RESUMED in line for line in self.log("serve").splitlines())
 
     def wait(self, condition: Callable[[], bool], told: str, seconds: float = 20 * ROUND) -> float:
         """Wait until something is so, and return how many seconds that took."""

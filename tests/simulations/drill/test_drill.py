@@ -55,7 +55,7 @@ def test_a_federation_keeps_its_promises_through_every_fault(federation, tmp_pat
 
 def endured(fault: Fault, federation: Federation) -> dict[str, object]:
     """Let a fault strike while a run trains, mend it once it shows, and wait until all is well again."""
-    run = federation.under_way()
+    run, resumed = federation.under_way(), federation.resumed()
     shows, before = fault.shows(federation), [federation.rounds(node) for node in NODES]
     fault.strike(federation)
     lasted = federation.wait(shows, f"{fault.name}, and nothing shows it")
@@ -63,7 +63,6 @@ def endured(fault: Fault, federation: Federation) -> dict[str, object]:
     well = fault.well(federation)
     fault.mend(federation)
     back = federation.wait(lambda: federation.hasten() and well(), f"{fault.name}, and it was mended in vain")
-    (now,) = [row for row in federation.rows("userdp_queue") if row["number"] == run["number"]]
     print(f"{fault.name}: run {run['number']}, {lasted:.0f} s, well after {back:.0f} s", flush=True)
     return {
         "fault": fault.name,
@@ -71,7 +70,7 @@ def endured(fault: Fault, federation: Federation) -> dict[str, object]:
         "run": run["number"],
         "lasted": round(lasted),
         "rounds": max(now - then for then, now in zip(before, begun, strict=True)),
-        "resumed": now["attempts"] - run["attempts"],
+        "resumed": federation.resumed() - resumed,
         "well": round(back),
     }
 

@@ -18,7 +18,7 @@ from scipy import stats
 import userdp.masking.sums
 from simulations.engines.grids import LocalGrid
 from simulations.engines.ray_grid import RayGrid
-from strategies import AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, client_app
+from strategies import AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, VoteDescent, client_app
 from strategies.core.run_state import Resumed
 from strategies.wire.questions import Reader, question_as_read
 from strategies.wire.recovery import Recovery
@@ -32,12 +32,14 @@ from userdp.problems import Quadratic
 PRIVACY = Privacy(2.0, 1e-3, trust="sum", lost_nodes=1)
 PEOPLE = federation_of(np.random.default_rng(3).normal(size=(40, 3)))
 LOSS = Quadratic(3, 9.0, 9.0)
-KINDS = pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg, AdaptiveClipping])
+KINDS = pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg, AdaptiveClipping, VoteDescent])
 NODES = 5
 
 
 def surviving(kind=DPFedSGD, problem=LOSS, users=40, privacy=PRIVACY, **options):
     options = {"rounds": 3, "clip_norm": 0.5, "max_missing": 0.7} | options
+    if kind is VoteDescent:  # which has no clip and steps of its own
+        options = {name: value for name, value in options.items() if name not in ("clip_norm", "server_optimiser")}
     return kind(problem, PublicFacts(users), privacy, **options)
 
 
