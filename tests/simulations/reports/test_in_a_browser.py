@@ -1,8 +1,6 @@
 """Pages on a telephone, light and dark: as wide as the window, and with text that can be read. Needs Chromium."""
 
-import html
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +12,7 @@ import pandas as pd
 import pytest
 import tomli_w
 from examples import COMPARISON, call, changed
+from helpers_browser import SCHEMES, check_seen, measured, needs_chromium
 
 from simulations.api.comparing import compare
 from simulations.api.training import train
@@ -22,17 +21,10 @@ from simulations.reports.card import render_card
 from simulations.runs.run import run
 
 ROOT = Path(__file__).resolve().parents[3]
-FRAMES = Path(__file__).with_name("frames.html")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
-QUIET += ("--disable-background-networking", "--disable-component-update", "--hide-scrollbars")
-QUIET += ("--allow-file-access-from-files",)
-WIDTH = 390  # pixels of a telephone
-SCHEMES = {"dark": 0, "light": 1}  # Chromium's numbers for them
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.long,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH, such as Debian's package"),
+    needs_chromium,
 ]
 
 
@@ -72,23 +64,6 @@ def site(folder: Path, gallery: str) -> dict[str, Path]:
     return {"first page": folder / "site" / "index.html", "gallery": folder / "site" / "gallery.html"}
 
 
-def measured(pages: dict[str, Path], scheme: str, folder: Path) -> dict[str, dict]:
-    """Name of a page -> what Chromium finds on it."""
-    frames = "\n".join(
-        f'<iframe name="{name}" src="{path.as_uri()}" width="{WIDTH}" height="844" style="border: 0"></iframe>'
-        for name, path in pages.items()
-    )
-    (folder / "frames.html").write_text(
-        FRAMES.read_text(encoding="utf-8").replace("<!-- frames -->", frames), encoding="utf-8"
-    )
-    preferred = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
-    profile = f"--user-data-dir={folder / 'profile'}"
-    command = [CHROMIUM, *QUIET, preferred, profile, "--dump-dom", (folder / "frames.html").as_uri()]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    return json.loads(html.unescape(found))
-
-
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, module_of) -> dict[str, Path]:
     """A page of each kind; without the site's where its builder is not installed."""
@@ -119,11 +94,7 @@ def test_a_page_on_a_telephone_is_as_wide_as_the_window_and_can_be_read(shown, p
     scheme, found = shown
     if page not in found:
         pytest.skip("the site's builder is not installed: pip install -e '.[docs]'")
-    one = found[page]
-    assert one["wide"] <= one["window"] == WIDTH
-    assert one["background"] < 0.1 if scheme == "dark" else one["background"] > 0.9
-    assert one["texts"] > 50
-    assert one["faint"] == []
+    check_seen(found[page], scheme)
 
 
 def test_a_page_that_is_too_wide_and_too_pale_is_noticed(tmp_path):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from helpers_browser import DESK, PHONE, SCHEMES, check_seen, measured, needs_chromium
 from helpers_serving import Federation, queue_of, text
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -93,6 +94,15 @@ def test_whoever_has_the_token_sees_runs_budgets_silos_and_reports(client):
     assert "epsilon = 1, delta = 0.001" in report.text
     for number in (2, 3, 99):
         assert client.get(f"/runs/{number}/report.html", headers=bearer(TOKEN)).status_code == 404
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_page_can_be_read_on_a_telephone_and_at_a_desk(client, tmp_path, scheme, width):
+    (tmp_path / "page.html").write_text(client.get("/", headers=bearer(TOKEN)).text, encoding="utf-8")
+    check_seen(measured({"page": tmp_path / "page.html"}, scheme, tmp_path, width)["page"], scheme, width)
 
 
 @pytest.mark.parametrize("path", PATHS)
