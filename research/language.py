@@ -1,8 +1,9 @@
-"""A small language model fine-tuned on roles of plays with user-level privacy: which part of it, and whose clip.
+"""A small language model fine-tuned on people's texts with user-level privacy: which part of it, and whose clip.
 
-Every cell trains the model of `userdp pretrain` on GerDraCor's roles, all of them with at most two windows of 128
-bytes, and measures bits a byte on the held-out twentieth of the roles. It trains low-rank adapters, the whole model, or
-the same architecture from random weights, by one of three strategies:
+Every cell trains a model of `userdp pretrain`, and measures bits a byte on a held-out twentieth of the people, all of
+them with at most two windows of 128 bytes. ``roles`` are those of GerDraCor's plays; ``chats`` are what people wrote in
+the Ubuntu channel (`chats.py` makes the table), with the same settings. It trains low-rank adapters, the whole model,
+or the same architecture from random weights, by one of three strategies:
 
     uls      clips each role's gradient (dp_fed_sgd, secret cohorts)
     els      clips each window's gradient (poisson_sample_sgd with unit = "user")
@@ -10,7 +11,7 @@ the same architecture from random weights, by one of three strategies:
     uls_replaced  is uls for replacing a role
 
 Beside them stand the frequencies of bytes (trivial), the model before fine-tuning, and adapters without privacy. Both
-clips promise (epsilon, 1e-5) for adding or removing a role with all its windows. els needs the number of all windows,
+clips promise (epsilon, 1e-5) for adding or removing a person with all windows. els needs the number of all windows,
 which is counted here and taken as public.
 
 Cells run one after the other, those that count most first, and each adds a row to results/language.csv: it may be
@@ -20,6 +21,7 @@ stopped at any time, and goes on where it stood. A cell takes eight minutes on a
     USERDP_DATA=folder python research/language.py --base base      all that the table does not have yet
     python research/language.py --base base --epsilons 8 --seeds 0  these cells
     python research/language.py --left                              run nothing; say what is missing
+    python research/language.py --base other --chats chats.csv      the same for chats
 
 `python docs/make.py` puts the table into docs/language.md.
 """
@@ -29,7 +31,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,7 +77,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
 }
 """(model, strategy) -> its clip and step, where they are not the configuration's."""
 EPSILONS, SEEDS = (8.0, 2.0, 1.0, 4.0), (0, 1, 2)
-KEY = ("model", "strategy", "epsilon", "seed")
+KEY = ("data", "model", "strategy", "epsilon", "seed")
 COLUMNS = (
     *KEY,
     *("bits", "initial", "error", "users", "held_out", "parameters"),
@@ -88,6 +90,7 @@ COLUMNS = (
 class Cell:
     """One row of the table; epsilon is 0 without privacy."""
 
+    data: str
     model: str
     strategy: str
     epsilon: float
@@ -95,11 +98,14 @@ class Cell:
 
     def __str__(self) -> str:
         budget = f", epsilon {self.epsilon:g}" if self.epsilon else ""
-        return f"{self.model} {self.strategy}{budget}, seed {self.seed}"
+        return f"{self.data}: {self.model} {self.strategy}{budget}, seed {self.seed}"
 
-    def config(self, base: Path, samples: int | None = None) -> RunConfig:
+    def config(self, base: Path, chats: Path | None, samples: int | None = None) -> RunConfig:
         """The run of the cell, given the number of windows; of the trivial model a run of adapters."""
         raw = read_toml(FILE)
+        if chats is not None:
+            table = {"kind": "table", "path": str(chats), "user": "person", "all_users": people(chats)}
+            raw["data"] = {name: value for name, value in raw["data"].items() if name != "name"} | table
         changed = raw["problem"] | {"model": f"hf:{base.resolve()}"} | MODELS.get(self.model, {})
         own = STRATEGIES.get(self.strategy, {})
         strategy = (own if "kind" in own else raw["strategy"] | own) | SETTINGS.get((self.model, self.strategy), {})
@@ -116,10 +122,10 @@ class Cell:
             }
         )
 
-    def row(self, base: Path) -> dict[str, Any]:
+    def row(self, base: Path, chats: Path | None) -> dict[str, Any]:
         """Run it, and return its row, or the reason why it failed."""
-        began, datasets = time.perf_counter(), datasets_of(self.seed, base)
-        config = self.config(base, datasets.users.samples)
+        began, datasets = time.perf_counter(), datasets_of(self.seed, base, chats)
+        config = self.config(base, chats, datasets.users.samples)
         found = trivial(config, datasets) if self.strategy == TRIVIAL else trained(config, datasets)
         about = {name: versions()[name] for name in ("python", "torch", "userdp")}
         measured = {"held_out": datasets.test.users if datasets.test else 0, "seconds": time.perf_counter() - began}
@@ -162,10 +168,16 @@ def trained(config: RunConfig, datasets: Datasets) -> dict[str, Any]:
     }
 
 
+@cache
+def people(chats: Path) -> int:
+    """How many people the table holds."""
+    return int(pd.read_csv(chats, usecols=["person"], keep_default_na=False)["person"].nunique())
+
+
 @lru_cache(maxsize=1)
-def datasets_of(seed: int, base: Path) -> Datasets:
-    """The roles of a seed, read once for many cells."""
-    return load_datasets(Cell("lora", "uls", 1.0, seed).config(base))
+def datasets_of(seed: int, base: Path, chats: Path | None) -> Datasets:
+    """The people of a seed, read once for many cells."""
+    return load_datasets(Cell("", "lora", "uls", 1.0, seed).config(base, chats))
 
 
 @cache
@@ -175,17 +187,18 @@ def _code() -> str:
     return subprocess.run(asked, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
-def cells() -> list[Cell]:
-    """All cells, by what they count: first one seed of everything at epsilon 8, then budgets, then seeds.
+def cells(data: str) -> list[Cell]:
+    """All cells of a data set, by what they count: first everything at epsilon 8, then budgets, then seeds.
 
-    Cells of one seed stand together, whose data are read once.
+    Cells of one seed stand together, whose data are read once. Of chats there are adapters alone.
     """
     found = []
+    models = {"roles": MODELS, "chats": ["lora"]}[data]
     for seed in SEEDS:
-        found += [Cell(TRIVIAL, TRIVIAL, 0.0, seed), Cell("lora", NO_PRIVACY, 0.0, seed)]
+        found += [Cell(data, TRIVIAL, TRIVIAL, 0.0, seed), Cell(data, "lora", NO_PRIVACY, 0.0, seed)]
         for epsilon in EPSILONS:
-            found += [Cell(model, strategy, epsilon, seed) for strategy in ("uls", "els") for model in MODELS]
-            found += [Cell("lora", strategy, epsilon, seed) for strategy in ("uls_sgd", "uls_replaced")]
+            found += [Cell(data, model, strategy, epsilon, seed) for strategy in ("uls", "els") for model in models]
+            found += [Cell(data, "lora", strategy, epsilon, seed) for strategy in ("uls_sgd", "uls_replaced")]
     return found
 
 
@@ -197,7 +210,7 @@ def measured(path: Path = RESULTS) -> pd.DataFrame:
 def missing(table: pd.DataFrame, wanted: Sequence[Cell]) -> list[Cell]:
     """The cells that are not there, or failed."""
     there = set(table[table["error"].isna()][list(KEY)].itertuples(index=False, name=None))
-    return [cell for cell in wanted if (cell.model, cell.strategy, cell.epsilon, cell.seed) not in there]
+    return [cell for cell in wanted if astuple(cell) not in there]
 
 
 def add(path: Path, row: dict[str, Any]) -> None:
@@ -219,13 +232,14 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="+", choices=[*STRATEGIES], default=[*STRATEGIES], help="strategies")
     parser.add_argument("--epsilons", nargs="+", type=float, default=[*EPSILONS], help="budgets to run")
     parser.add_argument("--seeds", nargs="+", type=int, default=[*SEEDS], help="seeds to run")
+    parser.add_argument("--chats", type=Path, help="the table that chats.py writes, in place of the roles")
     parser.add_argument("--left", action="store_true", help="run nothing; say what is missing")
     parser.add_argument("--csv", type=Path, default=RESULTS, help=f"the table (default {RESULTS.name} in results)")
     arguments = parser.parse_args()
     table = measured(arguments.csv)
     wanted = [
         cell
-        for cell in cells()
+        for cell in cells("roles" if arguments.chats is None else "chats")
         if cell.model in (TRIVIAL, *arguments.models)
         and cell.strategy in (TRIVIAL, *arguments.strategies)
         and cell.epsilon in (0.0, *arguments.epsilons)
@@ -237,17 +251,17 @@ def main() -> None:
         return
     if arguments.base is None:
         parser.error("--base is missing: the folder that `userdp pretrain FOLDER` made")
-    measure(left, arguments.base, arguments.csv, done=len(wanted) - len(left))
+    measure(left, arguments.base, arguments.chats, arguments.csv, done=len(wanted) - len(left))
 
 
-def measure(left: Iterable[Cell], base: Path, path: Path, done: int) -> None:
+def measure(left: Iterable[Cell], base: Path, chats: Path | None, path: Path, done: int) -> None:
     """Run the cells that are left, and add their rows."""
     left = list(left)
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("", total=done + len(left), completed=done)
         for cell in left:
             bar.update(task, description=str(cell))
-            row = cell.row(base)
+            row = cell.row(base, chats)
             add(path, row)
             reached = row.get("error") or f"{row['bits']:.4f} bits a byte"
             bar.console.print(f"{cell}: {reached}, {row['seconds']:.0f} s")

@@ -1,5 +1,7 @@
 """What research/language.py measures: its cells, their configurations, and the shares that it tells."""
 
+import sys
+
 import pandas as pd
 import pytest
 
@@ -15,22 +17,31 @@ def page(module_of):
 
 
 def row(model, strategy, epsilon, seed, bits, initial=2.0, error=None):
-    found = {"model": model, "strategy": strategy, "epsilon": epsilon, "seed": seed, "bits": bits, "initial": initial}
+    found = {
+        "data": "roles",
+        "model": model,
+        "strategy": strategy,
+        "epsilon": epsilon,
+        "seed": seed,
+        "bits": bits,
+        "initial": initial,
+    }
     return found | {"error": error}
 
 
 def test_cells_are_all_models_budgets_and_strategies_and_epsilon_eight_comes_first(script):
-    cells = script.cells()
+    cells = script.cells("roles")
     assert len(set(cells)) == len(cells)
     private = [cell for cell in cells if cell.epsilon]
     assert len(private) == len(script.EPSILONS) * len(script.SEEDS) * (2 * len(script.MODELS) + 2)
     assert [cell.epsilon for cell in private[:8]] == [8.0] * 8
     for seed in script.SEEDS:
-        assert script.Cell("lora", script.NO_PRIVACY, 0.0, seed) in cells
+        assert script.Cell("roles", "lora", script.NO_PRIVACY, 0.0, seed) in cells
+    assert {cell.model for cell in script.cells("chats")} == {"trivial", "lora"}
 
 
 def test_a_stopped_table_goes_on_where_it_stood_and_failed_cells_run_again(script, tmp_path):
-    path, (first, second, third) = tmp_path / "t.csv", script.cells()[:3]
+    path, (first, second, third) = tmp_path / "t.csv", script.cells("roles")[:3]
     for cell, error in ((first, None), (second, "no")):
         script.add(path, row(cell.model, cell.strategy, cell.epsilon, cell.seed, 2.5, error=error))
     assert script.missing(script.measured(path), [first, second, third]) == [second, third]
@@ -59,5 +70,22 @@ def test_shares_are_of_the_way_from_the_pretrained_model_to_no_privacy_in_the_sa
 
 
 def test_the_page_names_every_cell(script, page):
-    assert {(cell.model, cell.strategy) for cell in script.cells()} | {("pretrained", "none")} == set(page.ROWS)
+    assert {(cell.model, cell.strategy) for cell in script.cells("roles")} | {("pretrained", "none")} == set(page.ROWS)
     assert set(page.EPSILONS) == set(script.EPSILONS)
+    assert set(page.DATA) == {"roles", "chats"}
+
+
+def test_chats_are_a_table_of_who_wrote_what_with_the_settings_of_the_roles(script, module_of, tmp_path, monkeypatch):
+    lines = ["=== Ann [~a@b]  has joined #ubuntu", "[03:21] <Ann_> hello  ", "[03:22] <bob> NA", "[03:22] <bob> "]
+    for part, more in (("train", ["[03:23] <ANN> there"]), ("dev", [])):  # parts of a day overlap
+        (tmp_path / "data" / part).mkdir(parents=True)
+        (tmp_path / "data" / part / "2004-11-15_03.raw.txt").write_text("\n".join(lines + more))
+    monkeypatch.setattr(sys, "argv", ["chats.py", str(tmp_path), str(tmp_path / "chats.csv")])
+    module_of("chats").main()
+    table = pd.read_csv(tmp_path / "chats.csv", keep_default_na=False)
+    assert sorted(table.itertuples(index=False, name=None)) == [("ann", "hello"), ("ann", "there"), ("bob", "NA")]
+    config = script.Cell("chats", "lora", "uls", 2.0, 1).config(tmp_path, tmp_path / "chats.csv")
+    roles = script.Cell("roles", "lora", "uls", 2.0, 1).config(tmp_path, None)
+    assert (config.data.kind, config.data.user, config.data.all_users) == ("table", "person", 2)
+    assert (config.strategy, config.privacy) == (roles.strategy, roles.privacy)
+    assert (config.data.max_samples, config.data.sequence) == (roles.data.max_samples, roles.data.sequence)

@@ -7,12 +7,18 @@ import pandas as pd
 
 MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "language.csv"
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
+DATA = {
+    "roles": "**Roles of German plays**, after a base that has read German prose (`userdp pretrain base`).",
+    "chats": "**People in the Ubuntu channel** (`research/chats.py`), after a base that has read Python's enhancement "
+    "proposals (`userdp pretrain base --text FILE`), with the settings of the roles.",
+}
+"""Data set -> what it is."""
 ROWS = {
     ("trivial", "trivial"): "how often each byte is used, nothing else",
     ("pretrained", "none"): "the model before fine-tuning",
     ("lora", "non_private"): "LoRA, no privacy",
     ("lora", "uls"): "LoRA, users clipped",
-    ("lora", "uls_replaced"): "the same, when a role is replaced",
+    ("lora", "uls_replaced"): "the same, when a user is replaced",
     ("lora", "uls_sgd"): "LoRA, users clipped, plain steps",
     ("lora", "els"): "LoRA, windows clipped, plain steps",
     ("full", "uls"): "the whole model, users clipped",
@@ -27,7 +33,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     """Return means over seeds: bits, and the share of the way from the model before fine-tuning to no privacy.
 
     A row a model, strategy and epsilon: ``bits``, ``spread`` (standard deviation over seeds), ``share``, ``seeds``. The
-    share compares runs of one seed, which hold out the same roles; it is negative where fine-tuning does harm, and
+    share compares runs of one seed, which hold out the same users; it is negative where fine-tuning does harm, and
     where training from random weights ends above the model that has read public text.
     """
     good = table[table["error"].isna()]
@@ -60,17 +66,23 @@ def _shown(bits: float, spread: float, share: float, seeds: float) -> str:
 
 
 def section() -> str:
-    """Return the table, and how it was made."""
+    """Return a table a data set, and how they were made."""
     table = pd.read_csv(MEASURED)
     good = table[table["error"].isna()]
-    runs = good[good["strategy"] == "uls"]
-    users, held_out = (int(runs[name].median()) for name in ("users", "held_out"))
-    seeds, hours = sorted(runs["seed"].unique()), good["seconds"].sum() / 3600
-    told = f"Seeds {', '.join(map(str, seeds))}." if len(seeds) > 1 else "One seed, too few to tell small differences."
+    parts = [_part(told, table[table["data"] == data]) for data, told in DATA.items() if (good["data"] == data).any()]
     text = (
-        f"Bits a byte on {held_out:,} held-out roles after training on {users:,} others, as a mean over seeds with its "
-        "standard deviation, and in brackets how far that is on the way from the model before fine-tuning to LoRA "
-        f"without privacy. {told} {hours:.1f} hours in all on a busy core; all rows and settings are in "
+        "Bits a byte on held-out users, as a mean over seeds with its standard deviation, and in brackets how far that "
+        "is on the way from the model before fine-tuning to LoRA without privacy. "
+        f"{good['seconds'].sum() / 3600:.1f} hours in all on a busy core; all rows and settings are in "
         "research/results/language.csv."
     )
-    return f"{markdown(table)}\n\n{textwrap.fill(text, 120)}"
+    return "\n\n".join([*parts, textwrap.fill(text, 120)])
+
+
+def _part(told: str, table: pd.DataFrame) -> str:
+    runs = table[table["error"].isna() & (table["strategy"] == "uls")]
+    users, held_out = (int(runs[name].median()) for name in ("users", "held_out"))
+    seeds = sorted(runs["seed"].unique())
+    count = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one seed, too few to tell small differences"
+    about = textwrap.fill(f"{told} {users:,} of them, {held_out:,} others held out; {count}.", 120)
+    return f"{about}\n\n{markdown(table)}"
