@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not engine_answers(), reason="no container engine with Compose answers"),
 ]
 RESULTS = ROOT / "research" / "results" / "drill.csv"
-RUNS, ROUNDS = 10, 6
+RUNS, ROUNDS = 10, 10
 REFUSED = {3: "privacy.epsilon=9", 10: "privacy.epsilon=3.5"}
 """Run -> what makes it exceed the account: alone, and with all that was spent before."""
 

@@ -56,6 +56,8 @@ def test_that_sensitivity_is_attained(relation, moved):
     change = one - two if relation == "replace_one" else one
     assert np.linalg.norm(change) == moved * math.sqrt(3)
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(moved * math.sqrt(3) / 5, rel=1e-12)
+    deviation = method.plan.numbers["noise_deviation"]
+    assert (method.plan.signal, method.plan.noise) == (math.sqrt(3) / 2, deviation * math.sqrt(3))
 
 
 def test_a_vote_has_no_length_and_unusable_gradients_have_no_vote():
