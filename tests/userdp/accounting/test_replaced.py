@@ -153,15 +153,13 @@ def test_prices_are_those_of_simulated_losses_never_below_and_hardly_above(numbe
         price = poisson_epsilon(noise, row["rate"], rounds, delta, "replace_one")
     else:
         price = replaced_allocation_epsilon(noise, rounds, int(row["participations"]), delta)
-    assert row["low"] <= price
-    if row["high"] < 1.05 * row["low"]:  # elsewhere the simulation cannot tell 2 %
-        assert price <= 1.02 * row["high"]
+    assert row["low"] <= price <= 1.02 * row["high"]
 
 
 def test_the_table_holds_a_hundred_settings_that_tell_something():
     assert len(ROWS) == 100
     assert set(ROWS["kind"]) == {"poisson", "allocation"}
-    assert (ROWS["high"] / ROWS["low"].clip(lower=1e-12) < 1.05).sum() >= 85
+    assert (ROWS["high"] / ROWS["low"].clip(lower=1e-12) < 1.05).sum() >= 95
 
 
 @settings(max_examples=6, deadline=None)
