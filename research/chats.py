@@ -4,7 +4,8 @@
     python research/chats.py irc-disentanglement chats.csv
 
 Kummerfeld and others (2019) publish parts of 173 days with their annotations, under CC BY 4.0. A line of somebody is a
-row, in the order of time; spellings of a name with underscores at its end, or other cases, are one person.
+row, in the order of time; spellings of a name with underscores at its end, or other cases, are one person. Names begin
+with "@", because a table's reader takes somebody called null for nobody.
 """
 
 import argparse
@@ -23,7 +24,7 @@ def main() -> None:
     arguments = parser.parse_args()
     parts = [path for part in ("train", "dev", "test") for path in arguments.folder.glob(f"data/{part}/*.raw.txt")]
     rows = [
-        (path.name[:10], line, said[1].strip().lower().rstrip("_"), said[2])
+        (path.name[:10], line, "@" + said[1].strip().lower().rstrip("_"), said[2])
         for path in sorted(parts, key=lambda path: path.name)
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
         if (said := SAID.match(line))

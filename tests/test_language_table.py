@@ -83,7 +83,7 @@ def test_chats_are_a_table_of_who_wrote_what_with_the_settings_of_the_roles(scri
     monkeypatch.setattr(sys, "argv", ["chats.py", str(tmp_path), str(tmp_path / "chats.csv")])
     module_of("chats").main()
     table = pd.read_csv(tmp_path / "chats.csv", keep_default_na=False)
-    assert sorted(table.itertuples(index=False, name=None)) == [("ann", "hello"), ("ann", "there"), ("bob", "NA")]
+    assert sorted(table.itertuples(index=False, name=None)) == [("@ann", "hello"), ("@ann", "there"), ("@bob", "NA")]
     config = script.Cell("chats", "lora", "uls", 2.0, 1).config(tmp_path, tmp_path / "chats.csv")
     roles = script.Cell("roles", "lora", "uls", 2.0, 1).config(tmp_path, None)
     assert (config.data.kind, config.data.user, config.data.all_users) == ("table", "person", 2)
