@@ -113,6 +113,7 @@ class CohortOptions(StrategyOptions):
             noise=noise,
             signal=signal,
             numbers={
+                **numbers,
                 "cohort": cohort,
                 "sampling": self.sampling,
                 "learning_rate": rate,
@@ -120,6 +121,5 @@ class CohortOptions(StrategyOptions):
                 "noise_deviation": mechanism.standard_deviation,
                 **sensitivity,
                 **sampler_numbers(sampler, guarantee, multiplier),
-                **numbers,
             },
         )
