@@ -11,7 +11,9 @@ from strategies.core.recipe import example_problem
 from userdp.data import Federation
 from userdp.problems import Problem
 
-__all__ = ["SHAPE", "halves", "options_of", "problem_of"]
+__all__ = ["MEASURED_FIRST", "SHAPE", "halves", "options_of", "problem_of"]
+MEASURED_FIRST = {"localized_weighting"}
+"""The first round asks how long gradients are, which has no sign and nothing that a gradient of zero would answer."""
 
 
 def options_of(name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from any_strategy import SHAPE, options_of, problem_of
+from any_strategy import MEASURED_FIRST, SHAPE, options_of, problem_of
 from helpers import federation_of, requested
 from helpers_adversaries import Draw, Losses, Overheard, Recorded, Replayed, fields_of
 
@@ -33,8 +33,6 @@ SAMPLED_IN_SECRET = {"averaged_clipping", "averaged_clipping_restarted", "poisso
 """Samples take part by coins: a draw is then priced with the chance of taking part that the nodes are sent."""
 WITHOUT_REPLACEMENT = {"stopped_sgd"}
 """A draw is priced below with everybody taking part, which bounds a rate without knowing how it amplifies."""
-MEASURED_FIRST = {"localized_weighting"}
-"""The first round asks how long gradients are, which is the same at both ends: the victim is of the second."""
 PRIVATE = sorted(set(STRATEGIES) - {"non_private"})
 ATTAINED = {
     "adaptive_clipping",

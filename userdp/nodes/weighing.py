@@ -25,9 +25,13 @@ _INWARDS = 1 - 1e-9  # So that rounding makes no weighted gradient longer than i
 
 
 def steepest(problem: Problem, start: Vector, block: Block, reach: float) -> tuple[Array, Array]:
-    """Bound each user's gradient within ``reach`` of ``start`` (p,), and its curvature: two (U,) arrays."""
+    """Bound each user's gradient within ``reach`` of ``start`` (p,), and its curvature: two (U,) arrays.
+
+    A gradient that is not finite has no bound, NaN, so that whatever follows from it is counted as unusable.
+    """
     curvatures = problem.user_curvatures(block)
-    return np.linalg.norm(dense(problem.user_gradients(start, block)), axis=1) + curvatures * reach, curvatures
+    lengths = np.linalg.norm(dense(problem.user_gradients(start, block)), axis=1)
+    return np.where(np.isfinite(lengths), lengths, np.nan) + curvatures * reach, curvatures
 
 
 @QUIET
