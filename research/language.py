@@ -87,6 +87,26 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
+class Material:
+    """A pretrained model, and the people that it is tuned for: the writers of chats, or roles where there are none."""
+
+    base: Path
+    chats: Path | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration of adapters for them, as it stands in a file."""
+        raw = read_toml(FILE)
+        raw |= {"problem": raw["problem"] | {"model": f"hf:{self.base.resolve()}"}}
+        raw |= {"engine": {"users_per_node": 100_000}}
+        raw |= {"output": {"evaluate_every": 10_000, "reference": False, "anyway": True}}
+        if self.chats is None:
+            return raw
+        table = {"kind": "table", "path": str(self.chats), "user": "person", "all_users": people(self.chats)}
+        return raw | {"data": {name: value for name, value in raw["data"].items() if name != "name"} | table}
+
+
+@dataclass(frozen=True)
 class Cell:
     """One row of the table; epsilon is 0 without privacy."""
 
@@ -100,13 +120,10 @@ class Cell:
         budget = f", epsilon {self.epsilon:g}" if self.epsilon else ""
         return f"{self.data}: {self.model} {self.strategy}{budget}, seed {self.seed}"
 
-    def config(self, base: Path, chats: Path | None, samples: int | None = None) -> RunConfig:
+    def config(self, material: Material, samples: int | None = None) -> RunConfig:
         """The run of the cell, given the number of windows; of the trivial model a run of adapters."""
-        raw = read_toml(FILE)
-        if chats is not None:
-            table = {"kind": "table", "path": str(chats), "user": "person", "all_users": people(chats)}
-            raw["data"] = {name: value for name, value in raw["data"].items() if name != "name"} | table
-        changed = raw["problem"] | {"model": f"hf:{base.resolve()}"} | MODELS.get(self.model, {})
+        raw = material.config
+        changed = raw["problem"] | MODELS.get(self.model, {})
         own = STRATEGIES.get(self.strategy, {})
         strategy = (own if "kind" in own else raw["strategy"] | own) | SETTINGS.get((self.model, self.strategy), {})
         return parse_config(
@@ -117,15 +134,13 @@ class Cell:
                 "data": raw["data"] | ({"samples": samples} if self.strategy == "els" else {}),
                 "privacy": raw["privacy"] | ({"epsilon": self.epsilon} if self.epsilon else {}),
                 "strategy": strategy,
-                "engine": {"users_per_node": 100_000},
-                "output": {"evaluate_every": 10_000, "reference": False, "anyway": True},
             }
         )
 
-    def row(self, base: Path, chats: Path | None) -> dict[str, Any]:
+    def row(self, material: Material) -> dict[str, Any]:
         """Run it, and return its row, or the reason why it failed."""
-        began, datasets = time.perf_counter(), datasets_of(self.seed, base, chats)
-        config = self.config(base, chats, datasets.users.samples)
+        began, datasets = time.perf_counter(), datasets_of(self.seed, material)
+        config = self.config(material, datasets.users.samples)
         found = trivial(config, datasets) if self.strategy == TRIVIAL else trained(config, datasets)
         about = {name: versions()[name] for name in ("python", "torch", "userdp")}
         measured = {"held_out": datasets.test.users if datasets.test else 0, "seconds": time.perf_counter() - began}
@@ -175,9 +190,9 @@ def people(chats: Path) -> int:
 
 
 @lru_cache(maxsize=1)
-def datasets_of(seed: int, base: Path, chats: Path | None) -> Datasets:
+def datasets_of(seed: int, material: Material) -> Datasets:
     """The people of a seed, read once for many cells."""
-    return load_datasets(Cell("", "lora", "uls", 1.0, seed).config(base, chats))
+    return load_datasets(parse_config(material.config | {"seed": seed}))
 
 
 @cache
@@ -251,17 +266,17 @@ def main() -> None:
         return
     if arguments.base is None:
         parser.error("--base is missing: the folder that `userdp pretrain FOLDER` made")
-    measure(left, arguments.base, arguments.chats, arguments.csv, done=len(wanted) - len(left))
+    measure(left, Material(arguments.base, arguments.chats), arguments.csv, done=len(wanted) - len(left))
 
 
-def measure(left: Iterable[Cell], base: Path, chats: Path | None, path: Path, done: int) -> None:
+def measure(left: Iterable[Cell], material: Material, path: Path, done: int) -> None:
     """Run the cells that are left, and add their rows."""
     left = list(left)
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("", total=done + len(left), completed=done)
         for cell in left:
             bar.update(task, description=str(cell))
-            row = cell.row(base, chats)
+            row = cell.row(material)
             add(path, row)
             reached = row.get("error") or f"{row['bits']:.4f} bits a byte"
             bar.console.print(f"{cell}: {reached}, {row['seconds']:.0f} s")

@@ -84,8 +84,8 @@ def test_chats_are_a_table_of_who_wrote_what_with_the_settings_of_the_roles(scri
     module_of("chats").main()
     table = pd.read_csv(tmp_path / "chats.csv", keep_default_na=False)
     assert sorted(table.itertuples(index=False, name=None)) == [("@ann", "hello"), ("@ann", "there"), ("@bob", "NA")]
-    config = script.Cell("chats", "lora", "uls", 2.0, 1).config(tmp_path, tmp_path / "chats.csv")
-    roles = script.Cell("roles", "lora", "uls", 2.0, 1).config(tmp_path, None)
+    config = script.Cell("chats", "lora", "uls", 2.0, 1).config(script.Material(tmp_path, tmp_path / "chats.csv"))
+    roles = script.Cell("roles", "lora", "uls", 2.0, 1).config(script.Material(tmp_path))
     assert (config.data.kind, config.data.user, config.data.all_users) == ("table", "person", 2)
     assert (config.strategy, config.privacy) == (roles.strategy, roles.privacy)
     assert (config.data.max_samples, config.data.sequence) == (roles.data.max_samples, roles.data.sequence)
