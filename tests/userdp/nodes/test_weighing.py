@@ -36,3 +36,12 @@ def test_steepness_is_a_share_of_the_way_between_the_two_ends_in_logarithms():
     block = federation_of([[3.0, 4.0], [0.0, 0.0], [0.0, 0.1]]).block(np.arange(3))
     numbers = steepness(problem, np.zeros(2), block, reach=0.1, low=0.1, high=10.0)[:, 0]
     np.testing.assert_allclose(numbers + 0.5, np.log([51, 1, 2]) / np.log(100), atol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_has_no_steepness_and_no_weighed_gradient():
+    problem, start = Quadratic(2, 9.0, 50.0), np.zeros(2)
+    block = federation_of([[1.0, 0.0], [np.inf, 0.0], [np.nan, 0.0]]).block(np.arange(3))
+    numbers = steepness(problem, start, block, reach=0.1, low=0.1, high=10.0)[:, 0]
+    np.testing.assert_array_equal(np.isnan(numbers), [False, True, True])
+    sent = weighed_gradient(problem, start, block, longest=1.0, reach=0.1, curvature=1.0)
+    np.testing.assert_array_equal(np.isnan(sent).any(axis=1), [False, True, True])
