@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,16 +140,16 @@ def bits(kept: Snapshot) -> tuple[str, list[tuple[Any, ...]]]:
     return json.dumps(values, sort_keys=True), arrays
 
 
-def strays(run: Run, kept: list[Snapshot]) -> list[int]:
-    """After which rounds a new strategy does not go on as the one did that kept all this.
+def strays(run: Run, kept: list[Snapshot], after: Iterable[int] | None = None) -> list[int]:
+    """After which rounds, of all or of those named, a new strategy does not go on as the one did that kept all this.
 
     It takes a checkpoint over, keeps its own at once, which must be the same, and plays one more round, which must end
-    in the next checkpoint. So by induction it ends in the same model, from whichever round it starts.
+    in the next checkpoint. So if all are tried, by induction it ends in the same model from whichever round it starts.
     """
     found = []
-    for number, before in enumerate(kept):
-        expected = kept[number : number + 2] if run.noise == "seeded" else [before]
-        again = kept_by(run, before, rounds=1)[: len(expected)]
+    for number in range(len(kept)) if after is None else after:
+        expected = kept[number : number + 2] if run.noise == "seeded" else kept[number : number + 1]
+        again = kept_by(run, kept[number], rounds=1)[: len(expected)]
         if list(map(bits, again)) != list(map(bits, expected)):
             found.append(number)
     return found
