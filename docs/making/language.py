@@ -72,7 +72,8 @@ def section() -> str:
     parts = [_part(told, table[table["data"] == data]) for data, told in DATA.items() if (good["data"] == data).any()]
     text = (
         "Bits a byte on held-out users, as a mean over seeds with its standard deviation, and in brackets how far that "
-        "is on the way from the model before fine-tuning to LoRA without privacy. "
+        "is on the way from the model before fine-tuning to LoRA without privacy, of the same seed. A cell without a "
+        "deviation has one seed. Each seed holds out other people, so compare cells of different seeds by the brackets. "
         f"{good['seconds'].sum() / 3600:.1f} hours in all on a busy core; all rows and settings are in "
         "research/results/language.csv."
     )
