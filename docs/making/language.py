@@ -73,7 +73,7 @@ def section() -> str:
     text = (
         "Bits a byte on held-out users, as a mean over seeds with its standard deviation, and in brackets how far that "
         "is on the way from the model before fine-tuning to LoRA without privacy, of the same seed. A cell without a "
-        "deviation has one seed. Each seed holds out other people, so compare cells of different seeds by the brackets. "
+        "deviation has one seed. Each seed holds out other people, so compare what is in brackets. "
         f"{good['seconds'].sum() / 3600:.1f} hours in all on a busy core; all rows and settings are in "
         "research/results/language.csv."
     )
