@@ -101,7 +101,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/clipping.py --check
 	$(BIN)/python benchmarks/population.py --check
 	$(BIN)/python benchmarks/sparse.py --check
-	$(BIN)/python benchmarks/language.py --check
+	$(BIN)/python benchmarks/adapters.py --check
 	$(BIN)/python benchmarks/regress.py $(REGRESS_ARGS)
 
 # The tables behind the pages' numbers that are not there yet; each goes on where it was. make results RESULTS="papers"

@@ -2,7 +2,7 @@
 
 import pytest
 
-SCRIPTS = ("peers", "population", "start", "robust")
+SCRIPTS = ("peers", "population", "start", "robust", "adapters")
 
 
 @pytest.fixture
@@ -23,6 +23,8 @@ def test_limits_are_those_that_the_scripts_check(scripts):
     assert scripts["start"].LIMIT == page.MOST_COMPARING
     checked = {(pair.what, pair.rival): pair.least for pair in scripts["robust"].PAIRS if pair.least is not None}
     assert checked == page.ROBUST
+    adapters = {tool: most for tool, (_, most) in page.ADAPTERS.items()}
+    assert adapters == {"plain": scripts["adapters"].LIMIT, "pfl": scripts["adapters"].LIMIT_PFL}
 
 
 def test_what_is_not_kept_says_so(scripts, monkeypatch):

@@ -20,6 +20,8 @@ MOST_SECONDS, MOST_MIB, MOST_GROWTH = 120.0, 4096, 1.3
 """Limits for a million users, and the limit on seconds per user over those of 10,000 users."""
 MOST_COMPARING = 20.0
 """Seconds."""
+ADAPTERS = {"plain": ("torch and peft without privacy", 1.2), "pfl": ("pfl", 0.9)}
+"""Our time for a round of low-rank adapters over the tool's."""
 NAMES = {"pfl": "pfl", "flower": "Flower with one SuperNode per user", "jax": "jax-privacy's compiled step"}
 
 
@@ -65,6 +67,10 @@ def promises() -> Iterator[Promise]:
     what = f"a Parquet file {share:.0f} times as large as the address space of the process"
     trained = table["runs"]["in batches"]["trained"]
     yield Promise(what, "trains", "trains" if trained else "fails", trained and share >= 3, "research/streaming.py")
+    for row in read("adapters")["rows"]:
+        for tool, (name, most) in ADAPTERS.items():
+            what = f"round of adapters, windows of {row['window']} tokens: ours over {name}"
+            yield _at_most(what, most, row[f"ours_over_{tool}"], "benchmarks/adapters.py")
     seconds = read("start")["rows"][-1]["clock"]
     yield _at_most("`compare-quick.toml`, 36 cells, seconds", MOST_COMPARING, seconds, "research/start.py")
 

@@ -9,7 +9,7 @@ windows of 128 tokens (or of what ``--window`` says). Contestants, interleaved s
 - ours: each user's step from the server's adapter, clipped and summed (`TorchProblem.local_updates`).
 
 Processor time of one thread; ratios within a repetition, and their medians. Sums of ours and of pfl's way by hand are
-compared. ``python benchmarks/language.py --check``.
+compared. ``python benchmarks/adapters.py --check``.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def main() -> None:
         rows = [measure(folder, window, arguments.repetitions) for window in arguments.window]
     print(table(rows))
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=2) + "\n")
     if arguments.check:
         slow = [row for row in rows if row.ours_over_plain > LIMIT or row.ours_over_pfl > LIMIT_PFL]
         sys.exit(1 if slow else 0)
