@@ -6,8 +6,8 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from strategies.clipping.clipped_rounds import ClippedOptions, rounds_of
-    from strategies.clipping.cohort_options import SECRET_COHORTS
+    from strategies.clipping.cohort_options import SECRET_COHORTS, NoisyMean
 
-__all__ = ["SECRET_COHORTS", "ClippedOptions", "rounds_of"]
+__all__ = ["SECRET_COHORTS", "ClippedOptions", "NoisyMean", "rounds_of"]
 
 __getattr__, __dir__ = lazily(__name__)

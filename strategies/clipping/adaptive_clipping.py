@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.clipping.clipped_rounds import ClippedOptions, MaskedRounds
-from strategies.clipping.cohort_options import SECRET_COHORTS
+from strategies.clipping.cohort_options import SECRET_COHORTS, NoisyMean
 from strategies.clipping.local_options import UpdateOptions
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About
@@ -180,7 +180,6 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         training = self.local_training(1, given.default_step).parameters() if self.trains else {}
         name = "local_update" if self.trains else "user_gradient"
         asked = Computation(name, "sum", self.clip_norm, parameters=training, statistic="unclipped", lengths=True)
-        mechanism = mean_mechanism(sampler, self.clip_norm, sum_multiplier)
         numbers: dict[str, Number] = {
             "clip_low": low,
             "clip_high": high,
@@ -189,9 +188,10 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             "sum_multiplier": sum_multiplier,
             **({} if masked is None else masked.numbers),
         }
-        noise, parts = mechanism.standard_deviation * math.sqrt(p), (sampler, mechanism, multiplier * louder, asked)
+        mechanism = mean_mechanism(sampler, self.clip_norm, sum_multiplier)
+        mean = NoisyMean(sampler, mechanism, multiplier * louder, accounted, numbers)
         made = AdaptiveScheme(
-            **self.parts(given, *parts, rate, noise=noise, numbers=numbers, accounted=accounted),
+            **self.parts(given, mean, asked, rate, noise=mean.noise(p)),
             new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, p)),
             computation=asked,
             gradient=np.negative if self.trains else as_is,

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from strategies.clipping.cohort_options import CohortOptions
+from strategies.clipping.cohort_options import CohortOptions, NoisyMean
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.mean_rounds import MeanRounds, as_is
 from strategies.core.noise_forecast import NoisySteps
@@ -18,7 +18,7 @@ from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, fewest_nodes, least_loudness, most_loudness
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches, Sampler
 
@@ -160,10 +160,8 @@ class NoisySums:
     """Sums of a cohort's clipped rows, to which the server adds its noise; or nodes do, if they are masked."""
 
     computation: Computation  # of the users
-    mechanism: GaussianMechanism  # of the mean of a cohort; with the noise of nodes, the loudest that it can be
-    of_server: GaussianMechanism | None  # the same, or None where nodes add the noise
-    accounted: Mapping[str, Any]  # the fields ``guarantee`` and ``ledger`` of a `Scheme`, and others that differ
-    numbers: Mapping[str, Number]  # of the plan
+    mean: NoisyMean  # over a cohort
+    of_server: GaussianMechanism | None  # of that mean; None where nodes add the noise
 
     @classmethod
     def of(cls, given: Given, sampler: Sampler, computation: Computation, clip: float) -> Self:
@@ -173,10 +171,15 @@ class NoisySums:
         """
         if given.privacy.trust == "server":
             mechanism = given.mean_mechanism(sampler, clip)
-            return cls(computation, mechanism, mechanism, given.accounted(sampler, mechanism.noise_multiplier), {})
+            multiplier = mechanism.noise_multiplier
+            return cls(
+                computation, NoisyMean(sampler, mechanism, multiplier, given.accounted(sampler, multiplier)), mechanism
+            )
         masked = MaskedRounds.of(given, sampler, clip, given.dimension)
-        loudest = mean_mechanism(sampler, clip, masked.multiplier * masked.louder)
-        return cls(replace(computation, masked=masked.sum(clip)), loudest, None, masked.accounted, masked.numbers)
+        multiplier = masked.multiplier * masked.louder
+        loudest = mean_mechanism(sampler, clip, multiplier)
+        mean = NoisyMean(sampler, loudest, multiplier, masked.accounted, masked.numbers)
+        return cls(replace(computation, masked=masked.sum(clip)), mean, None)
 
 
 class ClippedOptions(CohortOptions, ServerOptions):
@@ -190,22 +193,11 @@ class ClippedOptions(CohortOptions, ServerOptions):
         return self.learning_rate or (0.1 if self.server_optimiser == "adam" else default)
 
     def parts(
-        self,
-        given: Given,
-        sampler: Sampler,
-        mechanism: GaussianMechanism | LaplaceMechanism,
-        multiplier: float,
-        computation: Computation,
-        rate: float,
-        *,
-        noise: float,
-        numbers: Mapping[str, Number],
-        accounted: Mapping[str, Any],
+        self, given: Given, mean: NoisyMean, computation: Computation, rate: float, *, noise: float
     ) -> dict[str, Any]:
         """Return the fields of a scheme that do not depend on how rounds release and follow their means.
 
-        ``multiplier`` is noise over sensitivity, ``noise`` the expected l2 norm of the noise that is followed, and
-        ``numbers`` are those of the plan beyond the ones that all such strategies have.
+        ``noise`` is the expected l2 norm of the noise that is followed.
         """
         local = computation.parameters
         steps = NoisySteps(
@@ -217,18 +209,10 @@ class ClippedOptions(CohortOptions, ServerOptions):
             local_rate=local.get("step_size"),
         )
         averaged: dict[str, Number] = {"ema_decay": self.ema_decay} if self.ema_decay else {}
-        outline = self.outline(
-            sampler,
-            mechanism,
-            multiplier,
-            accounted["guarantee"],
-            rate,
-            noise=noise,
-            signal=self.clip_norm,
-            path=self.followed(steps, given.dimension),
-            numbers={"clip_norm": self.clip_norm, **averaged, **numbers},
-        )
-        return {**accounted, "outline": outline, "domain": given.problem.domain, "sampler": sampler}
+        described = replace(mean, numbers={"clip_norm": self.clip_norm, **averaged, **mean.numbers})
+        path = self.followed(steps, given.dimension)
+        outline = self.outline(described, rate, noise=noise, signal=self.clip_norm, path=path)
+        return {**mean.accounted, "outline": outline, "domain": given.problem.domain, "sampler": mean.sampler}
 
 
 def clipped_rounds(
@@ -249,43 +233,35 @@ def clipped_rounds(
         gradient: from the released mean to the vector that the server's optimiser follows.
         numbers: of the plan, beyond those that all such strategies have.
     """
-    sampler = options.sampler(given)
-    summed = NoisySums.of(given, sampler, computation, options.clip_norm)
-    parts = (sampler, summed.mechanism, summed.mechanism.noise_multiplier, summed.computation, rate)
-    numbers = {**(numbers or {}), **summed.numbers}
-    rounds = rounds_of(given, options, *parts, gradient=gradient, numbers=numbers, accounted=summed.accounted)
+    summed = NoisySums.of(given, options.sampler(given), computation, options.clip_norm)
+    mean = replace(summed.mean, numbers={**(numbers or {}), **summed.mean.numbers})
+    rounds = rounds_of(given, options, mean, summed.computation, rate, gradient=gradient)
     return replace(rounds, mechanism=summed.of_server)
 
 
 def rounds_of(
     given: Given,
     options: ClippedOptions,
-    sampler: Sampler,
-    mechanism: GaussianMechanism | LaplaceMechanism,
-    multiplier: float,
+    mean: NoisyMean,
     computation: Computation,
     rate: float,
     *,
     gradient: Callable[[Vector], Vector] = as_is,
     noise: float | None = None,
-    numbers: Mapping[str, Number],
-    accounted: Mapping[str, Any] | None = None,
 ) -> MeanRounds:
-    """Return the scheme of these parts, as `clipped_rounds` for a mechanism of a round's mean.
+    """Return rounds that release this mean, as `clipped_rounds` does for Gaussian noise and the clip alone.
 
-    ``multiplier`` is the noise over sensitivity that the sampler accounts, and ``noise`` the expected l2 norm of the
-    noise in ``gradient``, if that is not the mechanism's own.
+    ``noise`` is the expected l2 norm of the noise in ``gradient``, if that is not the mean's own.
     """
     p, rate = given.dimension, options.rate(rate)
-    noise = mechanism.standard_deviation * math.sqrt(p) if noise is None else noise
-    accounted = accounted or given.accounted(sampler, multiplier)
-    computation, parts = replace(computation, lengths=computation.masked is None), (sampler, mechanism, multiplier)
+    noise = mean.noise(p) if noise is None else noise
+    computation = replace(computation, lengths=computation.masked is None)
     return MeanRounds(
-        **options.parts(given, *parts, computation, rate, noise=noise, numbers=numbers, accounted=accounted),
+        **options.parts(given, mean, computation, rate, noise=noise),
         new_memory=partial(ServerOptimiser, options, rate, p),
         query=lambda _: computation,
-        divisor=sampler.expected_batch,
-        mechanism=mechanism,
+        divisor=mean.sampler.expected_batch,
+        mechanism=mean.mechanism,
         rate=rate,
         clip_norm=options.clip_norm,
         gradient=gradient,

@@ -1,7 +1,9 @@
 """The cohorts of rounds with noise each: how they are drawn, and so how they are accounted."""
 
+import math
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -10,7 +12,7 @@ from strategies.core.noise_forecast import NoisePath
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline
-from userdp.accounting import Guarantee, Relation
+from userdp.accounting import Relation
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.sampling import (
@@ -30,6 +32,21 @@ SECRET_COHORTS = (
     "round; ledgers refuse seeded ones, and an interrupted run cannot resume with an allocation that is gone"
 )
 """The effect of secure noise on samplers."""
+
+
+@dataclass(frozen=True)
+class NoisyMean:
+    """What each round releases, the mean of its cohort with noise, and how all rounds are accounted."""
+
+    sampler: Sampler  # draws the cohorts, and accounts them
+    mechanism: GaussianMechanism | LaplaceMechanism  # of the mean; with the noise of nodes, the loudest that it can be
+    multiplier: float  # noise over sensitivity of all that a round releases
+    accounted: Mapping[str, Any]  # the fields ``guarantee`` and ``ledger`` of a `Scheme`, and others that differ
+    numbers: Mapping[str, Number] = field(default_factory=dict)  # of the plan, beyond those that all such rounds have
+
+    def noise(self, dimension: int) -> float:
+        """Return the expected l2 norm of the noise of a mean of so many entries."""
+        return self.mechanism.standard_deviation * math.sqrt(dimension)
 
 
 class CohortOptions(StrategyOptions):
@@ -84,27 +101,17 @@ class CohortOptions(StrategyOptions):
         return kind(users, cohort, -(-rounds // (users // cohort)), given.seed)
 
     def outline(
-        self,
-        sampler: Sampler,
-        mechanism: GaussianMechanism | LaplaceMechanism,
-        multiplier: float,
-        guarantee: Guarantee,
-        rate: float,
-        *,
-        noise: float,
-        signal: float,
-        path: NoisePath | None = None,
-        numbers: Mapping[str, Number],
+        self, mean: NoisyMean, rate: float, *, noise: float, signal: float, path: NoisePath | None = None
     ) -> Outline:
-        """Return what a plan says of rounds that release a noisy mean each, and follow it with steps of size ``rate``.
+        """Return what a plan says of rounds that release such a mean each, and follow it with steps of size ``rate``.
 
-        ``multiplier`` is noise over sensitivity, and ``numbers`` are those beyond the ones that all such rounds have.
+        ``noise`` is the expected l2 norm of the noise that is followed, and ``signal`` the longest mean without noise.
         """
-        if isinstance(mechanism, LaplaceMechanism):
-            sensitivity: dict[str, Number] = {"l1_sensitivity": mechanism.sensitivity}
+        if isinstance(mean.mechanism, LaplaceMechanism):
+            sensitivity: dict[str, Number] = {"l1_sensitivity": mean.mechanism.sensitivity}
         else:
-            sensitivity = {"l2_sensitivity": mechanism.l2_sensitivity}
-        cohort = max(1, round(sampler.expected_batch))
+            sensitivity = {"l2_sensitivity": mean.mechanism.l2_sensitivity}
+        cohort = max(1, round(mean.sampler.expected_batch))
         return Outline(
             rounds=self.rounds,
             cohort=cohort,
@@ -113,13 +120,13 @@ class CohortOptions(StrategyOptions):
             noise=noise,
             signal=signal,
             numbers={
-                **numbers,
+                **mean.numbers,
                 "cohort": cohort,
                 "sampling": self.sampling,
                 "learning_rate": rate,
-                "noise_multiplier": multiplier,
-                "noise_deviation": mechanism.standard_deviation,
+                "noise_multiplier": mean.multiplier,
+                "noise_deviation": mean.mechanism.standard_deviation,
                 **sensitivity,
-                **sampler_numbers(sampler, guarantee, multiplier),
+                **sampler_numbers(mean.sampler, mean.accounted["guarantee"], mean.multiplier),
             },
         )

@@ -95,11 +95,10 @@ class VoteDescent(Recipe, CohortOptions):
         longest = math.sqrt(p) / 2
         votes = Computation("gradient_votes", reduce="sum", clip_norm=longest)
         summed = NoisySums.of(given, sampler, votes, longest)
-        mechanism, noise = summed.mechanism, summed.mechanism.standard_deviation * math.sqrt(p)
-        parts = (sampler, mechanism, mechanism.noise_multiplier, summed.accounted["guarantee"], self.learning_rate)
+        noise = summed.mean.noise(p)
         return MeanRounds(
-            **summed.accounted,
-            outline=self.outline(*parts, noise=noise, signal=longest, numbers=summed.numbers),
+            **summed.mean.accounted,
+            outline=self.outline(summed.mean, self.learning_rate, noise=noise, signal=longest),
             new_memory=partial(VoteSteps, self.learning_rate, p),
             domain=given.problem.domain,
             sampler=sampler,

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from strategies import CLIP_FACTS, About, Given, MeanRounds, Number, Recipe, as_is
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
-from strategies.clipping import SECRET_COHORTS, ClippedOptions, rounds_of
+from strategies.clipping import SECRET_COHORTS, ClippedOptions, NoisyMean, rounds_of
 from userdp.accounting import Cost
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes import Computation
-from userdp.sampling import DisjointBatches, Sampler
+from userdp.sampling import DisjointBatches
 
 _MARGIN = 1e-12  # A relative margin, so that rounding never takes calibrated noise over the budget
 
@@ -100,42 +100,42 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
             )
         members, p = SparseVectors(self._sparsity(given), self.clip_norm), given.dimension
         gradients = Computation("user_gradient", "sum", self.clip_norm, l1_norm=members.l1_norm)
-        sampler, multiplier, mechanism = self._noise(given, members.l1_norm)
-        numbers: dict[str, Number] = {
-            "sparsity": members.sparsity,
-            "l1_clip_norm": members.l1_norm,
-            "noise_before": mechanism.standard_deviation * math.sqrt(p),
-        }
+        mean = self._mean(given, members)
         ball = None if self.projection == "none" else self.projection
         return rounds_of(
             given,
             self,
-            sampler,
-            mechanism,
-            multiplier,
+            mean,
             gradients,
             given.default_step,
             gradient=as_is if ball is None else partial(members.project, ball=ball),
-            noise=None if ball is None else expected_error(mechanism, members, p, ball),
-            numbers=numbers,
+            noise=None if ball is None else expected_error(mean.mechanism, members, p, ball),
         )
 
-    def _noise(self, given: Given, l1_norm: float) -> tuple[Sampler, float, GaussianMechanism | LaplaceMechanism]:
-        """Return (the sampler, its noise multiplier, the mechanism of a mean): Laplace noise for pure privacy."""
-        drawn, privacy = self.sampler(given), given.privacy
+    def _mean(self, given: Given, members: SparseVectors) -> NoisyMean:
+        """Return the mean of a round before it is projected: with Laplace noise for pure privacy."""
+        sampler, privacy = self.sampler(given), given.privacy
+        mechanism: GaussianMechanism | LaplaceMechanism
         if privacy.delta > 0:
-            gaussian = given.mean_mechanism(drawn, self.clip_norm)
-            return drawn, gaussian.noise_multiplier, gaussian
-        if self.sampling != "disjoint":
+            mechanism = given.mean_mechanism(sampler, self.clip_norm)
+            multiplier = mechanism.noise_multiplier
+        elif self.sampling == "disjoint":
+            users, cohort = sampler.users, self.cohort or sampler.users
+            sampler = LaplaceBatches(users, cohort, -(-self.rounds // (users // cohort)), given.seed)
+            multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+            sensitivity = sampler.sensitivity_factor * members.l1_norm / sampler.expected_batch
+            mechanism = LaplaceMechanism(sensitivity, 1 / multiplier)
+        else:
             raise BadInput(
                 f"strategy.sampling = {self.sampling!r} with privacy.delta = 0: pure privacy is accounted for "
                 "'disjoint' cohorts only"
             )
-        cohort = self.cohort or drawn.users
-        sampler = LaplaceBatches(drawn.users, cohort, -(-self.rounds // (drawn.users // cohort)), given.seed)
-        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
-        sensitivity = sampler.sensitivity_factor * l1_norm / sampler.expected_batch
-        return sampler, multiplier, LaplaceMechanism(sensitivity, 1 / multiplier)
+        numbers: dict[str, Number] = {
+            "sparsity": members.sparsity,
+            "l1_clip_norm": members.l1_norm,
+            "noise_before": mechanism.standard_deviation * math.sqrt(given.dimension),
+        }
+        return NoisyMean(sampler, mechanism, multiplier, given.accounted(sampler, multiplier), numbers)
 
     def _sparsity(self, given: Given) -> int:
         """Return the s that rows are clipped for; refuse if it is neither set nor certified."""
