@@ -53,6 +53,26 @@ def test_one_band_is_poisson_sampling_and_all_bands_are_one_gaussian():
     assert whole.epsilon(1.3, 1e-5) == epsilon_of(Cost(1.3), 1, 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("sampler", "multiplier", "delta", "theirs"),
+    [
+        (AmplifiedBands(2000, 100, 20, 1), 1.0, 1e-5, 1.98472),
+        (AmplifiedBands(2000, 100, 20, 2), 1.0, 1e-5, 2.85452),
+        (AmplifiedBands(2000, 100, 20, 4), 0.8, 1e-5, 5.81756),
+        (AmplifiedBands(1000, 50, 100, 3), 1.5, 1e-5, 3.22998),
+        (AmplifiedBands(1000, 50, 100, 7), 0.6, 1e-4, 19.43416),
+        (AmplifiedBands(1000, 100, 64, 8), 1.2, 1e-5, 10.3786),
+        (AmplifiedBands(500, 100, 33, 5), 2.5, 1e-3, 3.36701),
+        (AmplifiedBands(10_000, 100, 100, 10), 2.0, 1e-6, 0.96142),
+        (AmplifiedBands(15_535, 777, 60, 12), 4.0, 1e-6, 1.60421),
+        (AmplifiedBands(100_000, 1000, 500, 20), 0.7, 1e-7, 17.992),
+    ],
+)
+def test_prices_are_those_of_jax_privacy(sampler, multiplier, delta, theirs):
+    """The epsilon of ``amplified_bandmf_event`` of jax_privacy 2.0.0, at the sampler's rate."""
+    assert sampler.epsilon(multiplier, delta) == pytest.approx(theirs, rel=3e-5)
+
+
 def test_rounds_are_charged_turn_by_turn():
     sampler = AmplifiedBands(1000, 10, 12, 4)
     spent = [sampler.epsilon(1.0, 1e-5, rounds) for rounds in range(13)]
