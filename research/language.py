@@ -15,8 +15,9 @@ clips promise (epsilon, 1e-5) for adding or removing a person with all windows. 
 which is counted here and taken as public.
 
 Cells run one after the other, those that count most first, and each adds a row to results/language.csv: it may be
-stopped at any time, and goes on where it stood. A cell takes eight minutes on a processor core. All rows of a seed begin
-at one base: made again on another machine, a base differs in last digits, and the seed's rows have to be measured anew.
+stopped at any time, and goes on where it stood. A cell takes eight minutes on a processor core. All rows of a seed
+begin at one base: made again on another machine, a base differs in last digits, and the seed's rows have to be measured
+anew.
 
     userdp pretrain base
     USERDP_DATA=folder python research/language.py --base base      all that the table does not have yet

@@ -36,7 +36,7 @@ SECRET_COHORTS = (
 
 @dataclass(frozen=True)
 class NoisyMean:
-    """What each round releases, the mean of its cohort with noise, and how all rounds are accounted."""
+    """The noisy mean of a cohort that each round releases, and how all rounds are accounted."""
 
     sampler: Sampler  # draws the cohorts, and accounts them
     mechanism: GaussianMechanism | LaplaceMechanism  # of the mean; with the noise of nodes, the loudest that it can be
