@@ -108,6 +108,13 @@ class Account:
         """The largest epsilon of one more Gaussian run, at the total's delta."""
         return self.total.left(self.spent, self.total.delta) if self.total.delta else 0.0
 
+    def price(self, wanted: Wanted) -> Price:
+        """Return the price of something within what is left; raise `BadInput` if it does not fit."""
+        try:
+            return self.total.charged(self.spent, wanted.promises, wanted.times, wanted.cost)
+        except BadInput as error:
+            raise BadInput(f"privacy.account = {self.name!r}: {error} (userdp account show {self.name})") from None
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON; ``left_epsilon`` is that of one more Gaussian run at the total's delta."""
         return {
@@ -195,10 +202,7 @@ class Accounts:
                         "there, or start a new run"
                     )
                 return _entry(known).price
-            try:
-                price = account.total.charged(account.spent, wanted.promises, wanted.times, wanted.cost)
-            except BadInput as error:
-                raise BadInput(f"privacy.account = {name!r}: {error} (userdp account show {name})") from None
+            price = account.price(wanted)
             row = {"account": name, "token": wanted.token, "what": wanted.what, "place": wanted.place}
             now = datetime.now(UTC).isoformat(timespec="seconds")
             row |= {"who": somebody(), "entered": now, "promises": promises, **asdict(price)}

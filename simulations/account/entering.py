@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ from userdp.accounting.filter import Total
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import Ledger
 from userdp.data.synthetic.source import SyntheticData
+from userdp.errors import BadInput
 
 if TYPE_CHECKING:
-    from simulations.account.accounts import Accounts
+    from simulations.account.accounts import Accounts, Wanted
 
 log = logging.getLogger("userdp")
 VARIABLE = "USERDP_ACCOUNTS"
@@ -80,13 +82,30 @@ def enter(
     times: int = 1,
 ) -> None:
     """Enter ``times`` runs of a strategy; `BadInput` if they do not fit, or the accounts cannot be used."""
+    wanted = replace(_wanted(strategy, what), token=token or secrets.token_hex(16), place=place, times=times)
+    accounts_at(config.privacy.accounts).enter(name, wanted)
+
+
+def refusal(config: RunConfig, strategy: UserLevelStrategy) -> str | None:
+    """Return why the account would refuse this run as things stand; None if it would not, or the run names none."""
+    name = config.privacy.account
+    if name is None:
+        return None
+    try:
+        accounts_at(config.privacy.accounts).read(name).price(_wanted(strategy, config.name))
+    except BadInput as error:
+        return str(error)
+    return None
+
+
+def _wanted(strategy: UserLevelStrategy, what: str) -> "Wanted":
+    """Return a run of a strategy, still without a token."""
     from simulations.account.accounts import Wanted  # noqa: PLC0415 -- as above
 
-    promises, ledger = promises_of(strategy), strategy.state.ledger
+    ledger = strategy.state.ledger
     # Those of other classes count what a `Cost` does not describe.
     cost = ledger.planned if strategy.testers is None and type(ledger) is Ledger else None
-    wanted = Wanted(what, promises, token or secrets.token_hex(16), place, times, cost)
-    accounts_at(config.privacy.accounts).enter(name, wanted)
+    return Wanted(what, promises_of(strategy), token="", cost=cost)
 
 
 def promises_of(strategy: UserLevelStrategy) -> tuple[Guarantee, ...]:

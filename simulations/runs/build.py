@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from simulations.account.entering import refusal
 from simulations.config.run_config import REFERENCE, OutputSection, RunConfig, strategy_section
 from simulations.records.coefficients import reading_of
 from strategies.auto.preparation import LearnCoordinates
@@ -206,9 +207,15 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
 
 
 def make_plan(config: RunConfig) -> Plan:
-    """Compute all numbers of a run from the configuration; BadInput if facts are missing or users too few."""
+    """Compute all numbers of a run from the configuration; BadInput if facts are missing or users too few.
+
+    If the run names an account that would refuse it as things stand, a warning says so.
+    """
     strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
-    return with_declarations(strategy.plan, config)
+    plan, refused = with_declarations(strategy.plan, config), refusal(config, strategy)
+    return (
+        plan if refused is None else replace(plan, warnings=(*plan.warnings, f"this run would be refused: {refused}"))
+    )
 
 
 def with_declarations(plan: Plan, config: RunConfig) -> Plan:

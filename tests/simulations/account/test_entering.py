@@ -1,6 +1,7 @@
 """Runs and audits enter their account before they ask anybody, once, and are refused beyond its total."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -19,6 +20,7 @@ from simulations.comparison.config import parse_comparison
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import InMachineGrid, LocalGrid
 from simulations.records.run_directory import TOKEN, resumable
+from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from simulations.runs.silos import prepare, silo_node
 from simulations.serving.keeper import checked
@@ -72,6 +74,19 @@ def test_a_run_beyond_the_total_asks_nobody_and_writes_nothing(registry, tmp_pat
     assert len(registry().entries) == 1
     with pytest.raises(BadInput, match="no account 'another'"):
         run(altered(config, privacy__account="another"), report=False)
+
+
+def test_a_plan_warns_of_a_run_beyond_the_total_and_enters_nothing(registry, tmp_path):
+    config = config_of(privacy__epsilon=7.0)
+    assert make_plan(config).warnings == make_plan(altered(config, privacy__account=None)).warnings
+    run(config, directory=tmp_path / "first", report=False)
+    *_, warning = make_plan(config).warnings
+    assert re.match(
+        r"this run would be refused: privacy.account = 'registry': a run of epsilon = 7.* to at most", warning
+    )
+    assert len(registry().entries) == 1
+    *_, warning = make_plan(altered(config, privacy__account="another")).warnings
+    assert "there is no account 'another'" in warning
 
 
 def test_what_writes_over_a_release_is_refused_before_it_is_charged(registry, tmp_path):
