@@ -172,9 +172,8 @@ class NoisySums:
         if given.privacy.trust == "server":
             mechanism = given.mean_mechanism(sampler, clip)
             multiplier = mechanism.noise_multiplier
-            return cls(
-                computation, NoisyMean(sampler, mechanism, multiplier, given.accounted(sampler, multiplier)), mechanism
-            )
+            mean = NoisyMean(sampler, mechanism, multiplier, given.accounted(sampler, multiplier))
+            return cls(computation, mean, mechanism)
         masked = MaskedRounds.of(given, sampler, clip, given.dimension)
         multiplier = masked.multiplier * masked.louder
         loudest = mean_mechanism(sampler, clip, multiplier)
