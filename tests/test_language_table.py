@@ -76,6 +76,15 @@ def test_rows_of_a_seed_began_at_one_model(script):
     assert (began.nunique() == 1).all(), began.unique()
 
 
+def test_the_page_is_right_about_whole_models(script, page):
+    table = script.measured()
+    found = page.summary(table[table["data"] == "roles"]).set_index(["model", "strategy"])
+    assert (found.loc[("full", "uls"), "share"] > 1).all()
+    assert (found.loc[("scratch", "uls"), "share"] < 0).all()
+    parameters = table[table["error"].isna()].groupby("model")["parameters"].max()
+    assert 45 < parameters["full"] / parameters["lora"] < 55
+
+
 def test_the_page_names_every_cell(script, page):
     assert {(cell.model, cell.strategy) for cell in script.cells("roles")} | {("pretrained", "none")} == set(page.ROWS)
     assert set(page.EPSILONS) == set(script.EPSILONS)
