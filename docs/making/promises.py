@@ -68,6 +68,7 @@ def promises() -> Iterator[Promise]:
     trained = table["runs"]["in batches"]["trained"]
     yield Promise(what, "trains", "trains" if trained else "fails", trained and share >= 3, "research/streaming.py")
     for row in read("adapters")["rows"]:
+        assert row["pfl_is_real"], "pfl was not installed when benchmarks/adapters.py measured"
         for tool, (name, most) in ADAPTERS.items():
             what = f"round of adapters, windows of {row['window']} tokens: ours over {name}"
             yield _at_most(what, most, row[f"ours_over_{tool}"], "benchmarks/adapters.py")

@@ -213,9 +213,9 @@ def make_plan(config: RunConfig) -> Plan:
     """
     strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
     plan, refused = with_declarations(strategy.plan, config), refusal(config, strategy)
-    return (
-        plan if refused is None else replace(plan, warnings=(*plan.warnings, f"this run would be refused: {refused}"))
-    )
+    if refused is None:
+        return plan
+    return replace(plan, warnings=(*plan.warnings, f"this run would be refused: {refused}"))
 
 
 def with_declarations(plan: Plan, config: RunConfig) -> Plan:
