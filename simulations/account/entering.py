@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from simulations.config.run_config import RunConfig
 from simulations.records.run_directory import TOKEN, as_json, read_json, write_whole, writing
 from strategies.core.base import UserLevelStrategy
-from strategies.core.testers import Testers
+from strategies.core.testers import for_everybody
 from userdp.accounting.filter import Total
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import Ledger
@@ -111,7 +111,7 @@ def _wanted(strategy: UserLevelStrategy, what: str) -> "Wanted":
 def promises_of(strategy: UserLevelStrategy) -> tuple[Guarantee, ...]:
     """Return the guarantees of a run's parts, which compose; one for all of them if users are held out."""
     parts = strategy.around.promises(strategy.scheme.guarantee)
-    return (strategy.testers.promise(parts),) if isinstance(strategy.testers, Testers) else parts
+    return parts if strategy.testers is None else (for_everybody(parts, strategy.testers.given.privacy),)
 
 
 def _opened(config: RunConfig, promises: tuple[Guarantee, ...]) -> str | None:

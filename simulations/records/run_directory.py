@@ -85,7 +85,7 @@ class RunDirectory:
         *,
         now: bool = False,
     ) -> None:
-        """Write the guarantee so far, rounds and the released model, at most every two seconds unless ``now``.
+        """Write the guarantee, rounds and the released model, at most every two seconds unless ``now``.
 
         The guarantee comes first, so that a killed run never leaves a model that its guarantee does not cover.
         """

@@ -165,7 +165,7 @@ def _promised(values: Values) -> list[Line]:
         *values.line("Unit of privacy", "guarantee.json: unit", "all data of one person, or one SINGLE SAMPLE"),
         *values.line("A person is one value of", "config.toml: data.user", "column of the table"),
         *values.line("Neighbouring data sets", "guarantee.json: relation", "differ in one unit: replaced, or left out"),
-        *values.line("Epsilon", "guarantee.json: epsilon", "spent by training, at this delta"),
+        *values.line("Epsilon", "guarantee.json: epsilon", "spent on whom it spent most, at this delta"),
         *values.line("Delta", "guarantee.json: delta", "probability with which the bound may fail"),
         *([] if rho is None else [Line("Rho", rho, "guarantee.json", "of zero-concentrated DP, by this accounting")]),
         *_numbers(values, ("replace_one_", "_level_epsilon")),

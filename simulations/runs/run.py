@@ -205,18 +205,18 @@ class _Run:
         self.evaluation = Evaluation(self.problem, datasets.train, datasets.test)
         self.schedule = Schedule(self.evaluation, config.output.evaluate_every, self.strategy.plan.rounds)
         self.engine: str = config.engine.kind
-        self.shown = 0
+        self.shown, self.resumed = 0, False
         self.non_private: dict[str, float] | None = None
 
     def train(self, grid: Grid, progress: Progress, keeper: Checkpoints | None, resumed: Resumed | None) -> None:
         """Run the strategy, then the reference."""
-        self.engine = {LocalGrid: "local", RayGrid: "ray"}.get(type(grid), "flower")
+        self.engine, self.resumed = {LocalGrid: "local", RayGrid: "ray"}.get(type(grid), "flower"), resumed is not None
         settings = self.config.engine
 
         def on_round(_: RoundRecord) -> None:
-            # The guarantee of a run that fails now: for the budget spent so far.
+            # A process that is killed writes nothing more, whatever it asked meanwhile.
             self.files.progress(
-                self.strategy.result.rounds, self.model, lambda: self._promise(self._guarantee(failed=True))
+                self.strategy.result.rounds, self.model, lambda: self._promise(self.plan.guarantee, whole=True)
             )
             show()
 
@@ -261,8 +261,9 @@ class _Run:
     def finish(self, error: str | None) -> RunOutcome:
         """Write every file but the report."""
         outcome, model = self.strategy.result, self.model
-        guarantee = self._guarantee(failed=error is not None)
-        self.files.progress(outcome.rounds, model, lambda: self._promise(guarantee), now=True)
+        whole = error is not None and self.resumed  # the killed process may have asked more than its checkpoint tells
+        guarantee = self.plan.guarantee if whole else self._guarantee(failed=error is not None)
+        self.files.progress(outcome.rounds, model, lambda: self._promise(guarantee, whole=whole), now=True)
         self.files.json("data.json", self._data())
         measured = [record.metrics for record in outcome.rounds if record.metrics]
         metrics, initial = measured[-1] if measured else outcome.initial_metrics, outcome.initial_metrics
@@ -316,16 +317,19 @@ class _Run:
         found = scheme.coefficients(self.strategy.memory) if isinstance(scheme, AutoScheme) else None
         return {} if found is None else {"coefficients": with_errors(*found)}
 
-    def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
-        """Return the content of guarantee.json."""
+    def _promise(self, guarantee: Guarantee, *, whole: bool) -> dict[str, Any]:
+        """Return the content of guarantee.json; with ``whole`` everything that is promised counts as spent."""
+        testers = self.strategy.testers
+        held_out = {} if testers is None else {"held_out_spent_epsilon": testers.spent()}
+        spent = {"spent_epsilon": self.strategy.spent_epsilon, **held_out}
         return guarantee.as_dict() | {
             "sentence": guarantee.sentence(),
-            "spent_epsilon": self.strategy.spent_epsilon,
-            **({} if self.strategy.testers is None else {"held_out_spent_epsilon": self.strategy.testers.spent()}),
+            **(dict.fromkeys(spent, guarantee.epsilon) if whole else spent),
             "noise": self.strategy.noise_source,
         }
 
     def _guarantee(self, *, failed: bool) -> Guarantee:
+        """Return the promise; of a run that failed, for what it spent on whoever was charged most."""
         guarantee = with_assumptions(self.strategy.result.guarantee, self.config)
         if failed and guarantee.holds:
             return replace(guarantee, epsilon=self.strategy.spent_epsilon or 0.0)

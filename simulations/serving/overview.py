@@ -71,7 +71,11 @@ def _progress(folder: Path) -> tuple[int | None, float | None]:
     """Return the rounds and the epsilon of a run that promises something."""
     try:
         promise = read_json(folder / "guarantee.json")
-        rounds = len(pd.read_parquet(folder / "rounds.parquet", columns=["round"]))
+        spent = pd.read_parquet(folder / "rounds.parquet", columns=["spent_epsilon"])["spent_epsilon"]
     except (OSError, ValueError):
         return None, None
-    return (rounds, promise["spent_epsilon"]) if promise["holds"] else (None, None)
+    if not promise["holds"]:
+        return None, None
+    # Of a run under way guarantee.json states everything that is promised.
+    under_way = len(spent) > 0 and not (folder / "result.json").is_file()
+    return len(spent), float(spent.iloc[-1]) if under_way else promise["spent_epsilon"]

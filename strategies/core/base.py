@@ -1,7 +1,7 @@
 """The one round loop: it runs any recipe, as a Flower `Strategy` for any ServerApp and `Grid`.
 
 Unlike Flower's own loop it waits for users rather than nodes, a silent node never changes n, the ledger is charged
-before anything is released, and a failed run keeps its result so far.
+before anybody is asked, and a failed run keeps its result so far.
 """
 
 import logging
@@ -103,9 +103,10 @@ class UserLevelStrategy(Strategy):
         self.testers: HeldOut | None = None
         if held_out and self.plan.guarantee.holds:
             asked = self.plan.rounds, self._roster, recipe.max_missing, choose_best
-            promise, made = beside(given, about, self.plan.guarantee, held_out, *asked)
-            self.plan = replace(self.plan, guarantee=promise, numbers={**self.plan.numbers, **made.numbers})
-            self.testers, self.state.further = made, made if isinstance(made, Testers) else None
+            promise, numbers, made = beside(given, about, self.plan.guarantee, self.plan.numbers, held_out, *asked)
+            self.plan = replace(self.plan, guarantee=promise, numbers=numbers)
+            self.testers, self.state.held_out = made, made.spent
+            self.state.further = made if isinstance(made, Testers) else None
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
@@ -152,7 +153,7 @@ class UserLevelStrategy(Strategy):
 
     @property
     def spent_epsilon(self) -> float | None:
-        """The epsilon charged so far, recorded rounds or not; None without a guarantee."""
+        """The epsilon charged so far to whoever was charged most, recorded rounds or not; None without a guarantee."""
         return None if self.state.spent is None else self.state.spent()
 
     @property
@@ -171,14 +172,14 @@ class UserLevelStrategy(Strategy):
             arrays = self.wire.record(self.state.released)
         self.state.x = self.wire.vector(arrays)
         self._request = self.request_of(server_round)
-        if self._request is None or server_round == self.state.lost:
+        if self._request is None:
             return []
-        if server_round < (self.state.lost or 0):
-            raise RunFailed(
-                f"round {self.state.lost} was asked before the process ended, and the checkpoint is older than round "
-                f"{server_round}: asking it again would be a second release; resume with the checkpoint that the run "
-                "wrote last"
-            )
+        self.state.check_newest(server_round)
+        # Before anybody answers: who adds up masked or noisy values has seen them even if the run stops here.
+        if (ledger := self.state.ledger if part is None else part.ledger) is not None:
+            ledger.charge(self._request.users)
+        if server_round == self.state.lost:
+            return []
         if self.privacy.noise == "secure":  # users are computed one by one
             self._request = replace(self._request, computation=replace(self._request.computation, separate=True))
         request = self._request = with_keys(self._request, self._roster, self.privacy, self.state.x)
@@ -193,7 +194,7 @@ class UserLevelStrategy(Strategy):
         read = partial(self.wire.read, sent=self.state.x)
         missing = 1.0 if server_round == self.state.lost else self.recipe.max_missing
         gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
-        self._follow(server_round, self._request, gathered if self.about.hears_silence else gathered.uncounted())
+        self._follow(server_round, gathered if self.about.hears_silence else gathered.uncounted())
         return self.wire.record(self.state.x), counts(gathered.missing, gathered.non_finite)
 
     def request_of(self, server_round: int) -> Request | None:
@@ -220,12 +221,10 @@ class UserLevelStrategy(Strategy):
         trusted = self.about.server_trusted and self.privacy.trust == "server"
         return simulated and trusted and self.wire.asks_more
 
-    def _follow(self, server_round: int, request: Request, gathered: Gathered) -> None:
+    def _follow(self, server_round: int, gathered: Gathered) -> None:
         part, index = self.around.place(server_round, self.plan.rounds)
         state = self.state
         ledger = state.ledger if part is None else part.ledger
-        if ledger is not None:
-            ledger.charge(request.users)
         with np.errstate(over="ignore", invalid="ignore"):  # see `RunState.take`
             if part is None:
                 step = self.scheme.take(index, state.x, gathered, self.memory, partial(self._noise, index))

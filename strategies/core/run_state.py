@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from strategies.core.scheme import Scheme
 from strategies.core.snapshots import Remembering, Snapshot
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling import Sampler
@@ -43,6 +44,10 @@ class Resumed:
 
     kept: Snapshot  # the last argument of `Keeper.keep`
     asked: Snapshot | None = None  # the last argument of `Keeper.ask`; None if it was not called
+
+
+def _larger(spent: Callable[[], float], held_out: float) -> float:
+    return max(spent(), held_out)
 
 
 def frozen(x: Vector) -> Vector:
@@ -107,6 +112,7 @@ class RunState:
         initial: (p,) the model that the run started from.
         released: (p,) the released model.
         result: the result so far.
+        held_out: computes the epsilon that held-out users are charged.
         lost: number of the round that a killed process asked and did not keep; None for none.
     """
 
@@ -117,6 +123,7 @@ class RunState:
     def __init__(self, scheme: Scheme, around: Around, privacy: Privacy, start: Vector) -> None:
         self.around, self._privacy = around, privacy
         self.result, self.lost = PrivateResult(), None
+        self.held_out: Callable[[], float] = lambda: 0.0
         self.begin(scheme)
         self.x = self.initial = self.released = start
 
@@ -146,8 +153,13 @@ class RunState:
 
     @property
     def spent(self) -> Callable[[], float] | None:
-        """A function of the epsilon that all ledgers are charged NOW; None without a guarantee."""
-        return None if self.ledger is None else self.around.spent(self.ledger.spent())
+        """A function of the epsilon charged NOW, to those who train or to those held out; None without a guarantee.
+
+        Nobody is both, so it is the larger of the two.
+        """
+        if self.ledger is None:
+            return None
+        return partial(_larger, self.around.spent(self.ledger.spent()), self.held_out())
 
     @property
     def constant(self) -> Vector:
@@ -159,6 +171,15 @@ class RunState:
         """The cohorts that the operating system drew; None if they follow from a seed."""
         sampler = getattr(self.scheme, "sampler", None)
         return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
+
+    def check_newest(self, server_round: int) -> None:
+        """Refuse (`RunFailed`) to ask a round before the lost one: the checkpoint is older than what was asked."""
+        if server_round < (self.lost or 0):
+            raise RunFailed(
+                f"round {self.lost} was asked before the process ended, and the checkpoint is older than round "
+                f"{server_round}: asking it again would be a second release; resume with the checkpoint that the run "
+                "wrote last"
+            )
 
     def check_declared(self) -> None:
         """Refuse a memory that does not declare what it remembers; the `BadInput` names the attribute."""

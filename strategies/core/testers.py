@@ -1,7 +1,7 @@
 """Private evaluation: held-out users answer about released models, within a budget of their own."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -10,14 +10,15 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType
 
 from strategies.core.about import About
+from strategies.core.around import WHOLE_RUN
 from strategies.core.public_facts import Given
 from strategies.core.reported_metrics import ReportedMetrics, course
 from strategies.core.snapshots import Snapshot
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
-from userdp.accounting import Cost, Guarantee
+from userdp.accounting import Cost, Guarantee, Privacy
 from userdp.accounting.costs import calibrate_noise, epsilon_of
-from userdp.accounting.guarantee import ONE_GAUSSIAN, Relation
+from userdp.accounting.guarantee import Relation
 from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
@@ -246,18 +247,6 @@ class Testers:
         """The numbers that a plan states."""
         return {"held_out_users": self.users, "held_out_noise": self.deviation("answers")}
 
-    def promise(self, parts: tuple[Guarantee, ...]) -> Guarantee:
-        """Return one guarantee for those who train, by ``parts`` that compose, and for those who are held out.
-
-        Held-out users meet one Gaussian that is calibrated to the whole budget. If every part is one Gaussian, all of
-        them together are one that keeps to this budget, too, so it is no worse.
-        """
-        budget, (own, *_) = self.given.privacy, parts
-        epsilon = max(budget.epsilon, sum(part.epsilon for part in parts))
-        delta = max(budget.delta, sum(part.delta for part in parts))
-        accountant = ONE_GAUSSIAN if all(part.is_one_gaussian for part in parts) else own.accountant + "; with others"
-        return replace(own, epsilon=epsilon, delta=delta, accountant=accountant)
-
     def spent(self) -> float:
         """Compute the epsilon that held-out users are charged so far."""
         if not self.charged:
@@ -283,17 +272,38 @@ HeldOut = Testers | ReportedMetrics
 """Evaluation by held-out users: on `client_app` nodes, or on ordinary clients."""
 
 
+def for_everybody(parts: tuple[Guarantee, ...], budget: Privacy) -> Guarantee:
+    """Return one guarantee for those who train, by ``parts`` that compose, and for those who are held out.
+
+    *Formal guarantees.* *Claim.* It covers both, as (epsilon, delta) and as whatever its accountant claims beyond that.
+    *Why.* Held-out users meet one Gaussian that is just (epsilon, delta)-DP for the whole ``budget``, whatever the
+    parts promise: these may keep to less, or be pure. Neither number is below that of either group. If every part is
+    one Gaussian, together they are one that keeps to the sums of their epsilons and deltas, by basic composition; a
+    Gaussian's distance rises with both numbers, so one Gaussian at the larger of each is no better than either group's.
+    Else no Gaussian, no rho and no pure epsilon is claimed for all.
+    """
+    own, epsilon, delta = parts[0], sum(part.epsilon for part in parts), sum(part.delta for part in parts)
+    alike = all(part.is_one_gaussian for part in parts)
+    return replace(
+        own,
+        epsilon=max(epsilon, budget.epsilon),
+        delta=max(delta, budget.delta),
+        accountant=own.accountant if alike else f"{own.accountant}; one Gaussian mechanism for held-out users",
+    )
+
+
 def beside(
     given: Given,
     about: About,
     own: Guarantee,
+    numbers: Mapping[str, Any],
     users: int,
     rounds: int,
     roster: Roster,
     max_missing: float,
     choose: bool,
-) -> tuple[Guarantee, HeldOut]:
-    """Return a strategy's promise with its held-out users, and these; arguments are those of `Testers`.
+) -> tuple[Guarantee, dict[str, Any], HeldOut]:
+    """Return a plan's promise and numbers with its held-out users, and these; other arguments are those of `Testers`.
 
     Raises `BadInput`: the strategy does not suit them.
     """
@@ -304,12 +314,26 @@ def beside(
         )
     # Another sample makes its user another one.
     relation: Relation = "replace_one" if own.unit == "sample" else own.relation
-    # The strategy may promise a little less than the budget, which held-out users' answers spend.
-    promise = replace(own, epsilon=max(own.epsilon, given.privacy.epsilon)).assuming(
+    promise = for_everybody((own,), given.privacy).assuming(
         f"{users} held-out users are protected alike: all their answers together keep to the same epsilon and delta, "
         "and who is held out follows from public numbers",
         "the server is trusted with sums of held-out users' answers",
     )
     who = given, users, relation, rounds, roster, max_missing
     ranges = given.wire.metrics
-    return promise, Testers(*who, choose) if ranges is None else ReportedMetrics(*who, ranges)
+    made = Testers(*who, choose) if ranges is None else ReportedMetrics(*who, ranges)
+    return promise, {**numbers, **_covering(numbers, given.privacy, relation), **made.numbers}, made
+
+
+def _covering(numbers: Mapping[str, Any], budget: Privacy, relation: Relation) -> dict[str, float]:
+    """Return those of a plan's ``numbers`` that price the whole run, raised to what held-out users meet.
+
+    One sample of theirs may move an answer as far as all of them. Replacing a user is removing one and adding another,
+    which moves a Gaussian by twice as much.
+    """
+    priced = {name: numbers[name] for name, part in WHOLE_RUN.items() if part == "epsilon" and name in numbers}
+    met = dict.fromkeys(priced, budget.epsilon)
+    if "replace_one_epsilon" in met and relation == "add_or_remove" and (delta := numbers["replace_one_delta"]) < 1:
+        multiplier = calibrate_noise(budget.epsilon, budget.delta, 1)
+        met["replace_one_epsilon"] = epsilon_of(Cost(multiplier / 2), 1, delta)
+    return {name: max(price, met[name]) for name, price in priced.items()}

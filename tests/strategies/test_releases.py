@@ -160,12 +160,13 @@ class Watch:
             self._round = server_round
             return asked(strategy, server_round)
 
-        def followed(strategy, server_round, request, gathered):
+        def followed(strategy, server_round, gathered):
+            request = strategy._request
             self.users[server_round] = request.users
             self.asked_at.append(strategy.state.x)
             if "initial" in request.computation.arrays:
                 self.compared_with.append(request.computation.arrays["initial"].copy())
-            return follow(strategy, server_round, request, gathered)
+            return follow(strategy, server_round, gathered)
 
         patch.setattr(UserLevelStrategy, "request_of", asking)
         patch.setattr(UserLevelStrategy, "_follow", followed)

@@ -140,8 +140,8 @@ class Guarantee:
 
     def _is_all(self, accounting: str) -> bool:
         """Return whether an accountant that begins so counts every release; others are added after a semicolon."""
-        _, _, added = self.accountant.partition(";")
-        return self.accountant.startswith(accounting) and (not added or added.startswith(_GROUP))
+        first, *added = self.accountant.split(";")
+        return first.startswith(accounting) and all(one.startswith(_GROUP) for one in added)
 
     @classmethod
     def none(cls, reason: str) -> "Guarantee":
