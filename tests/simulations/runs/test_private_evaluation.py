@@ -1,19 +1,27 @@
 """Private evaluation from the command line: neighbours in either part, engines, silos, and what is shown."""
 
 import json
+import tomllib
 
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import MessageType
 from helpers import forgive_ray
 
 from simulations.config.run_config import parse_config
-from simulations.engines.grids import LocalGrid
+from simulations.engines.grids import InMachineGrid, LocalGrid
+from simulations.records.run_directory import RunDirectory
+from simulations.reports.card import card
+from simulations.reports.explain import shown_claim
+from simulations.reports.report import copy_released, page
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from simulations.runs.silos import prepare, silo_node, split
+from simulations.runs.trackers import _ending
+from userdp.accounting import Cost, calibrate_noise, epsilon_of
 from userdp.data.tables.contributions import slots
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 
 PEOPLE, TESTERS = 60, 15
 NAMES = [f"p{number:02}" for number in range(PEOPLE)]
@@ -171,3 +179,133 @@ def test_the_python_call_has_them(tmp_path):
     model = userdp.train(rows, **settings, problem="logistic", epsilon=4.0, delta=1e-3, evaluate=True)
     assert {"accuracy", "log_loss"} <= set(model.covered.index)
     assert (model.covered.low <= model.covered.value).all()
+
+
+# Runs that stop ----------------------------------------------------------------------------------------------------
+
+TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
+EXCHANGES = [(TRAIN, None), (EVALUATE, 0.25 / 2)] * 2 + [(EVALUATE, 0.1), (EVALUATE, 0.65)]
+"""What people are asked in two rounds of a model with classes, and the share of the budget of each answer."""
+STRATEGY = {"rounds": 2, "clip_norm": 1e-3, "learning_rate": 1.0}
+
+
+def met(asked, delta=1e-3, epsilon=4.0):
+    """Epsilon of those who train, and of those who are held out, after so many exchanges."""
+    multiplier = calibrate_noise(epsilon, delta, 1)
+    rounds = sum(kind == TRAIN for kind, _ in EXCHANGES[:asked])
+    answers = sum(share for kind, share in EXCHANGES[:asked] if kind == EVALUATE)
+    shares = (rounds / 2, answers)
+    return tuple(epsilon_of(Cost(multiplier / share**0.5), 1, delta) if share else 0.0 for share in shares)
+
+
+def stopping(patch, moment, how):
+    """Stop a run in its exchange number ``moment``: an error before or after nodes answered, or nobody's answer."""
+    kinds, send = [], InMachineGrid.send_and_receive
+
+    def sent(grid, messages, **more):
+        messages = list(messages)
+        kind = messages[0].metadata.message_type
+        if kind not in (TRAIN, EVALUATE):  # who is there
+            return send(grid, messages, **more)
+        kinds.append(kind)
+        if len(kinds) <= moment:
+            return send(grid, messages, **more)
+        if how == "silent":
+            return []
+        if how == "answered":
+            list(send(grid, messages, **more))
+        raise KeyboardInterrupt if how == "interrupted" else RunFailed("stopped")
+
+    patch.setattr(InMachineGrid, "send_and_receive", sent)
+    return kinds
+
+
+def stopped(tmp_path, monkeypatch, moment, how, **privacy):
+    with monkeypatch.context() as patch:
+        kinds = stopping(patch, moment, how)
+        config = config_of(table(tmp_path / "table.csv"), tmp_path / "runs", STRATEGY, **privacy)
+        with pytest.raises((RunFailed, KeyboardInterrupt)):
+            run(config, directory=tmp_path / "run", report=False)
+    assert kinds == [kind for kind, _ in EXCHANGES[: moment + 1]]
+    return tmp_path / "run"
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("how", ["failed", "answered", "silent", "interrupted"])
+@pytest.mark.parametrize("moment", range(len(EXCHANGES)))
+def test_a_run_that_stops_states_what_whoever_met_most_has_met(tmp_path, monkeypatch, moment, how):
+    folder = stopped(tmp_path, monkeypatch, moment, how)
+    least = max(met(moment + 1)) * (1 - 1e-6)
+    promised, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("guarantee", "result"))
+    assert "error" in result
+    assert promised["spent_epsilon"] == promised["epsilon"] == result["guarantee"]["epsilon"] >= least
+    assert promised["held_out_spent_epsilon"] == pytest.approx(met(moment + 1)[1], rel=1e-6)
+    assert f"({shown_claim(promised['epsilon'])}, " in promised["sentence"]
+    assert _ending(folder).metrics["epsilon"] == promised["epsilon"]
+    rounds = pd.read_parquet(folder / "rounds.parquet")
+    done = sum(kind == TRAIN for kind, _ in EXCHANGES[: moment + 1]) - (moment < 4)
+    assert len(rounds) == done
+    for number, spent in zip(rounds["round"], rounds["spent_epsilon"], strict=True):
+        assert spent >= max(met(2 * number)) * (1 - 1e-6)
+
+
+def test_held_out_users_who_have_met_more_than_those_who_train_set_what_is_stated(tmp_path, monkeypatch):
+    """Before a long plan they are asked for the sizes of losses, and pay more than for its first rounds."""
+    raw = tomllib.loads(config_of(table(tmp_path / "table.csv"), tmp_path, {"rounds": 40}).toml())
+    raw["problem"] = {"kind": "squared"}
+    raw["data"]["target_range"] = [0.0, 1.0]
+    with monkeypatch.context() as patch:
+        stopping(patch, 1, "silent")
+        with pytest.raises(RunFailed):
+            run(parse_config(raw), directory=tmp_path / "run", report=False)
+    promised = json.loads((tmp_path / "run" / "guarantee.json").read_text())
+    multiplier = calibrate_noise(4.0, 1e-3, 1)
+    trained, held_out = (epsilon_of(Cost(multiplier / share**0.5), 1, 1e-3) for share in (1 / 40, 0.05))
+    assert promised["epsilon"] == promised["spent_epsilon"] == promised["held_out_spent_epsilon"]
+    assert promised["epsilon"] >= held_out * (1 - 1e-6) > trained
+
+
+def test_pages_copies_and_cards_of_a_run_that_stopped_state_the_same(tmp_path, monkeypatch):
+    folder = stopped(tmp_path, monkeypatch, 3, "failed", noise="secure")
+    promised = json.loads((folder / "guarantee.json").read_text())
+    assert promised["epsilon"] >= max(met(4)) * (1 - 1e-6)
+    copy_released(folder, tmp_path / "copy")
+    assert json.loads((tmp_path / "copy" / "guarantee.json").read_text()) == promised
+    assert json.loads((tmp_path / "copy" / "result.json").read_text())["guarantee"]["epsilon"] == promised["epsilon"]
+    for text in (page(folder), (tmp_path / "copy" / "report.html").read_text()):
+        assert f"epsilon = {shown_claim(promised['epsilon'])}, delta" in text
+    [stated] = [line["value"] for part in card(folder)["parts"] for line in part["lines"] if line["name"] == "Epsilon"]
+    assert stated == promised["epsilon"]
+
+
+def test_a_run_under_way_states_its_whole_plan_because_a_killed_one_writes_nothing_more(tmp_path, monkeypatch):
+    kept, write = [], RunDirectory.progress
+
+    def written(files, *given, now=False, **more):
+        write(files, *given, now=True, **more)
+        kept.append(json.loads((files.path / "guarantee.json").read_text()))
+
+    monkeypatch.setattr(RunDirectory, "progress", written)
+    config = config_of(table(tmp_path / "table.csv"), tmp_path / "runs", STRATEGY)
+    run(config, directory=tmp_path / "run", report=False)
+    assert len(kept) == 3
+    for one in kept:
+        figures = {one["epsilon"], one["spent_epsilon"], one["held_out_spent_epsilon"]}
+        assert min(figures) >= 4.0 * (1 - 1e-6)
+
+
+def test_a_resumed_run_that_stops_states_its_whole_plan(tmp_path, monkeypatch):
+    """The killed process may have asked more than its last checkpoint tells."""
+    config = config_of(table(tmp_path / "table.csv"), tmp_path / "runs", STRATEGY)
+    with monkeypatch.context() as patch:
+        patch.setattr("simulations.runs.run._Run.finish", lambda *_: None)  # as kill -9 leaves it
+        stopping(patch, 2, "failed")
+        with pytest.raises(RunFailed):
+            run(config, directory=tmp_path / "run", checkpoint=True, report=False)
+    for moment in (0, 1):
+        with monkeypatch.context() as patch:
+            stopping(patch, moment, "failed")
+            with pytest.raises(RunFailed):
+                run(config, directory=tmp_path / "run", resume=True, report=False)
+        promised = json.loads((tmp_path / "run" / "guarantee.json").read_text())
+        assert min(promised[name] for name in ("epsilon", "spent_epsilon", "held_out_spent_epsilon")) >= 4.0 - 1e-6

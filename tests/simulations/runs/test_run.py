@@ -153,8 +153,11 @@ def test_a_run_that_is_killed_leaves_its_rounds_and_the_guarantee_of_the_model_t
 
     def look(record, plan):
         assert stored(tmp_path, "model.npz")["x"].any()
-        assert stored(tmp_path, "guarantee.json")["epsilon"] == record.spent_epsilon
-        seen.append((record.round, plan.rounds, len(stored(tmp_path, "rounds.parquet")), record.spent_epsilon))
+        promised = stored(tmp_path, "guarantee.json")
+        assert promised["epsilon"] == promised["spent_epsilon"] == plan.guarantee.epsilon
+        rounds = stored(tmp_path, "rounds.parquet")
+        assert rounds["spent_epsilon"].iloc[-1] == record.spent_epsilon
+        seen.append((record.round, plan.rounds, len(rounds), record.spent_epsilon))
 
     run(parse_config(BASE), directory=tmp_path / "run", report=False, progress=look)
     assert [told[:3] for told in seen] == [(1, 3, 1), (2, 3, 2), (3, 3, 3)]
