@@ -1,0 +1,256 @@
+"""What a run enters covers what each person meets: who trains and who is held out, in every kind of account.
+
+What people meet is computed anew, from ledgers and from the noise that held-out users' answers get. A price is what the
+filter makes of it: Gaussians at a distance, beside everything else at its (epsilon, delta).
+"""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from any_strategy import options_of, problem_of
+from helpers import make
+from query_cases import QUANTILES, SUMS, query
+from scipy.stats import norm
+
+from simulations.account.accounts import Account
+from simulations.account.entering import _wanted, promises_of
+from strategies import STRATEGIES, DropInFedAvg
+from strategies.auto.preparation import LearnCoordinates
+from strategies.core.testers import for_everybody
+from userdp.accounting import Cost, Guarantee, Ledger, Privacy, RoundLedger, Total
+from userdp.accounting.composition import group_privacy, rho_of
+from userdp.accounting.costs import calibrate_noise, delta_of, epsilon_of, together
+from userdp.accounting.filter import Price
+from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
+from userdp.errors import BadInput
+from userdp.problems import Squared
+
+USERS, HELD_OUT, EPSILON, DELTA = 400, 40, 4.0, 1e-4
+FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
+SQUARES = Squared(2, np.inf, 5.0, low=-2.0, high=2.0, intercept=True, feature_bound=1.0)
+KINDS = {
+    "prepared": ("dp_fed_sgd", {"rounds": 3, "preparation": LearnCoordinates}),
+    "compared": ("dp_fed_sgd", {"rounds": 3, "compare_with_initial": True}),
+    "both": ("recentred_clipping", {"rounds": 3, "preparation": LearnCoordinates, "compare_with_initial": True}),
+    "places": ("recentred_clipping", {"rounds": 3, "relation": "add_or_remove"}),
+    "sampled": ("dp_fed_sgd", {"rounds": 3, "sampling": "poisson", "cohort": 100}),
+    "group": ("sample_clipped_sgd", {"rounds": 3, "unit": "user"}),
+    "group, compared": ("sample_clipped_sgd", {"rounds": 3, "unit": "user", "compare_with_initial": True}),
+    "masked": ("dp_fed_sgd", {"rounds": 3, "trust": "sum"}),
+    "counts": ("statistics", {}),
+    "quantiles": ("statistics", {}),
+}
+ASKED = {"counts": SUMS, "quantiles": QUANTILES}
+FAST = {"dp_fed_sgd", "local_dp", "private_hard_thresholding", "robust_frank_wolfe", "sparse_optimisation"}
+FAST |= {"projected_sgd", "winsorized_rotation", *KINDS} - {"sampled"}
+NOBODY_HELD_OUT = {"local_dp", "masked", *ASKED}
+RUNS = [one for one in [*STRATEGIES, *KINDS] if one != "non_private"]
+EVERY = [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in RUNS]
+TOTALS = {  # wide enough for every run, so that what is refused is refused for its kind
+    "pure": Total(900.0, 0.0, others=1.0),
+    "Gaussian": Total(900.0, 0.5),
+    "mixed": Total(900.0, 0.5, others=0.5),
+    "others": Total(900.0, 0.5, others=1.0),
+    "places": Total(900.0, 0.5, "add_or_remove", 0.5),
+}
+
+
+def method_of(name, **more):
+    name, options = KINDS.get(name, (name, None)) if name not in ASKED else (name, {})
+    if name in ASKED:
+        return make(
+            STRATEGIES["statistics"],
+            query(ASKED[name]),
+            USERS,
+            EPSILON,
+            DELTA,
+            facts=FACTS | {"max_samples": 3},
+            **more,
+        )
+    if options is None:
+        unit = "user" if "user" in STRATEGIES[name].about.units else "sample"
+        options = {"unit": unit, **options_of(name)}
+    problem = SQUARES if options.get("preparation") else problem_of(name)
+    return make(STRATEGIES[name], problem, USERS, EPSILON, DELTA, **({"facts": FACTS} | options | more))
+
+
+def entered(method, total):
+    """The price of a run in a new account."""
+    return Account("registry", total, ()).price(_wanted(method, "a run"))
+
+
+# --- What is charged, and what is met ------------------------------------------------------------------------------
+
+
+def charged(price, epsilon):
+    """The delta that a price leaves at an epsilon: that of its Gaussians at what the others leave of it, and theirs."""
+    left, mu = epsilon - price.epsilon, math.sqrt(price.mu_squared)
+    if not mu:
+        return max(0.0, -math.expm1(min(left, 0.0))) + price.delta
+    return norm.cdf(mu / 2 - left / mu) - math.exp(left) * norm.cdf(-mu / 2 - left / mu) + price.delta
+
+
+def cost_of(ledger):
+    """The cost of everything that a ledger may still charge: counted, or that of its rounds at the budget's delta."""
+    if type(ledger) is Ledger:
+        return ledger.planned
+    delta = ledger.privacy.delta
+    if not isinstance(ledger, RoundLedger):  # one release
+        return Cost(pure_epsilon=ledger.privacy.epsilon, failure_delta=delta)
+    epsilon = ledger._scheme.epsilon(ledger._noise_multiplier, delta)
+    if ledger._scheme.accountant.startswith(ONE_GAUSSIAN):
+        return Cost(calibrate_noise(epsilon, delta, 1) * (1 - 1e-8))
+    return Cost(pure_epsilon=epsilon, failure_delta=delta)
+
+
+def met(method, relation):
+    """The costs of those who train, and of those who are held out."""
+    costs = [together(*(cost_of(one.ledger) for one in (method.state, *method.around.parts)))]
+    if method.testers is not None:
+        costs.append(Cost(method.testers._multiplier))
+    same = method.scheme.guarantee.relation == relation
+    return costs if same else [replaced(one) for one in costs]
+
+
+def replaced(cost):
+    """Of removing somebody and adding another: twice the distance, or a group of two."""
+    if math.isinf(cost.noise_multiplier):
+        epsilon, delta = group_privacy(cost.pure_epsilon, cost.failure_delta, 2)
+        return Cost(pure_epsilon=epsilon, failure_delta=delta)
+    assert cost.pure_epsilon == cost.failure_delta == 0
+    return Cost(cost.noise_multiplier / 2)
+
+
+def is_pure(cost):
+    return math.isinf(cost.noise_multiplier) and cost.failure_delta == 0
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_entered_covers_what_everybody_meets(name, evaluate):
+    if evaluate and name in NOBODY_HELD_OUT:
+        with pytest.raises(BadInput):
+            method_of(name, held_out=HELD_OUT)
+        return
+    method = method_of(name, held_out=HELD_OUT if evaluate else 0)
+    if method.scheme.guarantee.unit == "sample":
+        with pytest.raises(BadInput, match="protects whole users"):
+            entered(method, TOTALS["others"])
+        return
+    accepted = set()
+    for kind, total in TOTALS.items():
+        try:
+            price = entered(method, total)
+        except BadInput:
+            continue
+        accepted.add(kind)
+        for cost, epsilon in product(met(method, total.relation), np.linspace(0.0, 12.0, 25)):
+            assert charged(price, epsilon) >= delta_of(cost, 1, epsilon) * (1 - 1e-6) - 1e-12, (kind, epsilon)
+        if total.delta == 0:
+            assert (price.mu_squared, price.delta) == (0.0, 0.0)
+            assert all(is_pure(cost) for cost in met(method, total.relation))
+    assert {"mixed", "others"} <= accepted
+    assert ("places" in accepted) == (method.scheme.guarantee.relation == "add_or_remove")
+
+
+# --- What a promise claims beyond its (epsilon, delta) -------------------------------------------------------------
+
+
+def promise(accountant, epsilon=1.0, delta=1e-5):
+    return Guarantee("user", "replace_one", epsilon, delta, accountant, "anybody", (), holds=True)
+
+
+OTHERS = [
+    f"{ONE_GAUSSIAN}; group privacy for 4 samples; a last comparison of epsilon = 0.2 is added",
+    f"{ONE_GAUSSIAN}; a preparation of epsilon = 1, delta = 1e-05 is added; group privacy for 4 samples",
+    f"{ZERO_CONCENTRATED}; group privacy for 4 samples; one Gaussian mechanism for held-out users",
+    f"Laplace mechanism; {ONE_GAUSSIAN}",
+]
+
+
+@pytest.mark.parametrize("accountant", OTHERS)
+def test_one_gaussian_part_makes_no_whole_promise_gaussian(accountant):
+    one = promise(accountant)
+    assert not one.is_one_gaussian
+    assert not one.is_zero_concentrated
+    assert rho_of(one) is None
+
+
+@pytest.mark.parametrize("name", ["group, compared", "compared", "both"])
+@pytest.mark.parametrize("held_out", [0, HELD_OUT])
+def test_a_run_with_a_comparison_claims_no_rho_and_is_no_gaussian(name, held_out):
+    method = method_of(name, held_out=held_out)
+    assert rho_of(method.plan.guarantee) is None
+    with pytest.raises(BadInput, match="no single Gaussian"):
+        entered(method, TOTALS["Gaussian"]) if held_out else prices_alone(method.plan.guarantee)
+
+
+def prices_alone(guarantee):
+    return TOTALS["Gaussian"].charged(Price(), [guarantee])
+
+
+PARTS = [
+    (promise(ONE_GAUSSIAN, 4.0, 1e-4),),
+    (promise(ONE_GAUSSIAN, 2.8, 7e-5), promise(ONE_GAUSSIAN, 1.2, 3e-5)),
+    (promise(ONE_GAUSSIAN, 3.8, 1e-4), promise("Laplace mechanism", 0.2, 0.0)),
+    (promise("Laplace mechanism", 3.8, 0.0), promise(ONE_GAUSSIAN, 0.2, 1e-4)),
+    (promise("pure composition of peeling", 4.0, 0.0),),
+    (promise(ZERO_CONCENTRATED, 4.0, 1e-4),),
+    (promise("something else", 3.0, 1e-6),),
+]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_promise_for_everybody_is_that_of_held_out_users_too(parts):
+    budget = Privacy(EPSILON, DELTA)
+    whole = for_everybody(parts, budget)
+    assert whole.epsilon >= max(EPSILON, sum(one.epsilon for one in parts))
+    assert whole.delta >= max(DELTA, sum(one.delta for one in parts))
+    assert whole.is_one_gaussian == all(one.is_one_gaussian for one in parts)
+    rho, multiplier = rho_of(whole), calibrate_noise(EPSILON, DELTA, 1)
+    assert rho is None or rho >= 1 / (2 * multiplier**2)
+    with pytest.raises(BadInput, match="exceeds what is left"):  # held-out users meet Gaussian noise
+        TOTALS["pure"].charged(Price(), [whole])
+
+
+@pytest.mark.parametrize("name", ["dp_fed_sgd", "compared", "robust_frank_wolfe", "recentred_clipping"])
+def test_a_plan_with_held_out_users_promises_what_they_meet(name):
+    plan = method_of(name, held_out=HELD_OUT).plan.guarantee
+    assert plan.epsilon >= EPSILON
+    assert plan.delta >= DELTA
+
+
+@pytest.mark.parametrize("kind", ["places", "sampled"])
+def test_numbers_of_a_plan_cover_held_out_users_who_are_replaced(kind):
+    """A Gaussian moves twice as far, which is worse than a sampled round of the same price."""
+    if kind == "sampled":
+        pytest.importorskip("dp_accounting")
+    method = method_of(kind, held_out=HELD_OUT)
+    numbers, multiplier = method.plan.numbers, calibrate_noise(EPSILON, DELTA, 1)
+    least = epsilon_of(Cost(multiplier / 2), 1, numbers["replace_one_delta"])
+    assert numbers["replace_one_epsilon"] >= least * (1 - 1e-9)
+
+
+def test_a_sample_of_held_out_users_is_protected_as_they_are():
+    numbers = method_of("group", held_out=HELD_OUT).plan.numbers
+    assert numbers["sample_level_epsilon"] >= EPSILON
+
+
+def test_clients_who_report_metrics_are_priced_too():
+    drop_in = DropInFedAvg(users=100, epsilon=3.0, delta=1e-3, held_out=20, metrics={"accuracy": (0, 1)}, rounds=2)
+    price = entered(drop_in.inner, TOTALS["Gaussian"])
+    assert price.mu_squared >= drop_in.inner.testers._multiplier**-2 * (1 - 1e-9)
+    assert len(promises_of(drop_in.inner)) == 1
+
+
+def test_runs_of_an_audit_cost_as_often_as_they_are_made():
+    method = method_of("compared")
+    one, five = (
+        Account("registry", TOTALS["mixed"], ()).price(replace(_wanted(method, "an audit"), times=times))
+        for times in (1, 5)
+    )
+    for part in ("mu_squared", "epsilon", "delta"):
+        assert getattr(five, part) == pytest.approx(5 * getattr(one, part), rel=1e-12)
