@@ -490,8 +490,7 @@ def test_a_run_whose_nodes_fail_keeps_what_it_had(tmp_path, monkeypatch):
     rounds = stored(tmp_path, "rounds.parquet")
     assert len(rounds) == 2
     assert result["guarantee"]["holds"]
-    assert result["guarantee"]["epsilon"] == pytest.approx(rounds["spent_epsilon"].iloc[-1])
-    assert result["guarantee"]["epsilon"] < 4.0 * 0.9
+    assert rounds["spent_epsilon"].iloc[-1] < result["guarantee"]["epsilon"] < 4.0 * 0.9  # the third round was asked
     assert result["metrics"]["excess_risk"] == rounds["metric.excess_risk"].iloc[-1]
     assert np.abs(stored(tmp_path, "model.npz")["x"]).max() > 0
 
@@ -502,7 +501,7 @@ def test_a_run_that_fails_before_its_first_round_keeps_the_initial_model(tmp_pat
         go(tmp_path)
     result = stored(tmp_path)
     assert result["rounds"] == 0
-    assert result["guarantee"]["epsilon"] == 0.0
+    assert 0 < result["guarantee"]["epsilon"] < 4.0 * 0.9
     assert list(stored(tmp_path, "rounds.parquet").columns)[:2] == ["round", "seconds"]
     np.testing.assert_array_equal(stored(tmp_path, "model.npz")["x"], np.zeros(3))
 

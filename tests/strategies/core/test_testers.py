@@ -12,8 +12,11 @@ from scipy import stats
 
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
 from strategies.core.run_state import Resumed
-from userdp.accounting import Cost, Privacy
-from userdp.accounting.costs import epsilon_of
+from strategies.core.testers import beside, for_everybody
+from userdp.accounting import Cost, Guarantee, Price, Privacy, Total
+from userdp.accounting.composition import rho_of
+from userdp.accounting.costs import calibrate_noise, epsilon_of
+from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
 from userdp.audit import epsilon_lower_bound
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
@@ -245,6 +248,62 @@ def test_intervals_cover(evaluation, users, epsilon):
     inside = evaluation.coverage(users, epsilon, 400)
     # Three standard deviations of the count about 95 % are 3.3 %.
     assert all(0.917 <= share <= 0.983 for share in inside.values()), inside
+
+
+# --- One promise for everybody ----------------------------------------------------------------------------------------
+
+
+def promise(accountant, epsilon, delta):
+    return Guarantee("user", "replace_one", epsilon, delta, accountant, "anybody", (), holds=True)
+
+
+PARTS = [
+    (promise(ONE_GAUSSIAN, 4.0, 1e-4),),
+    (promise(ONE_GAUSSIAN, 2.8, 7e-5), promise(ONE_GAUSSIAN, 1.2, 3e-5)),
+    (promise(ONE_GAUSSIAN, 3.8, 1e-4), promise("Laplace mechanism", 0.2, 0.0)),
+    (promise("Laplace mechanism", 3.8, 0.0), promise(ONE_GAUSSIAN, 0.2, 1e-4)),
+    (promise("pure composition of peeling", 4.0, 0.0),),
+    (promise(ZERO_CONCENTRATED, 4.0, 1e-4),),
+    (promise("something else", 3.0, 1e-6),),
+]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_promise_for_everybody_is_that_of_held_out_users_too(parts):
+    budget = Privacy(4.0, 1e-4)
+    whole = for_everybody(parts, budget)
+    assert whole.epsilon >= max(4.0, sum(one.epsilon for one in parts))
+    assert whole.delta >= max(1e-4, sum(one.delta for one in parts))
+    assert whole.is_one_gaussian == all(one.is_one_gaussian for one in parts)
+    rho, multiplier = rho_of(whole), calibrate_noise(4.0, 1e-4, 1)
+    assert rho is None or rho >= 1 / (2 * multiplier**2)
+    with pytest.raises(BadInput, match="exceeds what is left"):  # held-out users meet Gaussian noise
+        Total(900.0, 0.0, others=1.0).charged(Price(), [whole])
+
+
+@pytest.mark.parametrize("kind", [DPFedSGD, AdaptiveClipping])
+def test_a_plan_with_held_out_users_promises_what_they_meet_also_where_the_strategy_keeps_to_less(kind):
+    strategy = evaluated(kind=kind)
+    less = replace(strategy.scheme.guarantee, epsilon=1.0, delta=0.0, accountant="Laplace mechanism")
+    given = strategy.testers.given
+    who = TRAIN, 6, strategy.testers.roster, 0.2, False
+    whole, _, made = beside(given, kind.about, less, {}, *who)
+    assert (whole.epsilon, whole.delta) == (4.0, 1e-3)
+    assert epsilon_of(Cost(made._multiplier), 1, whole.delta) <= whole.epsilon * (1 + 1e-9)
+
+
+def test_numbers_of_a_plan_cover_held_out_users_who_are_replaced():
+    """A Gaussian for adding or removing moves twice as far, which is worse than what sampled rounds may cost."""
+    stated = {"replace_one_epsilon": 4.5, "replace_one_delta": 1e-3, "sample_level_epsilon": 0.5, "cohort": 3}
+    strategy = evaluated()
+    multiplier = calibrate_noise(4.0, 1e-3, 1)
+    for relation, least in (("add_or_remove", epsilon_of(Cost(multiplier / 2), 1, 1e-3)), ("replace_one", 4.5)):
+        own = replace(strategy.plan.guarantee, relation=relation)
+        who = HELD_OUT, 6, strategy.testers.roster, 0.2, False
+        _, numbers, _ = beside(strategy.testers.given, DPFedSGD.about, own, stated, *who)
+        assert numbers["replace_one_epsilon"] == pytest.approx(least, rel=1e-9)
+        assert numbers["sample_level_epsilon"] == 4.0  # one of their samples may move an answer as far as all of them
+        assert (numbers["replace_one_delta"], numbers["cohort"]) == (1e-3, 3)
 
 
 # --- Runs that are killed, and refusals ------------------------------------------------------------------------------

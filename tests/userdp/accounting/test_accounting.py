@@ -366,6 +366,9 @@ def test_noise_of_next_to_nothing_is_priced_and_not_refused_by_arithmetic(least)
         (f"{ONE_GAUSSIAN}, one for all rounds", True),
         (f"{ONE_GAUSSIAN}, composed over rounds; group privacy for 3 samples", True),
         (f"{ONE_GAUSSIAN}, composed over rounds; a last comparison of epsilon = 1 is added", False),
+        (f"{ONE_GAUSSIAN}; group privacy for 3 samples; a last comparison of epsilon = 1 is added", False),
+        (f"{ONE_GAUSSIAN}; a preparation of epsilon = 1 is added; group privacy for 3 samples", False),
+        (f"Laplace mechanism; {ONE_GAUSSIAN}", False),
         ("privacy loss distribution of the Gaussian mechanism", False),
     ],
 )
@@ -404,7 +407,8 @@ def test_rho_of_pure_epsilon_bounds_every_renyi_divergence_of_randomised_respons
 
 def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
     added = f"{ONE_GAUSSIAN}, composed over rounds; a last comparison of epsilon = 1 is added"
-    for accountant in (added, "privacy loss distribution", "exact hockey-stick divergence"):
+    group = f"{ZERO_CONCENTRATED}; group privacy for 4 samples; one Gaussian mechanism for held-out users"
+    for accountant in (added, group, "privacy loss distribution", "exact hockey-stick divergence"):
         assert rho_of(replace(GUARANTEE, accountant=accountant)) is None
     assert rho_of(Guarantee.none("nothing is noised")) is None
 

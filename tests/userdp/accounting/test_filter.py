@@ -238,3 +238,13 @@ def test_parts_of_a_run_fit_together_or_not_at_all():
     assert total.charged(Price(), [half, promise(0.5, 1e-6)]).mu_squared > total.charged(Price(), [half]).mu_squared
     with pytest.raises(BadInput, match="exceeds what is left"):
         total.charged(Price(), [half, half, half])
+
+
+def test_the_cost_of_the_first_part_prices_that_part_alone():
+    """Of a run whose second part is no Gaussian, which an account of pure privacy must not accept by the first's."""
+    first, second = promise(1.0, 1e-5, gaussian=False), promise(0.5, 1e-5, gaussian=False)
+    cost = Cost(pure_epsilon=1.0)
+    assert Total(8.0, 0.0, others=1.0).charged(Price(), [first], cost=cost) == Price(0.0, 1.0, 0.0)
+    with pytest.raises(BadInput, match="exceeds what is left"):
+        Total(8.0, 0.0, others=1.0).charged(Price(), [first, second], cost=cost)
+    assert Total(8.0, 1e-4, others=1.0).charged(Price(), [first, second], cost=cost) == Price(0.0, 1.5, 1e-5)
