@@ -23,7 +23,7 @@ from strategies.core.plan import divided, planned
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.recipe import Recipe, check_budget
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
-from strategies.core.run_state import Keeper, Resumed, RunState
+from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme
 from strategies.core.streams import SOURCES, Streams, seeded
 from strategies.core.testers import HeldOut, Testers, beside
@@ -344,15 +344,19 @@ class UserLevelStrategy(Strategy):
         self._roster.share_secrets(grid, timeout, self.privacy, self.plan.rounds)
         self._evaluate_config, clipped = dict(evaluate_config or {}), self._roster.clipped_samples
         result = PrivateResult(arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=clipped)
-        state.result, done, secure = result, 0, self.privacy.noise == "secure"
+        state.result, state.keeper, done = result, keeper, BEGUN
         if resumed is None:
             result.initial_metrics = result.evaluate(evaluate_fn, 0)
-            self._evaluate(0, grid, timeout)
+            state.ask(BEGUN)
         else:
             done = state.resume(resumed, self.plan.rounds, self._new_scheme)
             arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
-        if keeper is not None:
-            keeper.keep(partial(state.snapshot, done), must=True)
+        if done == BEGUN and self.testers is not None:
+            state.keep(BEGUN, must=True)
+            state.ask(0)
+            self._evaluate(0, grid, timeout)
+        done = max(done, 0)
+        state.keep(done, must=True)
         left = range(done + 1, self.plan.rounds + 1)
         for server_round in takewhile(lambda _: self.testers is None or not self.testers.worse, left):
             started = time.perf_counter()
@@ -360,8 +364,7 @@ class UserLevelStrategy(Strategy):
             messages = list(self.configure_train(server_round, arrays, config, grid))
             if self._request is None:
                 continue
-            if keeper is not None and secure:
-                keeper.ask(state.question(server_round))
+            state.ask(server_round)
             replies = grid.send_and_receive(messages, timeout=timeout)
             next_arrays, metrics = self.aggregate_train(server_round, replies)
             arrays = arrays if next_arrays is None else next_arrays
@@ -375,24 +378,21 @@ class UserLevelStrategy(Strategy):
                 facts=self._facts,
                 evaluate=evaluate_fn,
             )
-            if keeper is not None:
-                keeper.keep(partial(state.snapshot, server_round), must=secure)
+            state.keep(server_round, must=self.privacy.noise == "secure")
             if on_round is not None:
                 on_round(record)
         if result.rounds:
             self.plan.check_spent(result.rounds[-1].spent_epsilon)
-        self._evaluate_last(grid, timeout, keeper)
+        self._evaluate_last(grid, timeout)
         return result
 
-    def _evaluate_last(self, grid: Grid, timeout: float, keeper: Keeper | None) -> None:
+    def _evaluate_last(self, grid: Grid, timeout: float) -> None:
         """Choose the model to release, and ask held-out users everything about it."""
         if self.testers is None:
             return
         state, last = self.state, self.plan.rounds + 1
         state.released = self.testers.chosen(state.released)
         self.result.arrays = self.wire.record(state.released)
-        if keeper is not None and self.privacy.noise == "secure":
-            keeper.ask(state.question(last))
+        state.ask(last)
         self._evaluate(last, grid, timeout)
-        if keeper is not None:
-            keeper.keep(partial(state.snapshot, self.plan.rounds), must=True)
+        state.keep(self.plan.rounds, must=True)

@@ -23,13 +23,18 @@ from userdp.state import OTHER_VERSION, Stateful, put_back, state_of
 log = logging.getLogger("userdp")
 
 _MODELS = ("x", "initial", "released")
+BEGUN = -1
+"""The number of rounds that are done before anybody is asked: the evaluation of the initial model is round 0."""
 
 
 class Keeper(Protocol):
     """Stores the state of a run; when a method returns, its argument must outlive the process."""
 
     def ask(self, taken: Snapshot) -> None:
-        """Store, under secure noise, the round that is about to ask users: it is charged from now on."""
+        """Store, under secure noise, the round that is about to ask users: it is charged from now on.
+
+        `BEGUN` comes before the first state, and asks nobody: a state that has no question beside it lost it.
+        """
 
     def keep(self, take: Callable[[], Snapshot], *, must: bool) -> None:
         """Store the state, before the first round and after every one, before the round's record is handed out.
@@ -97,8 +102,8 @@ class RunState:
     4. *Secret cohorts.* The lost round's cohort is the one that was kept: nobody is drawn for more rounds than
        accounted, and nobody for fewer, which under random allocation would make later rounds likelier.
     5. *Extra rounds.* The rounds of a `Preparation` and of a `LastComparison` are rounds like others here.
-    6. *Held-out users.* What was asked of them before the last state was kept is in it. After a lost round, or after
-       the last one, their questions are charged and not asked again.
+    6. *Held-out users.* What was asked of them before the last state was kept is in it. About the model of a lost
+       round, the initial model (round 0) and the last one included, their questions are charged and not asked again.
 
     *Assumptions.* The state is resumed once: resuming a copy of it, or an older one, is a second run. The data are the
     same, and with seeded noise nodes compute the same bits from them again, which GPUs may not. The time at which a
@@ -113,7 +118,9 @@ class RunState:
         released: (p,) the released model.
         result: the result so far.
         held_out: computes the epsilon that held-out users are charged.
-        lost: number of the round that a killed process asked and did not keep; None for none.
+        lost: number of the round that a killed process asked and did not keep, 0 for the evaluation of the initial
+            model; None for none.
+        keeper: stores the state; None where no run resumes.
     """
 
     x, initial, released = ReadOnly(), ReadOnly(), ReadOnly()
@@ -128,6 +135,17 @@ class RunState:
         self.x = self.initial = self.released = start
 
     lost: int | None
+    keeper: Keeper | None = None
+
+    def ask(self, server_round: int) -> None:
+        """Store that a round is about to ask; under seeded noise it may be asked again."""
+        if self.keeper is not None and self._privacy.noise == "secure":
+            self.keeper.ask(self.question(server_round))
+
+    def keep(self, server_round: int, *, must: bool) -> None:
+        """Store the state after a round."""
+        if self.keeper is not None:
+            self.keeper.keep(partial(self.snapshot, server_round), must=must)
 
     def begin(self, scheme: Scheme) -> None:
         """Take over a scheme, with a fresh memory and a fresh ledger."""
@@ -226,7 +244,7 @@ class RunState:
 
     def _taken_over(self, kept: Snapshot, asked: Snapshot | None, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
         done = kept.get("round")
-        if not isinstance(done, int) or not 0 <= done <= rounds:
+        if not isinstance(done, int) or not BEGUN <= done <= rounds:
             raise BadInput(
                 f"the checkpoint is of round {done!r}, and the run plans {rounds}: resume with the config.toml in the "
                 "same folder"

@@ -122,9 +122,14 @@ class Testers:
         return next((name for name, now in due.items() if now and [server_round, name] not in self._done), None)
 
     def skip(self, server_round: int) -> None:
-        """Charge the questions of a round without asking them: a process that was killed may have had the answers."""
+        """Charge the questions of a round without asking them: a process that was killed may have had the answers.
+
+        Without the answer that finds it, ``limit`` is the largest, at which no loss that counts is cut.
+        """
         while (name := self.question(server_round, np.full(1, np.nan))) is not None:
             self.charge(server_round, name)
+            if name == "scale":
+                self.limit = 2.0 * float(_LOSS_EDGES[-1])
 
     def charge(self, server_round: int, name: str) -> None:
         """Charge a question; it is not asked again. Raises `RunFailed` beyond the budget."""

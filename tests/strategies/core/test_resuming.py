@@ -19,7 +19,7 @@ from resumable import PAIRS, RUNS, Kept, Run, bits, kept_by, measured, strays, w
 
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
-from strategies.core.run_state import Resumed
+from strategies.core.run_state import BEGUN, Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import toeplitz
@@ -235,7 +235,7 @@ def resumed_after(name, done, **options):
     """(what was kept, asked and trained) of a run whose process was killed after it had asked round ``done + 1``."""
     keeper = Kept()
     whole = trained(method_of(name, "secure", **options), keeper=keeper)
-    assert sorted(keeper.asked) == list(range(1, len(keeper.kept)))  # each before its round is kept
+    assert sorted(keeper.asked) == list(range(len(keeper.kept)))  # each before its round is kept
     return Resumed(keeper.kept[done], keeper.asked[done + 1]), whole
 
 
@@ -325,7 +325,7 @@ def test_under_secure_noise_every_round_must_be_kept(monkeypatch):
             on_round=lambda record, events=events: events.append(("told", record.round)),
         )
         secure = noise == "secure"
-        expected = [("kept", 0, True)]
+        expected = [("asked", BEGUN)] * secure + [("kept", 0, True)]
         for number in (1, 2):
             expected += [("asked", number)] * secure + [("sent", number), ("kept", number, secure), ("told", number)]
         assert events == expected

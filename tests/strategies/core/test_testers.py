@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from simulations.engines.grids import LocalGrid
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
+from strategies.core import testers as held_out
 from strategies.core.run_state import Resumed
 from strategies.core.testers import beside, for_everybody
 from userdp.accounting import Cost, Guarantee, Price, Privacy, Total
@@ -337,14 +339,102 @@ def test_under_secure_noise_a_lost_round_asks_held_out_users_no_second_time():
         return DPFedSGD(strategy.original, strategy.public, privacy, held_out=HELD_OUT, rounds=6)
 
     answered(secure(), data, keeper=keeper)
-    lost_round = Resumed(keeper.kept[2], keeper.asked[2])
-    resumed = answered(secure(), data, resumed=lost_round)
+    asked = {taken.get("round"): taken for taken in keeper.asked}
+    kept = {taken.get("round"): taken for taken in keeper.kept}
+    resumed = answered(secure(), data, resumed=Resumed(kept[2], asked[3]))
     assert 3 not in resumed.losses
     assert resumed.charged == pytest.approx(1.0)
     assert resumed.found
-    lost_end = answered(secure(), data, resumed=Resumed(keeper.kept[6], keeper.asked[6]))
+    before_the_end = next(taken for taken in keeper.kept if taken.get("round") == 6)
+    lost_end = answered(secure(), data, resumed=Resumed(before_the_end, asked[7]))
     assert not lost_end.found
     assert lost_end.charged == pytest.approx(1.0)
+
+
+class Killed(Exception):
+    pass
+
+
+class Doomed:
+    """A process that is killed at its so-manieth moment: after it stored its state, or before or after it asks."""
+
+    def __init__(self, moment, kept=None, asked=None):
+        self.moment, self.kept, self.asked, self.questions, self.trained = moment, kept, asked, [], []
+
+    def tick(self):
+        self.moment -= 1
+        if self.moment < 0:
+            raise Killed
+
+    def ask(self, taken):
+        self.asked = taken
+        self.tick()
+
+    def keep(self, take, *, must):
+        self.kept = take()
+        self.tick()
+
+    def heard(self, monkeypatch):
+        deliver, take = LocalGrid._deliver, held_out.Testers.take
+
+        def delivered(grid, messages, timeout):
+            number = messages[0].metadata.group_id if messages else ""
+            if not number:  # the roster, or a lost round
+                return deliver(grid, messages, timeout)
+            self.tick()
+            if messages[0].metadata.message_type == "train":
+                self.trained.append(int(number))
+            replies = deliver(grid, messages, timeout)
+            self.tick()
+            return replies
+
+        def taken(testers, server_round, replies):
+            if testers._pending is not None:
+                self.questions.append((server_round, testers._pending[0]))
+            self.tick()
+            return take(testers, server_round, replies)
+
+        monkeypatch.setattr(LocalGrid, "_deliver", delivered)
+        monkeypatch.setattr(held_out.Testers, "take", taken)
+
+
+def test_wherever_a_run_is_killed_held_out_users_answer_each_question_at_most_once():
+    """Over both processes, the first question about the initial model and the last ones included; so do trainers."""
+    data, problem = people(), Squared(2, 2.0, 5.0, low=-1.0, high=1.0)
+    seeded = make(DPFedSGD, problem, TRAIN, 4.0, 1e-3, rounds=1)
+
+    def process(moment, former=None):
+        strategy = DPFedSGD(
+            problem,
+            seeded.public,
+            replace(seeded.privacy, noise="secure"),
+            held_out=HELD_OUT,
+            rounds=1,
+            choose_best=True,
+        )
+        doomed = Doomed(moment) if former is None else Doomed(moment, former.kept, former.asked)
+        resumed = None if doomed.kept is None else Resumed(doomed.kept, doomed.asked)
+        with pytest.MonkeyPatch.context() as patched:
+            doomed.heard(patched)
+            try:
+                run(strategy, federation(*data), keeper=doomed, resumed=resumed)
+            except Killed:
+                return doomed, None
+        return doomed, strategy.testers
+
+    whole, _ = process(10**6)
+    assert whole.questions[0] == (0, "scale")
+    assert (2, "answers") in whole.questions
+    for moment in range(10**6 - whole.moment):
+        first, ended = process(moment)
+        assert ended is None
+        second, testers = process(10**6, first)
+        for asked in (first.questions + second.questions, first.trained + second.trained):
+            assert len(asked) == len(set(asked)), (moment, asked)
+        assert testers.charged == pytest.approx(1.0)
+        assert math.isfinite(testers.limit)
+        if (0, "scale") in first.questions and first.kept.get("round") < 0:
+            assert testers.limit == 2.0 * 2.0**10
 
 
 def test_what_cannot_be_promised_is_refused():
