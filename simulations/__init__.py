@@ -15,6 +15,7 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 if TYPE_CHECKING:
+    from simulations.account.entering import enter
     from simulations.api.comparing import ComparisonResult, compare
     from simulations.api.describing import Description, describe
     from simulations.api.prediction import SavedModel, load_model
@@ -37,6 +38,7 @@ __all__ = [
     "build_problem",
     "compare",
     "describe",
+    "enter",
     "find",
     "load_config",
     "load_datasets",

@@ -2,7 +2,8 @@
 
 The names here cover most programs, and are imported on first use. Further names are in the packages
 `userdp.accounting`, `userdp.data`, `userdp.mechanisms`, `userdp.problems`, `userdp.sampling` and in `userdp.errors`.
-`train`, `plan`, `compare`, `find` and `load_model` are those of `simulations`, even if your own folder has that name.
+`train`, `plan`, `compare`, `find`, `enter` and `load_model` are those of `simulations`, even if your own folder has
+that name.
 
 >>> from userdp import Privacy
 >>> Privacy(epsilon=1.0, delta=1e-6).unit
@@ -15,6 +16,7 @@ from userdp.lazy import lazily
 from userdp.siblings import load_siblings
 
 if TYPE_CHECKING:
+    from simulations.account.entering import enter
     from simulations.api.comparing import compare
     from simulations.api.prediction import load_model
     from simulations.api.training import plan, train
@@ -42,6 +44,7 @@ __all__ = [
     "SyntheticFederation",
     "UserdpError",
     "compare",
+    "enter",
     "find",
     "load_model",
     "plan",

@@ -2,6 +2,14 @@
 
 A run is charged for its whole plan, once: it resumes under the token in its folder, and nothing is given back when it
 fails or stops early.
+
+*Formal guarantees.* *Claim.* Under one token one run releases, wherever it is killed and however often it resumes.
+*Why.* The entry is on the disk before the token is in the folder, and the token before anybody is asked. A run that
+finds no token makes a new entry. One that finds a token goes on under it only with the settings, code and versions
+that it was entered with (`digest_of`). With seeded noise it then releases the same numbers, to the bit. With secure
+noise it resumes from a state that `simulations.records.checkpoints` kept, or asks for the first time; a run that keeps
+no state has a token that resumes nothing. What cannot be read is refused. *Assumptions.* Those of
+`strategies.core.run_state.RunState`. Nobody writes into the folder meanwhile.
 """
 
 import logging
@@ -13,9 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulations.config.run_config import RunConfig
-from simulations.records.run_directory import TOKEN, as_json, read_json, write_whole, writing
+from simulations.records.checkpoints import Checkpoints, digest_of
+from simulations.records.run_directory import TOKEN, as_json, check_no_release, read_json, write_whole, writing
 from strategies.core.base import UserLevelStrategy
+from strategies.core.run_state import Resumed
 from strategies.core.testers import for_everybody
+from strategies.drop_in import DropIn
 from userdp.accounting.filter import Total
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import Ledger
@@ -24,6 +35,8 @@ from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Accounts, Wanted
+    from simulations.config.run_config import PrivacySection
+    from simulations.finding.settings import FindPrivacy
 
 log = logging.getLogger("userdp")
 VARIABLE = "USERDP_ACCOUNTS"
@@ -37,75 +50,141 @@ def accounts_at(url: str | None) -> "Accounts":
     return Accounts(url or os.environ.get(VARIABLE) or f"sqlite:///{Path.home() / '.userdp' / 'accounts.sqlite'}")
 
 
+def admitted(
+    config: RunConfig, strategy: UserLevelStrategy, path: Path, *, resume: bool, resumes: bool, deployed: bool = False
+) -> Resumed | None:
+    """Let a run begin or ``resume`` in a folder, enter it into its account, and return the state to resume from.
+
+    ``resumes``: its process can be killed, and another one resume it under this entry. BadInput: what the folder holds,
+    or what is left in the account, forbids it.
+    """
+    resumed = Checkpoints(path, config).read() if resume else None
+    if resume and resumed is None:  # nobody was asked
+        Checkpoints(path, config).remove()
+    if resumed is None:
+        check_no_release(path, secure=resume and config.privacy.noise == "secure")
+    enter_run(config, strategy, path, resumed=resume, resumes=resumes, deployed=deployed)
+    return resumed
+
+
 def enter_run(
     config: RunConfig,
     strategy: UserLevelStrategy,
     folder: Path,
     *,
     resumed: bool = False,
+    resumes: bool = True,
     deployed: bool = False,
     token: str | None = None,
 ) -> None:
     """Enter a run into its account, before its first message; a resumed run is entered already.
 
-    A ``token`` that was written down before makes entering safe to repeat; by default a new run has a new one.
+    A ``token`` that was written down before makes entering safe to repeat; by default a new run has a new one. It pays
+    for a run that is killed and ``resumes`` with the same settings.
 
     A deployment that names no account gets one that is named after its data; its first run fixes the total.
 
-    Raises `BadInput`: the run does not fit into what is left, the accounts cannot be used, or ``folder`` not be
-    written.
+    Raises `BadInput`: the run does not fit into what is left, the accounts cannot be used, ``folder`` cannot be
+    written, or its token is another run's.
     """
-    name, file = config.privacy.account, folder / TOKEN
+    name, file, settings = config.privacy.account, folder / TOKEN, digest_of(config)
+    token = (_kept(file, settings) if resumed else None) or token or secrets.token_hex(16)
     if name is None and deployed and not isinstance(config.data, SyntheticData):
         name = _opened(config, promises_of(strategy))
     with writing(f"output.directory: {folder}"):  # which would be a pity to find out once the run is charged
         folder.mkdir(parents=True, exist_ok=True)
+        if file.is_dir():
+            raise IsADirectoryError
         if name is None and not resumed:
             file.unlink(missing_ok=True)  # of another run
     if name is None:
         return
-    token = str(read_json(file)["token"]) if resumed and file.is_file() else token or secrets.token_hex(16)
-    enter(config, name, f"{config.name}: {config.strategy_name}", strategy, token=token, place=str(folder.resolve()))
-    content = as_json({"account": name, "token": token})
+    what, where = f"{config.name}: {config.strategy_name}", str(folder.resolve())
+    enter(strategy, name, what, accounts=config.privacy.accounts, token=token, place=where)
+    content = as_json({"account": name, "token": token, "settings": settings, "resumes": resumes})
     with writing(f"output.directory: {folder}"):
         write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
 
 
+def _kept(file: Path, settings: str) -> str | None:
+    """Return the token in a folder, None without one; `BadInput` if it is not that of the run with these settings."""
+    anew = "to run anew, choose another folder, which is a new entry"
+    if not os.path.lexists(file):
+        return None
+    try:
+        kept = read_json(file)
+        token, same, resumes = str(kept["token"]), kept.get("settings") == settings, kept.get("resumes", False)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise BadInput(
+            f"{file}, which names the entry of this folder's run, cannot be read: put it back; {anew}"
+        ) from None
+    if not same:
+        raise BadInput(
+            f"{file} names the entry of a run with other settings, code or versions, and pays for that run alone: "
+            f"resume it with the config.toml that it began with; {anew}"
+        )
+    if not resumes:
+        raise BadInput(
+            f"{file} names the entry of a run with privacy.noise = 'secure' and output.checkpoint = false, which "
+            f"kept nothing to resume from, and drawing its noise again would be a second release; {anew}"
+        )
+    return token
+
+
 def enter(
-    config: RunConfig,
-    name: str,
-    what: str,
-    strategy: UserLevelStrategy,
+    strategy: UserLevelStrategy | DropIn,
+    account: str,
+    what: str = "",
     *,
+    accounts: str | None = None,
     token: str | None = None,
     place: str = "",
     times: int = 1,
 ) -> None:
-    """Enter ``times`` runs of a strategy; `BadInput` if they do not fit, or the accounts cannot be used."""
-    wanted = replace(_wanted(strategy, what), token=token or secrets.token_hex(16), place=place, times=times)
-    accounts_at(config.privacy.accounts).enter(name, wanted)
+    """Enter the run of a strategy into an account before its ``start``; runs of `train` and the command do so alone.
+
+    >>> enter(DropInFedAvg(users=200, epsilon=1.0, delta=1e-6), "registry")  # doctest: +SKIP
+
+    Args:
+        strategy: a strategy of this project, or a drop-in, which has not started.
+        account: the name of the account.
+        what: what the entry is for, for people; the strategy's name by default.
+        accounts: the address of the accounts' database; by default as for `accounts_at`.
+        token: names this entry alone: entering it again, for the same promise and place, costs nothing. A new one by
+            default.
+        place: the folder of the run's files.
+        times: how many such runs there will be.
+
+    Raises `BadInput`: the run does not fit into what is left or promises nothing to users, the accounts cannot be used,
+    or the strategy has started.
+    """
+    if strategy.result.rounds:
+        raise BadInput("the strategy has started, and its users were asked: enter it before start")
+    entry = wanted(strategy, what or strategy.plan.strategy)
+    entry = replace(entry, token=token or secrets.token_hex(16), place=place, times=times)
+    accounts_at(accounts).enter(account, entry)
 
 
-def refusal(config: RunConfig, strategy: UserLevelStrategy) -> str | None:
-    """Return why the account would refuse this run as things stand; None if it would not, or the run names none."""
-    name = config.privacy.account
-    if name is None:
+def refusal(privacy: "PrivacySection | FindPrivacy", entry: "Wanted") -> str | None:
+    """Return why the account would refuse this as things stand; None if it would not, or the settings name none."""
+    if privacy.account is None:
         return None
     try:
-        accounts_at(config.privacy.accounts).read(name).price(_wanted(strategy, config.name))
+        accounts_at(privacy.accounts).read(privacy.account).price(entry)
     except BadInput as error:
         return str(error)
     return None
 
 
-def _wanted(strategy: UserLevelStrategy, what: str) -> "Wanted":
+def wanted(strategy: UserLevelStrategy | DropIn, what: str) -> "Wanted":
     """Return a run of a strategy, still without a token."""
     from simulations.account.accounts import Wanted  # noqa: PLC0415 -- as above
 
-    ledger = strategy.state.ledger
-    # Those of other classes count what a `Cost` does not describe.
-    cost = ledger.planned if strategy.testers is None and type(ledger) is Ledger else None
-    return Wanted(what, promises_of(strategy), token="", cost=cost)
+    inner = strategy.inner if isinstance(strategy, DropIn) else strategy
+    ledger = inner.state.ledger
+    # Those of other classes count what a `Cost` does not describe; a drop-in's does not know its model's size yet.
+    known = inner.testers is None and type(ledger) is Ledger and inner is strategy
+    return Wanted(what, promises_of(inner), token="", cost=ledger.planned if known and ledger is not None else None)
 
 
 def promises_of(strategy: UserLevelStrategy) -> tuple[Guarantee, ...]:

@@ -104,7 +104,7 @@ def audit_one_run(
         )
     if config.privacy.account is not None:
         what = f"{config.name}: audit of {strategy.plan.strategy}, {1 + _REHEARSALS} runs"
-        enter(config, config.privacy.account, what, strategy, times=1 + _REHEARSALS)
+        enter(strategy, config.privacy.account, what, accounts=config.privacy.accounts, times=1 + _REHEARSALS)
     # No stream of the run itself has this key.
     rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(1 << 30,)))
     coins = 2 * rng.integers(0, 2, count) - 1

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from simulations.account.entering import accounts_at
 from simulations.finding import grids
 from simulations.finding.plan import FindPlan
 from simulations.finding.settings import FindConfig
@@ -50,13 +51,16 @@ class Found:
 
 
 def find_facts(config: FindConfig) -> Found:
-    """Read the table, and release its facts; nothing but the releases leaves this function.
+    """Enter the search into its account, read the table, and release its facts, which alone leave this function.
 
     Raises `BadInput` for a file or column that cannot be used, another number of users than declared
-    (`PopulationTooSmall` for fewer; under replace_one, for which it is public), or a budget that is too small.
+    (`PopulationTooSmall` for fewer; under replace_one, for which it is public), a budget that is too small, or
+    one that is more than the account has left.
     """
-    plan = FindPlan(config)
-    search = _Search(plan, read_cells(Path(config.data.path), config.columns))
+    plan, path, privacy = FindPlan(config), Path(config.data.path), config.privacy
+    if privacy.account is not None and path.is_file():  # without a table there is nothing to pay for
+        accounts_at(privacy.accounts).enter(privacy.account, plan.entry)
+    search = _Search(plan, read_cells(path, config.columns))
     settings = _declared(search)
     check_drawn(search.spent, plan.releases.cost)
     return Found(settings, plan.guarantee, tuple(_notes(plan, settings)), plan.numbers)

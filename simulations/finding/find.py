@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from simulations.account.entering import refusal
 from simulations.api.arguments import absolute_path, as_in_a_file
 from simulations.finding.facts import Found, find_facts
 from simulations.finding.plan import FindPlan
@@ -48,13 +49,15 @@ def find(data: Tabular, **settings: Any) -> Found:
         data: a DataFrame or other Arrow table, the path of a CSV or Parquet file, or the path of a file of
             ``userdp find`` (TOML).
         **settings: the keys of that file by their names: ``user``, ``all_users``, ``numbers``, ``words``, ``dates``,
-            ``target``, ``max_samples``, ``share``, ...; ``epsilon``, ``delta``, ``relation``, ``noise``; ``seed``.
+            ``target``, ``max_samples``, ``share``, ...; ``epsilon``, ``delta``, ``relation``, ``noise``, ``account``;
+            ``seed``.
 
     Returns:
         The facts, as ``settings`` for `train`, and their guarantee, whose cost adds to that of every run.
 
     Raises:
-        BadInput: a setting that cannot be used, a budget that is too small, or a table that does not fit.
+        BadInput: a setting that cannot be used, a budget that is too small, or more than the account has left, or a
+            table that does not fit.
     """
     if isinstance(data, str | Path) and Path(data).suffix.lower() == ".toml":
         if settings:
@@ -113,7 +116,9 @@ def find_into(output: Path, path: Path, overrides: Sequence[str] = ()) -> Found:
 def foreseen(path: Path, overrides: Sequence[str] = ()) -> Found:
     """Return what is known of a search before it opens the table: its guarantee and its numbers, and no facts."""
     plan = FindPlan(load_find(path, overrides))
-    return Found({}, plan.guarantee, (), plan.numbers)
+    refused = None if plan.config.privacy.account is None else refusal(plan.config.privacy, plan.entry)
+    notes = () if refused is None else (f"this search would be refused: {refused}",)
+    return Found({}, plan.guarantee, notes, plan.numbers)
 
 
 def values(found: Found) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The releases of a search for facts, and what they cost together: public, fixed before data are read."""
 
+import secrets
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from simulations.finding import grids
 from simulations.finding.settings import FindConfig
@@ -10,6 +12,9 @@ from userdp.accounting.mixed import MIXED_ACCOUNTANT, MixedReleases
 from userdp.errors import BadInput
 from userdp.mechanisms.set_union import SetUnion
 from userdp.mechanisms.user_quantile import UserQuantile
+
+if TYPE_CHECKING:
+    from simulations.account.accounts import Wanted
 
 _FAILURE = 0.01  # Probability with which noise may carry a quantile further than its share allows for.
 _MOST_SHARES = {"numbers": 0.25, "dates": 0.25, "max_samples": 0.5}  # Larger ones would be a guess.
@@ -98,6 +103,14 @@ class FindPlan:
         return shares | needed
 
     # Promise ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def entry(self) -> "Wanted":
+        """What an account is asked for, under a token of its own: a search that is made again is another one."""
+        from simulations.account.accounts import Wanted  # noqa: PLC0415 -- needs SQLAlchemy
+
+        what = f"find facts: {', '.join(self.config.columns)}"
+        return Wanted(what, (self.guarantee,), secrets.token_hex(16), cost=self.releases.cost)
 
     @property
     def guarantee(self) -> Guarantee:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from simulations.config.errors import sentences
-from simulations.config.run_config import make_absolute, read_toml
+from simulations.config.run_config import NAME, make_absolute, read_toml
 from userdp.accounting.guarantee import Privacy, Relation
 from userdp.errors import BadInput
 from userdp.settings import Section
@@ -66,6 +66,9 @@ class FindPrivacy(Section):
     noise: Literal["seeded", "secure"] = "seeded"
     """Source of the noise: the seed (simulation), or the operating system, for facts of real people."""
     allow_large_delta: bool = Field(False, description="Accept delta >= 1/users, which may publish a user's data.")
+    account: str | None = Field(None, pattern=NAME)
+    """Account that the search is entered into before it reads the table; see [accounts](account.md)."""
+    accounts: str | None = Field(None, description="Address of the accounts' database, as for a run.")
 
 
 class FindConfig(Section):

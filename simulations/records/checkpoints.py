@@ -5,6 +5,7 @@ beside its place and moved as a whole, so that a kill at any moment leaves the p
 """
 
 import fcntl
+import hashlib
 import hmac
 import json
 import math
@@ -24,13 +25,14 @@ import numpy as np
 from simulations.config.run_config import RunConfig, flatten, read_toml
 from simulations.records.environment import versions
 from simulations.records.named_code import check_code, digests, signature
-from simulations.records.run_directory import ASKED, CHECKPOINT, ended, partial_of, writing
-from strategies.core.run_state import Resumed
+from simulations.records.run_directory import ASKED, CHECKPOINT, ended, partial_of, write_whole, writing
+from strategies.core.run_state import BEGUN, Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
 from userdp.state import OTHER_VERSION
 
 _LOCK = ".running"
+_APP_ROOT = Path(__file__).resolve().parents[2]
 _STATE = "state_private"  # name of the text in an archive; arrays are named "state_private.KEY"
 _RECORDED_LATER = ("code",)  # keys that files of former versions lack
 _ADDED_LATER = {"problem.kernels": "own"}
@@ -95,14 +97,16 @@ class Checkpoints:
         self._next = ended + SPARING * (ended - started)
 
     def read(self) -> Resumed | None:
-        """Read the state of a killed run; None if it was killed before its first round.
+        """Read the state of a killed run; None if it was killed before it asked anybody.
 
-        BadInput if the run had another configuration or has ended, or its state cannot be read.
+        BadInput if the run had another configuration or has ended, or its state is missing or cannot be read.
         """
         kept, asked = self._read(CHECKPOINT), self._read(ASKED)
         if kept is not None:
+            if asked is None and self._settings["configuration"]["privacy"]["noise"] == "secure":
+                raise BadInput(f"{self._folder / ASKED} is missing, which says who was asked: no resuming without it")
             return Resumed(kept, asked)
-        if asked is not None:
+        if asked is not None and asked.get("round") != BEGUN:
             raise BadInput(f"{self._folder / CHECKPOINT} is missing, though users were asked: no resuming without it")
         if ended(self._folder):
             raise BadInput(f"{self._folder} holds a run that has ended: there is nothing to resume")
@@ -118,16 +122,15 @@ class Checkpoints:
         kept = {"format": _FORMAT, **self._settings, "signature": self._signature}
         kept |= {"values": taken.values, "arrays": list(taken.arrays)}
         text = json.dumps(kept, allow_nan=False)
-        partial = partial_of(self._folder / name)
-        # Readable for the run's owner alone: it may hold exact numbers of users' data.
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            parts: dict[str, Any] = {_STATE: np.frombuffer(text.encode(), dtype=np.uint8)}
-            parts |= {f"{_STATE}.{key}": array for key, array in taken.arrays.items()}
-            np.savez(file, **parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self._folder / name)
-        _bring_to_disk(self._folder)
+
+        def save(partial: Path) -> None:
+            # Readable for the run's owner alone: it may hold exact numbers of users' data.
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                parts: dict[str, Any] = {_STATE: np.frombuffer(text.encode(), dtype=np.uint8)}
+                parts |= {f"{_STATE}.{key}": array for key, array in taken.arrays.items()}
+                np.savez(file, **parts)
+
+        write_whole(self._folder / name, save)
 
     def _read(self, name: str) -> Snapshot | None:
         path = self._folder / name
@@ -212,6 +215,15 @@ def configuration_file(file: Path | None, resume: Path | None) -> Path:
     return resume / "config.toml"
 
 
+def digest_of(config: RunConfig) -> str:
+    """Return the SHA-256 of all that must be equal for a run to resume.
+
+    Paths in the app's own folder are relative to it: Flower unpacks the app that a keeper submits elsewhere.
+    """
+    text = json.dumps(_settings(config), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.replace(f"{_APP_ROOT}{os.sep}", "").encode()).hexdigest()
+
+
 def _settings(config: RunConfig) -> dict[str, Any]:
     """Return everything that must be equal for a run to resume: versions, code, settings that can change a bit."""
     configuration = tomllib.loads(config.toml())
@@ -223,11 +235,3 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix("configuration."): value for key, value in flatten(values).items()}
-
-
-def _bring_to_disk(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

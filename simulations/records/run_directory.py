@@ -31,6 +31,7 @@ TENSORBOARD = "tensorboard"  # the folder of TensorBoard's events; a rerun remov
 
 CARD = ("card.html", "card.json")
 """The card of a run, which `userdp report DIR --card` writes; a rerun removes it with the files it was made from."""
+_BEFORE = ("config.toml", "plan.json")  # written before anybody is asked
 _ENDING = ("result.json", ANSWERS, "report.html", *CARD)
 _SECONDS_BETWEEN_WRITES = 2.0
 
@@ -139,9 +140,21 @@ def check_files(directory: Path, names: Collection[str], example: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, and put it there as a whole."""
-    write(partial_of(path))
-    os.replace(partial_of(path), path)
+    """Write a file beside its place, and put it there as a whole: its content is on the disk before its name."""
+    partial = partial_of(path)
+    write(partial)
+    _to_disk(partial)
+    os.replace(partial, path)
+    _to_disk(path.parent)
+
+
+def _to_disk(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def partial_of(path: Path) -> Path:
@@ -190,7 +203,7 @@ def remove_empty(path: Path) -> None:
 def _check_ended(path: Path) -> None:
     """Refuse a name whose run may still release something: its folder is empty, or has no result."""
     names = {one.name for one in path.iterdir()} if path.is_dir() else {"a file"}
-    if not names or ("config.toml" in names and "result.json" not in names and _noise(path) != "seeded"):
+    if not names or ("result.json" not in names and _may_be_secure(path)):
         raise BadInput(
             f"output.directory: {path} belongs to a run that has not ended, and two runs with privacy.noise = 'secure' "
             "would spend the budget twice: wait for it, or if it was killed resume it with --resume or move the folder "
@@ -198,15 +211,12 @@ def _check_ended(path: Path) -> None:
         )
 
 
-def check_no_release(path: Path) -> None:
-    """Refuse to overwrite a release that cannot be repeated, and whose budget is spent."""
-    import pandas as pd  # noqa: PLC0415 -- as above
+def check_no_release(path: Path, *, secure: bool = False) -> None:
+    """Refuse to overwrite a release that cannot be repeated, and whose budget is spent; what is unreadable may be one.
 
-    try:
-        rounds = len(pd.read_parquet(path / "rounds.parquet")) if (path / "rounds.parquet").exists() else 0
-    except (OSError, ValueError):  # not a file of ours
-        return
-    if _noise(path) == "secure" and (rounds or (path / ASKED).exists()):
+    ``secure``: the folder's run had secure noise; by default its config.toml says so.
+    """
+    if (secure or _may_be_secure(path)) and _may_hold_release(path):
         raise BadInput(
             f"output.directory: {path} holds what a run with privacy.noise = 'secure' released, which cannot be drawn "
             "again; another run spends its budget on top. If you mean that, choose another folder or move this one "
@@ -214,11 +224,32 @@ def check_no_release(path: Path) -> None:
         )
 
 
-def _noise(path: Path) -> str | None:
+def _may_hold_release(path: Path) -> bool:
+    """Return whether a folder may hold a release: only whole files that all say so rule it out."""
+    if os.path.lexists(path / ASKED):
+        return True
+    if not any(os.path.lexists(path / name) for name in (*FILES, ANSWERS, *CARD) if name not in _BEFORE):
+        return False
+    import pandas as pd  # noqa: PLC0415 -- as above
+
     try:
-        return str(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"])
+        with (path / "rounds.parquet").open("rb") as rounds, (path / "model.npz").open("rb") as model:
+            released = len(pd.read_parquet(rounds)) + int(read_json(path / "result.json")["rounds"])
+            whole = np.load(model)["x"].ndim == 1 and "holds" in read_json(path / "guarantee.json")
+    except Exception:  # a foreign file may raise anything
+        return True
+    return released > 0 or not whole
+
+
+def _may_be_secure(path: Path) -> bool:
+    """Return whether a folder's run may have had secure noise: its config.toml is there, and does not say otherwise."""
+    if not os.path.lexists(path / "config.toml"):
+        return False
+    try:
+        noise = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"]
     except (OSError, ValueError, LookupError, TypeError):
-        return None
+        return True
+    return bool(noise != "seeded")
 
 
 _COLUMNS = {

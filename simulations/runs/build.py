@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulations.account.entering import refusal
+from simulations.account.entering import refusal, wanted
 from simulations.config.run_config import REFERENCE, OutputSection, RunConfig, strategy_section
 from simulations.records.coefficients import reading_of
 from strategies.auto.preparation import LearnCoordinates
@@ -212,7 +212,7 @@ def make_plan(config: RunConfig) -> Plan:
     If the run names an account that would refuse it as things stand, a warning says so.
     """
     strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
-    plan, refused = with_declarations(strategy.plan, config), refusal(config, strategy)
+    plan, refused = with_declarations(strategy.plan, config), refusal(config.privacy, wanted(strategy, config.name))
     if refused is None:
         return plan
     return replace(plan, warnings=(*plan.warnings, f"this run would be refused: {refused}"))

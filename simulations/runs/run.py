@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from simulations.account.entering import enter_run
+from simulations.account.entering import admitted
 from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.engines.grids import MOST_NODES, LocalGrid, populated, shards, worthwhile_nodes
 from simulations.engines.ray_grid import RayGrid
@@ -20,7 +20,7 @@ from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Evaluation, Schedule, best_constant, better
 from simulations.records.named_code import digests
 from simulations.records.released_fields import ALL_KINDS, SHARED, Kind
-from simulations.records.run_directory import RunDirectory, check_no_release, new_directory, plain, remove_empty
+from simulations.records.run_directory import RunDirectory, new_directory, plain, remove_empty
 from simulations.runs.build import (
     check_samples,
     held_out_users,
@@ -119,18 +119,16 @@ def run(
         Checkpoints(directory, config).read()  # refused before the code that it names is imported
     this = _Run(config, datasets, deployed=deployed)
     check_installed(config.output.trackers)
-    path = directory or new_directory(config.run_directory, secure=config.privacy.noise == "secure")
+    secure = config.privacy.noise == "secure"
+    path = directory or new_directory(config.run_directory, secure=secure)
     with ExitStack() as stack:
         stack.callback(remove_empty, path)
-        checkpoints, resumed = Checkpoints(path, config), None
+        checkpoints = Checkpoints(path, config)
         keeper = checkpoints if checkpoint or resume else None
-        if keeper is not None or config.privacy.noise == "secure":
+        if keeper is not None or secure:
             stack.enter_context(checkpoints.held())
-        if keeper is not None:
-            resumed = keeper.read() if resume else None
-        if resumed is None:
-            check_no_release(path)
-        enter_run(config, this.strategy, path, resumed=resume, deployed=deployed)
+        resumes = keeper is not None or not secure
+        resumed = admitted(config, this.strategy, path, resume=resume, resumes=resumes, deployed=deployed)
         this.files = files = RunDirectory(path, resumed=resumed is not None)
         files.text("config.toml", config.toml())
         files.json("plan.json", this.plan.as_dict())

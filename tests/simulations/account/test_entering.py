@@ -57,7 +57,8 @@ def test_a_run_is_on_the_disk_before_anybody_is_asked(registry, tmp_path, monkey
     assert set(asked) == {1}
     (entry,) = registry().entries
     assert (entry.what, entry.place) == ("small: dp_fed_sgd", str(tmp_path / "run"))
-    assert json.loads((tmp_path / "run" / TOKEN).read_text()) == {"account": "registry", "token": entry.token}
+    told = json.loads((tmp_path / "run" / TOKEN).read_text())
+    assert told == {"account": "registry", "token": entry.token, "settings": told["settings"], "resumes": True}
 
 
 def test_a_run_beyond_the_total_asks_nobody_and_writes_nothing(registry, tmp_path, monkeypatch):

@@ -1,0 +1,303 @@
+"""One token, one release: whatever a folder holds, and whichever settings a run resumes with."""
+
+import itertools
+import json
+import os
+import shutil
+import stat
+
+import pytest
+from examples import altered, changed
+
+import simulations.account.entering
+import simulations.records.checkpoints
+import simulations.runs.run
+from simulations.account.accounts import Accounts
+from simulations.account.entering import admitted, enter_run
+from simulations.config.run_config import parse_config
+from simulations.records.checkpoints import digest_of
+from simulations.records.run_directory import ASKED, CHECKPOINT, FILES, TOKEN, check_no_release, write_whole
+from simulations.runs.run import run
+from simulations.serving.keeper import checked
+from userdp.accounting import Total
+from userdp.errors import BadInput, RunFailed
+
+SETTINGS = {
+    "privacy__account": "registry",
+    "privacy__epsilon": 1.0,
+    "data__users": 60,
+    "data__test_users": 0,
+    "strategy": {"kind": "dp_fed_sgd", "rounds": 2},
+    "output": {"reference": False, "anyway": True},
+}
+CONFIGS = {noise: parse_config(changed(**SETTINGS | {"privacy__noise": noise})) for noise in ("secure", "seeded")}
+RESUMED = {"resume": True, "resumes": True}
+LEFT = (TOKEN, CHECKPOINT, ASKED, "config.toml", "plan.json", "guarantee.json", "rounds.parquet", "model.npz")
+STRATEGIES = {noise: checked(config) for noise, config in CONFIGS.items()}
+FAULTS = {
+    "missing": lambda path, whole: None,
+    "empty": lambda path, whole: path.write_bytes(b""),
+    "truncated": lambda path, whole: path.write_bytes(whole[: len(whole) // 2]),
+    "foreign": lambda path, whole: path.write_bytes(bytes(range(256)) * 9),
+    "of another kind": lambda path, whole: path.write_text("[]"),
+    "a folder": lambda path, whole: path.mkdir(),
+    "sealed": lambda path, whole: (path.write_bytes(whole), path.chmod(0)),
+}
+"""What becomes of a file, after it was removed."""
+
+
+class Tokens:
+    """The accounts, in memory: which tokens were entered."""
+
+    def __init__(self):
+        self.entered = []
+
+    def enter(self, name, wanted):
+        if wanted.token not in self.entered:
+            self.entered.append(wanted.token)
+
+
+@pytest.fixture
+def tokens(monkeypatch):
+    found = Tokens()
+    monkeypatch.setattr(simulations.account.entering, "accounts_at", lambda url: found)
+    return found.entered
+
+
+def left_by(config, folder, *, keeps):
+    """Return what a run leaves that is killed after its first round: file -> content."""
+    whole = {}
+
+    def killed(record, plan):
+        whole.update({path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".running"})
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, directory=folder, checkpoint=keeps, report=False, progress=killed)
+    return whole
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """(noise, whether it kept its state) -> what a killed run left."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(simulations.account.entering, "accounts_at", lambda url: Tokens())
+        patched.setattr(simulations.records.checkpoints, "SPARING", -1e9)  # a state after every round
+        return {
+            (noise, keeps): left_by(config, tmp_path_factory.mktemp(noise) / "run", keeps=keeps)
+            for noise, config in CONFIGS.items()
+            for keeps in (True, False)
+        }
+
+
+def test_a_killed_run_leaves_these_files(left):
+    for (noise, keeps), whole in left.items():
+        kept = {CHECKPOINT, ASKED} if noise == "secure" else {CHECKPOINT}
+        assert set(whole) == set(LEFT) - {CHECKPOINT, ASKED} | (kept if keeps else set())
+
+
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("noise", list(CONFIGS))
+def test_whatever_became_of_a_file_one_token_pays_for_one_release(
+    left, tokens, tmp_path, monkeypatch, noise, keeps, name
+):
+    """A killed run whose file is lost or damaged is resumed, or begun again in its folder."""
+    config, strategy, folder, whole = CONFIGS[noise], STRATEGIES[noise], tmp_path / "run", left[noise, keeps]
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    resumes, first = keeps or noise == "seeded", json.loads(whole[TOKEN])["token"]
+    for (fault, become), resume in itertools.product(FAULTS.items(), (True, False)):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for one, content in whole.items():
+            (folder / one).write_bytes(content)
+        (folder / name).unlink(missing_ok=True)
+        become(folder / name, whole.get(name, b"not there"))
+        before, told = len(tokens), (fault, resume)
+        try:
+            resumed = admitted(config, strategy, folder, resume=resume, resumes=resumes)
+        except BadInput:
+            assert len(tokens) == before, told  # refused, it costs nothing
+            continue
+        token = json.loads((folder / TOKEN).read_text())["token"]
+        assert tokens[before:] == ([] if token in tokens[:before] else [token]), told
+        if token == first:
+            assert resume, told
+            assert resumes, told
+            if noise == "secure":  # with seeded noise it is the same release, to the bit
+                assert resumed is not None, told
+                assert all((folder / one).read_bytes() == whole[one] for one in (ASKED, CHECKPOINT)), told
+        else:
+            assert token not in tokens[:before], told
+
+
+def test_a_killed_run_resumes_under_its_token_where_nothing_became_of_its_files(left, tokens, tmp_path):
+    for (noise, keeps), whole in left.items():
+        folder = tmp_path / f"{noise} {keeps}"
+        folder.mkdir()
+        for one, content in whole.items():
+            (folder / one).write_bytes(content)
+        if noise == "secure" and not keeps:
+            with pytest.raises(BadInput, match="cannot be drawn again"):
+                admitted(CONFIGS[noise], STRATEGIES[noise], folder, **RESUMED)
+            (folder / "rounds.parquet").unlink()
+            (folder / "model.npz").unlink()
+            (folder / "guarantee.json").unlink()
+            with pytest.raises(BadInput, match="kept nothing to resume from"):
+                admitted(CONFIGS[noise], STRATEGIES[noise], folder, **RESUMED)
+            continue
+        resumed = admitted(CONFIGS[noise], STRATEGIES[noise], folder, **RESUMED)
+        assert (resumed is not None) == keeps
+        assert tokens[-1] == json.loads(whole[TOKEN])["token"]
+
+
+@pytest.mark.parametrize("noise", list(CONFIGS))
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 4},
+        {"privacy__epsilon": 0.5},
+        {"privacy__account": "second"},
+        {"privacy__evaluate": True, "data__test_users": 20},
+        {"strategy__rounds": 1},
+        {"strategy__kind": "dp_fed_avg"},
+        {"data__users": 61},
+        {"problem__bound": 6.0},
+        {"output__compare_with_initial": True},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_token_pays_for_the_settings_that_it_was_entered_with_alone(tokens, tmp_path, noise, other):
+    """Nobody was asked yet, and no state was kept, which would be compared, too."""
+    config, strategy = CONFIGS[noise], STRATEGIES[noise]
+    enter_run(config, strategy, tmp_path)
+    with pytest.raises(BadInput, match=r"pays for that run alone: resume it .*, which is a new entry"):
+        admitted(parse_config(changed(**SETTINGS | {"privacy__noise": noise} | other)), strategy, tmp_path, **RESUMED)
+    assert len(tokens) == 1
+    assert admitted(config, strategy, tmp_path, **RESUMED) is None
+    assert len(tokens) == 1
+
+
+def test_a_run_that_kept_no_state_resumes_under_its_token_with_the_same_seed_alone(accounts, tmp_path):
+    """Killed runs whose output.checkpoint is false: the other seed would be a second release, the same seed is none."""
+    Accounts(accounts).create("registry", Total(8.0, 1e-4))
+    left_by(CONFIGS["seeded"], tmp_path / "run", keeps=False)
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(BadInput, match="pays for that run alone"):
+        run(CONFIGS["seeded"].model_copy(update={"seed": 9}), directory=tmp_path / "run", resume=True, report=False)
+    run(CONFIGS["seeded"], directory=tmp_path / "run", resume=True, report=False)
+    run(CONFIGS["seeded"], directory=tmp_path / "unbroken", report=False)
+    models = [(tmp_path / name / "model.npz").read_bytes() for name in ("run", "unbroken")]
+    assert models[0] == models[1]
+    assert len(Accounts(accounts).read("registry").entries) == 2
+
+
+@pytest.mark.parametrize("what", ["code", "versions"])
+def test_a_token_pays_for_the_code_and_the_versions_that_it_was_entered_with(tokens, tmp_path, monkeypatch, what):
+    config, strategy = CONFIGS["seeded"], STRATEGIES["seeded"]
+    enter_run(config, strategy, tmp_path)
+    checkpoints = simulations.records.checkpoints
+    monkeypatch.setattr(checkpoints, "digests", lambda config: {"module": "another"} if what == "code" else {})
+    if what == "versions":
+        monkeypatch.setattr(checkpoints, "versions", lambda: {"userdp": "9", "numpy": "1"})
+    with pytest.raises(BadInput, match="with other settings, code or versions"):
+        admitted(config, strategy, tmp_path, **RESUMED)
+
+
+def test_a_token_is_the_same_where_the_app_and_its_results_are_elsewhere(monkeypatch):
+    """A keeper enters the run of an app that Flower unpacks in another folder."""
+    checkpoints = simulations.records.checkpoints
+    found = set()
+    for root in ("/app", "/home/flower/.flwr/apps/userdp"):
+        monkeypatch.setattr(checkpoints, "_APP_ROOT", root)
+        config = CONFIGS["seeded"].model_copy(update={"name": f"{root}/simulations/configs/people.csv"})
+        found.add(digest_of(altered(config, output__directory=f"{root}/runs")))
+    assert len(found) == 1
+
+
+# What may be a release ----------------------------------------------------------------------------------------------
+
+
+ENDED = ("rounds.parquet", "model.npz", "guarantee.json", "result.json", "data.json", "report.html")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What a run with secure noise left that has ended: file -> content."""
+    folder = tmp_path_factory.mktemp("ended") / "run"
+    run(altered(CONFIGS["secure"], privacy__account=None), directory=folder, report=False)
+    return {path.name: path.read_bytes() for path in folder.iterdir()} | {"report.html": b"page"}
+
+
+@pytest.mark.parametrize("name", [*ENDED, "config.toml", ASKED])
+def test_a_file_that_cannot_be_read_beside_secure_noise_is_a_release(tmp_path, ended, name):
+    """Beside all others, and alone: nothing says then that nothing was released."""
+    for alone, (fault, become) in itertools.product((False, True), FAULTS.items()):
+        folder = tmp_path / f"{fault} {alone}"
+        folder.mkdir()
+        for one, content in ended.items():
+            if one == "config.toml" or not alone:
+                (folder / one).write_bytes(content)
+        (folder / name).unlink(missing_ok=True)
+        become(folder / name, ended.get(name, b"asked"))
+        gone = fault == "missing" and (alone or name == "config.toml")  # nothing is left, or says whose it is
+        if gone or (name == "config.toml" and alone):
+            check_no_release(folder)
+        else:
+            with pytest.raises(BadInput, match="cannot be drawn again"):
+                check_no_release(folder)
+        if not alone:  # a run with secure noise that is resumed knows its noise
+            with pytest.raises(BadInput, match="cannot be drawn again"):
+                check_no_release(folder, secure=True)
+
+
+def test_a_run_that_failed_before_it_asked_anybody_released_nothing(tmp_path, monkeypatch):
+    def unreachable(*_, **__):
+        raise RunFailed("too few nodes are registered")
+
+    monkeypatch.setattr(simulations.runs.run._Run, "train", unreachable)
+    config = altered(CONFIGS["secure"], privacy__account=None)
+    with pytest.raises(RunFailed):
+        run(config, directory=tmp_path, report=False)
+    check_no_release(tmp_path)
+    check_no_release(tmp_path, secure=True)
+
+
+# To the disk before names -------------------------------------------------------------------------------------------
+
+
+def test_the_token_and_every_file_of_a_run_is_on_the_disk_before_it_has_its_name(tokens, tmp_path, monkeypatch):
+    events, fsync, replace = [], os.fsync, os.replace
+
+    def noted_fsync(handle):
+        found = os.fstat(handle)
+        events.append("folder" if stat.S_ISDIR(found.st_mode) else (found.st_ino, found.st_size))
+        fsync(handle)
+
+    def noted_replace(source, target):
+        replace(source, target)
+        found = target.stat()
+        events.append((target.name, found.st_ino, found.st_size))
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    run(CONFIGS["secure"], directory=tmp_path / "run", checkpoint=True, report=False)
+    moved = [number for number, event in enumerate(events) if isinstance(event, tuple) and len(event) == 3]
+    names = {events[number][0] for number in moved}
+    assert names >= {TOKEN, CHECKPOINT, ASKED, *FILES} - {"report.html"}
+    for number in moved:
+        assert events[number - 1] == events[number][1:], events[number]
+        assert events[number + 1] == "folder", events[number]
+
+
+def test_a_file_that_cannot_be_flushed_keeps_its_former_content(tmp_path, monkeypatch):
+    """As when a disk is full: its name never stands for half of it."""
+    (tmp_path / "file").write_text("former")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(tmp_path / "file", lambda partial: partial.write_text("newer"))
+    assert (tmp_path / "file").read_text() == "former"
