@@ -67,7 +67,7 @@ class FindPrivacy(Section):
     """Source of the noise: the seed (simulation), or the operating system, for facts of real people."""
     allow_large_delta: bool = Field(False, description="Accept delta >= 1/users, which may publish a user's data.")
     account: str | None = Field(None, pattern=NAME)
-    """Account that the search is entered into before it reads the table; see [accounts](account.md)."""
+    """Account that the search is entered into before it reads the table; refused if it exceeds what is left."""
     accounts: str | None = Field(None, description="Address of the accounts' database, as for a run.")
 
 
