@@ -183,8 +183,8 @@ def wanted(strategy: UserLevelStrategy | DropIn, what: str) -> "Wanted":
     inner = strategy.inner if isinstance(strategy, DropIn) else strategy
     ledger = inner.state.ledger
     # Those of other classes count what a `Cost` does not describe; a drop-in's does not know its model's size yet.
-    known = inner.testers is None and type(ledger) is Ledger and inner is strategy
-    return Wanted(what, promises_of(inner), token="", cost=ledger.planned if known and ledger is not None else None)
+    cost = ledger.planned if inner.testers is None and type(ledger) is Ledger and inner is strategy else None
+    return Wanted(what, promises_of(inner), token="", cost=cost)
 
 
 def promises_of(strategy: UserLevelStrategy) -> tuple[Guarantee, ...]:
