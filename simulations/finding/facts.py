@@ -1,7 +1,6 @@
 """Facts that a run declares, found privately in a table: ranges, levels, the most samples of a user."""
 
 import math
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,7 @@ from userdp.data.tables.moments import MICROSECONDS_A_DAY, moments_of
 from userdp.data.tables.reading import read_cells
 from userdp.data.tables.tabular import owners_of
 from userdp.errors import BadInput, PopulationTooSmall
+from userdp.mechanisms.set_union import own_keys
 from userdp.mechanisms.user_quantile import Grid
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.randomness import stream
@@ -79,6 +79,7 @@ class _Search:
             raise problem(
                 f"data.all_users = {users}, but the data have {len(labels)} users in all: correct data.all_users"
             )
+        self._labels = labels
 
     @cached_property
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -103,13 +104,19 @@ class _Search:
         """The levels of each column of words: numbers by their size, then words in alphabetical order."""
         found = {}
         for name in self.plan.config.find.words:
-            texts = texts_of(self._table[name], name)
-            items = texts.mapped(-1 if text == "" else number for number, text in enumerate(texts.distinct))
+            names, items, keys = self.votes(name)
             noise = self._noise()
-            chosen = self.plan.levels.release(self._owner, items, self._choices(), noise)
+            chosen = self.plan.levels.release(self._owner, items, keys, noise)
             self.spent = together(self.spent, noise.spent)
-            found[name] = sorted((texts.distinct[number] for number in chosen), key=_place)
+            found[name] = sorted((names[number] for number in chosen), key=_place)
         return found
+
+    def votes(self, name: str) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.uint64]]:
+        """Return the (K,) sorted words of a column, and each row's (N,) number among them, -1 for none, and key."""
+        texts = texts_of(self._table[name], name)
+        names, ranks = np.unique(np.array(texts.distinct, dtype=object), return_inverse=True)
+        items = np.where(names == "", -1, np.arange(len(names)))[ranks][texts.positions]
+        return names, items, own_keys(self._seed_of(name), self._owner, self._labels, items, names)
 
     @cached_property
     def max_samples(self) -> int | None:
@@ -138,10 +145,10 @@ class _Search:
         config = self.plan.config
         return self._streams.open(config.seed, _FINDING, self._opened, rounding_slack(config.data.all_users))
 
-    def _choices(self) -> np.random.Generator:
-        """Return the randomness of users' choices in the release whose noise was opened last."""
-        seed = secrets.randbits(62) if self._streams.secure else self.plan.config.seed
-        return stream(seed, "sampling", _FINDING, self._opened)
+    def _seed_of(self, name: str) -> int:
+        """Return the seed by which users choose among their words in a column; it need not be secret."""
+        place = self.plan.config.find.words.index(name)
+        return int(stream(self.plan.config.seed, "sampling", _FINDING, place).integers(2**63))
 
 
 def _place(text: str) -> tuple[bool, float, str]:

@@ -1,7 +1,9 @@
 """Items that many users hold, found in a universe that nobody lists: the weighted Gaussian set union."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,8 @@ _MARGIN = 1e-9  # Relative margin of the threshold, for its rounding and for tha
 class SetUnion:
     """Releases every item whose noisy weight exceeds a threshold; each user spreads a vector of norm 1 over its items.
 
-    A user keeps at most D of its items, chosen uniformly at random, and adds ``1 / sqrt(t)`` to the weight of each of
-    the t it keeps (Gopi et al. 2020, ICML). Items with ``w + s Z > rho`` are released, each with its own standard
+    A user keeps at most D of its items, by keys of its own, and adds ``1 / sqrt(t)`` to the weight of each of the t it
+    keeps (Gopi et al. 2020, ICML). Items with ``w + s Z > rho`` are released, each with its own standard
     normal Z; an item that nobody keeps has no weight and is never considered.
 
     *Formal guarantees.* Unit: a user. *Claim.* For either relation the release is a function of one Gaussian mechanism
@@ -29,11 +31,11 @@ class SetUnion:
     ``Cost(noise_multiplier=z, failure_delta=d)``: alone it is (epsilon, d + (1 - d) g)-DP, where g is the delta of the
     Gaussian at epsilon, and it composes with other mechanisms as the ledger composes that cost. *Why.*
 
-    1. *Split.* Users choose independently of each other, so it suffices to prove the claim given all choices, those of
-       the user in question on both sides included, and everybody else choosing the same. Let K be the items that
-       somebody keeps in both neighbours, U the others of the first and U' those of the second. U holds items of the
-       user in question alone, U' those of its replacement alone. Noise is independent by item. Hence the release of the
-       first is that on K, independent of that on U, and so for the second.
+    1. *Split.* What a user keeps is a function of its own items and of their keys, which are its own, too (`own_keys`).
+       So for any keys, known or not, everybody else keeps the same in both neighbours. Let K be the items that somebody
+       keeps in both neighbours, U the others of the first and U' those of the second. U holds items of the user in
+       question alone, U' those of its replacement alone. Noise is independent by item. Hence the release of the first
+       is that on K, independent of that on U, and so for the second.
     2. *Items of nobody else.* Each item of U has weight ``1 / sqrt(t)``, and there are at most t of them. With ``rho >=
        1 / sqrt(t) + s Phi^-1((1 - d)^(1 / t))`` for every t up to D none of U is released with probability at least
        1 - d. The same holds for U'; for an empty set the probability is 1.
@@ -47,7 +49,8 @@ class SetUnion:
 
     *Assumptions.* Real-valued noise, which `userdp.noise.SecureNoise` matches with the slack of `rounding_slack` for
     the number of users; rho is that of the enlarged noise. Rounding of the threshold and of released weights is below
-    the margin that raises rho. Choices need not be secret.
+    the margin that raises rho. A row's key, and which of two equal keys of a user comes first, follow from a seed, the
+    user and the item alone. The seed need not be secret.
 
     Attributes:
         noise_multiplier: z > 0, deviation of the noise over sensitivity.
@@ -93,15 +96,14 @@ class SetUnion:
         return math.ceil((self.threshold() + 2 * self.standard_deviation) * math.sqrt(items))
 
     def weights(
-        self, owner: NDArray[np.int64], items: NDArray[np.int64], choices: np.random.Generator
+        self, owner: NDArray[np.int64], items: NDArray[np.int64], keys: NDArray[np.uint64]
     ) -> NDArray[np.float64]:
         """Return the weight (K,) of each item 0..K-1, for K the largest number and one; see `release`."""
         held = np.flatnonzero(items >= 0)
         count = int(items.max(initial=-1)) + 1
-        pairs = np.sort(owner[held] * count + items[held])
-        users, kept = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], max(count, 1))
-        # Two keys: ties would be broken by items' numbers, which depend on everybody, and must not occur.
-        order = np.lexsort((*choices.random((2, len(users))), users))
+        pairs, first = np.unique(owner[held] * count + items[held], return_index=True)
+        users, kept = np.divmod(pairs, max(count, 1))
+        order = np.lexsort((keys[held[first]], users))  # of a user's equal keys the smaller number comes first
         sizes = np.bincount(users)
         rank = np.arange(len(users)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         chosen = order[rank < self.most_items]
@@ -112,19 +114,59 @@ class SetUnion:
         self,
         owner: NDArray[np.int64],
         items: NDArray[np.int64],
-        choices: np.random.Generator,
+        keys: NDArray[np.uint64],
         noise: NoiseSource,
     ) -> NDArray[np.int64]:
         """Return the rising numbers of the released items.
 
         Args:
             owner: (N,) user of each row, 0 or more.
-            items: (N,) number of the row's item, -1 for none; equal numbers are equal items.
-            choices: the randomness by which users with more than ``most_items`` items choose.
+            items: (N,) number of the row's item, -1 for none; equal numbers are equal items. The order of two numbers
+                must follow from the two items alone, as that of sorted names does.
+            keys: (N,) keys of rows by `own_keys`; a user with more than ``most_items`` items keeps those of the
+                smallest.
             noise: the source of the noise.
         """
         noise.charge(self.cost)
-        weights = self.weights(owner, items, choices)
+        weights = self.weights(owner, items, keys)
         held = np.flatnonzero(weights)
         noisy = noise.gaussian(weights[held], self.standard_deviation)
         return held[noisy > self.threshold(noise.slack)]
+
+
+def own_keys(
+    seed: int, owner: NDArray[np.int64], labels: Sequence[str], items: NDArray[np.int64], names: Sequence[str]
+) -> NDArray[np.uint64]:
+    """Return the key (N,) of each row: pseudo-random numbers, each of its own user and item.
+
+    *Formal guarantees.* A key is a function of the seed, the text of the row's user and that of its item: each text is
+    hashed by itself, and the two hashes of a row are mixed. Neither other rows nor the numbers of users and items
+    enter, which follow from everybody.
+
+    Args:
+        seed: which need not be secret.
+        owner: (N,) number of each row's user in ``labels``.
+        labels: (L,) texts of users.
+        items: (N,) number of each row's item in ``names``, -1 for none.
+        names: (K,) texts of items.
+    """
+    users, own = _hashed(f"user {seed}", labels), _hashed(f"item {seed}", names)
+    return _mixed(users[owner] + np.append(own, np.uint64(0))[items])
+
+
+def _hashed(role: str, texts: Sequence[str]) -> NDArray[np.uint64]:
+    salted = blake2b(role.encode(), digest_size=8)
+
+    def hashed(text: str) -> int:
+        one = salted.copy()
+        one.update(b"\0" + text.encode("utf-8", "surrogatepass"))
+        return int.from_bytes(one.digest(), "little")
+
+    return np.fromiter(map(hashed, texts), dtype=np.uint64, count=len(texts))
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64 bits, wrapping around."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(words ^ (words >> np.uint64(31)))

@@ -17,7 +17,6 @@ from simulations.finding.plan import FindPlan
 from simulations.finding.settings import parse_find
 from userdp import BadInput
 from userdp.accounting.costs import together
-from userdp.data.tables.cells import texts_of
 from userdp.errors import PopulationTooSmall
 from userdp.mechanisms import SetUnion, UserQuantile
 
@@ -293,10 +292,9 @@ def test_a_neighbour_changes_no_weight_of_others_and_no_score_by_more_than_one(t
         search = _Search(FindPlan(config), pa.Table.from_pandas(one, preserve_index=False))
         numbers = one["age"].to_numpy()
         scores = search.plan.quantile("numbers").scores(search._owner, numbers, grids.numbers().edges)
-        texts = texts_of(search._table["team"], "team")
-        items = texts.mapped(-1 if text == "" else place for place, text in enumerate(texts.distinct))
-        weights = search.plan.levels.weights(search._owner, items, np.random.default_rng(0))
-        found.append((scores, dict(zip(texts.distinct, weights, strict=False))))
+        names, items, keys = search.votes("team")
+        weights = search.plan.levels.weights(search._owner, items, keys)
+        found.append((scores, dict(zip(names, weights, strict=False))))
     assert np.abs(found[0][0] - found[1][0]).max() <= 1
     shared = {*found[0][1]} & {*found[1][1]}
     moved = math.hypot(*(found[0][1][text] - found[1][1][text] for text in shared))
@@ -320,3 +318,23 @@ def test_a_file_of_the_command_works_in_python(table, found, tmp_path):
     raw["data"]["path"] = str(tmp_path / "people.parquet")
     assert find_facts(parse_find(raw)).settings == found.settings
     assert find(tmp_path / "people.parquet", **ASKED).settings == found.settings
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_one_item_less_of_one_person_moves_no_choice_of_anybody_else(relation):
+    """With the seed known, and people who hold more words than count: through the table that a search reads."""
+    rng, people = np.random.default_rng(3), np.repeat(np.arange(100, 400), 6)
+    others = pd.DataFrame({"who": people, "team": rng.choice(list("abcdefghij"), len(people))})
+    config = parse_find(config_of(relation, words=["team"], numbers=[], dates=[], most_levels=2))
+    plan = FindPlan(config.model_copy(update={"data": config.data.model_copy(update={"all_users": 301})}))
+
+    def weights(own: str) -> np.ndarray:
+        zoe = pd.DataFrame({"who": [0] * len(own), "team": list(own)}, dtype=object)
+        search = _Search(plan, pa.Table.from_pandas(pd.concat([zoe, others]).astype(str), preserve_index=False))
+        names, items, keys = search.votes("team")
+        found = dict(zip(names, plan.levels.weights(search._owner, items, keys), strict=True))
+        return np.array([found[name] for name in "abcdefghij"])
+
+    ordinary = weights("jihg")
+    for own in ("jih", "hj", "A", "jihgfe", *([""] if relation == "add_or_remove" else [])):
+        assert np.linalg.norm(weights(own) - ordinary) <= math.sqrt(2) * (1 + 1e-12)

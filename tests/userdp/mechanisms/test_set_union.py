@@ -10,6 +10,7 @@ from scipy import stats
 from userdp.accounting import Cost, delta_of
 from userdp.errors import BadInput
 from userdp.mechanisms import SetUnion
+from userdp.mechanisms.set_union import own_keys
 from userdp.noise import SecureNoise, SeededNoise
 
 ITEMS = range(3)
@@ -88,12 +89,16 @@ def test_the_threshold_holds_back_items_of_one_user_with_the_probability_it_says
         assert some.max() >= failure * (1 - 1e-5)
 
 
+def keys_of(items, rng):
+    return rng.integers(2**64, size=len(items), dtype=np.uint64)
+
+
 def release_law(mechanism, users, source, draws):
     owner = np.repeat(np.arange(len(users)), [len(one) for one in users])
     items = np.array([item for one in users for item in sorted(one)], dtype=np.int64)
-    counts, choices = np.zeros(len(OUTPUTS)), np.random.default_rng(5)
+    counts, rng = np.zeros(len(OUTPUTS)), np.random.default_rng(5)
     for _ in range(draws):
-        found = mechanism.release(owner, items, choices, source())
+        found = mechanism.release(owner, items, keys_of(items, rng), source())
         counts[(np.isin(ITEMS, found) == OUTPUTS).all(axis=1)] += 1
     return counts
 
@@ -120,17 +125,17 @@ def test_releases_follow_the_law_that_was_attacked(slack):
 
 def test_noise_that_is_enlarged_has_a_threshold_of_its_own():
     mechanism, draws = SetUnion(1.0, 0.01, 1, "add_or_remove"), 2000
-    alone, choices = np.zeros(1, dtype=np.int64), np.random.default_rng(0)
-    passed = sum(len(mechanism.release(alone, alone, choices, SecureNoise(0.5))) for _ in range(draws))
+    alone, keys = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
+    passed = sum(len(mechanism.release(alone, alone, keys, SecureNoise(0.5))) for _ in range(draws))
     assert stats.binomtest(passed, draws, 0.01, alternative="greater").pvalue > 1e-9
     assert mechanism.threshold(0.5) > mechanism.threshold()
 
 
 def test_each_user_adds_a_vector_of_norm_one_however_often_it_repeats_an_item():
     mechanism = SetUnion(1.0, 0.1, 3, "replace_one")
-    rng = np.random.default_rng(2)
     for items in ([0, 0, 0], [0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3, 4, 4], [-1, -1], [-1, 3]):
-        weights = mechanism.weights(np.full(len(items), 7), np.array(items), rng)
+        keys = np.array(items).astype(np.uint64)
+        weights = mechanism.weights(np.full(len(items), 7), np.array(items), keys)
         assert np.linalg.norm(weights) == pytest.approx(min(len({*items} - {-1}), 1))
         assert np.count_nonzero(weights) == min(len({*items} - {-1}), 3)
 
@@ -139,13 +144,63 @@ def test_items_that_many_share_are_found_and_those_of_few_are_not():
     owner = np.concatenate([np.arange(500), np.arange(500)])
     items = np.concatenate([np.zeros(500, dtype=np.int64), np.arange(1, 501)])
     mechanism, noise = SetUnion(3.0, 1e-6, 5, "replace_one"), SeededNoise(np.random.default_rng(3))
-    assert mechanism.release(owner, items, np.random.default_rng(0), noise).tolist() == [0]
+    keys = keys_of(items, np.random.default_rng(0))
+    assert mechanism.release(owner, items, keys, noise).tolist() == [0]
     assert noise.spent == Cost(noise_multiplier=3.0, failure_delta=1e-6)
     assert 20 < mechanism.users_needed(1) < 35
-    assert mechanism.release(owner[:0], items[:0], np.random.default_rng(0), noise).size == 0
+    assert mechanism.release(owner[:0], items[:0], keys[:0], noise).size == 0
 
 
 @pytest.mark.parametrize("failure", [0.0, 1.0, math.nan])
 def test_a_failure_probability_out_of_range_is_refused(failure):
     with pytest.raises(BadInput, match=r"failure_delta = .* strictly between 0 and 1"):
         SetUnion(1.0, failure, 3, "replace_one")
+
+
+# Choices are each user's own -----------------------------------------------------------------------------------------
+
+WORDS = "abcdefgh"
+
+
+def rows_of(people: dict[str, str]):
+    """(owner, items, keys for seed 5, words) of people who hold these letters, as a search numbers them."""
+    labels, names = sorted(people), sorted({*chain(*people.values())})
+    owner = np.repeat(np.arange(len(labels)), [len(people[label]) for label in labels])
+    items = np.array([names.index(word) for label in labels for word in people[label]], dtype=np.int64)
+    return owner, items, own_keys(5, owner, labels, items, names), names
+
+
+def weights_of(mechanism: SetUnion, people: dict[str, str]) -> dict[str, float]:
+    owner, items, keys, names = rows_of(people)
+    return dict(zip(names, mechanism.weights(owner, items, keys), strict=True))
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+@pytest.mark.parametrize("coarse", [False, True])
+def test_for_a_known_seed_no_user_moves_shared_weights_further_than_is_charged(relation, coarse, monkeypatch):
+    """Everybody else chooses as before, whatever one user holds, also where keys are equal: by brute force."""
+    if coarse:
+        monkeypatch.setattr("userdp.mechanisms.set_union._mixed", lambda words: words % np.uint64(3))
+    rng, mechanism = np.random.default_rng(0), SetUnion(1.0, 0.1, 3, relation)
+    others = {f"u{one}": "".join(rng.permutation(list(WORDS))[: rng.integers(1, 8)]) for one in range(60)}
+    own = ["", "a", "hg", "zzz", "abcdefgh", "habc", "xyz"]
+    alone = weights_of(mechanism, others)
+    charged, moved = mechanism.standard_deviation / mechanism.noise_multiplier, []
+    for label, (one, other) in product(("a first", "u3 b", "zoe"), product(own, own)):
+        if relation == "add_or_remove" and other:
+            continue
+        first, second = (weights_of(mechanism, others | ({label: words} if words else {})) for words in (one, other))
+        shared = set(alone)  # what others hold; the rest is covered by the threshold
+        moved.append(math.hypot(*(first[word] - second[word] for word in shared)))
+    assert max(moved) <= charged * (1 + 1e-12)
+    assert max(moved) >= 0.9 * charged
+
+
+def test_users_choose_evenly_and_each_for_itself():
+    names = [str(item) for item in range(6)]
+    owner, items = np.repeat(np.arange(3000), 6), np.tile(np.arange(6), 3000)
+    keys = own_keys(1, owner, [str(user) for user in range(3000)], items, names)
+    kept = SetUnion(1.0, 0.1, 2, "replace_one").weights(owner, items, keys) * math.sqrt(2)
+    assert kept.sum() == pytest.approx(6000)
+    assert stats.chisquare(kept).pvalue > 1e-9
+    assert not np.array_equal(keys, own_keys(2, owner, [str(user) for user in range(3000)], items, names))
