@@ -115,7 +115,7 @@ def quantile(share: float, epsilon: float, users: int = 2000, draws: int = 2000)
     dp.enable_features("contrib")
     values, grid = np.sort(np.random.default_rng(0).lognormal(3, 1, users)), np.geomspace(0.1, 1e5, 20_001)
     mechanism = UserQuantile(share, epsilon, "add_or_remove")
-    scores = mechanism.scores(np.arange(users), values, grid)
+    scores = mechanism.scores(np.arange(users), values, grid).values
     ours = -softmax(epsilon * scores / (2 * mechanism.sensitivity)) @ scores
     theirs = dp.m.make_private_quantile(
         dp.vector_domain(dp.atom_domain(T=float, nan=False)),

@@ -33,7 +33,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
 from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.row_maker import RowMaker
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, in_units
 from userdp.problems import Problem, Quadratic
 
 PATIENCE = 600.0
@@ -243,7 +243,7 @@ class Silent(NoiseSource):
         return np.array(value)
 
     def choose(self, scores, epsilon, *, flips=False):
-        return np.argmax(scores, axis=1)
+        return np.argmax(in_units(scores), axis=1)
 
 
 def noise_matrix(factorisation: Factorisation) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ from simulations.engines.grids import LocalGrid
 from strategies.wire.replies import Gathered
 from userdp.audit import epsilon_lower_bound
 from userdp.nodes.node import Node
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, Scores, in_units
 
 Floats = NDArray[np.float64]
 _STILL = 1e-9
@@ -66,6 +66,10 @@ class Draw:
     outcome: NDArray[Any]
 
 
+def _hidden(value: Any) -> Floats:
+    return np.array(in_units(value) if isinstance(value, Scores) else value, dtype=np.float64)
+
+
 class _Kept(NoiseSource):
     """Whatever is drawn goes through ``_kept``."""
 
@@ -88,8 +92,8 @@ class Recorded(_Kept):
     draws: list[Draw]
 
     def _kept(self, kind: str, value: Any, size: float) -> Any:
-        value = np.array(value, dtype=np.float64)
         outcome = np.array(getattr(self.source, kind)(value, size))
+        value = _hidden(value)
         self.draws.append(Draw(kind, value, float(size), outcome.copy()))
         return outcome
 
@@ -104,7 +108,7 @@ class Replayed(_Kept):
     def _kept(self, kind: str, value: Any, size: float) -> Any:
         draw = next(self.outcomes)
         assert draw.kind == kind
-        self.draws.append(Draw(kind, np.array(value, dtype=np.float64), float(size), draw.outcome))
+        self.draws.append(Draw(kind, _hidden(value), float(size), draw.outcome))
         return draw.outcome.copy()
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.accounting.costs import Cost, together
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.extras import check_extra
 from userdp.state import State, Stateful
 
@@ -29,7 +29,42 @@ Values = NDArray[np.float64]
 _GRID = 100  # Secure noise lies on multiples of 2^k, at most 2^-100 of its scale.
 
 _LEAST_SLACK = 2.0**-20
+_ROUNDED = 1e-9  # Relative rounding of bounds that are computed in two ways.
 _MOST_SLACK = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a choice or a test goes by, and how far one user can move it: nothing is chosen by numbers without a bound.
+
+    Whoever makes scores states the bound, by a proof of its own and from public facts alone. What chooses by them is
+    priced for a bound, too, and `within` compares the two.
+
+    Attributes:
+        values: (K,) the score of each candidate, or (R, K) for R choices at once; higher is better.
+        moved: > 0, the most that one user moves any score, up to one constant on all scores of a choice, under the
+            neighbouring relation of the promise.
+    """
+
+    values: Values
+    moved: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.moved < math.inf:
+            raise BadInput(f"scores that one user moves by {self.moved}: state a positive number, from public facts")
+
+    def within(self, charged: float) -> "Scores":
+        """Return the scores as such of sensitivity ``charged``. Raises `RunFailed`: a user may move them further."""
+        if not self.moved <= charged * (1 + _ROUNDED):
+            raise RunFailed(
+                f"one user moves scores by up to {self.moved:.6g} where {charged:.6g} is charged: stopped before they "
+                "are used; price the choice for the bound and the relation of its scores"
+            )
+        return Scores(self.values, charged)
+
+    def plus(self, constants: Values) -> "Scores":
+        """Return the scores with a public constant (K,) added to each, which moves nobody's."""
+        return Scores(self.values + constants, self.moved)
 
 
 class NoiseSource(Stateful, ABC):
@@ -56,11 +91,12 @@ class NoiseSource(Stateful, ABC):
         """Add independent Laplace noise of that scale to each entry; same shape."""
 
     @abstractmethod
-    def choose(self, scores: ArrayLike, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
-        """Choose (R,) a column for each row of (R, K) scores of sensitivity 1, by the exponential mechanism.
+    def choose(self, scores: Scores, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
+        """Choose (R,) a column for each row of scores, (R, K) or one row, by the exponential mechanism.
 
-        Column k has probability proportional to ``exp(epsilon scores[k] / 2)``. With ``flips`` columns are looked at in
-        a random order, and the first is chosen that a coin of chance ``exp(epsilon (scores[k] - best) / 2)`` accepts.
+        With s the score of a column over ``scores.moved``, its probability is proportional to ``exp(epsilon s / 2)``.
+        With ``flips`` columns are looked at in a random order, and the first is chosen that a coin of chance
+        ``exp(epsilon (s - best) / 2)`` accepts. `BadInput` refuses scores that state no bound.
         """
 
 
@@ -78,9 +114,9 @@ class SeededNoise(NoiseSource):
         values = releasable(value)
         return np.asarray(values + self.generator.laplace(scale=scale, size=values.shape), dtype=np.float64)
 
-    def choose(self, scores: ArrayLike, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
+    def choose(self, scores: Scores, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
         """See `NoiseSource`; by Gumbel noise, or with ``flips`` by exponential noise."""
-        values = releasable(scores)
+        values = in_units(scores)
         draw = self.generator.exponential if flips else self.generator.gumbel
         return np.asarray(np.argmax(epsilon * values / 2 + draw(size=values.shape), axis=1), dtype=np.int64)
 
@@ -147,8 +183,8 @@ class SecureNoise(NoiseSource):
         measurement = make(domain, metric(T=float), scale=scale, k=granularity(scale))
         return np.array(measurement(values.ravel().tolist()), dtype=np.float64).reshape(values.shape)
 
-    def choose(self, scores: ArrayLike, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
-        dp, values = _opendp(), releasable(scores)
+    def choose(self, scores: Scores, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
+        dp, values = _opendp(), in_units(scores)
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
         # OpenDP takes exponential noise for the first, and Gumbel noise for the second.
         measure = dp.max_divergence() if flips else dp.zero_concentrated_divergence()
@@ -230,3 +266,11 @@ def releasable(value: ArrayLike) -> Values:
     if not np.isfinite(values).all():
         raise BadInput("a value to release is not finite: sanitise it before the mechanism")
     return values
+
+
+def in_units(scores: Scores) -> Values:
+    """Return (R, K) scores in units of their bound; `BadInput` refuses a NaN, an infinity, or numbers without a bound."""
+    if not isinstance(scores, Scores):
+        raise BadInput("scores that do not say how far one user moves them cannot be chosen by: give Scores")
+    with np.errstate(over="ignore"):  # an overflow is refused
+        return releasable(np.atleast_2d(scores.values) / scores.moved)

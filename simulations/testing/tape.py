@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 
 from userdp.accounting import Cost, epsilon_of
-from userdp.noise import NoiseSource, SeededNoise
+from userdp.noise import NoiseSource, Scores, SeededNoise, in_units
 from userdp.randomness import stream
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ class Taped(NoiseSource):
     def laplace(self, value: ArrayLike, scale: float) -> NDArray[np.float64]:
         return np.asarray(self._noted("laplace", value, scale))
 
-    def choose(self, scores: ArrayLike, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
+    def choose(self, scores: Scores, epsilon: float, *, flips: bool = False) -> NDArray[np.int64]:
         return np.asarray(self._noted("choose", scores, epsilon, flips=flips))
 
-    def _noted(self, kind: Kind, value: ArrayLike, scale: float, **more: bool) -> Any:
-        before = np.array(value, dtype=np.float64)
+    def _noted(self, kind: Kind, value: ArrayLike | Scores, scale: float, **more: bool) -> Any:
+        before = np.array(in_units(value) if isinstance(value, Scores) else value, dtype=np.float64)
         return self.tape.note(Draw(kind, before, scale, self.spent, getattr(self.inner, kind)(value, scale, **more)))
 
 

@@ -15,7 +15,7 @@ from strategies.baselines.composition import zcdp_to_epsilon_simple
 from userdp.accounting import Cost, largest_rho
 from userdp.errors import BadInput
 from userdp.mechanisms import require_positive
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, Scores
 
 PeelingAccounting = Literal["tight", "paper"]
 
@@ -105,10 +105,14 @@ class Peeling:
     def _largest(self, sizes: NDArray[np.float64], noise: NoiseSource) -> int:
         if self.accounting == "paper":
             return int(np.argmax(noise.laplace(sizes, self.scale)))
-        return int(noise.choose(sizes[None] / self.sensitivity, 2 * self.sensitivity / self.scale)[0])
+        return int(noise.choose(Scores(sizes, self.sensitivity), 2 * self.sensitivity / self.scale)[0])
 
-    def release(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.float64]:
-        """Return (d,): the chosen entries of (d,) values with Laplace noise, zero elsewhere; `BadInput` as `select`."""
+    def release(self, proposal: Scores, noise: NoiseSource) -> NDArray[np.float64]:
+        """Return (d,): the chosen entries of d values with Laplace noise, zero elsewhere; `BadInput` as `select`.
+
+        Raises `RunFailed` for values that one user may move by more than ``sensitivity``.
+        """
+        values = proposal.within(self.sensitivity).values
         noise.charge(self.cost)
         chosen = self.select(values, noise)
         released = np.zeros(len(values))

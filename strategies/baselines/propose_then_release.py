@@ -14,6 +14,7 @@ from userdp.arrays import Indices, Vector
 from userdp.audit import choice_probabilities
 from userdp.mechanisms import ExponentialMechanism
 from userdp.nodes import Computation
+from userdp.noise import Scores
 from userdp.state import Stateful
 
 
@@ -30,8 +31,8 @@ class ProposeThenRelease(Scheme):
 
     sampler: Cohorts  # who takes part in each round
     query: Callable[[Any], Computation]  # what users are asked, from the memory
-    # from the model and the sum of what users sent to a vector to peel, or scores to choose by
-    propose: Callable[[Vector, Vector], Vector]
+    # from the model and the sum of what users sent to a vector to peel, or scores to choose by, and their bound
+    propose: Callable[[Vector, Vector], Scores]
     mechanism: Peeling | ExponentialMechanism  # of the release
     # from the round, the model and what was released to the next model and the round's facts: costs no privacy
     follow: Callable[[int, Vector, Any], tuple[Vector, Mapping[str, float]]]
@@ -42,7 +43,7 @@ class ProposeThenRelease(Scheme):
         mechanism = self.mechanism
         if isinstance(mechanism, Peeling):
             return None
-        return lambda values: choice_probabilities(mechanism, self.propose(np.zeros(0), values[-1]))
+        return lambda values: choice_probabilities(mechanism, self.propose(np.zeros(0), values[-1]).values)
 
     def ask(self, index: int, memory: Stateful | None) -> Request:
         return Request(self.sampler.cohort(index), self.query(memory))
@@ -55,7 +56,7 @@ class ProposeThenRelease(Scheme):
         return Step(model, model, facts)
 
 
-def choice(mechanism: ExponentialMechanism, scores: Callable[[Vector], Vector]) -> dict[str, Any]:
+def choice(mechanism: ExponentialMechanism, scores: Callable[[Vector], Scores]) -> dict[str, Any]:
     """The fields of a scheme that chooses by scores of the sum of what users sent."""
     return {"propose": lambda x, total: scores(total), "mechanism": mechanism}
 

@@ -68,7 +68,7 @@ class Agreement:
         if isinstance(self.test, AboveThreshold):
             memory.session = session
         score = self.score(rows)
-        session.observe(score)
+        session.observe(self.test.scored(score, len(rows)))
         return {"score_private": score, "threshold": self.test.threshold, "passed": float(session.passed())}
 
 

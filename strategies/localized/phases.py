@@ -212,7 +212,7 @@ class PhaseRounds(Scheme):
             memory.session, memory.halted = test.session(self.noise(number, 1)), False
         session, score = memory.session, concentration_score(rows, test.kernel)
         assert session is not None
-        memory.halted = not session.observe(score)
+        memory.halted = not session.observe(test.scored(score, len(rows)))
         facts = {"score_private": score, "threshold": test.threshold}
         if memory.halted or step + 1 == self.phases[number].steps:
             facts["passed"] = float(session.passed())

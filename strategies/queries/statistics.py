@@ -98,7 +98,7 @@ class QueryRounds(Scheme):
         source, ends = noise(0), np.cumsum([len(one.edges(self.query.facts)) - 1 for one in self.query.quantiles])[:-1]
         shares = np.split(gathered.values, ends)
         for place, one in enumerate(self.choices, start=self.query.sums):
-            scores = rank_scores(shares[one.statistic], one.quantile, one.shift, beyond=one.is_end)
+            scores = rank_scores(shares[one.statistic], one.quantile, self.query.relation, one.shift, beyond=one.is_end)
             released[place] = one.mechanism.choose(scores, source) - one.is_end
         check_drawn(source.spent, together(*(one.mechanism.cost for one in self.choices)))
         return Step(released, released)
@@ -190,7 +190,8 @@ def _rank_sums(query: TableQuery) -> Computation | None:
     if not query.quantiles:
         return None
     widths = [float(one.width(query.facts)) for one in query.quantiles]
-    return Computation("user_ranks", "sum", clip_norm=math.sqrt(len(widths)), arrays={"bins": np.array(widths)})
+    longest = float(len(widths))  # one vote of a user for each statistic, which is all that ranks may count
+    return Computation("user_ranks", "sum", math.sqrt(longest), longest, arrays={"bins": np.array(widths)})
 
 
 def _roundings(given: Given, query: TableQuery) -> dict[str, Any]:

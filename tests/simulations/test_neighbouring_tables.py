@@ -45,7 +45,7 @@ from userdp.mechanisms import (
     Session,
 )
 from userdp.nodes.computations import LocalNoise
-from userdp.noise import SecureNoise, SeededNoise
+from userdp.noise import SecureNoise, SeededNoise, in_units
 
 # What mechanisms are given ------------------------------------------------------------------------------------------
 
@@ -107,9 +107,9 @@ def recording():
 
         around(GaussianMechanism, "release", lambda m, value, noise: log.add("gaussian", value, m.l2_sensitivity))
         around(LaplaceMechanism, "release", lambda m, value, noise: log.add("laplace", value, m.sensitivity))
-        around(ExponentialMechanism, "choose", lambda m, scores, noise: log.add("choice", scores, m.sensitivity))
-        around(Peeling, "release", lambda m, values, noise: log.add("peeling", values, m.sensitivity))
-        around(CellGrid, "select", lambda grid, rows, epsilon, noise: log.add("cells", grid.scores(rows), 1.0))
+        around(ExponentialMechanism, "choose", lambda m, scores, noise: log.add("choice", scores.values, m.sensitivity))
+        around(Peeling, "release", lambda m, step, noise: log.add("peeling", step.values, m.sensitivity))
+        around(CellGrid, "select", lambda grid, rows, epsilon, noise: log.add("cells", grid.scores(rows).values, 1.0))
         around(PrefixSums, "release", lambda sums, mean, noise: log.add("gaussian", mean, one_round(log.scheme)))
         around(LocalNoise, "add", lambda noise, rows, users: own_rows(log, rows))
         started_by = []  # a session has no attribute for it: whenever a checkpoint is written it would be refused
@@ -127,7 +127,7 @@ def recording():
 
         def observed(session, score):
             (moved,) = (sensitivity for made, sensitivity in started_by if made is session)
-            return log.add("score", [score], moved)
+            return log.add("score", score.values, moved)
 
         around(Session, "observe", observed)
 
@@ -141,7 +141,7 @@ def recording():
         for method in ("gaussian", "laplace", "choose"):
             patch.setattr(SeededNoise, method, drawn(getattr(SeededNoise, method)))
             # What the operating system draws would differ between two runs.
-            plain = {"choose": lambda self, scores, epsilon, flips: np.argmax(scores, axis=1)}
+            plain = {"choose": lambda self, scores, epsilon, flips: np.argmax(in_units(scores), axis=1)}
             same = plain.get(method, lambda self, value, scale: np.asarray(value, dtype=np.float64))
             patch.setattr(SecureNoise, method, drawn(same))
         aggregate = UserLevelStrategy.aggregate_train

@@ -695,7 +695,7 @@ def ours(queries, runs, rng):
     for answers in said:
         session = test.session(SeededNoise(rng))
         for at, score in enumerate(scores):
-            answers[at] = not session.observe(score)  # once it has stopped, always True
+            answers[at] = not session.observe(test.scored(score, 100))  # once it has stopped, always True
     return said
 
 

@@ -33,7 +33,7 @@ from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
 from userdp.nodes.computations import LocalNoise
-from userdp.noise import SecureNoise, SeededNoise
+from userdp.noise import SecureNoise, SeededNoise, in_units
 from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softmax, Squared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,7 +135,8 @@ class Watch:
             return laplace(source, value, scale)
 
         def gumbel(source, scores, epsilon, *, flips=False):
-            drawn(source, "gumbel", np.shape(scores), epsilon=len(scores) * epsilon)
+            shape = in_units(scores).shape
+            drawn(source, "gumbel", shape, epsilon=shape[0] * epsilon)
             return choose(source, scores, epsilon, flips=flips)
 
         for name, method in (("gaussian", normal), ("laplace", double), ("choose", gumbel)):

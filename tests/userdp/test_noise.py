@@ -15,7 +15,7 @@ from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
 from userdp.estimators import RampKernel
 from userdp.mechanisms import AboveThreshold, ExponentialMechanism, GaussianMechanism, LaplaceMechanism, MinimumScore
-from userdp.noise import SecureNoise, SeededNoise, granularity, rounding_slack
+from userdp.noise import Scores, SecureNoise, SeededNoise, granularity, rounding_slack
 
 FALSE_ALARM = 1e-9
 
@@ -71,14 +71,14 @@ def test_secure_noise_is_drawn_by_opendp_never_by_numpy_and_more_of_it_by_the_sl
     noise = SecureNoise(slack=0.5)
     GaussianMechanism(1.0, 2.0).release(np.zeros(3), noise)
     LaplaceMechanism(1.0, 2.0).release(np.zeros(3), noise)
-    ExponentialMechanism(1.0, 2.0).choose(np.zeros(3), noise)
+    ExponentialMechanism(1.0, 2.0).choose(Scores(np.zeros(3), 1.0), noise)
     assert used == pytest.approx({"make_gaussian": 3.0, "make_laplace": 0.75, "make_noisy_max": 1.5})
 
 
 @pytest.mark.slow
 def test_a_secure_choice_follows_the_law_of_the_exponential_mechanism():
     scores = np.array([-3, -1, -3])
-    drawn = SecureNoise().choose(np.tile(scores, (10_000, 1)), 1.5)
+    drawn = SecureNoise().choose(Scores(np.tile(scores, (10_000, 1)), 1.0), 1.5)
     weights = np.exp(0.75 * scores)
     assert stats.chisquare(np.bincount(drawn), 10_000 * weights / weights.sum()).pvalue > FALSE_ALARM
 
@@ -91,7 +91,7 @@ def test_a_concentration_test_with_secure_noise_passes_as_often_as_computed(test
         passed, runs = 0, 500
         for _ in range(runs):
             session = test.session(SecureNoise())
-            session.observe(score)
+            session.observe(test.scored(score, 300))
             passed += session.passed()
         assert stats.binomtest(passed, runs, test.pass_probability(score)).pvalue > FALSE_ALARM
 
@@ -154,7 +154,7 @@ def test_values_that_are_not_finite_are_not_released(value):
             with pytest.raises(BadInput, match="not finite"):
                 release(np.array([0.0, value]), 1.0)
         with pytest.raises(BadInput, match="not finite"):
-            noise.choose(np.array([[0.0, value]]), 1.0)
+            noise.choose(Scores(np.array([[0.0, value]]), 1.0), 1.0)
 
 
 def test_a_release_of_huge_numbers_keeps_them():

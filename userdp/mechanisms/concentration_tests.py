@@ -67,7 +67,7 @@ from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
 from userdp.estimators.concentration import Kernel, replacement_bound
 from userdp.estimators.robust import MINIMUM_BATCH
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, Scores
 from userdp.state import Stateful
 
 # Of epsilon, for the threshold's noise: it minimises the variance of the two noises' sum.
@@ -80,13 +80,18 @@ class Session(Stateful, ABC):
     """One run of a test: give each step's score to `observe` in turn, then ask `passed`."""
 
     remembered: ClassVar[tuple[str, ...]] = ("_observed", "_halted", "_threshold")
+    given: ClassVar[tuple[str, ...]] = ("_sensitivity",)
 
-    def __init__(self) -> None:
-        self._observed = 0
+    def __init__(self, sensitivity: float) -> None:
+        self._sensitivity, self._observed = sensitivity, 0
         self._halted = False
 
-    def observe(self, score: float) -> bool:
-        """Take a step's score (not finite: a failure); return False if the test has failed for good."""
+    def observe(self, scores: Scores) -> bool:
+        """Take a step's one score (not finite: a failure); return False if the test has failed for good.
+
+        Raises `RunFailed` for a score that one user may move by more than the test is priced for.
+        """
+        score = float(scores.within(self._sensitivity).values[0])
         self._observed += 1
         self._halted = self._halted or not math.isfinite(score) or not self._accepts(score)
         return not self._halted
@@ -128,6 +133,11 @@ class ConcentrationTest(ABC):
     def sensitivity(self) -> float:
         """The bound Delta on how much one user changes any score of an aligned phase."""
         return max(replacement_bound(self.batch), self.kernel.movement_bound(self.batch, self.movement))
+
+    def scored(self, score: float, users: int) -> Scores:
+        """Return the score of so many users, of any data, with the bound on how far one of them moves it."""
+        moved = max(replacement_bound(users), self.kernel.movement_bound(users, self.movement))
+        return Scores(np.array([score]), moved)
 
     @property
     @abstractmethod
@@ -254,7 +264,7 @@ class _AboveThresholdSession(Session):
     parts: ClassVar[tuple[str, ...]] = ("_noise",)
 
     def __init__(self, test: AboveThreshold, noise: NoiseSource) -> None:
-        super().__init__()
+        super().__init__(test.sensitivity)
         self._noise = noise
         self._scale = test.query_scale
         self._threshold = _noisy_threshold(test, test.threshold_scale, noise)
@@ -267,7 +277,7 @@ class _MinimumScoreSession(Session):
     remembered: ClassVar[tuple[str, ...]] = (*Session.remembered, "_least")
 
     def __init__(self, test: MinimumScore, noise: NoiseSource) -> None:
-        super().__init__()
+        super().__init__(test.sensitivity)
         self._least = math.inf
         self._threshold = _noisy_threshold(test, test.scale, noise)
 

@@ -10,7 +10,7 @@ from scipy.special import log_ndtr, ndtri_exp
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
 from userdp.mechanisms.additive import require_positive
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, Scores
 
 _ROUNDING = 1e-9  # Relative margin that keeps the cost of a calibrated choice below what it was calibrated for
 
@@ -81,11 +81,15 @@ class ExponentialMechanism:
         """Return how far below the best of ``choices`` scores the choice is, but with probability ``failure``."""
         return float(2 * self.sensitivity / self.epsilon * np.log(choices / failure))
 
-    def choose(self, scores: NDArray[np.float64], noise: NoiseSource) -> int:
-        """Return the index chosen of (K,) scores; `BadInput` if they are not finite, or overflow."""
+    def choose(self, scores: Scores, noise: NoiseSource) -> int:
+        """Return the index chosen of K scores.
+
+        Raises `RunFailed` for scores that one user may move by more than ``sensitivity``, and `BadInput` for scores
+        that are not finite, or overflow.
+        """
+        bounded = scores.within(self.sensitivity)
         noise.charge(self.cost)
-        with np.errstate(over="ignore"):  # the noise source refuses overflows
-            return int(noise.choose(scores[None] / self.sensitivity, self.epsilon, flips=self.flips)[0])
+        return int(noise.choose(bounded, self.epsilon, flips=self.flips)[0])
 
 
 def private_quantile(
@@ -117,6 +121,6 @@ def private_quantile(
         raise BadInput(f"quantile = {quantile}: must lie in [0, 1]")
     require_positive(epsilon=epsilon)
     below = np.searchsorted(np.sort(values), grid, side="left")
-    utility = -np.abs(below - quantile * values.size)
-    chosen = int(noise.choose(utility[None], epsilon)[0])
-    return float(grid[chosen]), Cost(pure_epsilon=epsilon)
+    mechanism = ExponentialMechanism(1.0, epsilon)
+    chosen = mechanism.choose(Scores(-np.abs(below - quantile * values.size), 1.0), noise)
+    return float(grid[chosen]), mechanism.cost

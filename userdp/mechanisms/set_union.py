@@ -1,7 +1,7 @@
 """Items that many users hold, found in a universe that nobody lists: the weighted Gaussian set union."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -135,7 +135,7 @@ class SetUnion:
 
 
 def own_keys(
-    seed: int, owner: NDArray[np.int64], labels: Sequence[str], items: NDArray[np.int64], names: Sequence[str]
+    seed: int, owner: NDArray[np.int64], labels: Iterable[str], items: NDArray[np.int64], names: Iterable[str]
 ) -> NDArray[np.uint64]:
     """Return the key (N,) of each row: pseudo-random numbers, each of its own user and item.
 
@@ -154,7 +154,7 @@ def own_keys(
     return _mixed(users[owner] + np.append(own, np.uint64(0))[items])
 
 
-def _hashed(role: str, texts: Sequence[str]) -> NDArray[np.uint64]:
+def _hashed(role: str, texts: Iterable[str]) -> NDArray[np.uint64]:
     salted = blake2b(role.encode(), digest_size=8)
 
     def hashed(text: str) -> int:
@@ -162,7 +162,7 @@ def _hashed(role: str, texts: Sequence[str]) -> NDArray[np.uint64]:
         one.update(b"\0" + text.encode("utf-8", "surrogatepass"))
         return int.from_bytes(one.digest(), "little")
 
-    return np.fromiter(map(hashed, texts), dtype=np.uint64, count=len(texts))
+    return np.fromiter(map(hashed, texts), dtype=np.uint64)
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

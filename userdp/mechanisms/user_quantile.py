@@ -11,7 +11,7 @@ from userdp.accounting.guarantee import Relation
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms.exponential import ExponentialMechanism
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, Scores
 
 _UNITS = 1 << 20  # A user's vote in units that add up exactly in float64.
 
@@ -21,7 +21,7 @@ def rank_sensitivity(share: float, relation: Relation) -> float:
     return 1.0 if relation == "replace_one" else max(share, 1 - share)
 
 
-def rank_scores(votes: Vector, share: float, shift: float = 0.0, *, beyond: bool = False) -> Vector:
+def rank_scores(votes: Vector, share: float, relation: Relation, shift: float = 0.0, *, beyond: bool = False) -> Scores:
     """Return the score (G,) of each bin: how many users would have to vote otherwise until the quantile is in it.
 
     *Formal guarantees.* *Claim.* A user moves no score by more than `rank_sensitivity`, whatever the data. *Why.* Let
@@ -34,6 +34,7 @@ def rank_scores(votes: Vector, share: float, shift: float = 0.0, *, beyond: bool
     Args:
         votes: (G,) the sums of users' votes in each bin.
         share: of all votes below the quantile.
+        relation: the neighbouring relation, on which the bound rests.
         shift: of the rank, in users.
         beyond: whether to add two scores, the first and the last (G + 2,), of all that lies below the bins and above
             them; then one score is 0, also if the shift leads beyond all votes.
@@ -42,7 +43,7 @@ def rank_scores(votes: Vector, share: float, shift: float = 0.0, *, beyond: bool
     excess = np.concatenate([[0.0], after]) - (share * float(after[-1]) + shift)
     if beyond:
         excess = np.concatenate([[-np.inf], excess, [np.inf]])
-    return -np.maximum(0.0, np.maximum(excess[:-1], -excess[1:]))
+    return Scores(-np.maximum(0.0, np.maximum(excess[:-1], -excess[1:])), rank_sensitivity(share, relation))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +133,7 @@ class UserQuantile:
         """Return how many users' votes the chosen bin is away from the quantile, but with probability ``failure``."""
         return self.mechanism.shortfall(1, failure * float(grid.bins.min() / grid.bins.sum()))
 
-    def scores(
-        self, owner: NDArray[np.int64], values: NDArray[np.float64], edges: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def scores(self, owner: NDArray[np.int64], values: NDArray[np.float64], edges: NDArray[np.float64]) -> Scores:
         """Return the score (G,) of each bin, in users; see `choose`."""
         usable = np.flatnonzero(~np.isnan(values))
         rows = usable[np.argsort(owner[usable], kind="stable")]
@@ -144,7 +143,7 @@ class UserQuantile:
         votes = (rank + 1) * _UNITS // np.maximum(samples, 1) - rank * _UNITS // np.maximum(samples, 1)
         bins = np.clip(np.searchsorted(edges, values[rows], side="right") - 1, 0, len(edges) - 2)
         inside = np.bincount(bins, weights=votes, minlength=len(edges) - 1) / _UNITS
-        return rank_scores(inside, self.share)
+        return rank_scores(inside, self.share, self.relation)
 
     def choose(self, owner: NDArray[np.int64], values: NDArray[np.float64], grid: Grid, noise: NoiseSource) -> int:
         """Return the number of the chosen bin.
@@ -156,4 +155,4 @@ class UserQuantile:
             noise: the source of the noise.
         """
         constants = 2 * self.sensitivity / self.epsilon * np.log(grid.bins)
-        return self.mechanism.choose(self.scores(owner, values, grid.edges) + constants, noise)
+        return self.mechanism.choose(self.scores(owner, values, grid.edges).plus(constants), noise)

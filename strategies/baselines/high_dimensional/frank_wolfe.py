@@ -14,6 +14,7 @@ import numpy as np
 from strategies.baselines.smoothed_truncation import coordinate_sensitivity
 from userdp.arrays import Vector
 from userdp.errors import BadInput
+from userdp.noise import Scores
 
 Mode = Literal["tight", "paper"]
 
@@ -33,6 +34,10 @@ class Polytope(ABC):
     @abstractmethod
     def towards(self, x: Vector, vertex: int, step: float) -> Vector:
         """``(1 - step) x + step v``."""
+
+    def scored(self, gradient: Vector, moved: float) -> Scores:
+        """The scores at a gradient of which one user moves no coordinate by more than ``moved``."""
+        return Scores(self.scores(gradient), self.score_sensitivity(moved))
 
     def score_sensitivity(self, gradient_sensitivity: float, mode: Mode = "tight") -> float:
         """Return how far scores move, up to a constant on all of them, if no coordinate of g moves farther than given.

@@ -13,6 +13,7 @@ from strategies.baselines.propose_then_release import ProposeThenRelease, once_e
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.nodes import Computation
+from userdp.noise import Scores
 from userdp.sampling import DisjointBatches
 
 MEANINGS: Mapping[str, str] = {
@@ -82,6 +83,7 @@ def peeled_rounds(
     send, ``settle`` the model from a peeled one; no model is longer than ``size`` (l2 norm).
     """
     rate = options.learning_rate or 2 / (3 * (options.smoothness or given.problem.certificate.smoothness or 1.0))
+    moved = 2 * bound / folds.size  # by a replaced record, in each coordinate of the mean
     peeling = options.peeling(given, 2 * bound * rate / folds.size)
     # The root of the expected square of s independent Laplace noises, and about the largest of d.
     noise = math.sqrt(2 * peeling.sparsity) * peeling.scale
@@ -111,7 +113,7 @@ def peeled_rounds(
         ),
         sampler=folds.sampler,
         query=lambda _: computation,
-        propose=lambda x, total: x - rate * gradient(total),
+        propose=lambda x, total: Scores(x - rate * gradient(total), rate * moved),
         mechanism=peeling,
         follow=lambda index, x, peeled: (settle(peeled), {"noise_scale": peeling.scale}),
     )

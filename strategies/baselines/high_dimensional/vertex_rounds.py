@@ -65,6 +65,7 @@ def vertex_rounds(
     ``divisor``, public, makes a mean of the sum. No coordinate of it exceeds ``largest``; by declared moments none is
     expected to exceed ``expected``, where training starts at zero. ``fields`` are the scheme's others.
     """
+    moved = 2 * largest / divisor  # by a replaced record, in each coordinate of the mean
     # What the choice of a vertex may miss, in units of a gradient's coordinate; one choice in two misses less.
     missed = mechanism.shortfall(ball.count, 0.5) / ball.radius
     numbers, warnings = {"l1_radius": ball.radius, **outline.numbers}, _missed_vertices(missed, min(largest, expected))
@@ -75,7 +76,7 @@ def vertex_rounds(
 
     return ProposeThenRelease(
         **fields,
-        **choice(mechanism, lambda total: ball.scores(total / divisor)),
+        **choice(mechanism, lambda total: ball.scored(total / divisor, moved)),
         outline=replace(outline, noise=missed, signal=largest, numbers=numbers, warnings=warnings),
         check_start=partial(check_in_ball, radius=ball.radius),
         follow=follow,

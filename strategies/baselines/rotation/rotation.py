@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.accounting import Cost
 from userdp.arrays import Rows
 from userdp.errors import BadInput
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, Scores
 from userdp.randomness import stream
 
 
@@ -87,8 +88,8 @@ class CellGrid:
         """The (K,) centres of the cells, symmetric about zero."""
         return np.asarray((2 * np.arange(self.cells) - self.cells + 1) * self.half_width, dtype=np.float64)
 
-    def scores(self, rows: Rows) -> NDArray[np.int64]:
-        """Return (d', K): minus the larger of the numbers of rows left and right of a cell; best at the median's cell.
+    def scores(self, rows: Rows) -> Scores:
+        """Return (d', K) scores: minus the larger of the numbers of rows left and right of a cell; best at the median.
 
         *Formal guarantees.* Replacing one row changes the number left of a cell by at most 1, likewise right of it, and
         so the larger one by at most 1.
@@ -99,12 +100,14 @@ class CellGrid:
         cell = np.clip(cell, 0, self.cells - 1).astype(np.int64) + self.cells * np.arange(columns)
         counts = np.bincount(cell.ravel(), minlength=columns * self.cells).reshape(columns, self.cells)
         upto = counts.cumsum(axis=1)
-        return np.asarray(-np.maximum(upto - counts, users - upto), dtype=np.int64)
+        return Scores(np.asarray(-np.maximum(upto - counts, users - upto), dtype=np.float64), 1.0)
 
     def select(self, rows: Rows, epsilon: float, noise: NoiseSource) -> NDArray[np.float64]:
         """Return the (d',) centre of a cell near each coordinate's median, by the exponential mechanism.
 
         *Formal guarantees.* Each coordinate's choice is (epsilon, 0)-DP for replacing one row, and epsilon^2/8-zCDP as
-        an exponential mechanism (Cesar, Rogers 2021, Lemma 3.2); the d' choices compose to ``d' epsilon^2 / 8``.
+        an exponential mechanism (Cesar, Rogers 2021, Lemma 3.2); the d' choices compose to ``d' epsilon^2 / 8``,
+        which is what a Gaussian of multiplier ``2 / (epsilon sqrt(d'))`` costs in that account.
         """
+        noise.charge(Cost(noise_multiplier=2 / (epsilon * math.sqrt(rows.shape[1]))))
         return np.asarray(self.centres[noise.choose(self.scores(rows), epsilon)])

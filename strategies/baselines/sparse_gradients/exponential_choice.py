@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import require_positive
-from userdp.noise import NoiseSource
+from userdp.mechanisms import ExponentialMechanism, require_positive
+from userdp.noise import NoiseSource, Scores
 
 MOST_STEPS = 1024
 """Finest net that is looked at: tau of a 32nd of the radius."""
@@ -183,17 +183,17 @@ class SparseExponential:
         """(M, d): the candidates."""
         return np.asarray(lattice_points(self.dimension, self.steps) * self.tau, dtype=np.float64)
 
-    def scores(self, risk: Risk) -> Vector:
-        """(M,): minus the candidates' risks in units of the sensitivity, in the order of `net`."""
+    def scores(self, risk: Risk) -> Scores:
+        """(M,) scores: minus the candidates' risks in units of the sensitivity, in the order of `net`."""
         points = lattice_points(self.dimension, self.steps)
         starts = range(0, len(points), _BLOCK)
         blocks = [risk(np.asarray(points[start : start + _BLOCK] * self.tau, dtype=np.float64)) for start in starts]
         risks = np.concatenate(blocks)
         if risks.shape != (len(points),) or not np.isfinite(risks).all():
             raise BadInput("a risk is no finite number for each candidate")
-        return np.asarray(-risks * (self.records / self.range_of_losses))
+        return Scores(np.asarray(-risks * (self.records / self.range_of_losses)), 1.0)
 
     def __call__(self, risk: Risk, noise: NoiseSource) -> Vector:
         """A private model (d,). Raises `BadInput`: the risk of a candidate is not a finite number."""
-        chosen = int(noise.choose(self.scores(risk)[None, :], self.epsilon)[0])
+        chosen = ExponentialMechanism(1.0, self.epsilon).choose(self.scores(risk), noise)
         return np.asarray(lattice_points(self.dimension, self.steps)[chosen] * self.tau, dtype=np.float64)

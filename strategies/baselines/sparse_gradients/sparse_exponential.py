@@ -15,6 +15,7 @@ from strategies.baselines.sparse_gradients.exponential_choice import SparseExpon
 from userdp.arrays import Vector
 from userdp.mechanisms import ExponentialMechanism
 from userdp.nodes import Computation
+from userdp.noise import Scores
 from userdp.problems import Box
 from userdp.sampling import DisjointBatches
 from userdp.state import Stateful
@@ -110,7 +111,7 @@ class SparseExponentialChoice(Recipe):
 
         return ProposeThenRelease(
             **once_each(given, mechanism.cost, "exponential mechanism, once", rests_on),
-            **choice(mechanism, lambda total: -np.ravel(total)),
+            **choice(mechanism, lambda total: Scores(-np.ravel(total), 2 * float(_reach(algorithm).max()))),
             outline=self._outline(given, algorithm, mechanism),
             new_memory=lambda: start,
             check_start=start.lie_about,
@@ -155,10 +156,14 @@ class SparseExponentialChoice(Recipe):
         )
 
 
+def _reach(algorithm: SparseExponential) -> Vector:
+    """Return how far (M,) a user's loss may rise or fall from the start to each point of the net, as nodes hold it."""
+    return np.asarray(algorithm.gradient_norm * np.linalg.norm(algorithm.net(), axis=1))
+
+
 def _changes_of_loss(algorithm: SparseExponential, start: Start) -> Computation:
     """Return a user's excess loss over the start at each point of the net, clipped to what gradients allow."""
-    steps = algorithm.net()
-    reach = algorithm.gradient_norm * np.linalg.norm(steps, axis=1)
+    steps, reach = algorithm.net(), _reach(algorithm)
     # What a user's row can be at most, and a little more: a clip of the whole row would mix points.
     longest = float(np.linalg.norm(reach)) * (1 + 1e-9)
     return Computation("loss_changes", "sum", longest, arrays={"models": start.model + steps, "reach": reach})

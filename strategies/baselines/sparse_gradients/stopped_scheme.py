@@ -15,7 +15,7 @@ from userdp.arrays import Rows, Vector, clip_rows
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
 from userdp.nodes import Computation
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, Scores
 from userdp.problems import Box
 from userdp.randomness import stream
 from userdp.state import Stateful
@@ -199,5 +199,5 @@ class StoppedScheme(Scheme):
         longest = float(reach.max())
         if longest == 0:
             return 0  # all are the start
-        scores = -np.clip(changes, -reach, reach).sum(axis=0)
+        scores = Scores(-np.clip(changes, -reach, reach).sum(axis=0), 2 * longest)
         return ExponentialMechanism(2 * longest, self.sampler.choice_epsilon).choose(scores, noise)

@@ -13,7 +13,7 @@ from scipy import stats
 from strategies.baselines.peeling import Peeling
 from userdp.accounting import Cost, epsilon_of, largest_rho, zcdp_to_epsilon
 from userdp.errors import BadInput
-from userdp.noise import SecureNoise, SeededNoise
+from userdp.noise import Scores, SecureNoise, SeededNoise
 
 
 class Recorded(SeededNoise):
@@ -43,7 +43,7 @@ def test_without_noise_the_largest_entries_are_returned_with_their_signs_t09(acc
     values = np.array([0.5, -4.0, 1.0, 0.0, 3.0, -2.0])
     mechanism = peeling(accounting=accounting)
     np.testing.assert_array_equal(mechanism.select(values, Silent()), [1, 4, 5])
-    np.testing.assert_array_equal(mechanism.release(values, Silent()), [0, -4, 0, 0, 3, -2])
+    np.testing.assert_array_equal(mechanism.release(Scores(values, 0.1), Silent()), [0, -4, 0, 0, 3, -2])
 
 
 @both
@@ -53,7 +53,7 @@ def test_outputs_are_sparse_and_entries_are_chosen_once_t09(accounting, sparsity
     rng = np.random.default_rng(seed)
     values, mechanism = rng.normal(size=sparsity + more), peeling(sparsity, accounting=accounting)
     assert len(set(mechanism.select(values, SeededNoise(rng)).tolist())) == sparsity
-    assert np.count_nonzero(mechanism.release(values, SeededNoise(rng))) == sparsity
+    assert np.count_nonzero(mechanism.release(Scores(values, 0.1), SeededNoise(rng))) == sparsity
 
 
 # --- How much noise --------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_the_papers_scale_is_that_of_the_noise_of_selections_and_of_the_release_
     mechanism = peeling(2, accounting="paper")
     assert mechanism.scale == pytest.approx(2 * 0.1 * math.sqrt(3 * 2 * math.log(1e5)))
     source = Recorded(np.random.default_rng(1))
-    mechanism.release(np.zeros(1500), source)
+    mechanism.release(Scores(np.zeros(1500), 0.1), source)
     assert [len(drawn) for drawn in source.drawn] == [1500, 1499, 2]
     for drawn in source.drawn[:2]:
         assert stats.kstest(drawn, stats.laplace(scale=mechanism.scale).cdf).pvalue > 1e-3
@@ -71,7 +71,7 @@ def test_the_papers_scale_is_that_of_the_noise_of_selections_and_of_the_release_
 
 def test_released_entries_have_laplace_noise_of_the_scale_t09():
     mechanism, rng = peeling(1), np.random.default_rng(4)
-    found = [mechanism.release(np.array([7.0, -900.0]), SeededNoise(rng))[1] + 900 for _ in range(4000)]
+    found = [mechanism.release(Scores(np.array([7.0, -900.0]), 0.1), SeededNoise(rng))[1] + 900 for _ in range(4000)]
     assert stats.kstest(found, stats.laplace(scale=mechanism.scale).cdf).pvalue > 1e-3
 
 

@@ -46,7 +46,7 @@ def test_rotated_rows_of_any_finite_size_are_never_nan_and_choose_cells():
     within = np.isfinite(rotated)
     assert within[1:].all()
     np.testing.assert_allclose(rotated[within] / 2**10, smaller[within], rtol=1e-12)
-    assert grid.scores(rotated).shape == (8, grid.cells)
+    assert grid.scores(rotated).values.shape == (8, grid.cells)
 
 
 def test_a_rotation_spreads_a_vector_as_far_as_stated():
@@ -67,8 +67,8 @@ def test_one_user_changes_the_score_of_every_cell_by_at_most_one(rows, other):
     rows = rows / 16  # many of them exactly on the edge of a cell
     neighbour = rows.copy()
     neighbour[3] = other / 16
-    scores = grid.scores(rows)
-    assert np.abs(scores - grid.scores(neighbour)).max() <= 1
+    scores, other = grid.scores(rows).values, grid.scores(neighbour)
+    assert np.abs(scores - other.values).max() <= 1 == other.moved
     edges = np.append(grid.centres - 0.5, grid.centres[-1] + 0.5)
     inside = np.clip(rows, -3.999999, 3.999999)
     for column in range(2):
@@ -81,7 +81,7 @@ def test_one_user_changes_the_score_of_every_cell_by_at_most_one(rows, other):
 def test_a_choice_follows_the_law_of_the_exponential_mechanism():
     grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
     draws = grid.select(np.repeat(rows, 20000, axis=1), 1.5, SeededNoise(np.random.default_rng(0)))
-    weights = np.exp(0.75 * grid.scores(rows)[0])
+    weights = np.exp(0.75 * grid.scores(rows).values[0])
     shares = [(np.abs(draws - centre) < 0.1).mean() for centre in grid.centres]
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.015)  # over four standard errors
 

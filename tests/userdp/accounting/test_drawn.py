@@ -11,7 +11,7 @@ from userdp.accounting import Cost, Ledger, Privacy
 from userdp.accounting.costs import calibrate_noise
 from userdp.errors import RunFailed
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
-from userdp.noise import SeededNoise
+from userdp.noise import Scores, SeededNoise
 from userdp.sampling import WeightedBatches
 
 PRIVACY = Privacy(2.0, 1e-5)
@@ -27,7 +27,7 @@ def test_releases_with_one_source_add_up():
     GaussianMechanism(3.0, 2.0).release(np.zeros(2), noise)
     GaussianMechanism(1.0, 2.0).release(np.zeros(5), noise)
     LaplaceMechanism(1.0, 0.25).release(np.zeros(1), noise)
-    ExponentialMechanism(1.0, 0.5).choose(np.zeros(3), noise)
+    ExponentialMechanism(1.0, 0.5).choose(Scores(np.zeros(3), 1.0), noise)
     Peeling(1, 1.0, 1.0, 0.0).release(np.ones(3), noise)
     assert noise.spent.noise_multiplier == pytest.approx(math.sqrt(2.0))
     assert noise.spent.pure_epsilon == pytest.approx(1.75)

@@ -13,7 +13,7 @@ from strategies.baselines.high_dimensional.reference.frank_wolfe import Hull
 from userdp.accounting import Cost, delta_of
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
-from userdp.noise import SecureNoise, SeededNoise
+from userdp.noise import Scores, SecureNoise, SeededNoise
 
 SCORES = np.array([0.0, 0.3, -1.0, 0.9, 0.85])
 
@@ -36,7 +36,7 @@ def polytopes():
 @pytest.mark.parametrize("noise", [seeded(), SecureNoise()], ids=["seeded", "secure"])
 def test_choices_follow_the_softmax_t06(noise):
     mechanism, draws = ExponentialMechanism(0.5, 1.5), 6000
-    chosen = [mechanism.choose(SCORES, noise) for _ in range(draws)]
+    chosen = [mechanism.choose(Scores(SCORES, mechanism.sensitivity), noise) for _ in range(draws)]
     expected = draws * softmax(1.5 * SCORES)
     assert stats.chisquare(np.bincount(chosen, minlength=5), expected).pvalue > 1e-9
 
@@ -71,8 +71,9 @@ def test_half_the_reach_would_not_be_private_t06():
 
 def test_the_choice_misses_the_best_as_rarely_as_the_bound_says_t06():
     mechanism, noise, scores = ExponentialMechanism(0.2, 1.0), seeded(3), np.array([1.0] + [0.0] * 200)
+    known = Scores(scores, 0.2)
     for failure in (0.5, 0.1):
-        below = sum(scores[mechanism.choose(scores, noise)] < 1 - mechanism.shortfall(201, failure) for _ in range(500))
+        below = sum(scores[mechanism.choose(known, noise)] < 1 - mechanism.shortfall(201, failure) for _ in range(500))
         assert stats.binomtest(below, 500, failure, alternative="greater").pvalue > 1e-9
     assert mechanism.shortfall(201, 0.1) == pytest.approx(0.4 * math.log(2010))
 
@@ -134,7 +135,7 @@ def test_permute_and_flip_has_its_law_and_its_privacy(noise):
         return found / math.factorial(len(scores))
 
     mechanism, draws = ExponentialMechanism(1.0, 1.5, flips=True), 4000
-    chosen = [mechanism.choose(SCORES, noise) for _ in range(draws)]
+    chosen = [mechanism.choose(Scores(SCORES, mechanism.sensitivity), noise) for _ in range(draws)]
     assert stats.chisquare(np.bincount(chosen, minlength=5), draws * law(SCORES)).pvalue > 1e-9
     rng = np.random.default_rng(1)
     for _ in range(50):

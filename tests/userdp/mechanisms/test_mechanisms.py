@@ -27,7 +27,7 @@ from userdp.mechanisms import (
     private_quantile,
 )
 from userdp.mechanisms.toeplitz import FACTORISATIONS
-from userdp.noise import SeededNoise
+from userdp.noise import Scores, SeededNoise, in_units
 
 TESTS = [AboveThreshold, MinimumScore]
 each_test = pytest.mark.parametrize("test_type", TESTS)
@@ -129,7 +129,7 @@ def test_sessions_pass_unaligned_batches_as_often_as_delta(test_type):
     passed = 0
     for _ in range(runs):
         session = test.session(SeededNoise(rng))
-        session.observe(worst)
+        session.observe(test.scored(worst, 300))
         passed += session.passed()
     assert within_monte_carlo_error(passed / runs, delta, runs)
 
@@ -152,10 +152,10 @@ def test_above_threshold_halts_by_the_law_of_its_definition():
     for _ in range(runs):
         session = test.session(SeededNoise(rng))
         for step, score in enumerate(scores):
-            if not session.observe(score):
+            if not session.observe(test.scored(score, 300)):
                 break
             survived[step] += 1
-        assert session.passed() == (step == len(scores) - 1 and session.observe(1e300))
+        assert session.passed() == (step == len(scores) - 1 and session.observe(test.scored(1e300, 300)))
     assert all(within_monte_carlo_error(s / runs, p, runs) for s, p in zip(survived, exact, strict=True))
     assert 0.05 < exact[-1] < 0.9  # the comparison is about something
 
@@ -167,7 +167,7 @@ def test_minimum_score_passes_by_the_law_of_its_definition():
     passed = 0
     for _ in range(runs):
         session = test.session(SeededNoise(rng))
-        assert all(session.observe(score) for score in scores)  # it cannot stop early
+        assert all(session.observe(test.scored(score, 300)) for score in scores)  # it cannot stop early
         passed += session.passed()
     assert within_monte_carlo_error(passed / runs, test.pass_probability(scores), runs)
     assert test.pass_probability(scores) == pytest.approx(1 - 0.5 * math.exp(-2.0 / test.scale))
@@ -198,8 +198,9 @@ def test_pass_probability_of_above_threshold_matches_plain_quadrature():
 @each_test
 def test_a_score_that_is_not_finite_fails_the_test(test_type):
     for scores in ([math.nan], [300.0, math.nan], [math.nan, 300.0], [math.inf]):
-        session = make(test_type, epsilon=100.0).session(SeededNoise(np.random.default_rng(0)))
-        answers = [session.observe(score) for score in scores]
+        test = make(test_type, epsilon=100.0)
+        session = test.session(SeededNoise(np.random.default_rng(0)))
+        answers = [session.observe(test.scored(score, 300)) for score in scores]
         assert not all(answers)
         assert not session.passed()
 
@@ -210,15 +211,16 @@ def test_a_session_without_scores_has_not_passed_and_asking_twice_draws_no_noise
     assert not test.session(SeededNoise(np.random.default_rng(0))).passed()
     for seed in range(50):
         session = test.session(SeededNoise(np.random.default_rng(seed)))
-        session.observe(test.threshold)
+        session.observe(test.scored(test.threshold, 300))
         assert len({session.passed() for _ in range(20)}) == 1
 
 
 def test_above_threshold_stays_halted():
-    session = make(AboveThreshold, epsilon=100.0).session(SeededNoise(np.random.default_rng(0)))
-    assert session.observe(300.0)
-    assert not session.observe(0.0)
-    assert not session.observe(300.0)
+    test = make(AboveThreshold, epsilon=100.0)
+    session = test.session(SeededNoise(np.random.default_rng(0)))
+    assert session.observe(test.scored(300.0, 300))
+    assert not session.observe(test.scored(0.0, 300))
+    assert not session.observe(test.scored(300.0, 300))
     assert not session.passed()
 
 
@@ -323,7 +325,7 @@ class Asked(Silent):
     """Remembers by which scores and at which epsilon a choice was made."""
 
     def choose(self, scores, epsilon, *, flips=False):
-        self.asked = scores[0], epsilon
+        self.asked = in_units(scores)[0], epsilon
         return super().choose(scores, epsilon, flips=flips)
 
 
@@ -412,8 +414,8 @@ def test_what_is_no_mechanism_is_refused_by_the_name_of_its_argument(make, words
 RELEASES = {
     "gaussian": GaussianMechanism(1.0, 1.0).release,
     "laplace": LaplaceMechanism(1.0, 1.0).release,
-    "exponential": ExponentialMechanism(1e-100, 1.0).choose,
-    "peeling": peeling().release,
+    "exponential": lambda values, noise: ExponentialMechanism(1e-100, 1.0).choose(Scores(values, 1e-100), noise),
+    "peeling": lambda values, noise: peeling().release(Scores(values, 0.1), noise),
 }
 
 
@@ -427,8 +429,8 @@ def test_values_that_are_not_finite_are_not_released(release, value):
 @pytest.mark.parametrize(
     ("release", "value"),
     [
-        (ExponentialMechanism(1e-100, 1.0).choose, [1e300, 0.0]),
-        *[(peeling().release, np.zeros(s)) for s in (2, (3, 3))],
+        (RELEASES["exponential"], [1e300, 0.0]),
+        *[(RELEASES["peeling"], np.zeros(s)) for s in (2, (3, 3))],
     ],
 )
 def test_values_that_overflow_or_have_another_shape_are_not_released(release, value):

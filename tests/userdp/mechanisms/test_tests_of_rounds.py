@@ -95,7 +95,7 @@ def test_the_threshold_rises_with_the_noise_of_its_source(kind):
     noise = Louder(np.random.default_rng(1))
     session, least = test.session(noise), test.threshold + 2 * noise.slack * test.margin
     for score, passed in ((least * (1 + 1e-12), True), (least * (1 - 1e-12), False)):
-        session.observe(score)
+        session.observe(test.scored(score, 60))
         assert session.passed() == passed
 
 
@@ -107,10 +107,10 @@ def test_a_session_goes_on_with_the_noise_that_it_has_drawn(kind):
     for seed in range(40):
         one, other = (test.session(SeededNoise(np.random.default_rng(each))) for each in (seed, seed + 1000))
         for score in (60.0, test.threshold + 2.0):
-            one.observe(score)
+            one.observe(test.scored(score, 60))
         other.restore(one.state())
         for score in (test.threshold + 1.0, test.threshold):
-            assert one.observe(score) == other.observe(score)
+            assert one.observe(test.scored(score, 60)) == other.observe(test.scored(score, 60))
             assert one.passed() == other.passed()
             outcomes.add(one.passed())
         assert one.state() == other.state()

@@ -29,7 +29,7 @@ def test_no_neighbour_moves_a_score_or_the_law_further_than_claimed(relation, sh
     """Users with no sample, one or two, equal or not; the range of log-likelihood ratios is what zCDP rests on."""
     mechanism, moved = UserQuantile(share, 1.5, relation), 0.0
     for others in combinations_with_replacement(PEOPLE[::3], 2):
-        scores = np.array([mechanism.scores(*rows([*others, one]), EDGES) for one in PEOPLE])
+        scores = np.array([mechanism.scores(*rows([*others, one]), EDGES).values for one in PEOPLE])
         laws = log_softmax(mechanism.epsilon * scores / (2 * mechanism.sensitivity), axis=1)
         neighbours = slice(None) if relation == "replace_one" else slice(1)  # PEOPLE[0] has no samples
         change, ratio = (each[:, None] - each[None, neighbours] for each in (scores, laws))
@@ -46,19 +46,19 @@ def test_some_bin_holds_the_quantile_and_users_rows_may_be_mixed(people, share, 
     """The order of one user's own rows decides which of them has a vote larger by one unit, 2^-20."""
     mechanism = UserQuantile(share, 1.0, "replace_one")
     owner, values = rows(people)
-    scores = mechanism.scores(owner, values, EDGES)
+    scores = mechanism.scores(owner, values, EDGES).values
     assert scores.max() == pytest.approx(0, abs=1e-12)
     order = np.random.default_rng(seed).permutation(len(owner))
-    assert np.allclose(scores, mechanism.scores(owner[order], values[order], EDGES), rtol=0, atol=1e-5)
+    assert np.allclose(scores, mechanism.scores(owner[order], values[order], EDGES).values, rtol=0, atol=1e-5)
 
 
 def test_all_users_weigh_the_same_however_many_samples_they_have():
     heavy = [[0.5] * 1000, [1.5], [1.5], [1.5]]
     mechanism = UserQuantile(0.5, 1.0, "replace_one")
-    assert mechanism.scores(*rows(heavy), EDGES).tolist() == [-1.0, 0.0, -2.0]
+    assert mechanism.scores(*rows(heavy), EDGES).values.tolist() == [-1.0, 0.0, -2.0]
     missing = np.array([0.5, np.nan, 1.5])
-    assert mechanism.scores(np.array([0, 0, 1]), missing, EDGES).tolist() == [0.0, 0.0, -1.0]
-    assert mechanism.scores(np.array([0]), np.array([np.nan]), EDGES).tolist() == [0.0, 0.0, 0.0]
+    assert mechanism.scores(np.array([0, 0, 1]), missing, EDGES).values.tolist() == [0.0, 0.0, -1.0]
+    assert mechanism.scores(np.array([0]), np.array([np.nan]), EDGES).values.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_equal_samples_below_which_there_is_nothing_are_their_own_low_end():
@@ -84,7 +84,7 @@ def test_weights_multiply_chances_and_a_turned_grid_keeps_them():
     mechanism, noise = UserQuantile(0.5, 1.0, "replace_one"), SeededNoise(np.random.default_rng(0))
     people = rows([[0.5], [1.5], [1.5], [2.5]])
     chosen = [mechanism.choose(*people, grid, noise) for _ in range(4000)]
-    chances = grid.bins * np.exp(mechanism.scores(*people, EDGES) / 2)
+    chances = grid.bins * np.exp(mechanism.scores(*people, EDGES).values / 2)
     assert stats.chisquare(np.bincount(chosen), 4000 * chances / chances.sum()).pvalue > 1e-9
     turned = grid.turned()
     assert turned.edges.tolist() == [-3.0, -2.0, -1.0, 0.0]
@@ -97,7 +97,7 @@ def test_the_choice_is_further_from_the_quantile_than_its_reach_as_rarely_as_it_
     grid, owner = Grid.even(np.arange(102.0)), np.arange(200)
     values = np.repeat([0.5, 50.5, 100.5], [95, 10, 95])
     for failure in (0.5, 0.1):
-        scores = mechanism.scores(owner, values, grid.edges)
+        scores = mechanism.scores(owner, values, grid.edges).values
         missed = sum(
             -scores[mechanism.choose(owner, values, grid, noise)] > mechanism.reach(grid, failure) for _ in range(500)
         )
@@ -129,7 +129,7 @@ def test_the_error_exceeds_that_of_opendp_by_a_tenth_at_most(share):
     dp.enable_features("contrib")
     values, grid, epsilon = np.random.default_rng(0).lognormal(3, 1, 500), np.geomspace(0.1, 1e5, 5001), 1.0
     mechanism = UserQuantile(share, epsilon, "add_or_remove")
-    scores = mechanism.scores(np.arange(500), values, grid)
+    scores = mechanism.scores(np.arange(500), values, grid).values
     ours = -softmax(epsilon * scores / (2 * mechanism.sensitivity)) @ scores
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
     scale = 2 * mechanism.sensitivity / epsilon

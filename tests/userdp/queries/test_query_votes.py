@@ -112,16 +112,16 @@ def test_the_sensitivity_is_attained():
 def test_neighbours_move_scores_by_their_sensitivity_at_most(users, other, quantile, shift):
     problem = query(QUANTILES)
 
-    def scores(them):
+    def scores(them, relation):
         rows = problem.user_ranks(problem.bound(people(them))[0])
         assert rows.min() >= 0
         assert rows.sum(axis=1).max() <= 1 + 1e-12
-        return rank_scores(rows.sum(axis=0), quantile, shift)
+        return rank_scores(rows.sum(axis=0), quantile, relation, shift)
 
-    before = scores(users)
     for relation, neighbour in (("replace_one", [other, *users[1:]]), ("add_or_remove", [*users, other])):
-        moved = np.abs(scores(neighbour) - before).max()
-        assert moved <= rank_sensitivity(quantile, relation) + 1e-9
+        before, after = scores(users, relation), scores(neighbour, relation)
+        assert np.abs(after.values - before.values).max() <= before.moved + 1e-9
+        assert before.moved == after.moved == rank_sensitivity(quantile, relation)
 
 
 def test_a_cell_equal_to_an_edge_lies_on_its_right_side():

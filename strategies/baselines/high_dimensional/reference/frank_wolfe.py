@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, Polytope, step_size
-from strategies.baselines.smoothed_truncation import smoothed_truncation_mean
+from strategies.baselines.smoothed_truncation import coordinate_sensitivity, smoothed_truncation_mean
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
@@ -81,7 +81,8 @@ def robust_frank_wolfe(
         if rows.shape != (fold, theory.dimension):
             raise BadInput(f"gradients of shape {rows.shape}: a fold has shape {(fold, theory.dimension)}")
         gradient = smoothed_truncation_mean(rows, scale, theory.inverse_variance)
-        scores = theory.polytope.scores(gradient)
+        moved = coordinate_sensitivity(scale, fold, theory.inverse_variance)
+        scores = theory.polytope.scored(gradient, moved)
         vertex = mechanism.choose(scores, SeededNoise(stream(seed, "noise", index, 0)))
         points[index + 1] = theory.polytope.towards(points[index], vertex, step(index))
     return points

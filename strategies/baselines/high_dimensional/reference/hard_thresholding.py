@@ -19,7 +19,7 @@ from strategies.baselines.smoothed_truncation import LARGEST, smoothed_truncatio
 from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import require_positive
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, Scores
 
 
 @dataclass(frozen=True)
@@ -189,5 +189,5 @@ def _descend(
     iterates = [start]
     for block in blocks:
         stepped = iterates[-1] - budget.learning_rate * gradient(iterates[-1], block)
-        iterates.append(settle(peeling.release(stepped, noise)))
+        iterates.append(settle(peeling.release(Scores(stepped, peeling.sensitivity), noise)))
     return SparseFit(np.array(iterates), peeling)

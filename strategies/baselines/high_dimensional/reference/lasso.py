@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, step_size
-from strategies.baselines.high_dimensional.lasso import check_in_ball, choice_sensitivity
+from strategies.baselines.high_dimensional.lasso import check_in_ball, choice_sensitivity, gradient_bound
 from strategies.baselines.truncated_rows import truncated_gradients
 from userdp.arrays import Vector
 from userdp.data import Block
@@ -39,6 +39,7 @@ def private_lasso(
     points[0] = start
     for index in range(rounds):
         gradient = truncated_gradients(points[index], block, threshold).sum(axis=0) / block.users
-        vertex = mechanism.choose(ball.scores(gradient), SeededNoise(stream(seed, "noise", index, 0)))
+        scores = ball.scored(gradient, 2 * gradient_bound(radius, threshold) / block.users)
+        vertex = mechanism.choose(scores, SeededNoise(stream(seed, "noise", index, 0)))
         points[index + 1] = ball.towards(points[index], vertex, step_size(index))
     return points

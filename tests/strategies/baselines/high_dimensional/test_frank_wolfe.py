@@ -230,7 +230,7 @@ def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t04(unit
         ends = [
             method.scheme.propose(
                 np.zeros(3), gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values
-            )
+            ).values
             for c in (codes, other)
         ]
         worst = max(worst, float(np.abs(ends[0] - ends[1]).max()))

@@ -40,7 +40,7 @@ def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t07(unit
         computation = requested(method, 0).computation
         rows, bad = rows_of(PROBLEM, w, block_of(features, targets, sizes), computation)
         assert bad == 0
-        return method.scheme.propose(w, rows.sum(axis=0))
+        return method.scheme.propose(w, rows.sum(axis=0)).values
 
     for _ in range(500):
         features, targets = rng.choice(WILD, (10, 3)), rng.choice(WILD, 10)

@@ -18,7 +18,7 @@ from strategies.baselines.sparse_gradients.exponential_choice import (
 )
 from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
-from userdp.noise import SecureNoise, SeededNoise
+from userdp.noise import Scores, SecureNoise, SeededNoise
 
 seeds = st.integers(0, 2**32 - 1)
 FALSE_ALARM = 1e-9
@@ -72,6 +72,10 @@ def setting(seed=1, **changes):
     return made, rows, targets
 
 
+def repeated(scores, times):
+    return Scores(np.tile(scores.values, (times, 1)), scores.moved)
+
+
 def law(made, risk):
     """Probabilities of the candidates, by the definition."""
     exponents = -made.epsilon * made.records * risk(made.net()) / (2 * made.range_of_losses)
@@ -85,7 +89,7 @@ def test_choices_have_the_law_of_the_exponential_mechanism_c15(secure):
     made, rows, targets = setting(epsilon=20.0)
     probabilities = law(made, absolute(rows, targets))
     noise = SecureNoise() if secure else SeededNoise(np.random.default_rng(3))
-    scores = np.tile(made.scores(absolute(rows, targets)), (4000, 1))
+    scores = repeated(made.scores(absolute(rows, targets)), 4000)
     counts = np.bincount(noise.choose(scores, made.epsilon), minlength=made.candidates)
     common = 4000 * probabilities > 5
     observed = np.append(counts[common], counts[~common].sum())
@@ -131,7 +135,7 @@ def test_the_excess_is_below_its_bound_and_falls_with_n_c25():
 
         made = SparseExponential.planned(n, dimension, 2, 1.0, 1.0, 1.0)
         bounds.append(made.excess_bound(0.1))
-        scores = np.tile(made.scores(risk), (20, 1))
+        scores = repeated(made.scores(risk), 20)
         chosen = made.net()[SeededNoise(rng).choose(scores, made.epsilon)]
         assert np.mean(risk(chosen) > bounds[-1]) <= 0.1
         others = [SparseExponential(n, dimension, 2, 1.0, 1.0, 1.0, steps) for steps in (1, made.steps - 1)]
@@ -147,7 +151,7 @@ def test_choices_do_not_refute_epsilon_and_do_refute_a_sensitivity_that_is_too_s
         rng = np.random.default_rng(6)
         ends = []
         for sign in (1.0, -1.0):
-            scores = np.tile(made.scores(lambda models, sign=sign: sign * models[:, 0]), (runs, 1))
+            scores = repeated(made.scores(lambda models, sign=sign: sign * models[:, 0]), runs)
             ends.append(made.net()[SeededNoise(rng).choose(scores, 2.0), 0])
         bounds.append(epsilon_lower_bound(*ends))
     assert 0.9 < bounds[0] <= 1.0

@@ -18,7 +18,7 @@ from strategies.baselines.sparse_gradients.stopping import StepBudget
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
-from userdp.noise import SeededNoise
+from userdp.noise import SeededNoise, in_units
 from userdp.problems import Quadratic
 
 USERS = 200
@@ -85,7 +85,7 @@ def test_no_user_moves_a_score_by_more_than_the_choice_is_made_for(changes, othe
 
     class Listening(SeededNoise):
         def choose(self, scores, epsilon, *, flips=False):
-            heard.append((np.asarray(scores), epsilon))
+            heard.append((in_units(scores), epsilon))
             return super().choose(scores, epsilon, flips=flips)
 
     scheme = method_for(runs=3).scheme
