@@ -53,15 +53,6 @@ class Scores:
         if not 0 < self.moved < math.inf:
             raise BadInput(f"scores that one user moves by {self.moved}: state a positive number, from public facts")
 
-    def within(self, charged: float) -> "Scores":
-        """Return the scores as such of sensitivity ``charged``. Raises `RunFailed`: a user may move them further."""
-        if not self.moved <= charged * (1 + _ROUNDED):
-            raise RunFailed(
-                f"one user moves scores by up to {self.moved:.6g} where {charged:.6g} is charged: stopped before they "
-                "are used; price the choice for the bound and the relation of its scores"
-            )
-        return Scores(self.values, charged)
-
     def plus(self, constants: Values) -> "Scores":
         """Return the scores with a public constant (K,) added to each, which moves nobody's."""
         return Scores(self.values + constants, self.moved)
@@ -268,9 +259,26 @@ def releasable(value: ArrayLike) -> Values:
     return values
 
 
+def within(scores: Scores, charged: float) -> Scores:
+    """Return the scores as such of sensitivity ``charged``.
+
+    Raises `RunFailed` if one user may move them further, and `BadInput` for scores that state no bound.
+    """
+    if not _stated(scores).moved <= charged * (1 + _ROUNDED):
+        raise RunFailed(
+            f"one user moves scores by up to {scores.moved:.6g} where {charged:.6g} is charged: stopped before they "
+            "are used; price the choice for the bound and the relation of its scores"
+        )
+    return Scores(scores.values, charged)
+
+
 def in_units(scores: Scores) -> Values:
-    """Return (R, K) scores in units of their bound; `BadInput` refuses a NaN, an infinity, or numbers without a bound."""
+    """Return (R, K) scores in units of their bound; `BadInput` refuses a NaN, an infinity, or no stated bound."""
+    with np.errstate(over="ignore"):  # an overflow is refused
+        return releasable(np.atleast_2d(_stated(scores).values) / scores.moved)
+
+
+def _stated(scores: Scores) -> Scores:
     if not isinstance(scores, Scores):
         raise BadInput("scores that do not say how far one user moves them cannot be chosen by: give Scores")
-    with np.errstate(over="ignore"):  # an overflow is refused
-        return releasable(np.atleast_2d(scores.values) / scores.moved)
+    return scores

@@ -15,7 +15,7 @@ from strategies.baselines.composition import zcdp_to_epsilon_simple
 from userdp.accounting import Cost, largest_rho
 from userdp.errors import BadInput
 from userdp.mechanisms import require_positive
-from userdp.noise import NoiseSource, Scores
+from userdp.noise import NoiseSource, Scores, within
 
 PeelingAccounting = Literal["tight", "paper"]
 
@@ -112,7 +112,7 @@ class Peeling:
 
         Raises `RunFailed` for values that one user may move by more than ``sensitivity``.
         """
-        values = proposal.within(self.sensitivity).values
+        values = within(proposal, self.sensitivity).values
         noise.charge(self.cost)
         chosen = self.select(values, noise)
         released = np.zeros(len(values))

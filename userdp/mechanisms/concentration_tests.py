@@ -67,7 +67,7 @@ from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
 from userdp.estimators.concentration import Kernel, replacement_bound
 from userdp.estimators.robust import MINIMUM_BATCH
-from userdp.noise import NoiseSource, Scores
+from userdp.noise import NoiseSource, Scores, within
 from userdp.state import Stateful
 
 # Of epsilon, for the threshold's noise: it minimises the variance of the two noises' sum.
@@ -91,7 +91,7 @@ class Session(Stateful, ABC):
 
         Raises `RunFailed` for a score that one user may move by more than the test is priced for.
         """
-        score = float(scores.within(self._sensitivity).values[0])
+        score = float(within(scores, self._sensitivity).values[0])
         self._observed += 1
         self._halted = self._halted or not math.isfinite(score) or not self._accepts(score)
         return not self._halted

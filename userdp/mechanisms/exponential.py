@@ -10,7 +10,7 @@ from scipy.special import log_ndtr, ndtri_exp
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
 from userdp.mechanisms.additive import require_positive
-from userdp.noise import NoiseSource, Scores
+from userdp.noise import NoiseSource, Scores, within
 
 _ROUNDING = 1e-9  # Relative margin that keeps the cost of a calibrated choice below what it was calibrated for
 
@@ -87,7 +87,7 @@ class ExponentialMechanism:
         Raises `RunFailed` for scores that one user may move by more than ``sensitivity``, and `BadInput` for scores
         that are not finite, or overflow.
         """
-        bounded = scores.within(self.sensitivity)
+        bounded = within(scores, self.sensitivity)
         noise.charge(self.cost)
         return int(noise.choose(bounded, self.epsilon, flips=self.flips)[0])
 

@@ -92,6 +92,7 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
             mechanism,
             Outline(rounds=rounds, cohort=given.users, users_needed=1, numbers=numbers),
             divisor=float(records),
+            records=records,
             largest=largest,
             expected=math.sqrt(self.fourth_moment),
             sampler=sampler,

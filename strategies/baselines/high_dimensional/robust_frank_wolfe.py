@@ -104,6 +104,7 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
             mechanism,
             Outline(rounds=rounds, cohort=sampler.batch, users_needed=rounds, numbers=numbers),
             divisor=fold / scale,  # nodes send truncated gradients in units of the scale
+            records=fold,
             largest=scale * largest,
             expected=math.sqrt(moment),
             sampler=sampler,

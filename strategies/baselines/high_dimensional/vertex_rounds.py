@@ -56,16 +56,18 @@ def vertex_rounds(
     outline: Outline,
     *,
     divisor: float,
+    records: float,
     largest: float,
     expected: float,
     **fields: Any,
 ) -> ProposeThenRelease:
     """The scheme of vertices chosen by the exponential mechanism, at a gradient that users sum up.
 
-    ``divisor``, public, makes a mean of the sum. No coordinate of it exceeds ``largest``; by declared moments none is
-    expected to exceed ``expected``, where training starts at zero. ``fields`` are the scheme's others.
+    ``divisor``, public, makes of the sum a mean over so many ``records``. No coordinate of a record exceeds
+    ``largest``; by declared moments none is expected to exceed ``expected``, where training starts at zero. ``fields``
+    are the scheme's others.
     """
-    moved = 2 * largest / divisor  # by a replaced record, in each coordinate of the mean
+    moved = 2 * largest / records  # by a replaced record, in each coordinate of the mean
     # What the choice of a vertex may miss, in units of a gradient's coordinate; one choice in two misses less.
     missed = mechanism.shortfall(ball.count, 0.5) / ball.radius
     numbers, warnings = {"l1_radius": ball.radius, **outline.numbers}, _missed_vertices(missed, min(largest, expected))

@@ -291,7 +291,7 @@ def test_a_neighbour_changes_no_weight_of_others_and_no_score_by_more_than_one(t
     for one in (table[columns], neighbour):
         search = _Search(FindPlan(config), pa.Table.from_pandas(one, preserve_index=False))
         numbers = one["age"].to_numpy()
-        scores = search.plan.quantile("numbers").scores(search._owner, numbers, grids.numbers().edges)
+        scores = search.plan.quantile("numbers").scores(search._owner, numbers, grids.numbers().edges).values
         names, items, keys = search.votes("team")
         weights = search.plan.levels.weights(search._owner, items, keys)
         found.append((scores, dict(zip(names, weights, strict=False))))

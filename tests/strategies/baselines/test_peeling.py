@@ -12,7 +12,7 @@ from scipy import stats
 
 from strategies.baselines.peeling import Peeling
 from userdp.accounting import Cost, epsilon_of, largest_rho, zcdp_to_epsilon
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.noise import Scores, SecureNoise, SeededNoise
 
 
@@ -54,6 +54,11 @@ def test_outputs_are_sparse_and_entries_are_chosen_once_t09(accounting, sparsity
     values, mechanism = rng.normal(size=sparsity + more), peeling(sparsity, accounting=accounting)
     assert len(set(mechanism.select(values, SeededNoise(rng)).tolist())) == sparsity
     assert np.count_nonzero(mechanism.release(Scores(values, 0.1), SeededNoise(rng))) == sparsity
+
+
+def test_a_step_that_moves_further_than_is_charged_is_not_peeled():
+    with pytest.raises(RunFailed, match=r"one user moves scores by up to 0\.11 where 0\.1 is charged"):
+        peeling().release(Scores(np.zeros(6), 0.11), Silent())
 
 
 # --- How much noise --------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def test_releases_with_one_source_add_up():
     GaussianMechanism(1.0, 2.0).release(np.zeros(5), noise)
     LaplaceMechanism(1.0, 0.25).release(np.zeros(1), noise)
     ExponentialMechanism(1.0, 0.5).choose(Scores(np.zeros(3), 1.0), noise)
-    Peeling(1, 1.0, 1.0, 0.0).release(np.ones(3), noise)
+    Peeling(1, 1.0, 1.0, 0.0).release(Scores(np.ones(3), 1.0), noise)
     assert noise.spent.noise_multiplier == pytest.approx(math.sqrt(2.0))
     assert noise.spent.pure_epsilon == pytest.approx(1.75)
     assert source().spent == Cost()

@@ -80,7 +80,7 @@ def test_the_sensitivity_of_a_step_holds_and_is_attained_t08(sparsity):
 def test_no_record_moves_a_step_by_more_than_the_sensitivity_t08(value, monkeypatch):
     steps = []
     monkeypatch.setattr(
-        Peeling, "release", lambda self, step, noise: steps.append(step.values) or np.zeros_like(step.values)
+        Peeling, "release", lambda self, one, noise: steps.append(one.values) or 0 * one.values
     )
     rng = np.random.default_rng(1)
     features, targets = rng.normal(size=(20, 6)), rng.normal(size=20)
@@ -204,7 +204,7 @@ def spikes(dimension=200):
 def test_no_record_moves_a_truncated_step_by_more_than_the_sensitivity(bad, monkeypatch):
     steps = []
     monkeypatch.setattr(
-        Peeling, "release", lambda self, step, noise: steps.append(step.values) or np.zeros_like(step.values)
+        Peeling, "release", lambda self, one, noise: steps.append(one.values) or 0 * one.values
     )
     rows = np.random.default_rng(0).normal(size=(10, 4))
     for value in (1e300, bad):
