@@ -9,12 +9,27 @@ order of calls. Nothing in userdp touches numpy's global state.
 True
 """
 
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 Role = Literal["data", "truth", "split", "sampling", "noise", "initial"]
 _ROLES: dict[str, int] = {"data": 0, "truth": 1, "split": 2, "sampling": 3, "noise": 4, "initial": 5}
+
+
+def text_words(role: str, texts: Iterable[str]) -> NDArray[np.uint64]:
+    """Return a pseudo-random word (N,) of each text: a function of the role and of that text alone."""
+    salted = blake2b(role.encode(), digest_size=8)
+
+    def word(text: str) -> int:
+        own = salted.copy()
+        own.update(b"\0" + text.encode("utf-8", "surrogatepass"))
+        return int.from_bytes(own.digest(), "little")
+
+    return np.fromiter(map(word, texts), dtype=np.uint64)
 
 
 def seed_sequence(seed: int, role: Role, *labels: int) -> np.random.SeedSequence:

@@ -51,6 +51,8 @@ def worthwhile_nodes(problem: Problem, federation: Federation) -> int:
 class InMachineGrid(Grid):
     """A grid of one machine or one cluster: node ids 1..k, no serialisation."""
 
+    complete = True  # no node will come later
+
     def __init__(self, nodes: int) -> None:
         self._node_ids = list(range(1, nodes + 1))
         self._replies: dict[str, Message] = {}
@@ -124,15 +126,19 @@ def error_reply(message: Message, error: Exception) -> Message:
 
 
 def populated(
-    datasets: Datasets, blocks: list[NDArray[np.int64]], *, evaluate: bool
+    datasets: Datasets, blocks: list[NDArray[np.int64]], *, evaluate: bool, places: int | None = None
 ) -> tuple[Federation, list[NDArray[np.int64]]]:
-    """Return the users of all nodes and the numbers of each node's; with ``evaluate`` held-out users join in shares."""
+    """Return the users of all nodes and the numbers of each node's; with ``evaluate`` held-out users join in shares.
+
+    They are numbered after all ``places`` of training users, of which the last may be empty.
+    """
     train, test = datasets.users, datasets.test
     if not evaluate or test is None:
         return train, blocks
-    further = [train.users + users for users in shards(test.users, nodes=len(blocks))]
+    first = train.users if places is None else places
+    further = [first + users for users in shards(test.users, nodes=len(blocks))]
     further += [np.empty(0, dtype=np.int64)] * (len(blocks) - len(further))
-    return JoinedFederation(train, test), [np.concatenate(both) for both in zip(blocks, further, strict=True)]
+    return JoinedFederation(train, test, first), [np.concatenate(both) for both in zip(blocks, further, strict=True)]
 
 
 class LocalGrid(InMachineGrid):

@@ -50,14 +50,16 @@ def build_privacy(config: RunConfig) -> Privacy:
 
 
 @without_internals
-def load_datasets(config: RunConfig) -> Datasets:
+def load_datasets(config: RunConfig, hidden: Callable[[], bool] | None = None) -> Datasets:
     """Read or describe the users; the same configuration gives the same users in the same order everywhere.
+
+    ``hidden`` says whether their number is protected; by default `hides_number` of the configuration does.
 
     Raises:
         BadInput: a file that cannot be used, a row without a user, or in a simulation a column without a usable cell.
         PopulationTooSmall: fewer training users than data.users declares.
     """
-    datasets: Datasets = config.data.load(config.seed)
+    datasets: Datasets = config.data.load(config.seed, partial(hides_number, config) if hidden is None else hidden)
     columns = [] if datasets.report is None else datasets.report.nothing_usable
     # One person's cell can decide whether any sample is usable, and everybody sees whether a run stops. So a run with
     # secure noise, which protects real people, continues, and a warning in the log informs the holder of the data.
@@ -107,11 +109,28 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
         )
     if train is not None:
         if users not in (None, train.users):
-            raise BadInput(f"the data give {train.users} training users where {users} are declared: correct data.users")
-        users = train.users
+            _check_number(config, train.users, users)
+        users = users or train.users
     fewest, most = data.sample_limits
     reading = reading_of(config) if getattr(config.strategy, "coefficients", 0) else None
     return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples, reading=reading)
+
+
+def hides_number(config: RunConfig) -> bool:
+    """Return whether a user may be added or removed: the number of places is public then, and that of users is not."""
+    strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
+    return strategy.plan.guarantee.relation == "add_or_remove"
+
+
+def _check_number(config: RunConfig, users: int, declared: int) -> None:
+    """Refuse (`BadInput`) another number of training users than is declared, and if it is protected more users."""
+    if not hides_number(config):
+        raise BadInput(f"the data give {users} training users where {declared} are declared: correct data.users")
+    if users > declared:
+        raise BadInput(
+            f"data.users = {declared}: there are more training users than these places, and their number is protected; "
+            "declare more places, by public knowledge"
+        )
 
 
 def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:
@@ -127,7 +146,9 @@ def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:
             "replacing one could change both parts; use data.test_fraction"
         )
     loaded = None if datasets is None else datasets.test
-    declared: int | None = config.data.declared_held_out if loaded is None else loaded.users
+    declared: int | None = config.data.declared_held_out
+    if declared is None and loaded is not None:
+        declared = loaded.users
     if not declared:
         raise BadInput(
             "privacy.evaluate = true: no public number of held-out users above 0 is declared; declare data.all_users "

@@ -73,7 +73,8 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
     # Masks hide nothing unless several nodes share a sum.
     nodes = MOST_NODES if config.privacy.trust == "sum" else worthwhile_nodes(problem, train)
     blocks = shards(train.users, engine.users_per_node, nodes=nodes)
-    train, blocks = populated(datasets, blocks, evaluate=bool(config.privacy.evaluate))
+    places = config.data.declared_users or train.users
+    train, blocks = populated(datasets, blocks, evaluate=bool(config.privacy.evaluate), places=places)
     if engine.kind == "ray":
         grid: LocalGrid | RayGrid = RayGrid(
             problem, train, blocks, engine.workers, engine.address, engine.gpus_per_actor
@@ -334,10 +335,10 @@ class _Run:
         return guarantee
 
     def _data(self) -> dict[str, Any]:
-        report = self.datasets.report
+        report, declared = self.datasets.report, self.config.data.declared_held_out
         return {
             "training_users": self.facts.users,
-            "held_out_users": 0 if self.datasets.test is None else self.datasets.test.users,
+            "held_out_users": 0 if self.datasets.test is None else declared or self.datasets.test.users,
             "clipped_samples_private": self.strategy.result.clipped_samples,
             "table_private": None if report is None else report.as_dict(),
         }

@@ -8,6 +8,7 @@ refuses anything else, and labels that occur twice.
 import logging
 import zipfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import populated, shards
 from simulations.records.run_directory import writing
-from simulations.runs.build import load_datasets
+from simulations.runs.build import hides_number, load_datasets
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.federation import JoinedFederation
 from userdp.data.synthetic.source import SyntheticData
@@ -98,6 +99,7 @@ def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
         if config.privacy.evaluate and datasets.test is not None:
             federation = JoinedFederation(federation, datasets.test)
         return federation, np.array([f"synthetic-{user}" for user in range(federation.users)])
+    hidden = partial(_hides_number, config)
     if config.privacy.evaluate:  # who is held out is decided later, by the numbers of all users
         everybody = data.model_copy(update={"test_fraction": 0.0})
         config = config.model_copy(update={"data": everybody})
@@ -106,9 +108,17 @@ def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
             f"{data.holds_out}: held-out users would be in no silo; set privacy.evaluate = true, with which they "
             "evaluate models, or data.test_fraction = 0"
         )
-    federation = load_datasets(config).users
+    federation = load_datasets(config, hidden).users
     labels = data.table(config.seed).labels[: federation.users]
     return federation, labels.astype(np.str_)
+
+
+def _hides_number(config: RunConfig) -> bool:
+    """Return whether the number of users is protected, as far as a plan can be made for those of one silo."""
+    try:
+        return hides_number(config)
+    except BadInput:
+        return False  # only the holder of the silo's table reads what follows
 
 
 def _write(folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray[np.str_]) -> None:

@@ -93,10 +93,10 @@ def gather(
     summed, width = request.computation.reduce == "sum", request.computation.width(dimension)
     values = np.zeros(width if summed else (len(request.users), width))
     lengths = np.full(len(request.users), np.nan)
-    missing, non_finite, broken_sums = len(request.users), 0, 0
+    missing, non_finite, broken_sums = len(request.users) - roster.empty(request.users), 0, 0
     # By user, not by arrival: a sum of floats depends on the order.
     by_user = sorted(replies, key=lambda reply: first.get(reply.metadata.src_node_id, -1))
-    for _, answer in _answers(request, expected, by_user, dimension, max_missing, read):
+    for _, answer in _answers(request, expected, by_user, dimension, max_missing, read, roster.empty(request.users)):
         rows, bad = finite_rows(answer.values)
         missing -= len(answer.users)
         broken_sums += bad if summed else 0
@@ -123,10 +123,10 @@ def _gather_masked(
     assert masked is not None
     # Without keys nobody was asked, so nobody fell silent.
     expected = dict(roster.assign(request.users)) if masked.keys else {}
-    nodes, silent, missing = list(expected), set(expected), len(request.users)
+    nodes, silent, missing = list(expected), set(expected), len(request.users) - roster.empty(request.users)
     width = request.computation.width(dimension)
     total = np.zeros(width, dtype=np.uint64)
-    for node, answer in _answers(request, expected, replies, dimension, max_missing, read):
+    for node, answer in _answers(request, expected, replies, dimension, max_missing, read, roster.empty(request.users)):
         assert answer.masked is not None
         total += answer.masked
         missing -= len(answer.users)
@@ -154,9 +154,13 @@ def _answers(
     dimension: int,
     max_missing: float,
     read: Read,
+    empty: int,
 ) -> Iterator[tuple[int, Answer]]:
-    """Yield each expected node that answers, with its answer; `RunFailed` in the end if too many users are missing."""
-    nodes, missing, complaint = len(expected), len(request.users), "no reply in time"
+    """Yield each expected node that answers, with its answer; `RunFailed` in the end if too many users are missing.
+
+    So many of the users are ``empty`` places, and miss nowhere.
+    """
+    nodes, missing, complaint = len(expected), len(request.users) - empty, "no reply in time"
     for reply in replies:
         node = reply.metadata.src_node_id
         try:

@@ -37,12 +37,14 @@ class Roster:
     counts: bool = True  # ask how many samples were clipped; False where users are protected against the server
     keys: bool = False  # ask for nodes' public keys, where sums are masked
     recovery: Recovery | None = None  # where sums survive silent nodes
+    places: bool = False  # users may come and go: a number that no node holds is an empty place, and nobody is missing
     needs: int = FIRST  # the oldest version of the protocol that knows every field of the run's messages
 
     def __init__(self, users: int) -> None:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
         self._digests: list[NDArray[np.uint8]] = []
         self._owner = np.full(users, _NOBODY, dtype=np.int64)
+        self._empty = np.zeros(users, dtype=bool)
         self._nodes: list[int] = []
         self._keys: dict[int, bytes] = {}
         self.clipped_samples = 0
@@ -76,10 +78,12 @@ class Roster:
                 queries = [Message(question, node, MessageType.QUERY) for node in new]
                 for reply in grid.send_and_receive(queries, timeout=left):
                     self._enter(reply)
-            if not self.absent or time.monotonic() >= deadline:
+            if not self.absent or getattr(grid, "complete", False) or time.monotonic() >= deadline:
                 break
             time.sleep(_POLL_SECONDS)
-        if self.absent:
+        if self.places:
+            self._empty = self._owner == _NOBODY
+        elif self.absent:
             # Only the holder of the data may know how many.
             log.warning("some of the %d users have no node: they count as missing in every round", len(self._owner))
 
@@ -133,6 +137,10 @@ class Roster:
                 f"node {node} holds somebody twice or together with another silo: one person in two places has no "
                 "guarantee; keep each person in one silo"
             )
+
+    def empty(self, cohort: NDArray[np.int64]) -> int:
+        """Return how many of a cohort's numbers are empty places."""
+        return int(np.count_nonzero(self._empty[cohort]))
 
     def share_secrets(self, grid: Grid, timeout: float, privacy: Privacy, rounds: int) -> None:
         """Let nodes share secrets if sums are to survive silent ones; those that do not are left out.

@@ -117,17 +117,22 @@ class _Selection(Federation):
 
 
 class JoinedFederation(Federation):
-    """The users of one federation, and after them those of another, whose samples have the same form."""
+    """The users of one federation, and after them those of another, whose samples have the same form.
 
-    def __init__(self, first: Federation, second: Federation) -> None:
+    The first may have more ``places`` than users, of which the last are empty; those of the second follow all of them.
+    """
+
+    def __init__(self, first: Federation, second: Federation, places: int | None = None) -> None:
         self._first, self._second = first, second
-        self.sizes = np.concatenate([first.sizes, second.sizes])
+        self._places = first.users if places is None else places
+        empty = np.ones(self._places - first.users, dtype=np.int64)  # nobody asks for them
+        self.sizes = np.concatenate([first.sizes, empty, second.sizes])
         self.columns, self.sample_bytes = first.columns, max(first.sample_bytes, second.sample_bytes)
         self.stored = first.stored or second.stored
 
     def block(self, users: NDArray[np.int64]) -> Block:
         """See `Federation.block`; raises `BadInput` for users of both who do not rise."""
-        users, before = checked_users(users, self.users), self._first.users
+        users, before = checked_users(users, self.users), self._places
         own, others = users[users < before], users[users >= before] - before
         if not len(others):
             return self._first.block(own)

@@ -1,7 +1,7 @@
 """Sources of users: the settings that all of them share, and the counts of reading a table."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -111,8 +111,11 @@ class DataSettings(Section):
         """The declarations about a sample."""
 
     @abstractmethod
-    def load(self, seed: int) -> Datasets:
+    def load(self, seed: int, hidden: Callable[[], bool] = lambda: False) -> Datasets:
         """Read or describe the users; the same settings and seed give the same users in the same order everywhere.
+
+        ``hidden`` says whether the number of users is protected, as where one may be added or removed; it is asked if
+        that matters. There may then be fewer users than places are declared, and no message shows their number.
 
         Raises `BadInput` for a file that cannot be used, or a row without a user, and `PopulationTooSmall` for fewer
         training users than are declared.

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from userdp.accounting.guarantee import Relation
 from userdp.errors import BadInput
 from userdp.mechanisms.additive import require_positive
 from userdp.noise import NoiseSource
+from userdp.randomness import text_words
 
 _MARGIN = 1e-9  # Relative margin of the threshold, for its rounding and for that of noise in float64.
 
@@ -150,19 +150,8 @@ def own_keys(
         items: (N,) number of each row's item in ``names``, -1 for none.
         names: (K,) texts of items.
     """
-    users, own = _hashed(f"user {seed}", labels), _hashed(f"item {seed}", names)
+    users, own = text_words(f"user {seed}", labels), text_words(f"item {seed}", names)
     return _mixed(users[owner] + np.append(own, np.uint64(0))[items])
-
-
-def _hashed(role: str, texts: Iterable[str]) -> NDArray[np.uint64]:
-    salted = blake2b(role.encode(), digest_size=8)
-
-    def hashed(text: str) -> int:
-        one = salted.copy()
-        one.update(b"\0" + text.encode("utf-8", "surrogatepass"))
-        return int.from_bytes(one.digest(), "little")
-
-    return np.fromiter(map(hashed, texts), dtype=np.uint64)
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -183,7 +183,7 @@ def test_for_a_known_seed_no_user_moves_shared_weights_further_than_is_charged(r
         monkeypatch.setattr("userdp.mechanisms.set_union._mixed", lambda words: words % np.uint64(3))
     rng, mechanism = np.random.default_rng(0), SetUnion(1.0, 0.1, 3, relation)
     others = {f"u{one}": "".join(rng.permutation(list(WORDS))[: rng.integers(1, 8)]) for one in range(60)}
-    own = ["", "a", "hg", "zzz", "abcdefgh", "habc", "xyz"]
+    own = ["", "a", "hg", "zzz", "abcdefgh", "habc", "xyz", "AB"]
     alone = weights_of(mechanism, others)
     charged, moved = mechanism.standard_deviation / mechanism.noise_multiplier, []
     for label, (one, other) in product(("a first", "u3 b", "zoe"), product(own, own)):

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, get_type_hints
@@ -73,7 +73,7 @@ class SyntheticData(DataSettings):
     def sample_shape(self) -> Shape:
         return self.recipe.sample_shape
 
-    def load(self, seed: int) -> Datasets:
+    def load(self, seed: int, hidden: Callable[[], bool] = lambda: False) -> Datasets:
         try:
             train = SyntheticFederation(
                 self.recipe,

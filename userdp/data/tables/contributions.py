@@ -1,22 +1,26 @@
 """Selection of users and of their samples: contribution bounding, and splits by user."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.randomness import stream
+from userdp.randomness import stream, text_words
 
 
 def bounded_rows(
-    owner: NDArray[np.int64], max_samples: int | None, seed: int
+    owner: NDArray[np.int64], max_samples: int | None, seed: int, names: Iterable[str] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Choose at most ``max_samples`` rows of each owner, uniformly without replacement (stream "split").
 
     Every row gets a pseudo-random key from (seed, owner, number of earlier rows of this owner), and an owner keeps the
     rows with its smallest keys. *Formal guarantee*: the choice for one user depends on the seed, the user's number and
     the user's number of rows alone, so replacing one user's rows changes nothing for any other user, for every seed:
-    keys are hashed element by element, and of two equal ones the earlier row wins.
+    keys are hashed element by element, and of two equal ones the earlier row wins. With ``names``, the (U,) labels of
+    the users, an owner's name takes the place of its number, which follows from who else there is: so adding or
+    removing a user changes nothing for others, either.
 
     The users ``owner`` (N,) are 0..U-1, each with a row, or -1 for rows that are left out. Returns row numbers, sorted
     by owner then row, and (U + 1,) offsets.
@@ -29,7 +33,8 @@ def bounded_rows(
         from pandas.util import hash_array  # noqa: PLC0415 -- slow to import
 
         word = stream(seed, "split", 1).integers(2**64, dtype=np.uint64)
-        own_words = hash_array(np.arange(len(sizes), dtype=np.uint64) + word)
+        numbers = np.arange(len(sizes), dtype=np.uint64) if names is None else text_words("user", names)
+        own_words = hash_array(numbers + word)
         keys = hash_array(own_words[owners] + rank.astype(np.uint64))
         # lexsort keeps owners together, so ``rank`` is now the rank of a row's key within its owner.
         rows = rows[np.sort(np.lexsort((keys, owners))[rank < max_samples])]

@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -191,8 +191,11 @@ class TableColumns(DataSettings):
     def file(self) -> str | Path:
         """The table's file."""
 
-    def table(self, seed: int) -> Table:
-        """Read the table with all users, and their labels; raise as `userdp.data.read_table` does."""
+    def table(self, seed: int, *, named: bool = False) -> Table:
+        """Read the table with all users, and their labels; raise as `userdp.data.read_table` does.
+
+        ``named``: see `userdp.data.tables.tabular.table_of`.
+        """
         return table_of(
             Path(self.file),
             Columns(**self.declarations),
@@ -200,13 +203,17 @@ class TableColumns(DataSettings):
             max_samples=self.max_samples,
             seed=seed,
             memory=MEMORY_MIB if self.memory is None else self.memory,
+            named=named,
         )
 
-    def load(self, seed: int) -> Datasets:
-        wanted, table = self.training_users, self.table(seed)
+    def load(self, seed: int, hidden: Callable[[], bool] = lambda: False) -> Datasets:
+        wanted = self.training_users
+        table = self.table(seed, named=self.max_samples is not None and wanted is not None and hidden())
         for sentence in table.report.met_nowhere:
             log.warning("%s", sentence)
         everybody = table.federation.users
+        if self._differs(table) and hidden():
+            return self._in_places(table, seed)
         self._check_all(everybody)
         train, test = self._parts(table, seed)
         if wanted is not None and train.users < wanted:
@@ -219,6 +226,41 @@ class TableColumns(DataSettings):
             )
         if wanted is not None and train.users > wanted:
             train = train.select(np.arange(wanted))
+        return Datasets(train, test, table.report)
+
+    def _differs(self, table: Table) -> bool:
+        """Return whether the table holds another number of users than is declared."""
+        everybody = table.federation.users
+        if self.all_users is not None or self.users is None:
+            return self.all_users not in (None, everybody)
+        held_out = self.held_out(everybody) if table.held_out is None else np.count_nonzero(table.held_out)
+        return everybody - int(held_out) != self.users
+
+    def _in_places(self, table: Table, seed: int) -> Datasets:
+        """Return the users of a table whose number is protected, in the first of the declared places; no more fit.
+
+        Who is held out follows from the places. No message shows the number. Raises `BadInput`: more users than places,
+        nobody in one of the parts, or a declaration with which places would follow from the number of users.
+        """
+        places, everybody = self.all_users or self.users, table.federation.users
+        assert places is not None
+        field = "data.all_users" if self.all_users is not None else "data.users"
+        if self.all_users is None and (self.holds_out or self.min_samples > 1):
+            raise BadInput(
+                f"{field} = {places} is not the number of training users, which is protected where a user may be added "
+                "or removed: declare data.all_users, a number of places that is enough for all, without "
+                "data.split_column and data.min_samples"
+            )
+        if everybody > places:
+            raise BadInput(
+                f"{field} = {places}: there are more users than these places, and their number is protected; declare "
+                "more places, by public knowledge"
+            )
+        training, held_out = slots(places, self.held_out(places), seed)
+        parts = [part[part < everybody] for part in (training, held_out)]
+        if not len(parts[0]) or (len(held_out) and not len(parts[1])):
+            raise BadInput(f"{field} = {places}: too few of these places hold a user; declare fewer")
+        train, test = (table.federation.select(part) if len(part) else None for part in parts)
         return Datasets(train, test, table.report)
 
     def _parts(self, table: Table, seed: int) -> tuple[Federation, Federation | None]:

@@ -144,8 +144,12 @@ def table_of(
     max_samples: int | None = None,
     seed: int = 0,
     memory: int = MEMORY_MIB,
+    named: bool = False,
 ) -> Table:
-    """Read a table as `read_table` does, given its `Columns`, without logging the sentences of its report."""
+    """Read a table as `read_table` does, given its `Columns`, without logging the sentences of its report.
+
+    ``named`` users choose their ``max_samples`` samples by their labels, whoever else there is.
+    """
     for name, value, least in (("min_samples", min_samples, 1), ("seed", seed, 0), ("memory", memory, 0)):
         require_number(name, value, least, strict=False)
     if users is not None:
@@ -164,7 +168,7 @@ def table_of(
     chosen = public_order(labels, sizes, min_samples, users, seed)
     numbers = np.full(len(labels), -1, dtype=np.int64)
     numbers[chosen] = np.arange(len(chosen))
-    samples, offsets = bounded_rows(numbers[holder], max_samples, seed)
+    samples, offsets = bounded_rows(numbers[holder], max_samples, seed, labels[chosen] if named else None)
     if streamed:
         federation: Federation = stored_federation(source, columns, table.count, samples, offsets, counts)
     else:

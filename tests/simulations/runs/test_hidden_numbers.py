@@ -1,0 +1,194 @@
+"""Where a user may be added or removed the number of users is protected: no door shows it, and no door depends on it.
+
+Only the number of places is public. A table may hold fewer users than places; more are refused, without a number.
+"""
+
+import json
+import re
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+from examples import call
+
+from simulations import describe, find, train
+from simulations.config.run_config import parse_config
+from simulations.runs.build import load_datasets
+from simulations.runs.run import run
+from userdp.errors import BadInput, PopulationTooSmall, UserdpError
+from userdp.mechanisms import GaussianMechanism
+
+PLACES, FEW, MANY = 400, 383, 417
+COLUMNS = {"user": "who", "features": ["a"], "ranges": {"a": [0.0, 1.0]}}
+PRIVACY = {"epsilon": 4.0, "delta": 1e-4}
+ASK = [{"statistic": "count"}, {"statistic": "mean", "of": "a"}]
+POISSON = {"strategy": {"kind": "dp_fed_sgd", "rounds": 2, "sampling": "poisson", "cohort": 40}}
+WEIGHTED = {"strategy": {"kind": "recentred_clipping", "rounds": 2, "relation": "add_or_remove"}}
+TRAINED = {"problem": {"kind": "quadratic"}, "output": {"reference": False, "anyway": True}, **POISSON}
+ADDED, REPLACED = "add_or_remove", "replace_one"
+
+
+def table(users, rows=2):
+    who = np.repeat([f"p{user * 7919 % 10007:05d}" for user in range(users)], rows)
+    return pd.DataFrame({"who": who, "a": np.linspace(0.0, 1.0, len(who))})
+
+
+def query(relation, path="t.parquet", **data):
+    data = {"kind": "table", "path": str(path), **COLUMNS, "all_users": PLACES, **data}
+    return {"ask": ASK, "data": data, "privacy": {**PRIVACY, "relation": relation}}
+
+
+def trained(path="t.parquet", strategy=POISSON, **data):
+    data = {"kind": "table", "path": str(path), **COLUMNS, "all_users": PLACES, "test_fraction": 0.0, **data}
+    return {"name": "hidden", "data": data, "privacy": PRIVACY, **TRAINED, **strategy}
+
+
+def findings(relation, path="t.parquet"):
+    data = {"path": str(path), "user": "who", "all_users": PLACES}
+    return {"data": data, "find": {"numbers": ["a"]}, "privacy": {**PRIVACY, "relation": relation}}
+
+
+def doors(folder, users):
+    """Name -> everything that others see of it, or the error; from a file, from a table in memory, by the command."""
+    people, path = table(users), folder / "t.parquet"
+    people.to_parquet(path)
+
+    def command(name, raw, *more):
+        (folder / f"{name}.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
+        answer = call(name, folder / f"{name}.toml", *more)
+        return answer.output + answer.stderr
+
+    def files(raw, name):
+        done = run(parse_config(raw), directory=folder / name)
+        return [(done.directory / one).read_text() for one in ("plan.json", "guarantee.json", "config.toml")], shown(
+            done
+        )
+
+    def shown(done):
+        data = json.loads((done.directory / "data.json").read_text())
+        return [{k: v for k, v in one.items() if "private" not in k and k != "seconds"} for one in (done.result, data)]
+
+    settings = {"progress": False, **COLUMNS, "all_users": PLACES, **PRIVACY}
+    return {
+        "query": lambda: command("query", query(ADDED, path), "--output", str(folder / "out")),
+        "plan of a query": lambda: command("plan", query(ADDED, path)),
+        "query, files": lambda: files(query(ADDED, path), "q"),
+        "query, limited": lambda: files(query(ADDED, path, max_samples=1), "l"),
+        "describe": lambda: str(describe(people, ask=ASK, relation=ADDED, **settings)),
+        "describe a file": lambda: str(describe(path, ask=ASK, relation=ADDED, **settings)),
+        "run": lambda: files(trained(path), "r"),
+        "run, weighted": lambda: files(trained(path, WEIGHTED), "w"),
+        "run, training users": lambda: files(trained(path, all_users=None, users=PLACES), "u"),
+        "run, held out": lambda: files(trained(path, test_fraction=0.25), "h"),
+        "run, evaluated": lambda: files(
+            trained(path, test_fraction=0.25) | {"privacy": PRIVACY | {"evaluate": True}}, "e"
+        ),
+        "run, command": lambda: command("run", trained(path)),
+        "plan": lambda: command("plan", trained(path)),
+        "train": lambda: train(people, **settings, test_fraction=0.0, **TRAINED).guarantee,
+        "find": lambda: find(people, user="who", all_users=PLACES, numbers=["a"], relation=ADDED, **PRIVACY),
+        "find, command": lambda: command("find", findings(ADDED, path), "--output", str(folder / "found.toml")),
+    }
+
+
+NAMES = [
+    *("query", "plan of a query", "query, files", "query, limited", "describe", "describe a file", "run"),
+    *("run, weighted", "run, training users", "run, held out", "run, evaluated", "run, command", "plan", "train"),
+    *("find", "find, command"),
+]
+
+
+@pytest.mark.parametrize("users", [FEW, MANY])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_door_shows_how_many_there_are(name, users, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    try:
+        seen, refused = doors(tmp_path, users)[name](), False
+    except UserdpError as error:
+        seen, refused = str(error), True
+    told = f"{seen} {[record.getMessage() for record in caplog.records]}"
+    assert not re.search(rf"(?<![\d.]){users}(?![\d.]\d)", told.replace(",", ""))
+    if users == FEW:
+        assert not refused, seen
+        assert "Error" not in told
+
+
+@pytest.mark.parametrize("make", [lambda path: query(ADDED, path), trained], ids=["query", "run"])
+def test_more_users_than_places_are_refused_in_one_sentence(make, tmp_path):
+    table(MANY).to_parquet(path := tmp_path / "t.parquet")
+    sentence = r"data\.all_users = 400: there are more users than these places, and their number is protected"
+    with pytest.raises(BadInput, match=sentence):
+        load_datasets(parse_config(make(path)))
+
+
+@pytest.mark.parametrize("users", [FEW, MANY])
+def test_where_users_are_replaced_their_number_is_public_and_the_message_helps(users, tmp_path):
+    table(users).to_parquet(path := tmp_path / "t.parquet")
+    for raw in (query(REPLACED, path), trained(path, {"strategy": {"kind": "dp_fed_sgd", "rounds": 2}})):
+        with pytest.raises(PopulationTooSmall if users == FEW else BadInput, match=f"but the data have {users} users"):
+            load_datasets(parse_config(raw))
+
+
+def test_held_out_users_keep_the_numbers_of_their_places(tmp_path):
+    """Those that train are numbered below n, those that are held out from n on, however many are missing."""
+    table(FEW).to_parquet(path := tmp_path / "t.parquet")
+    config = parse_config(trained(path, test_fraction=0.25) | {"privacy": PRIVACY | {"evaluate": True}})
+    datasets = load_datasets(config)
+    assert datasets.users.users + datasets.test.users == FEW
+    assert (config.data.declared_users, config.data.declared_held_out) == (300, 100)
+    done = run(config, datasets=datasets, directory=tmp_path / "run")
+    assert done.result["missing_users_private"] == 0
+    assert (done.result["users"], done.result["held_out"]["users"]) == (300, 100)
+
+
+def sums_of(people, folder, **data):
+    """What the noise of a query's sums is added to."""
+    people.to_parquet(path := folder / "t.parquet")
+    given = []
+    with pytest.MonkeyPatch.context() as patch:
+        release = GaussianMechanism.release
+        patch.setattr(
+            GaussianMechanism,
+            "release",
+            lambda one, value, noise: given.append((one, value)) or release(one, value, noise),
+        )
+        run(parse_config(query(ADDED, path, max_samples=2, **data)), directory=folder / "run", report=False)
+    [(mechanism, value)] = given
+    return mechanism.l2_sensitivity, value
+
+
+def test_a_person_more_or_less_moves_the_sums_of_a_query_by_its_own_row(tmp_path):
+    """Also where people hold more samples than count: nobody else chooses others, for a known seed."""
+    everybody = table(PLACES, rows=5)
+    labels = sorted(everybody["who"].unique())
+    charged, whole = sums_of(everybody, tmp_path)
+    for gone in ([labels[0]], [labels[200]], [labels[-1]]):
+        _, less = sums_of(everybody[~everybody["who"].isin(gone)], tmp_path)
+        moved = float(np.linalg.norm(whole - less))
+        assert 0.1 * charged < moved <= charged * (1 + 1e-9)
+
+
+def test_who_comes_or_goes_changes_no_other_users_samples(tmp_path):
+    everybody = table(60, rows=5)
+    found = []
+    for gone in ("", sorted(everybody["who"].unique())[3]):
+        everybody[everybody["who"] != gone].to_parquet(path := tmp_path / "t.parquet")
+        config = parse_config(query(ADDED, path, max_samples=2))
+        table_read = config.data.table(7, named=True)
+        blocks = [table_read.federation.block(np.array([user])) for user in range(table_read.federation.users)]
+        found.append(dict(zip(table_read.labels, [one.features.tobytes() for one in blocks], strict=True)))
+    assert len(found[0]) == len(found[1]) + 1
+    assert all(found[0][label] == samples for label, samples in found[1].items())
+
+
+def test_every_combination_of_a_relation_and_a_number_is_a_run_or_a_sentence(tmp_path):
+    for relation, users in product((ADDED, REPLACED), (FEW, PLACES, MANY)):
+        table(users).to_parquet(path := tmp_path / "t.parquet")
+        raw = parse_config(query(relation, path))
+        if users == PLACES or (relation == ADDED and users == FEW):
+            assert load_datasets(raw).users.users == users
+        else:
+            with pytest.raises(BadInput):
+                load_datasets(raw)
