@@ -229,12 +229,12 @@ class TableColumns(DataSettings):
         return Datasets(train, test, table.report)
 
     def _differs(self, table: Table) -> bool:
-        """Return whether the table holds another number of users than is declared."""
+        """Return whether the table holds another number of users than ``all_users``, or too few for ``users``."""
         everybody = table.federation.users
         if self.all_users is not None or self.users is None:
             return self.all_users not in (None, everybody)
         held_out = self.held_out(everybody) if table.held_out is None else np.count_nonzero(table.held_out)
-        return everybody - int(held_out) != self.users
+        return everybody - int(held_out) < self.users
 
     def _in_places(self, table: Table, seed: int) -> Datasets:
         """Return the users of a table whose number is protected, in the first of the declared places; no more fit.
