@@ -118,7 +118,7 @@ class FindPlan:
         asked = self.config.privacy
         assumed = ["which users there are is public, and so are the columns' names and kinds"]
         if asked.relation == "add_or_remove":
-            assumed.append("no more users are in the table than declared")
+            assumed = ["the columns' names and kinds are public", "no more users are in the table than declared"]
         assumed.append("a person is one value of the user column")
         if asked.noise == "seeded":
             assumed.append(

@@ -78,7 +78,7 @@ class Roster:
                 queries = [Message(question, node, MessageType.QUERY) for node in new]
                 for reply in grid.send_and_receive(queries, timeout=left):
                     self._enter(reply)
-            if not self.absent or getattr(grid, "complete", False) or time.monotonic() >= deadline:
+            if not self.absent or (self.places and getattr(grid, "complete", False)) or time.monotonic() >= deadline:
                 break
             time.sleep(_POLL_SECONDS)
         if self.places:

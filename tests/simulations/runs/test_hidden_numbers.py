@@ -170,19 +170,6 @@ def test_a_person_more_or_less_moves_the_sums_of_a_query_by_its_own_row(tmp_path
         assert 0.1 * charged < moved <= charged * (1 + 1e-9)
 
 
-def test_who_comes_or_goes_changes_no_other_users_samples(tmp_path):
-    everybody = table(60, rows=5)
-    found = []
-    for gone in ("", sorted(everybody["who"].unique())[3]):
-        everybody[everybody["who"] != gone].to_parquet(path := tmp_path / "t.parquet")
-        config = parse_config(query(ADDED, path, max_samples=2))
-        table_read = config.data.table(7, named=True)
-        blocks = [table_read.federation.block(np.array([user])) for user in range(table_read.federation.users)]
-        found.append(dict(zip(table_read.labels, [one.features.tobytes() for one in blocks], strict=True)))
-    assert len(found[0]) == len(found[1]) + 1
-    assert all(found[0][label] == samples for label, samples in found[1].items())
-
-
 def test_every_combination_of_a_relation_and_a_number_is_a_run_or_a_sentence(tmp_path):
     for relation, users in product((ADDED, REPLACED), (FEW, PLACES, MANY)):
         table(users).to_parquet(path := tmp_path / "t.parquet")

@@ -93,6 +93,22 @@ def test_it_waits_for_users_that_register_late_and_asks_each_node_once():
     assert [(node, list(part)) for node, part in roster.assign(np.arange(5))] == [(1, [3, 4]), (2, [0]), (3, [1, 2])]
 
 
+@pytest.mark.parametrize("places", [False, True])
+def test_empty_places_miss_nowhere_and_silent_users_do(places, caplog):
+    """A number that nobody claims is an empty place if users may come and go; whoever was claimed may be missing."""
+    problem, roster = Quadratic(2, 1.0, 1.0), Roster(6)
+    roster.places = places
+    nodes = [Node(problem, federation_of(np.ones((2, 2))), np.array(users), np.arange(2)) for users in ([0, 1], [2, 3])]
+    with LocalGrid(nodes) as grid:
+        roster.gather(grid, timeout=0.01)
+    cohort = Request(np.arange(6), Computation("user_gradient", "sum", 1.0))
+    assert roster.empty(cohort.users) == (2 if places else 0)
+    with pytest.raises(RunFailed, match="too many users of a cohort did not answer"):
+        gather(cohort, roster, [], 2, 0.5)
+    assert gather(cohort, roster, [], 2, 0.9 if places else 1.0).missing == (4 if places else 6)
+    assert ("have no node" in caplog.text) != places
+
+
 def test_users_that_never_come_are_asked_of_nobody(caplog):
     roster = Roster(5)
     with caplog.at_level(logging.WARNING, logger="userdp"):

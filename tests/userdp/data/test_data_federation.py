@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation, split
+from userdp.data.federation import JoinedFederation
 from userdp.data.tables.contributions import bounded_rows, public_order
 from userdp.errors import BadInput, PopulationTooSmall
 
@@ -207,3 +208,13 @@ def test_the_public_order_is_seeded_and_drops_small_and_surplus_users():
         public_order(labels, sizes, 3, 5, 7)
     with pytest.raises(PopulationTooSmall, match="0 users"):
         public_order(labels, sizes, 9, None, 7)
+
+
+def test_those_who_follow_come_after_all_places():
+    first, second = ragged([1, 2]), ragged([3, 1])
+    whole = JoinedFederation(first, second, 4)
+    assert whole.users == 6
+    np.testing.assert_array_equal(whole.block(np.array([0, 4])).features[1:], second.block(np.array([0])).features)
+    np.testing.assert_array_equal(whole.block(np.array([5])).features, second.block(np.array([1])).features)
+    with pytest.raises(BadInput):
+        whole.block(np.array([2]))  # an empty place

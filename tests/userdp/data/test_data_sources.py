@@ -170,3 +170,40 @@ def test_users_that_are_counted_in_the_table_are_an_assumption(path):
     counted, declared = (source(path, **RUN, **users).assumptions for users in ({}, {"users": USERS}))
     assert [one for one in counted if "read from the data and is taken as public" in one]
     assert not [one for one in declared if "read from the data" in one]
+
+
+@pytest.mark.parametrize("declared", [{"all_users": 20}, {"users": 20, "test_fraction": 0.0}], ids=["all", "training"])
+def test_a_number_that_is_protected_is_in_no_refusal_and_fewer_users_fit(path, declared):
+    public, data = declared == {"all_users": 20}, source(path, **RUN, **declared)
+    loaded = data.load(0, lambda: True)
+    assert loaded.train.users + (0 if loaded.test is None else loaded.test.users) == USERS
+    with pytest.raises(
+        PopulationTooSmall, match=f"the data have {USERS} users" if public else f"leave {USERS} training"
+    ):
+        data.load(0)
+    for fewer in ({"all_users": 11}, {"all_users": 11, "max_samples": 3}):
+        with pytest.raises(BadInput, match="more users than these places, and their number is protected") as error:
+            source(path, **RUN, **fewer).load(0, lambda: True)
+        assert str(USERS) not in str(error.value)
+    for unclear in ({"users": 11}, {"users": 11, **SPLIT}, {"users": 15, "min_samples": 2, "test_fraction": 0.0}):
+        with pytest.raises(
+            BadInput, match="declare data.all_users, a number of places that is enough for all"
+        ) as error:
+            source(path, **RUN, **unclear).load(0, lambda: True)
+        assert str(USERS) not in str(error.value)
+
+
+def test_whoever_is_there_holds_the_first_places_and_nobody_moves_another(path, tmp_path):
+    """Without one user everybody who was in a later place is one place further on; samples are the same."""
+    everybody = pd.read_parquet(path)
+    samples = []
+    for gone in (None, 5):
+        there = tmp_path / "there.parquet"
+        everybody[everybody["who"] != gone].to_parquet(there)
+        table = source(there, **RUN, all_users=20, max_samples=2).table(3, named=True)
+        blocks = [table.federation.block(np.array([user])) for user in range(table.federation.users)]
+        samples.append(
+            {one: (b.features.tobytes(), b.targets.tobytes()) for one, b in zip(table.labels, blocks, strict=True)}
+        )
+    assert len(samples[0]) == len(samples[1]) + 1 == USERS
+    assert all(samples[0][label] == own for label, own in samples[1].items())

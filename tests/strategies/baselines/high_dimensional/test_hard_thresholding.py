@@ -79,9 +79,7 @@ def test_the_sensitivity_of_a_step_holds_and_is_attained_t08(sparsity):
 @pytest.mark.parametrize("value", [1e300, -1e300, math.inf, -math.inf, math.nan, 0.0])
 def test_no_record_moves_a_step_by_more_than_the_sensitivity_t08(value, monkeypatch):
     steps = []
-    monkeypatch.setattr(
-        Peeling, "release", lambda self, one, noise: steps.append(one.values) or 0 * one.values
-    )
+    monkeypatch.setattr(Peeling, "release", lambda self, one, noise: steps.append(one.values) or 0 * one.values)
     rng = np.random.default_rng(1)
     features, targets = rng.normal(size=(20, 6)), rng.normal(size=20)
     start = np.array([0.6, 0, 0, -0.8, 0, 0])
@@ -203,9 +201,7 @@ def spikes(dimension=200):
 @pytest.mark.parametrize("bad", [1e300, -1e300, math.inf, math.nan])
 def test_no_record_moves_a_truncated_step_by_more_than_the_sensitivity(bad, monkeypatch):
     steps = []
-    monkeypatch.setattr(
-        Peeling, "release", lambda self, one, noise: steps.append(one.values) or 0 * one.values
-    )
+    monkeypatch.setattr(Peeling, "release", lambda self, one, noise: steps.append(one.values) or 0 * one.values)
     rows = np.random.default_rng(0).normal(size=(10, 4))
     for value in (1e300, bad):
         rows[2] = value
