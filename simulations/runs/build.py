@@ -117,9 +117,12 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
 
 
 def hides_number(config: RunConfig) -> bool:
-    """Return whether a user may be added or removed: the number of places is public then, and that of users is not."""
+    """Return whether a user may be added or removed: the number of places is public then, and that of users is not.
+
+    Raises `BadInput` if the declarations give no plan. Where a sample is added or removed its user stays.
+    """
     strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
-    return strategy.plan.guarantee.relation == "add_or_remove"
+    return strategy.plan.guarantee.users_come_and_go
 
 
 def _check_number(config: RunConfig, users: int, declared: int) -> None:

@@ -100,7 +100,7 @@ class UserLevelStrategy(Strategy):
         self._request: Request | None = None
         self._facts = dict[str, float]()
         self._roster = self.wire.roster(self._everybody, recipe.max_missing)
-        self._roster.places = self.plan.guarantee.relation == "add_or_remove"
+        self._roster.places = self.plan.guarantee.users_come_and_go
         self.testers: HeldOut | None = None
         if held_out and self.plan.guarantee.holds:
             asked = self.plan.rounds, self._roster, recipe.max_missing, choose_best

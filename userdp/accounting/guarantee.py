@@ -138,6 +138,11 @@ class Guarantee:
         """The claim is rho-zCDP, of which (epsilon, delta) is the conversion: see `ZERO_CONCENTRATED`."""
         return self._is_all(ZERO_CONCENTRATED)
 
+    @property
+    def users_come_and_go(self) -> bool:
+        """A whole user may be added or removed: that hides how many users there are, and places are public."""
+        return (self.unit, self.relation) == ("user", "add_or_remove")
+
     def _is_all(self, accounting: str) -> bool:
         """Return whether an accountant that begins so counts every release; others are added after a semicolon."""
         first, *added = self.accountant.split(";")

@@ -15,8 +15,8 @@ from examples import call
 
 from simulations import describe, find, train
 from simulations.config.run_config import parse_config
-from simulations.runs.build import load_datasets
-from simulations.runs.run import run
+from simulations.runs.build import load_datasets, starting_problem
+from simulations.runs.run import make_grid, run
 from userdp.errors import BadInput, PopulationTooSmall, UserdpError
 from userdp.mechanisms import GaussianMechanism
 
@@ -138,6 +138,10 @@ def test_held_out_users_keep_the_numbers_of_their_places(tmp_path):
     datasets = load_datasets(config)
     assert datasets.users.users + datasets.test.users == FEW
     assert (config.data.declared_users, config.data.declared_held_out) == (300, 100)
+    with make_grid(config, starting_problem(config), datasets) as grid:
+        numbers = np.sort(np.concatenate([node.users for node in grid._nodes]))
+    wanted = [np.arange(datasets.users.users), 300 + np.arange(datasets.test.users)]
+    np.testing.assert_array_equal(numbers, np.concatenate(wanted))
     done = run(config, datasets=datasets, directory=tmp_path / "run")
     assert done.result["missing_users_private"] == 0
     assert (done.result["users"], done.result["held_out"]["users"]) == (300, 100)
