@@ -5,7 +5,6 @@ A node is a user, and its reply minus the model sent is that user's update, whic
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -228,8 +227,7 @@ class DropIn(Strategy):
         delta: below 1 / users.
         frozen: patterns of arrays that keep their initial value.
         nonnegative: patterns of arrays whose entries are raised to zero after the noise; running variances by default.
-        seed: of cohorts and seeded noise; drawn from the operating system if not given. Whoever knows it can remove the
-            noise: give one in tests only.
+        seed: of cohorts and seeded noise; see `UserLevelStrategy`. Give one in tests only.
         noise: "seeded": fast, and neither safe in floating point nor from a generator for cryptography; or "secure":
             both, and takes about 15 microseconds a parameter in each round. The former by default, the latter where
             nodes add the noise.
@@ -278,16 +276,11 @@ class DropIn(Strategy):
         self._around = {name: options.pop(name) for name in ("compare_with_initial", "preparation") if name in options}
         self._recipe = self.strategy.parsed(self.settings | options)
         noise = noise or ("secure" if trust == "sum" else "seeded")
-        if trust == "sum" and noise == "seeded" and seed is None:
-            raise BadInput(
-                "noise = 'seeded' with trust = 'sum': the server would know the noise of all nodes; leave noise out, "
-                "or give a seed in a simulation"
-            )
         if metrics and not held_out:
             raise BadInput("metrics without held_out: nodes that train evaluate nothing; give held_out further nodes")
         self._public, self._held_out, self._metrics = PublicFacts(users), held_out, metrics
         self._privacy = Privacy(epsilon, delta, noise=noise, trust=trust, colluding=colluding, lost_nodes=lost_nodes)
-        self._seed = secrets.randbits(128) if seed is None else seed
+        self._seed = seed
         self.inner = self._within(None)
 
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:

@@ -44,7 +44,7 @@ def run_begins(name: str, plan: Plan) -> None:
     """Log the plan; its warnings are logged by the strategy within."""
     log.info("Starting %s strategy: %d rounds of %d of %d users", name, plan.rounds, plan.cohort, plan.users)
     log.info("\t├── Noise: expected l2 norm %s, on updates of at most %s", _short(plan.noise), _short(plan.signal))
-    log.info("\t└── Guarantee: %s", plan.guarantee.sentence())
+    log.info("\t└── Guarantee: %s", plan.guarantee)
 
 
 def waiting(connected: int, users: int) -> None:
@@ -72,7 +72,7 @@ def round_ends(record: RoundRecord, plan: Plan, held_out: MetricRecord | None) -
 def run_ends(result: PrivateResult, seconds: float) -> None:
     """Log the end of the run, and its guarantee."""
     log.info("Strategy execution finished in %s s", _short(seconds))
-    log.info("Guarantee: %s", result.guarantee.sentence())
+    log.info("Guarantee: %s", result.guarantee)
 
 
 def _short(value: float | None) -> str:

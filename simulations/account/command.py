@@ -112,6 +112,8 @@ def _show(account: "Account") -> None:
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Column, Table  # noqa: PLC0415
 
+    from simulations.reports.explain import assumptions_of  # noqa: PLC0415
+
     total, limits, spent = account.total, account.total.limits, account.spent
     table = Table(
         "entry", "what", "by", Column("when (UTC)", min_width=10), title=f"{account.name}: what is spent on what"
@@ -137,6 +139,9 @@ def _show(account: "Account") -> None:
             parts.add_row(name, f"{used:.4g}", f"{most:.4g}")
     console = Console()
     console.print(table, parts, sep="\n")
+    promises = {f"entry {one.number}": promise for one in account.entries for promise in one.promises[:1]}
+    for line in assumptions_of(promises):
+        console.print(line, highlight=False, markup=False)
     relation = "replacing" if total.relation == "replace_one" else "adding or removing"
     console.print(
         f"For {relation} one whole user. Spent so far: epsilon = {account.spent_epsilon:.4g} at delta = "

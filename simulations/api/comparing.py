@@ -15,7 +15,7 @@ from simulations.comparison.config import Comparison, load_comparison, parse_com
 from simulations.comparison.jobs import compare as run_all
 from simulations.comparison.jobs import live
 from simulations.comparison.ranking import read
-from simulations.comparison.table import sentences
+from simulations.comparison.table import rests_on, sentences
 from simulations.records.held_out import EXPLAINED
 from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
@@ -39,12 +39,14 @@ class ComparisonResult(WithReport):
         directory: the folder of the comparison's files; None if nothing was kept.
         together: the budget that all runs cost the same people together, one line for each source of people; empty for
             synthetic people.
+        assumptions: what the guarantees rest on, one line each.
     """
 
     table: pd.DataFrame
     page: str
     directory: Path | None
     together: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     def summary(self) -> pd.DataFrame:
         """Return means over seeds for each strategy and budget, the best first; cells without a value are left out."""
@@ -55,10 +57,10 @@ class ComparisonResult(WithReport):
         return means.sort_values(["epsilon", "value"]).rename(columns=lambda name: name.removeprefix("metric."))
 
     def __repr__(self) -> str:
-        return "\n".join([self._title(), self.summary().map(shown).to_string(), *self.together])
+        return "\n".join([self._title(), self.summary().map(shown).to_string(), *self.together, *self.assumptions])
 
     def _repr_html_(self) -> str:
-        lines = (f"<p>{escape(line)}</p>" for line in (self._title(), *self.together))
+        lines = (f"<p>{escape(line)}</p>" for line in (self._title(), *self.together, *self.assumptions))
         return "\n".join([self.summary().map(shown).to_html(), *lines])
 
     def _title(self) -> str:
@@ -101,7 +103,8 @@ def compare(
             run_all(comparison, workers=workers, directory=folder, watch=watch)
         page = (folder / "report.html").read_text(encoding="utf-8")
         table, summary, _ = read(folder)
-        return ComparisonResult(table, page, None if directory is None else folder, tuple(sentences(summary)))
+        kept = None if directory is None else folder
+        return ComparisonResult(table, page, kept, tuple(sentences(summary)), tuple(rests_on(summary)))
 
 
 def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Comparison:

@@ -11,12 +11,21 @@ from rich.table import Column, Table
 
 from simulations.records.run_directory import read_json
 from simulations.reports.answers import show_answers
-from simulations.reports.explain import NOTHING_PROMISED, cell_counts, held_out_rows, show_promise, shown, shown_number
+from simulations.reports.explain import (
+    NOTHING_PROMISED,
+    assumptions_of,
+    cell_counts,
+    held_out_rows,
+    show_promise,
+    shown,
+    shown_number,
+)
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.units import about_errors, errors_of, in_target_units, metric_table
 from simulations.runs.build import Advice
 from strategies.core.plan import Plan
 from userdp.accounting.composition import promises_something
+from userdp.accounting.guarantee import Guarantee
 
 _CHANGES = {"replace_one": "replaced", "add_or_remove": "added or removed"}
 _FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")
@@ -35,7 +44,7 @@ def show_plan(plan: Plan, values: Mapping[str, Any], meanings: Mapping[str, str]
         table.add_row(name, "no limit" if value is None else shown_number(name, value), meanings.get(name, ""))
     console = Console()
     console.print(table)
-    show_promise(plan.guarantee.sentence(), plan.guarantee.assumptions, console)
+    show_promise(plan.guarantee, console)
     for warning in plan.warnings:
         console.print(f"[yellow]Warning.[/yellow] {escape(warning)}", highlight=False)
 
@@ -78,6 +87,8 @@ def show_advice(found: Sequence[Advice]) -> None:
     for each in found:
         if each.plan is None:
             console.print(f"[bold]{each.strategy}[/bold] refuses: {escape(each.reason)}", highlight=False)
+    for line in assumptions_of({each.strategy: each.plan.guarantee for each in found if each.plan is not None}):
+        console.print(line, highlight=False, markup=False)
     console.print("userdp plan FILE --set strategy.kind=NAME shows all numbers of one strategy.", highlight=False)
 
 
@@ -96,8 +107,7 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
         console.print("[bold]The table[/bold] (private: exact counts, not covered by the guarantee):")
         for line in cell_counts(table_private):
             console.print(f"  {line}", highlight=False, markup=False)
-    promised = read_json(directory / "guarantee.json")
-    show_promise(promised["sentence"], promised["assumptions"], console)
+    show_promise(Guarantee.from_dict(read_json(directory / "guarantee.json")), console)
     if (directory / "report.html").exists():
         console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
 

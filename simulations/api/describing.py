@@ -59,7 +59,7 @@ class Description(WithReport):
     def __repr__(self) -> str:
         names = ["statistic", "of", "", "estimate", "low", "high", "unit"]
         rows = pd.DataFrame(answer_rows(self.result["answers"]), columns=names)
-        return f"{rows.to_string(index=False)}\nGuarantee: {self.guarantee.sentence()}"
+        return f"{rows.to_string(index=False)}\nGuarantee: {self.guarantee}"
 
 
 @without_internals

@@ -66,7 +66,7 @@ def write_onnx(problem: Problem, model: Vector, columns: Columns, guarantee: Gua
     if taken := sorted({one.name for one in outputs} & set(table.inputs)):
         raise BadInput(f"to_onnx: the table's column {taken[0]!r} has the name of an output; rename it and train again")
     inputs = [_vector(name, text, about) for name, (text, about) in table.inputs.items()]
-    made = helper.make_graph(graph.nodes, "userdp", inputs, outputs, graph.constants, doc_string=guarantee.sentence())
+    made = helper.make_graph(graph.nodes, "userdp", inputs, outputs, graph.constants, doc_string=str(guarantee))
     versions = [helper.make_opsetid("", OPSET), helper.make_opsetid(LEVELS, 3)]
     file = helper.make_model(made, opset_imports=versions, ir_version=9, producer_name="userdp")
     helper.set_model_props(file, promise_texts(guarantee))

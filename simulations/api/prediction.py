@@ -337,7 +337,7 @@ def show_scores(scores: Scores, console: Console) -> None:
     else:
         title = "1 row" if values["rows"] == 1 else f"{values['rows']} rows"
         console.print(metric_table(title, cast("dict[str, Any]", scores.in_units.to_dict()), {}))
-    show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
+    show_promise(scores.guarantee, console)
     console.print(NOT_COVERED, highlight=False)
     console.print(f"Predictions: {values['output']}", highlight=False, soft_wrap=True)
     if not scores.kept:

@@ -101,7 +101,7 @@ class TrainedModel(SavedModel, WithReport):
         if len(rest):
             parts.append(f"({len(rest)} more: spread, calibration, scaled units; see summary() and report())")
         about = about_errors(self.result, errors, map(str, first.index))
-        return "\n".join([*parts, *(line for _, line in about), f"Guarantee: {self.guarantee.sentence()}"])
+        return "\n".join([*parts, *(line for _, line in about), f"Guarantee: {self.guarantee}"])
 
     def _repr_html_(self) -> str:
         (title, *reason), first, rest, errors = self._shown()
@@ -110,7 +110,7 @@ class TrainedModel(SavedModel, WithReport):
         table += f"<details><summary>{len(rest)} more</summary>{rest.to_html()}</details>" if len(rest) else ""
         about = about_errors(self.result, errors, map(str, [*first.index, *rest.index]))
         table += "".join(f"<p>{html.escape(line)}</p>" for _, line in about)
-        promise = html.escape(self.guarantee.sentence())
+        promise = html.escape(str(self.guarantee)).replace("\n", "<br>")
         return f"<p><b>{html.escape(title)}</b></p>{table}<p><b>Guarantee.</b> {promise}</p>"
 
     def _shown(self) -> tuple[list[str], pd.DataFrame, pd.DataFrame, dict[str, float]]:

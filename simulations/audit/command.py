@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from simulations.audit.finding import Audit
@@ -16,7 +17,7 @@ from simulations.audit.report import AUDIT, CONFIG, CURVE, render_audit
 from simulations.config.run_config import REFERENCE, RunConfig, parse_config
 from simulations.records.environment import versions
 from simulations.records.run_directory import as_json, new_directory, plain
-from simulations.reports.explain import shown
+from simulations.reports.explain import assumptions_of, shown
 from simulations.reports.progress import Bar, audit_bar
 from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
@@ -154,7 +155,8 @@ def show_audits(done: Done) -> None:
     console.print(table)
     for name, why in done.refusals.items():
         console.print(f"  {name}: not audited: {why}", highlight=False, markup=False)
-    for line in _explanation(done.found[0]) if len(done.found) == 1 else ():
+    several = map(escape, assumptions_of({one.strategy: one.guarantee for one in done.found}))
+    for line in _explanation(done.found[0]) if len(done.found) == 1 else several:
         console.print(line, highlight=False)
     console.print(f"Report: {done.directory / 'report.html'}", highlight=False, soft_wrap=True)
 
@@ -166,7 +168,7 @@ def _explanation(one: Audit) -> Iterator[str]:
     if one.exact is not None:
         yield f"For the worst canaries, one round's test or choice alone costs epsilon = {shown(one.exact)}, exactly."
     yield f"[bold]Attack.[/bold] {one.attack}; {one.users} users, {runs}."
-    yield f"[bold]Guarantee.[/bold] {one.guarantee.sentence()}"
+    yield f"[bold]Guarantee.[/bold] {escape(str(one.guarantee))}"
     yield (
         f"[bold]Meaning.[/bold] An attacker who guesses which of two equally likely data sets, which differ in one "
         f"{unit}, was used is right with probability at most {values['most_membership_accuracy']:.1%}."

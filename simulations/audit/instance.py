@@ -58,7 +58,7 @@ class Instance:
         if not whole.guarantee.holds:
             raise BadInput(
                 f"strategy.kind = {config.strategy.kind!r} promises nothing that could be audited: "
-                f"{whole.guarantee.sentence()}; choose a strategy with a guarantee"
+                f"{whole.guarantee}; choose a strategy with a guarantee"
             )
         prepared = "learn" if "preparation_epsilon" in whole.numbers else "none"
         seeded = seeded.model_copy(update={"preparation": prepared})

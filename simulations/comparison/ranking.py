@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from simulations.comparison.oracle import ORACLE
-from simulations.comparison.table import ROUNDS, SUMMARY, TABLE, sentences
+from simulations.comparison.table import ROUNDS, SUMMARY, TABLE, rests_on, sentences
 from simulations.records.run_directory import check_files, read_json
 from simulations.reports.explain import digits_apart, percent, shown, shown_claim, shown_promise
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
@@ -195,7 +195,8 @@ def foresight(frame: pd.DataFrame, keys: Collection[str], left_out: Collection[s
 def rankings(directory: Path) -> str:
     """Format a table for every point of the grid, best strategy first, and the total cost; BadInput: see `read`."""
     frame, summary, keys = read(directory)
-    return "\n\n".join([*map(_table, ranked_points(frame, summary, keys)), *sentences(summary)])
+    below = [*sentences(summary), "\n".join(rests_on(summary))]
+    return "\n\n".join([*map(_table, ranked_points(frame, summary, keys)), *filter(None, below)])
 
 
 def _table(point: dict[str, Any]) -> str:

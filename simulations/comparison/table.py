@@ -17,9 +17,10 @@ from simulations.comparison.theory import expected_slopes
 from simulations.records.environment import versions
 from simulations.records.evaluation import NOBODY, main_metric
 from simulations.records.run_directory import as_json, read_json, write_whole
-from simulations.reports.explain import NOTHING_PROMISED, shown_promise
+from simulations.reports.explain import NOTHING_PROMISED, assumptions_of, shown_promise
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import add_or_remove_to_replace_one
+from userdp.accounting.guarantee import Guarantee
 
 NOT_RUN = "not run yet"
 TABLE, ROUNDS, SUMMARY = "results.parquet", "rounds.parquet", "comparison.json"
@@ -211,6 +212,12 @@ def _source(data: Mapping[str, Any]) -> str | None:
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Describe each total cost in comparison.json; comparisons of earlier versions have none."""
     return [_sentence(one) for one in summary.get("together", ())]
+
+
+def rests_on(summary: Mapping[str, Any]) -> list[str]:
+    """Return what the epsilons of comparison.json rest on, and which strategies' do."""
+    given = {label: entry["guarantee"] for label, entry in summary.get("strategies", {}).items()}
+    return assumptions_of({label: Guarantee.from_dict(one) for label, one in given.items() if one is not None})
 
 
 def _sentence(one: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import tomli_w
 
 from simulations.records.run_directory import FILES, read_json, resumable
+from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
 
 _NAME = "deployment"
@@ -132,8 +133,7 @@ def bring(folder: Path, output: Path, status: str) -> int:
     missing = [name for name in _NEEDED if not (output / name).is_file()]
     result = {} if "result.json" in missing else read_json(output / "result.json")
     if "guarantee.json" not in missing:
-        promised = read_json(output / "guarantee.json")
-        log.info("guarantee: %s", promised["sentence"])
+        log.info("guarantee: %s", Guarantee.from_dict(read_json(output / "guarantee.json")))
     if status == "finished:completed" and not missing and "error" not in result:
         log.info("the run is done: %s are in %s", ", ".join(_NEEDED), output)
         return 0

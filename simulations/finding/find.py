@@ -87,7 +87,7 @@ def _sections(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
 def declared(config: FindConfig, found: Found) -> str:
     """Return the [data] section of a run's file, with what it cost in its first lines."""
     section = {"kind": "table", "path": config.data.path, **found.settings}
-    lines = [f"{found.guarantee.sentence()}.", COSTS, *(f"Assuming: {one}." for one in found.guarantee.assumptions)]
+    lines = [*str(found.guarantee).splitlines(), COSTS]
     comments = "".join(f"# {line}\n" for line in [*lines, *found.notes])
     return f"{comments}\n{tomli_w.dumps({'data': section})}"
 
@@ -143,7 +143,7 @@ def show(found: Found, path: Path) -> None:
         for name, number in found.numbers.items():
             table.add_row(name, f"{number:.3g}")
     console.print(table)
-    show_promise(found.guarantee.sentence(), found.guarantee.assumptions, console)
+    show_promise(found.guarantee, console)
     console.print(f"  {COSTS}", highlight=False)
     for note in found.notes:
         console.print(f"[yellow]Note.[/yellow] {escape(note)}", highlight=False)

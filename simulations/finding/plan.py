@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from simulations.finding import grids
 from simulations.finding.settings import FindConfig
+from strategies.core.streams import GIVEN_SEED
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.mixed import MIXED_ACCOUNTANT, MixedReleases
 from userdp.errors import BadInput
@@ -121,9 +122,7 @@ class FindPlan:
             assumed = ["the columns' names and kinds are public", "no more users are in the table than declared"]
         assumed.append("a person is one value of the user column")
         if asked.noise == "seeded":
-            assumed.append(
-                "noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it"
-            )
+            assumed.append(GIVEN_SEED)
         spent = self.releases.epsilon(asked.delta)
         return Guarantee(
             "user", asked.relation, spent, asked.delta, MIXED_ACCOUNTANT, _ADVERSARY, tuple(assumed), holds=True

@@ -144,7 +144,7 @@ def _first(values: Values) -> list[str]:
     """Return what a reader must know before all else: alarms, then the promise in plain words."""
     guarantee, plain_words = values.guarantee, promise(values["guarantee.json"])
     if not guarantee.holds:
-        return [f"{NO_GUARANTEE}: {guarantee.sentence()}", plain_words]
+        return [f"{NO_GUARANTEE}: {guarantee}", plain_words]
     simulated = values["config.toml: privacy.noise"] == "seeded"
     alarms = {
         f"{SIMULATED}: {values['guarantee.json: noise']}; no real person is protected": simulated,

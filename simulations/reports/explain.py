@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from simulations.records.held_out import BINS, PERCENTILES, SPREAD
 from userdp.accounting.composition import promises_something
@@ -125,17 +126,27 @@ def settings(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} = {shown(value)}" for name, value in values.items())
 
 
-def show_promise(sentence: str, assumptions: Iterable[str], console: Console) -> None:
+def show_promise(guarantee: Guarantee, console: Console) -> None:
     """Print a guarantee together with its assumptions."""
-    console.print(f"[bold]Guarantee.[/bold] {sentence}", highlight=False)
-    for assumption in assumptions:
-        console.print(f"  assuming: {assumption}", highlight=False, markup=False)
+    console.print(f"[bold]Guarantee.[/bold] {escape(str(guarantee))}", highlight=False)
+
+
+def assumptions_of(promises: Mapping[str, Guarantee]) -> list[str]:
+    """Return what guarantees rest on, as lines below their table: each once, and whose it is, unless it is all's."""
+    kept, found = [name for name, one in promises.items() if one.holds], dict[str, list[str]]()
+    for name in kept:
+        for assumption in promises[name].assumptions:
+            found.setdefault(assumption, []).append(name)
+    return [
+        f"  assuming: {assumption}" + ("" if names == kept else f" ({', '.join(names)})")
+        for assumption, names in found.items()
+    ]
 
 
 def promise_texts(guarantee: Guarantee) -> dict[str, str]:
     """Return a guarantee as texts by name, for the metadata of other programs' formats; no budget if none holds."""
     budget = ("epsilon", "delta") if guarantee.holds else ()
-    texts = {"userdp.guarantee": guarantee.sentence()}
+    texts = {"userdp.guarantee": str(guarantee)}
     texts |= {f"userdp.{name}": str(getattr(guarantee, name)) for name in (*budget, "unit", "relation", "adversary")}
     return texts | {"userdp.holds": str(guarantee.holds), "userdp.assumptions": "; ".join(guarantee.assumptions)}
 

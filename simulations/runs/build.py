@@ -113,7 +113,13 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
         users = users or train.users
     fewest, most = data.sample_limits
     reading = reading_of(config) if getattr(config.strategy, "coefficients", 0) else None
-    return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples, reading=reading)
+    assumptions, start = list(data.assumptions), config.problem.initial_model
+    if start is not None:
+        assumptions.append(
+            f"the initial model is public: {Path(start).name} was made without these users' data, or what it cost them "
+            "is counted on top"
+        )
+    return PublicFacts(users, fewest, most, samples, reading, tuple(assumptions))
 
 
 def hides_number(config: RunConfig) -> bool:
@@ -209,17 +215,10 @@ def make_strategy(
 
 
 def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
-    """Add the assumptions about the data to a guarantee; unchanged if it does not hold."""
+    """Add what a sample is to a guarantee that protects samples; unchanged if it does not hold."""
     if not guarantee.holds:
         return guarantee
-    found = list(config.data.assumptions)
-    if config.problem.initial_model is not None:
-        found.append(
-            f"the initial model is public: {Path(config.problem.initial_model).name} was made without these users' "
-            "data, or what it cost them is counted on top"
-        )
-    if config.privacy.noise == "seeded":
-        found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
+    found = list[str]()
     counted_by_sample = (guarantee.unit, guarantee.relation) == ("sample", "add_or_remove")
     if counted_by_sample and config.data.keeps_some_samples:
         # A further sample of a user above the limit can replace another one among those kept.
@@ -227,7 +226,7 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
     if guarantee.unit == "sample" and config.data.sample_shape.sequence is not None:
         # A further row moves every later step, into other windows.
         found.append("a sample is a window of its user's steps, and where windows begin is public")
-    return replace(guarantee, assumptions=(*guarantee.assumptions, *found))
+    return guarantee.assuming(*found)
 
 
 def make_plan(config: RunConfig) -> Plan:
@@ -243,7 +242,7 @@ def make_plan(config: RunConfig) -> Plan:
 
 
 def with_declarations(plan: Plan, config: RunConfig) -> Plan:
-    """Add to a strategy's plan the assumptions about the data, and the initial model."""
+    """Add to a strategy's plan what a sample is, and the initial model."""
     file = config.problem.initial_model
     numbers = plan.numbers if file is None else {**plan.numbers, "initial_model": Path(file).name}
     return replace(plan, guarantee=with_assumptions(plan.guarantee, config), numbers=numbers)
@@ -284,6 +283,7 @@ class Advice:
             "model_noise": None if forecast is None else forecast.noise,
             **{name: getattr(plan, name, None) for name in ("rounds", "cohort", "users_needed")},
             "guarantee": None if plan is None else plan.guarantee.sentence(),
+            "assumptions": [] if plan is None else list(plan.guarantee.assumptions),
             "relation": None if given is None else given.relation,
             "adversary": about.adversary if given is None else given.adversary,
             "cost": about.cost,

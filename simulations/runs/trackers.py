@@ -22,6 +22,7 @@ from simulations.records.evaluation import best_constant
 from simulations.records.released_fields import SHARED, kept
 from simulations.records.run_directory import TENSORBOARD, as_json, flat, read_json
 from strategies.core.results import RoundRecord
+from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput
 from userdp.extras import check_extra
 
@@ -222,7 +223,7 @@ def _ending(directory: Path) -> Ending | None:
     metrics = {f"{column}/{name}": value for column, of in columns.items() for name, value in of.items()}
     if guarantee["holds"]:
         metrics |= {name: guarantee[name] for name in ("epsilon", "delta")}
-    texts = {"guarantee": guarantee["sentence"]}
+    texts = {"guarantee": str(Guarantee.from_dict(guarantee))}
     texts |= {name: str(guarantee[name]) for name in ("unit", "relation", "adversary", "holds")}
     texts["assumptions"] = "; ".join(guarantee["assumptions"])
     error = result.get("error")

@@ -2,10 +2,10 @@
 
 *Formal guarantees.* *Claim.* It is a function of released values, of public numbers, of the queue, of the connections
 of SuperNodes and of the ends of runs: no field that `simulations.records.released_fields` lists as private enters.
-*Why.* Of a run's files it reads the spent epsilon and the number of rounds, which are public or noised, of runs that
-hold a promise; reports come from `copy_released`. SuperNodes hold no data. Why a run failed stays with the operator's
-command, because the reason may depend on who answered. *Assumptions.* Those of the runs' guarantees; whether a run
-failed is not covered by any.
+*Why.* Of a run's files it reads the guarantee, the spent epsilon and the number of rounds, which are public or noised,
+of runs that hold a promise; reports come from `copy_released`. SuperNodes hold no data. Why a run failed stays with the
+operator's command, because the reason may depend on who answered. *Assumptions.* Those of the runs' guarantees; whether
+a run failed is not covered by any.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from simulations.account.accounts import Account
 from simulations.records.run_directory import read_json
 from simulations.serving.keeper import RELEASED
 from simulations.serving.queue import STATES, Queue, Scheduled, always_missing
+from userdp.accounting.guarantee import Guarantee
 
 MOST = 200
 """Runs that are shown."""
@@ -30,6 +31,7 @@ class Shown:
     run: Scheduled
     rounds: int | None  # that ended; None before the first
     epsilon: float | None  # spent so far
+    guarantee: Guarantee | None  # for that
     report: Path | None  # for others
     reason: str | None  # of a refusal, which is public
 
@@ -61,21 +63,22 @@ def overview(queue: Queue, results: Path) -> Overview:
 def _shown(run: Scheduled, results: Path) -> Shown:
     reason = run.reason if run.state == "refused" else None
     if run.folder is None:
-        return Shown(run, None, None, None, reason)
+        return Shown(run, None, None, None, None, reason)
     report = results / RELEASED / run.folder / "report.html"
-    rounds, epsilon = _progress(results / run.folder)
-    return Shown(run, rounds, epsilon, report if report.is_file() else None, reason)
+    rounds, epsilon, guarantee = _progress(results / run.folder)
+    return Shown(run, rounds, epsilon, guarantee, report if report.is_file() else None, reason)
 
 
-def _progress(folder: Path) -> tuple[int | None, float | None]:
-    """Return the rounds and the epsilon of a run that promises something."""
+def _progress(folder: Path) -> tuple[int | None, float | None, Guarantee | None]:
+    """Return the rounds, the epsilon and the guarantee of a run that promises something."""
     try:
         promise = read_json(folder / "guarantee.json")
         spent = pd.read_parquet(folder / "rounds.parquet", columns=["spent_epsilon"])["spent_epsilon"]
     except (OSError, ValueError):
-        return None, None
+        return None, None, None
     if not promise["holds"]:
-        return None, None
+        return None, None, None
     # Of a run under way guarantee.json states everything that is promised.
     under_way = len(spent) > 0 and not (folder / "result.json").is_file()
-    return len(spent), float(spent.iloc[-1]) if under_way else promise["spent_epsilon"]
+    epsilon = float(spent.iloc[-1]) if under_way else promise["spent_epsilon"]
+    return len(spent), epsilon, Guarantee.from_dict(promise)

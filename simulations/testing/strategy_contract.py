@@ -67,7 +67,7 @@ class Small:
         public = PublicFacts(self.users, min_samples=1, max_samples=1, samples=self.users)
         privacy = Privacy(EPSILON, delta, self.kind.about.units[0], noise=noise)
         constructor = cast("Callable[..., UserLevelStrategy]", self.kind)
-        return constructor(self.problem(), public, privacy, **(dict(self.kind.about.example) | options))
+        return constructor(self.problem(), public, privacy, **({"seed": 0} | dict(self.kind.about.example) | options))
 
     def people(self, features: Array) -> Federation:
         """Make users of one sample each from (n, 2) features; a target is the first feature."""

@@ -5,6 +5,7 @@ before anybody is asked, and a failed run keeps its result so far.
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,11 +20,11 @@ from flwr.serverapp.strategy import Strategy
 
 from strategies.core.around import Around, Preparation
 from strategies.core.options import PreparedOptions
-from strategies.core.plan import divided, planned
+from strategies.core.plan import divided, planned, stated
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.recipe import Recipe, check_budget
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
-from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState
+from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState, check_resumable
 from strategies.core.scheme import Scheme
 from strategies.core.streams import SOURCES, Streams, seeded
 from strategies.core.testers import HeldOut, Testers, beside
@@ -47,7 +48,7 @@ class UserLevelStrategy(Strategy):
         problem: the loss to minimise.
         public: public facts about the users.
         privacy: the budget.
-        seed: of sampling and of SIMULATED noise (``privacy.noise``); streams are split by role.
+        seed: of sampling and of seeded noise, which whoever knows it can undo; the operating system's, secret, if None.
         wire: how models and answers travel; to nodes that run `client_app` if not given.
         compare_with_initial: end with a `LastComparison`, for part of the budget.
         preparation: the class of a `Preparation` to begin with, for part of the budget; a recipe with `PreparedOptions`
@@ -75,28 +76,29 @@ class UserLevelStrategy(Strategy):
         public: PublicFacts,
         privacy: Privacy,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         wire: Wire | None = None,
         compare_with_initial: bool = False,
         preparation: type[Preparation] | None = None,
         held_out: int = 0,
         choose_best: bool = False,
     ) -> None:
-        check_budget(recipe, privacy, public.users)
+        check_budget(recipe, privacy, public.users, seed)
         about = self.about = recipe.about
-        self.name, self.public, self.seed = about.name, public, seed
+        self._drawn, seed = seed is None, secrets.randbits(128) if seed is None else seed
+        self.name, self.public, self.seed, self.noise_seed = about.name, public, seed, seed
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
         given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
         compare = compare_with_initial
         left, self.around = divided(recipe, about.without_comparison, given, preparation, compare=compare)
         self.privacy, self._given = left, replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
-        self.noise_seed = seed
         self._coordinates: Coordinates | None = None
         self._everybody = public.users + held_out
         scheme = self._new_scheme()
         self.plan = planned(self._given, recipe, scheme, self.around)
-        self.state = RunState(scheme, self.around, left, scheme.checked_start(self.problem, self.problem.initial()))
+        start = scheme.checked_start(self.problem, self.problem.initial())
+        self.state = RunState(scheme, self.around, left, seed, start)
         self._request: Request | None = None
         self._facts = dict[str, float]()
         self._roster = self.wire.roster(self._everybody, recipe.max_missing)
@@ -118,7 +120,7 @@ class UserLevelStrategy(Strategy):
             self._given = replace(self._given, problem=self.problem)
         scheme = self.recipe.scheme(self._given)
         self._slack = self._rounding_slack(scheme) if self.privacy.noise == "secure" else 0.0
-        return scheme
+        return replace(scheme, guarantee=stated(scheme.guarantee, self._given, drawn=self._drawn))
 
     def _rounding_slack(self, scheme: Scheme) -> float:
         """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of other questions."""
@@ -331,10 +333,8 @@ class UserLevelStrategy(Strategy):
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
         if self.result.rounds:
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
-        if not self.wire.repeats and (keeper is not None or resumed is not None):
-            raise BadInput(
-                "ordinary Flower clients are not deterministic, so such a run cannot be resumed: do not pass keeper"
-            )
+        if keeper is not None or resumed is not None:
+            check_resumable(repeats=self.wire.repeats, drawn=self._drawn)
         state = self.state
         state.check_declared()
         self.summary()

@@ -12,6 +12,7 @@ from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Scheme
+from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from userdp.accounting import Privacy, Unit
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
@@ -90,7 +91,7 @@ class Plan:
     def tell(self, log: logging.Logger) -> None:
         """Log the rounds, the guarantee and the warnings."""
         log.info("%s: %d rounds of %d of %d users", self.strategy, self.rounds, self.cohort, self.users)
-        log.info("%s", self.guarantee.sentence())
+        log.info("%s", self.guarantee)
         for warning in self.warnings:
             log.warning("%s", warning)
 
@@ -119,6 +120,20 @@ class Plan:
         }
 
 
+def stated(guarantee: Guarantee, given: Given, *, drawn: bool) -> Guarantee:
+    """Return a scheme's guarantee with what it rests on beside the strategy: public facts, and the source of noise.
+
+    ``drawn`` says that nobody gave the seed. Every guarantee of a run is made from this one.
+    """
+    if not guarantee.holds:
+        return guarantee
+    if given.public.user_is is not None:
+        guarantee = replace(guarantee, adversary=f"{guarantee.adversary}; {given.public.user_is}")
+    seeded = (DRAWN_SEED if drawn else GIVEN_SEED,)
+    source = SECURE_ASSUMPTIONS[given.privacy.unit] if given.secure else seeded
+    return guarantee.assuming(*given.public.assumptions, *source)
+
+
 def explained(about: About) -> dict[str, str]:
     """Return the meaning of each number that plans of a strategy show, by name."""
     return {**MEANINGS, **about.meanings, **Plan.meanings}
@@ -130,17 +145,13 @@ def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Arou
     forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
     rounds, guarantee, numbers = around.plan(outline.rounds, scheme.guarantee, outline.numbers)
     numbers = {**numbers, **given.problem.sizes()}
-    if guarantee.holds:
-        guarantee = guarantee.assuming(*given.public.assumptions)
-        if given.public.user_is is not None:
-            guarantee = replace(guarantee, adversary=f"{guarantee.adversary}; {given.public.user_is}")
     return Plan(
         strategy=given.strategy,
         rounds=rounds,
         cohort=outline.cohort,
         users=given.users,
         users_needed=outline.users_needed,
-        guarantee=guarantee.assuming(*(SECURE_ASSUMPTIONS[given.privacy.unit] if given.secure else ())),
+        guarantee=guarantee,
         noise=outline.noise,
         signal=outline.signal,
         pass_probability=outline.pass_probability,

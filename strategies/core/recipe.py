@@ -109,8 +109,12 @@ def guarantees(recipe: type[Recipe]) -> str:
     return (stated[0] if stated else after.split("\n\n")[0]).strip()
 
 
-def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
-    """Refuse a budget of a kind that the strategy does not support; the `BadInput` names those that it does."""
+def check_budget(recipe: Recipe, privacy: Privacy, users: int, seed: int | None) -> None:
+    """Refuse a budget of a kind that the strategy does not support; the `BadInput` names those that it does.
+
+    ``seed`` is None for one that nobody gave, and that the server draws: where nodes protect users from the server, it
+    hides nothing.
+    """
     about = recipe.about
     privacy.check_population(users)
     if privacy.unit not in about.units:
@@ -131,6 +135,12 @@ def check_budget(recipe: Recipe, privacy: Privacy, users: int) -> None:
         raise BadInput(
             f"privacy.trust = 'sum': {about.name} does not work on sums that nodes make noisy and mask; use "
             "dp_fed_sgd or another strategy that `userdp explain privacy.trust` names, or trust = 'server'"
+        )
+    if seed is None and privacy.noise == "seeded" and (privacy.trust == "sum" or not about.server_trusted):
+        against = "trust = 'sum'" if privacy.trust == "sum" else about.name
+        raise BadInput(
+            f"noise = 'seeded' with {against}: the server would know the noise of all nodes; set privacy.noise = "
+            "'secure', or give a seed in a simulation"
         )
     if privacy.lost_nodes and not recipe.max_missing:
         raise BadInput(

@@ -55,6 +55,23 @@ def _larger(spent: Callable[[], float], held_out: float) -> float:
     return max(spent(), held_out)
 
 
+def check_resumable(*, repeats: bool, drawn: bool) -> None:
+    """Refuse (`BadInput`) to keep or resume a run whose clients do not ``repeat``, or whose seed was ``drawn``.
+
+    A secret seed is not written down, and with another one users would be drawn for more rounds than accounted, and
+    seeded noise drawn anew for the same data.
+    """
+    if not repeats:
+        raise BadInput(
+            "ordinary Flower clients are not deterministic, so such a run cannot be resumed: do not pass keeper"
+        )
+    if drawn:
+        raise BadInput(
+            "seed is missing: a run that can be resumed draws the same cohorts again, and a secret seed is not kept; "
+            "give the strategy a seed, and privacy.noise = 'secure', whose noise no seed can undo"
+        )
+
+
 def frozen(x: Vector) -> Vector:
     """Return a copy that refuses to be written to."""
     kept = x.copy(order="K")
@@ -127,8 +144,8 @@ class RunState:
 
     further: Remembering | None = None
 
-    def __init__(self, scheme: Scheme, around: Around, privacy: Privacy, start: Vector) -> None:
-        self.around, self._privacy = around, privacy
+    def __init__(self, scheme: Scheme, around: Around, privacy: Privacy, seed: int, start: Vector) -> None:
+        self.around, self._privacy, self._seed = around, privacy, seed
         self.result, self.lost = PrivateResult(), None
         self.held_out: Callable[[], float] = lambda: 0.0
         self.begin(scheme)
@@ -210,6 +227,7 @@ class RunState:
         """Return the state after round ``server_round``."""
         taken, result = Snapshot(), self.result
         taken.add("round", server_round)
+        taken.add("seed", self._seed)
         for name in _MODELS:
             taken.add(name, getattr(self, name))
         taken.add("constant", result.constant)
@@ -249,6 +267,12 @@ class RunState:
                 f"the checkpoint is of round {done!r}, and the run plans {rounds}: resume with the config.toml in the "
                 "same folder"
             )
+        # Former versions have no seed, and none of the constant below.
+        if "seed" in kept.values and kept.get("seed") != self._seed:
+            raise BadInput(
+                f"the checkpoint is of a run with seed {kept.get('seed')!r}, and this one has seed {self._seed}: with "
+                "other cohorts users would be asked more often than they are charged; resume with the run's seed"
+            )
         for part in self.around.parts:
             part.recall(kept)
         if self.further is not None:
@@ -261,7 +285,6 @@ class RunState:
             self.ledger.restore(kept.get("ledger"))
         for name in _MODELS:
             setattr(self, name, self._of_this_run(name, kept.get(name)))
-        # Former versions have no constant.
         if (constant := kept.get("constant") if "constant" in kept.values else None) is not None:
             self.result.constant = frozen(self._of_this_run("constant", constant))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])

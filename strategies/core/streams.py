@@ -16,6 +16,13 @@ SOURCES: dict[NoiseKind, str] = {
     "other noise and spends the budget again)",
 }
 """The sources of a run's noise, for people."""
+GIVEN_SEED = "noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it"
+"""The assumption of seeded noise whose seed somebody gave."""
+DRAWN_SEED = (
+    "noise comes from a seeded generator, in floating point and not hardened against attacks; its seed was drawn from "
+    "the operating system, and is secret and not kept"
+)
+"""The assumption of seeded noise whose seed nobody gave."""
 _ORDER = 8  # Label that separates the order of users' samples from the choice of cohorts
 
 

@@ -165,7 +165,7 @@ class Guarantee:
         return cls(**(known | {"epsilon": epsilon, "assumptions": tuple(known["assumptions"])}))
 
     def sentence(self) -> str:
-        """Describe the guarantee in one line for people."""
+        """Describe the promise in one line, without what it rests on, for a place that lists the assumptions itself."""
         if not self.holds:
             return f"no privacy guarantee: {self.adversary.removeprefix('no privacy guarantee: ')}"
         relation = "replacing" if self.relation == "replace_one" else "adding or removing"
@@ -174,7 +174,9 @@ class Guarantee:
         budget = f"({epsilon}, {rounded_up(self.delta, 3)})" if self.delta else f"pure {epsilon}"
         return f"{budget}-differential privacy for {relation} {whom}, by {self.accountant}; {self.adversary}"
 
-    __str__ = sentence
+    def __str__(self) -> str:
+        """Return what people see of a guarantee: its sentence, and each assumption on a line below it."""
+        return "\n".join([self.sentence(), *(f"  assuming: {one}" for one in self.assumptions)])
 
     def as_dict(self) -> dict[str, object]:
         """Return plain values for JSON; an infinite epsilon becomes None."""

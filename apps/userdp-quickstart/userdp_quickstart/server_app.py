@@ -43,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     result = make_strategy(config).start(grid, evaluate_fn=evaluate)
     model = model_vector(result.arrays)
-    print(result.guarantee.sentence())
+    print(result.guarantee)
     print(f"accuracy: {accuracy(model):.3f}")
     if config["output"]:
         folder = Path(config["output"])

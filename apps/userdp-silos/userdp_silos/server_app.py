@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = make_strategy(config)
     result = strategy.start(grid)
     model = model_vector(result.arrays)
-    print(result.guarantee.sentence())
+    print(result.guarantee)
     print(f"epsilon against the server alone: {strategy.plan.numbers['server_epsilon']:.3g}")
     for name, coefficient in zip(NAMES, model, strict=True):
         print(f"{name}: {coefficient:.3f}")

@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
         noise=config["noise"],
     )
     result = strategy.start(grid, ArrayRecord(make_model().state_dict()), evaluate_fn=evaluate)
-    print(result.guarantee.sentence())
+    print(result.guarantee)
     for server_round, metrics in result.evaluate_metrics_serverapp.items():
         print(f"accuracy after round {server_round}: {metrics['accuracy']:.3f}")
     if config["output"]:

@@ -29,5 +29,5 @@ def main(grid: Grid, context: Context) -> None:
         train_config=ConfigRecord({"lr": settings["lr"]}),
         evaluate_fn=evaluate,
     )
-    print(result.guarantee.sentence())
+    print(result.guarantee)
     torch.save(result.arrays.to_torch_state_dict(), settings["output"])
