@@ -51,6 +51,7 @@ class Run:
             self._problem(),
             PublicFacts(USERS, min_samples=1, max_samples=1, samples=USERS),
             Privacy(self.epsilon, 1e-4, kind.about.units[0], allow_large_delta=True, noise=self.noise),
+            seed=0,
             **options_of(self.strategy) | known | self.options,
         )
 

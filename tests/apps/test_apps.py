@@ -122,7 +122,7 @@ def test_an_app_prints_its_guarantee_and_writes_it(app, tmp_path, capsys):
     assert guarantee.holds
     assert (guarantee.unit, guarantee.delta) == ("user", 1e-3)
     assert guarantee.epsilon == pytest.approx(project(app)["tool"]["flwr"]["app"]["config"]["epsilon"], rel=1e-3)
-    assert guarantee.sentence() in capsys.readouterr().out
+    assert str(guarantee) in capsys.readouterr().out
     assert ("sees the noisy sum over all nodes" in guarantee.adversary) == (app == "userdp-silos")
 
 

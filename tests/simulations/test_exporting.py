@@ -148,7 +148,7 @@ def test_the_file_says_what_its_columns_mean_and_what_is_promised(tmp_path):
     file = onnx.load(path)
     texts = {one.key.removeprefix("userdp."): one.value for one in file.metadata_props}
     assert texts == {
-        "guarantee": promised.sentence(),
+        "guarantee": str(promised),
         "epsilon": "1.5",
         "delta": "1e-06",
         "unit": "user",

@@ -40,7 +40,7 @@ def test_a_saved_model_predicts_the_same_and_is_one_of_ours_too(pyfunc, tmp_path
     save_model(model, tmp_path / "model")
     loaded = pyfunc.load_model(str(tmp_path / "model"))
     pd.testing.assert_frame_equal(loaded.predict(frame), model.predict(frame))
-    assert loaded.metadata.metadata["userdp.guarantee"] == model.guarantee.sentence()
+    assert loaded.metadata.metadata["userdp.guarantee"] == str(model.guarantee)
     assert loaded.metadata.flavors["userdp"]["userdp.epsilon"] == str(model.guarantee.epsilon)
     ours = load_model(tmp_path / "model" / "userdp")
     np.testing.assert_array_equal(ours.model, model.model)

@@ -116,7 +116,7 @@ def test_a_claim_is_rounded_up_and_by_less_than_one_unit_of_its_last_digit(value
 def test_epsilon_is_shown_with_four_digits_wherever_a_guarantee_is_printed():
     told = {"accountant": "a", "adversary": "b", "assumptions": (), "holds": True}
     promised = Guarantee("user", "replace_one", 3.999999995897852, 1.0001e-6, **told)
-    assert str(promised) == promised.sentence()
+    assert str(promised) == promised.sentence()  # it assumes nothing
     assert str(promised).startswith("(4, 1.01e-06)-differential privacy")
     assert "(1.001, " in str(Guarantee("user", "replace_one", 1.00001, 1e-6, **told))
     assert rounded_up(math.inf) == "inf"
@@ -127,7 +127,8 @@ def test_a_plan_is_printed_in_a_few_short_lines():
     first, *others = str(planned).splitlines()
     assert first == "dp_fed_sgd: 2 rounds of 48 of 48 users, at least 48 needed"
     assert others[1] == f"Guarantee: {planned.guarantee.sentence()}"
-    assert len(others) == 2 + len(planned.warnings)
+    assert others[2:] == [f"  assuming: {one}" for one in planned.guarantee.assumptions]
+    assert not planned.warnings
     assert repr(planned) == str(planned)  # what a notebook shows
 
 

@@ -102,7 +102,7 @@ def made(name: str, options: Mapping[str, Any] = {}, privacy: Mapping[str, Any] 
     kind = STRATEGIES[name]
     budget = Privacy(2.0, 1e-3, kind.about.units[0], **privacy)
     facts = PublicFacts(USERS, 1, 1, USERS)
-    return kind(problem_of(name), facts, budget, **(options_of(name) | dict(options)))
+    return kind(problem_of(name), facts, budget, seed=0, **(options_of(name) | dict(options)))
 
 
 def worst(name: str) -> UserLevelStrategy:

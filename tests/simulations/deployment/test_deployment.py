@@ -20,7 +20,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from examples import altered, changed, columns_section
+from examples import GUARANTEE, altered, changed, columns_section
 from flwr.app import Context, RecordDict
 from helpers import federation_of
 from hypothesis import given, settings
@@ -455,7 +455,7 @@ def leave(folder, *, error=None, without=()):
     folder.mkdir(exist_ok=True)
     contents = {
         "result.json": json.dumps({"rounds": 1} | ({} if error is None else {"error": error})),
-        "guarantee.json": json.dumps({"sentence": "(1, 1e-6)"}),
+        "guarantee.json": json.dumps(GUARANTEE.as_dict()),
         "model.npz": "x",
         "report.html": "<html>",
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from examples import changed, table_section, write_table
+from examples import GUARANTEE, changed, table_section, write_table
 from flwr.common.constant import FAB_INCLUDE_PATTERNS
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -303,9 +303,10 @@ def test_the_score_chart_holds_score_and_threshold():
 def test_a_guarantee_is_printed_with_what_it_rests_on():
     """By `show_promise`, which run, plan and predict print a guarantee with."""
     console = Console(record=True, width=200, file=StringIO())
-    show_promise("(1, 1e-06)-differential privacy", ["honest nodes", "secret cohorts"], console)
+    show_promise(GUARANTEE, console)
     told = [line.strip() for line in console.export_text().splitlines()]
-    assert told == ["Guarantee. (1, 1e-06)-differential privacy", "assuming: honest nodes", "assuming: secret cohorts"]
+    assert told[0].startswith("Guarantee. (2, 1e-05)-differential privacy")
+    assert told[1:] == [f"assuming: {one}" for one in GUARANTEE.assumptions]
 
 
 # A promise for adding or removing, told as one for replacing: only where it promises something -----------------------

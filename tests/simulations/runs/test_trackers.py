@@ -21,6 +21,7 @@ from simulations.records.evaluation import Evaluation
 from simulations.records.released_fields import SHARED, kept
 from simulations.runs.run import run
 from simulations.runs.trackers import ARTIFACTS, TRACKERS, tracking
+from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
 
 # What MLflow's store does with SQLAlchemy 2.1.
@@ -158,7 +159,8 @@ def test_mlflow_holds_every_round_the_parameters_the_plan_the_guarantee_and_the_
     assert float(parameters["plan.noise"]) == plan["noise"]
     assert {f"plan.{name}" for name, value in plan["numbers"].items() if value is not None} <= parameters.keys()
     tags = found.data.tags
-    assert tags["userdp.guarantee"] == tags["mlflow.note.content"] == stored(outcome, "guarantee.json")["sentence"]
+    promised = str(Guarantee.from_dict(stored(outcome, "guarantee.json")))
+    assert tags["userdp.guarantee"] == tags["mlflow.note.content"] == promised
     assert (tags["userdp.unit"], tags["userdp.holds"]) == ("user", "True")
     assert "userdp.error" not in tags
 
@@ -274,7 +276,7 @@ def test_tensorboard_holds_every_round_the_parameters_the_guarantee_and_the_resu
     assert {"metric/excess_risk", "fact/threshold", "spent_epsilon", "final/excess_risk", "epsilon"} <= set(scalars)
     assert not [name for name in scalars if "private" in name]
     assert read.Scalars("final/test_loss")[0].value == pytest.approx(outcome.result["metrics"]["test_loss"])
-    assert text(read, "guarantee") == stored(outcome, "guarantee.json")["sentence"]
+    assert text(read, "guarantee") == str(Guarantee.from_dict(stored(outcome, "guarantee.json")))
     assert text(read, "unit") == "user"
     assert "| strategy.deviation | 1.0 |" in text(read, "parameters")
     assert f"| plan.noise | {stored(outcome, 'plan.json')['noise']} |" in text(read, "parameters")
@@ -340,7 +342,7 @@ def test_a_tracker_is_told_only_what_the_run_directory_holds(monkeypatch, tmp_pa
     (ending,) = told.endings
     for value in [*ending.metrics.values(), told.parameters["seed"]]:
         assert str(value) in everything
-    assert ending.texts["guarantee"] in everything
+    assert all(line.removeprefix("  assuming: ") in everything for line in ending.texts["guarantee"].splitlines())
     assert all(part in everything for part in ending.texts["assumptions"].split("; "))
 
 

@@ -152,7 +152,7 @@ def test_a_run_by_hand(kind):
 
 def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
     privacy = Privacy(4.0, 1e-3, noise="secure")
-    method = DPFTRL(Quadratic(3, 5.0, 5.0), PublicFacts(200), privacy, rounds=4, factorisation="buffered")
+    method = DPFTRL(Quadratic(3, 5.0, 5.0), PublicFacts(200), privacy, seed=0, rounds=4, factorisation="buffered")
     recursion = method.scheme.sampler.factorisation.recursion
     assert recursion > 0
     assert method.scheme.summands == 4 * (50 + recursion)

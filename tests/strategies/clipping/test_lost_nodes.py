@@ -40,7 +40,7 @@ def surviving(kind=DPFedSGD, problem=LOSS, users=40, privacy=PRIVACY, **options)
     options = {"rounds": 3, "clip_norm": 0.5, "max_missing": 0.7} | options
     if kind is VoteDescent:  # which has no clip and steps of its own
         options = {name: value for name, value in options.items() if name not in ("clip_norm", "server_optimiser")}
-    return kind(problem, PublicFacts(users), privacy, **options)
+    return kind(problem, PublicFacts(users), privacy, seed=0, **options)
 
 
 def nodes_of(problem=LOSS, people=PEOPLE, count=NODES):

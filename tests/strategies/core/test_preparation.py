@@ -204,7 +204,9 @@ def test_a_promise_that_would_change_with_what_is_found_ends_the_run_before_its_
 
 def test_secure_noise_can_be_had():
     privacy = Privacy(4.0, 1e-5, noise="secure")
-    method = STRATEGIES["dp_fed_sgd"](squares(), PublicFacts(300), privacy, rounds=3, preparation=LearnCoordinates)
+    method = STRATEGIES["dp_fed_sgd"](
+        squares(), PublicFacts(300), privacy, seed=0, rounds=3, preparation=LearnCoordinates
+    )
     result = run(method, ill_scaled(300))
     assert np.isfinite(final(result)).all()
 
@@ -212,7 +214,9 @@ def test_secure_noise_can_be_had():
 def test_sums_over_all_users_have_their_own_rounding():
     """Where the strategy's own cohorts are small."""
     privacy = Privacy(4.0, 1e-5, noise="secure")
-    method = STRATEGIES["dp_fed_sgd"](squares(), PublicFacts(3000), privacy, rounds=1, preparation=LearnCoordinates)
+    method = STRATEGIES["dp_fed_sgd"](
+        squares(), PublicFacts(3000), privacy, seed=0, rounds=1, preparation=LearnCoordinates
+    )
     assert method._rounding_slack(replace(method.scheme, summands=2)) == rounding_slack(3000)
 
 

@@ -133,7 +133,7 @@ def test_a_silent_node_ends_the_query():
 
 def test_it_answers_nothing_but_queries():
     with pytest.raises(BadInput, match="ask by userdp query"):
-        UserLevelStrategy(Statistics(), Quadratic(2, 1.0, 1.0), PublicFacts(USERS), PRIVACY)
+        UserLevelStrategy(Statistics(), Quadratic(2, 1.0, 1.0), PublicFacts(USERS), PRIVACY, seed=0)
 
 
 @pytest.mark.slow
