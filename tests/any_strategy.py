@@ -7,11 +7,14 @@ from helpers import federation_of
 
 from simulations.testing.strategy_contract import SHAPE
 from strategies import STRATEGIES
+from strategies.core.plan import SECURE_ASSUMPTIONS
 from strategies.core.recipe import example_problem
+from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
+from userdp.accounting import Guarantee
 from userdp.data import Federation
 from userdp.problems import Problem
 
-__all__ = ["MEASURED_FIRST", "SHAPE", "halves", "options_of", "problem_of"]
+__all__ = ["MEASURED_FIRST", "SHAPE", "halves", "options_of", "problem_of", "sources"]
 MEASURED_FIRST = {"localized_weighting"}
 """The first round asks how long gradients are, which has no sign and nothing that a gradient of zero would answer."""
 
@@ -28,3 +31,9 @@ def problem_of(name: str) -> Problem:
 def halves(problem: Problem, users: int = 400) -> Federation:
     """Users of one sample, all of whose features are 0.5, and its target if it has one."""
     return federation_of(np.full((users, 2), 0.5), targets=np.full(users, 0.5) if problem.has_targets else None)
+
+
+def sources(guarantee: Guarantee) -> list[str]:
+    """The assumptions that say where noise comes from."""
+    told = {DRAWN_SEED, GIVEN_SEED, *SECURE_ASSUMPTIONS["user"], *SECURE_ASSUMPTIONS["sample"]}
+    return [one for one in guarantee.assumptions if one in told]
