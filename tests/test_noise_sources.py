@@ -245,7 +245,7 @@ def test_no_other_code_shows_a_guarantee_without_its_assumptions():
     written = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".md", ".ipynb")]
     files = [path for path in (ROOT / "README.md", *written) if ALONE.search(path.read_text(encoding="utf-8"))]
     found = {str(path.relative_to(ROOT)) for path in files}
-    assert found == LISTS_THEM
+    assert found <= LISTS_THEM
 
 
 ALONE = re.compile(r"""\.sentence\(\)|\["sentence"\]|guarantee\.sentence\b""")

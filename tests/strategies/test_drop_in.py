@@ -55,7 +55,7 @@ def imported(folder: Path, code: str):
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("line", LINES, ids=["fed_avg", "adaptive", "recentred"])
 def test_the_app_of_the_page_learns_under_each_strategy_by_one_line(line, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("strategies.drop_in.secrets.randbits", lambda bits: 1)
+    monkeypatch.setattr("strategies.core.base.secrets.randbits", lambda bits: 1)
     app = imported(tmp_path, APP.replace(LINE, line))
     run_config = {"users": 30, "rounds": 4, "output": str(tmp_path / "model.pt")}
     threads = torch.get_num_threads()
@@ -452,9 +452,9 @@ def test_a_run_is_logged_as_those_of_flowers_own_strategies_with_what_it_spends(
     replies = [moved(0.1)] * 5 + [ValueError("no")]
     measured = {"evaluate_fn": lambda at, arrays: MetricRecord({"accuracy": 0.5}), "on_round": seen.append}
     result, lines = logged(method, replies, **measured)
-    sentence = method.plan.guarantee.sentence()
+    promise = str(method.plan.guarantee)
     assert lines[0] == f"Starting {kind.__name__} strategy: 3 rounds of 6 of 6 users"
-    assert lines[2].endswith(f"Guarantee: {sentence}")
+    assert lines[2].endswith(f"Guarantee: {promise}")
     at = [lines.index(f"[ROUND {number}/3]") for number in (1, 2, 3)]
     for start, entry in zip(at, result.rounds, strict=True):
         asked, received, spent, metrics = lines[start + 1 : start + 5]
@@ -463,7 +463,7 @@ def test_a_run_is_logged_as_those_of_flowers_own_strategies_with_what_it_spends(
         assert f"epsilon {entry.spent_epsilon:.4g} of {result.guarantee.epsilon:.4g} is spent" in spent
         assert "{'accuracy': 0.5}" in metrics
     assert lines[-2].startswith("Strategy execution finished in ")
-    assert lines[-1] == f"Guarantee: {sentence}"
+    assert lines[-1] == f"Guarantee: {promise}"
     assert seen == result.rounds
 
 
