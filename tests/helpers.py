@@ -132,11 +132,12 @@ def make(
     *,
     unit: str = "user",
     trust: str = "server",
+    noise: str = "seeded",
     seed: int = 0,
     facts: dict[str, int] | None = None,
     **options: Any,
 ) -> UserLevelStrategy:
-    privacy = Privacy(epsilon, delta, unit, allow_large_delta=delta * users >= 1, trust=trust)
+    privacy = Privacy(epsilon, delta, unit, noise=noise, allow_large_delta=delta * users >= 1, trust=trust)
     return strategy(problem, PublicFacts(users, **(facts or {})), privacy, seed=seed, **options)
 
 

@@ -89,6 +89,11 @@ class Taped(NoiseSource):
 
     inner: SeededNoise
     tape: Tape
+    charged: Cost = Cost()  # by the mechanism that charged last
+
+    def charge(self, cost: Cost) -> None:
+        super().charge(cost)
+        object.__setattr__(self, "charged", cost)  # a source is frozen except for its account
 
     def gaussian(self, value: ArrayLike, deviation: float) -> NDArray[np.float64]:
         return np.asarray(self._noted("gaussian", value, deviation))
@@ -101,7 +106,7 @@ class Taped(NoiseSource):
 
     def _noted(self, kind: Kind, value: ArrayLike | Scores, scale: float, **more: bool) -> Any:
         before = np.array(in_units(value) if isinstance(value, Scores) else value, dtype=np.float64)
-        return self.tape.note(Draw(kind, before, scale, self.spent, getattr(self.inner, kind)(value, scale, **more)))
+        return self.tape.note(Draw(kind, before, scale, self.charged, getattr(self.inner, kind)(value, scale, **more)))
 
 
 def epsilon_between(one: Tape, other: Tape, delta: float) -> float:
