@@ -134,23 +134,31 @@ def trained(
 
     A user may be ``absent``, which its own node is told; the last node may be ``silent``.
     """
-    view = View(Tape(None if played is None else played.draws))
-    with taped(view.tape), listening() as lines:
-        method = make()
+
+    def grid_of(method: Any) -> Overheard:
         parts = [part[part != absent] for part in np.array_split(np.arange(data.users), NODES)]
         kinds = [Node, Node, SilentNode if silent else Node]
-        released: list[Any] = []
-        with Overheard([kind(method.original, data, users) for kind, users in zip(kinds, parts, strict=True)]) as grid:
+        return Overheard([kind(method.original, data, users) for kind, users in zip(kinds, parts, strict=True)])
+
+    return viewed(make, grid_of, played, roster_timeout=60 if absent is None else 0)
+
+
+def viewed(
+    make: Callable[[], Any], grid_of: Callable[[Any], Any], played: Tape | None = None, *given: Any, **start: Any
+) -> View:
+    """Run a strategy, or a drop-in one, on a grid that keeps what it sends."""
+    view, released = View(Tape(None if played is None else played.draws)), list[Any]()
+    with taped(view.tape), listening() as lines:
+        method = make()
+        with grid_of(method) as grid:
             try:
-                method.start(
-                    grid,
-                    evaluate_fn=lambda number, arrays: released.append((number, plain(arrays))),
-                    roster_timeout=60 if absent is None else 0,
-                )
+                note = lambda number, arrays: released.append((number, plain(arrays)))  # noqa: E731
+                method.start(grid, *given, evaluate_fn=note, **start)
             except UserdpError as error:
                 view.ended = f"{type(error).__name__}: {error}"
+    method = getattr(method, "inner", method)
     show_run(view, method)
-    for message in grid.asked:
+    for message in grid.asked if isinstance(grid, Overheard) else grid.sent:
         # Inside a phase the nodes are trusted.
         if method.about.release == "phase" and "model" in message.content:
             continue

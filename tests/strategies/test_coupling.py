@@ -8,15 +8,46 @@ import zlib
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 from any_strategy import options_of, problem_of
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from helpers import federation_of, make
-from helpers_coupling import NODES, insist_on_the_price, insist_on_the_same, trained
+from helpers_coupling import (
+    NODES,
+    View,
+    insist_on_the_price,
+    insist_on_the_same,
+    listening,
+    taped,
+    trained,
+    viewed,
+)
+from helpers_flower import ClientGrid
+from query_cases import QUANTILES, SUMS, query
+from query_cases import people as rows_of_people
 from test_releases import DELTA, FACTS, MORE, SLOW, USERS, squares
 
-from strategies import STRATEGIES, AdaptiveClipping, Auto, DPFedSGD, PoissonSampleSGD
+from simulations import find
+from simulations.testing.tape import Tape
+from strategies import (
+    STRATEGIES,
+    AdaptiveClipping,
+    Auto,
+    DPFedSGD,
+    DropInAdaptiveClipping,
+    DropInFedAvg,
+    DropInRecentredClipping,
+    PoissonSampleSGD,
+    PublicFacts,
+    UserLevelStrategy,
+    private_updates,
+)
 from strategies.clipping.dp_ftrl import DPFTRL
-from userdp.errors import BadInput
+from strategies.queries.statistics import Statistics
+from userdp.accounting import Privacy
+from userdp.data import ColumnarFederation
 from userdp.problems import Huber, Logistic, Poisson, Softmax
 
 EPSILON = 8.0
@@ -45,6 +76,8 @@ def people(problem, kind="as they are", users=USERS, who=WHO, *, agreed=False):
     middle, width = (rng.uniform(-0.5, 0.5), 0.02) if agreed else (0.0, 1.0)
     features = middle + width * rng.uniform(-1, 1, (users, problem.columns))
     targets = middle + 0 * features[:, 0] if agreed else rng.integers(0, 2, users).astype(float)
+    if kind == "everybody" and not agreed:  # of another law, too
+        features, targets = 0.2 * features, targets * (rng.random(users) < 0.05)
     own = {"one": -1.0, "not a number": np.nan, "infinite": np.inf}.get(kind)
     if own is not None:
         features[who], targets[who] = own, 1 - targets[who] if kind == "one" else own
@@ -112,3 +145,169 @@ def test_of_strangers_of_every_kind_nothing_is_shown_that_was_not_released(name,
 @pytest.mark.parametrize("name", EVALUATED)
 def test_of_people_who_are_held_out_nothing_is_shown_that_was_not_released(name, kind, who):
     compared(name, kind, USERS + HELD_OUT, who)
+
+
+# --- Silent nodes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sweep(12)
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if "max_missing" in STRATEGIES[name].model_fields])
+def test_where_a_node_is_silent_nothing_is_shown_but_that(name):
+    """The server learns who is silent, and whoever sees what it sends or releases does not."""
+    if name == "non_private" or STRATEGIES[name].about.hears_silence:
+        return
+    one = first(name, max_missing=0.5)
+    data = people(method_of(name).original, agreed=True)
+    other = trained(lambda: method_of(name, max_missing=0.5), data, one.tape, silent=True)
+    insist_on_the_same(one, other, "silent", ("log",))
+
+
+# --- Queries ---------------------------------------------------------------------------------------------------------
+
+ASKED = {
+    **{str(number): [one] for number, one in enumerate(SUMS)},
+    "sums": SUMS,
+    "ranks": QUANTILES,
+    "all": [*SUMS, *QUANTILES],
+}
+
+
+def table(kind="as they are", users=200):
+    """Users of a table with up to three rows, or others."""
+    rng = np.random.default_rng(zlib.crc32(kind.encode()) if kind == "everybody" else 3)
+    law = 0.3 if kind == "everybody" else 1.0
+    rows = [
+        [(law * rng.uniform(-1, 1), law * rng.uniform(-1, 1), int(rng.integers(3))) for _ in range(rng.integers(1, 4))]
+        for _ in range(users)
+    ]
+    own = {"one": (1.0, -1.0, 2), "not a number": (np.nan, np.nan, -1), "infinite": (np.inf, -np.inf, 1)}
+    if kind in own:
+        rows[WHO] = [own[kind]] * (1 if kind == "not a number" else 3)
+    if kind == "many samples":
+        rows[WHO] = [(1.0, 1.0, 0)] * 40
+    return ColumnarFederation(rows_of_people(rows))
+
+
+def asking(asked, relation, trust):
+    privacy = Privacy(2.0, 1e-4, trust=trust)
+    return UserLevelStrategy(Statistics(max_missing=0.5), query(ASKED[asked], relation), PublicFacts(200, max_samples=3), privacy)
+
+
+@pytest.mark.sweep(24)
+@pytest.mark.parametrize("trust", ["server", "sum"])
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+@pytest.mark.parametrize("asked", ASKED)
+def test_of_other_rows_a_query_shows_nothing_that_was_not_released(asked, relation, trust):
+    if trust == "sum" and asked in ("ranks", "all"):
+        return  # choices are made among sums without noise
+    if relation == "replace_one" and asked == "0":
+        return  # the number of users is public
+    make = lambda: asking(asked, relation, trust)  # noqa: E731
+    one = trained(make, table())
+    for kind, changed in OTHERS.items():
+        absent = WHO if kind == "absent" else None
+        other = trained(make, table(kind), one.tape, absent=absent)
+        insist_on_the_same(one, other, kind, ("log", "node 1") if kind == "absent" else ())
+        if changed:
+            twice = relation == "add_or_remove" and kind != "absent"
+            insist_on_the_price(one.tape, other.tape, 2 if twice else 1, kind)
+
+
+# --- Facts that are found --------------------------------------------------------------------------------------------
+
+
+def persons(kind="as they are"):
+    """Six rows of each of 300 people, or of others; the levels that there are, all of them have."""
+    who = np.repeat(np.arange(300), 6)
+    rng = np.random.default_rng(zlib.crc32(kind.encode()) if kind == "everybody" else 3)
+    law = 0.3 if kind == "everybody" else 1.0
+    pay = 20 + 60 * law * rng.random(len(who))
+    team = rng.choice(["red", "green", "blue"], len(who), p=[0.1, 0.1, 0.8] if kind == "everybody" else None)
+    day = pd.Timestamp("1950-06-01") + pd.to_timedelta(rng.integers(0, int(law * 14000), len(who)), unit="D")
+    own = who == WHO
+    if kind != "everybody" and kind in OTHERS:
+        pay[own] = {"one": 1e9, "infinite": -np.inf}.get(kind, np.nan)
+        team[own] = "red"
+        day = day.where(~own, pd.Timestamp("2019-12-31"))
+    frame = pd.DataFrame({"who": who, "pay": pay, "team": team, "born": day})
+    if kind == "many samples":
+        frame = pd.concat([frame, frame[own].loc[lambda one: one.index.repeat(50)]])
+    return frame[frame["who"] != WHO] if kind == "absent" else frame
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_of_other_people_nothing_is_found_that_was_not_released(relation):
+    asked = {"user": "who", "all_users": 300, "numbers": ["pay"], "words": ["team"], "dates": ["born"]}
+    asked |= {"epsilon": 8.0, "delta": 1e-4, "relation": relation, "max_samples": True}
+
+    def found(kind, played=None):
+        view = View(Tape(None if played is None else played.draws))
+        with taped(view.tape), listening() as lines:
+            view.show("found", find(persons(kind), **asked))
+        view.show("log", lines)
+        return view
+
+    one = found("as they are")
+    for kind, changed in OTHERS.items():
+        if kind == "absent" and relation == "replace_one":
+            continue
+        other = found(kind, one.tape)
+        insist_on_the_same(one, other, kind)
+        if changed:
+            twice = relation == "add_or_remove" and kind != "absent"
+            insist_on_the_price(one.tape, other.tape, 2 if twice else 1, kind)
+
+
+# --- Ordinary clients ------------------------------------------------------------------------------------------------
+
+CLIENTS, REPORTING = 5, 4
+
+
+def clients(kind):
+    """Clients that add numbers to the model and report metrics, or others."""
+    rng = np.random.default_rng(zlib.crc32(kind.encode()) if kind == "everybody" else 3)
+    moves, reports = rng.normal(size=(CLIENTS, 2)), rng.uniform(0, 1, (REPORTING, 2))
+    own = {"one": -1e6, "not a number": np.nan, "infinite": np.inf}.get(kind)
+    if own is not None:
+        moves[0], reports[0] = own, own
+    app = ClientApp()
+
+    def train(message, context):
+        x = message.content["arrays"]["x"].numpy() + moves[context.node_config["partition-id"]]
+        metrics = MetricRecord({"loss": float(moves.max()), "num-examples": int(moves[0, 0] > 0)})
+        content = RecordDict({"arrays": ArrayRecord({"x": Array(x)}), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        accuracy, loss = reports[context.node_config["partition-id"] - CLIENTS].tolist()
+        metrics = MetricRecord({"accuracy": accuracy, "loss": loss, "other": loss})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app, train
+
+
+@pytest.mark.parametrize("trust", ["server", "sum"])
+@pytest.mark.parametrize("strategy", [DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping])
+def test_of_other_clients_nothing_is_shown_that_was_not_released(strategy, trust):
+    given = {"users": CLIENTS, "epsilon": 4.0, "delta": 1e-3, "rounds": 3, "seed": 3, "trust": trust, "noise": "seeded"}
+    given |= {"clip_norm": 1.0} if strategy is DropInFedAvg else {}
+    if trust == "server":
+        given |= {"held_out": REPORTING, "metrics": {"accuracy": (0, 1), "loss": (0, 4)}}
+    elif strategy is DropInRecentredClipping:
+        return  # its centre needs a server that sees rows
+
+    def run_of(kind, played=None):
+        app, train = clients(kind)
+        app.train(mods=[private_updates()] if trust == "sum" else [])(train)
+        nodes = CLIENTS + (REPORTING if trust == "server" else 0)
+        initial = ArrayRecord({"x": Array(np.zeros(2))})
+        return viewed(lambda: strategy(**given), lambda _: ClientGrid(app, nodes), played, initial)
+
+    one = run_of("as they are")
+    assert not one.ended
+    for kind in ("everybody", "one", "not a number", "infinite"):
+        other = run_of(kind, one.tape)
+        insist_on_the_same(one, other, kind)
+        if kind != "everybody":
+            insist_on_the_price(one.tape, other.tape, 1, kind)
