@@ -73,7 +73,6 @@ def _masked(message: Message, context: Context, call_next: ClientAppCallable, ke
     layout = ModelLayout(content.array_records["arrays"], frozen.split("\n") if frozen else ())
     if computation.masked is None or computation.clip_norm is None or len(users) != 1:
         raise BadInput("a node is one user, and its update is clipped: the server asks for something else")
-    key.spend(computation.masked.round)
     sent = layout.vector(content.array_records["arrays"])  # before the client, which may train in place
     message.content = plain
     reply = call_next(message, context)

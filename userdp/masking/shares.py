@@ -44,8 +44,9 @@ class Sharing:
        chooses what to rebuild after it has seen the parts. So secrets are independent of each other, and masks of all
        that is seen before their secret is rebuilt; for pairs see `MaskKey` (b).
     2. *Shares.* Fewer than t shares are independent of their secret (Shamir 1979). The server sees them sealed, by
-       ChaCha20-Poly1305 with a key from the X25519 secret of both ends (their own, for one's own share) and the round
-       as nonce. A node shares once with a key, so each nonce is used once.
+       ChaCha20-Poly1305 with a key from the X25519 secret of both ends (their own, for one's own share), one for each
+       direction, and the round as nonce. A node shares once with a key, and `Seal` refuses a round that it sealed, so
+       each nonce is used once.
     3. *One of two.* A node answers once a round, and gives one of two shares of each node. Under (b) all answers name
        the same set, so of no node are both secrets rebuilt: the other one has at most c < t shares.
     4. *Under lies.* The h = N - c others give one answer each. To rebuild a secret takes those of t - c of them. Both
@@ -70,6 +71,32 @@ class Sharing:
         nodes = len(self.keys)
         if len(set(self.keys)) < nodes or not (1 < self.threshold <= nodes - self.lost < nodes and self.rounds > 0):
             raise BadInput(f"secrets of {nodes} keys cannot be shared so that {self.threshold} of them rebuild one")
+
+
+class Seal:
+    """The cipher of all shares from one node to another: it seals rounds in rising order, each once.
+
+    Its key names who sends and who receives, so what travels the other way has another key. Raises `BadInput` unless
+    the owner of ``key`` is one of the two, or if the other's is no key.
+    """
+
+    def __init__(self, key: MaskKey, sender: bytes, receiver: bytes) -> None:
+        if key.public not in (sender, receiver):
+            raise BadInput("shares are sealed by their sender or their receiver: give a key of one of the two")
+        other = receiver if sender == key.public else sender
+        self._cipher = ChaCha20Poly1305(derived(key.agreed(other), _SEAL + sender + receiver))
+        self._sealed = -1
+
+    def seal(self, round_index: int, shares: bytes) -> bytes:
+        """Return a round's sealed shares; `BadInput` if it, or a later round, was sealed."""
+        if round_index <= self._sealed:
+            raise BadInput(f"shares of round {round_index} were sealed before: two texts under one nonce hide neither")
+        self._sealed = round_index
+        return self._cipher.encrypt(_nonce(round_index), shares, None)
+
+    def opened(self, round_index: int, box: bytes) -> bytes:
+        """Return a round's shares; `InvalidTag` if they were sealed for another round, or by or for others."""
+        return self._cipher.decrypt(_nonce(round_index), box, None)
 
 
 @dataclass(frozen=True)
@@ -99,7 +126,7 @@ def share(key: MaskKey, asked: Sharing) -> tuple[Bytes, Bytes]:
     if key.lost or key.public not in asked.keys:
         raise BadInput("a node shares its secrets once, with keys that include its own: begin another run")
     key.lost = asked.lost
-    seals = [_seal(key, key.public, other, other) for other in asked.keys]
+    seals = [Seal(key, key.public, other) for other in asked.keys]
     public = np.empty((asked.rounds, KEY_BYTES), dtype=np.uint8)
     sealed = np.empty((asked.rounds, len(seals), SEALED_BYTES), dtype=np.uint8)
     for index in range(asked.rounds):
@@ -107,16 +134,17 @@ def share(key: MaskKey, asked: Sharing) -> tuple[Bytes, Bytes]:
         public[index] = np.frombuffer(_round_key(pairs).public, dtype=np.uint8)
         dealt = (Shamir.split(asked.threshold, len(seals), secret, ssss=False) for secret in (pairs, own))
         for place, ((_, one), (_, other)) in enumerate(zip(*dealt, strict=True)):
-            box = seals[place].encrypt(_nonce(index), one + other, None)
-            sealed[index, place] = np.frombuffer(box, dtype=np.uint8)
+            sealed[index, place] = np.frombuffer(seals[place].seal(index, one + other), dtype=np.uint8)
     return public, sealed
 
 
 def hiding(key: MaskKey, round_index: int, keys: Sequence[bytes], context: bytes, length: int) -> Residues:
     """Return a node's (length,) mask of a round, as `MaskKey.mask`; ``keys`` are round keys where secrets are shared.
 
-    Raises `BadInput` as that does.
+    The round is spent, whatever comes after: there is no second mask of it, for another part or the same. Raises
+    `BadInput` as `MaskKey.mask` and `MaskKey.spend` do.
     """
+    key.spend(round_index)
     if not key.lost:
         return key.mask(keys, context, length)
     pairs, own = _secrets(key, round_index)
@@ -140,8 +168,7 @@ def revealed(key: MaskKey, asked: Survivors) -> Bytes:
     shares = np.empty((len(asked.keys), SEED_BYTES), dtype=np.uint8)
     for place, (sender, silent) in enumerate(zip(asked.keys, asked.silent, strict=True)):
         try:
-            box = asked.sealed[place].tobytes()
-            both = _seal(key, sender, key.public, sender).decrypt(_nonce(asked.round), box, None)
+            both = Seal(key, sender, key.public).opened(asked.round, asked.sealed[place].tobytes())
         except InvalidTag:
             raise BadInput("a share was sealed for another node, another round or by another key") from None
         shares[place] = np.frombuffer(both[:SEED_BYTES] if silent else both[SEED_BYTES:], dtype=np.uint8)
@@ -189,11 +216,6 @@ def _round_key(secret: bytes) -> MaskKey:
 
 def _own_mask(secret: bytes, context: bytes, length: int) -> Residues:
     return residues(secret, _OWN + context, length)
-
-
-def _seal(key: MaskKey, sender: bytes, receiver: bytes, other: bytes) -> ChaCha20Poly1305:
-    """Return the cipher of all shares from a sender to a receiver; ``other`` is the one of them that is not ``key``."""
-    return ChaCha20Poly1305(derived(key.agreed(other), _SEAL + sender + receiver))
 
 
 def _nonce(round_index: int) -> bytes:

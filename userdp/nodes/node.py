@@ -159,8 +159,6 @@ class Node:
             raise BadInput("this node's users have labels, so it does not reveal their lengths: only simulations do")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
-        if computation.masked is not None:
-            self.key.spend(computation.masked.round)
         pipeline = RowPipeline(computation, users, self.problem.dimension, sparse=self.problem.sparse)
         maker = RowMaker(self.problem, x, computation, self._warn)
         for where, block in self._samples.blocks(positions, pipeline.max_users):
