@@ -142,7 +142,7 @@ class RunState:
 
     x, initial, released = ReadOnly(), ReadOnly(), ReadOnly()
 
-    further: Remembering | None = None
+    further: tuple[Remembering, ...] = ()
 
     def __init__(self, scheme: Scheme, around: Around, privacy: Privacy, seed: int, start: Vector) -> None:
         self.around, self._privacy, self._seed = around, privacy, seed
@@ -233,8 +233,8 @@ class RunState:
         taken.add("constant", result.constant)
         for part in self.around.parts:
             part.keep(taken)
-        if self.further is not None:
-            self.further.keep(taken)
+        for part in self.further:
+            part.keep(taken)
         taken.add("memory", state_of(self.memory))
         taken.add("ledger", None if self.ledger is None else self.ledger.state())
         taken.add("drawn", state_of(self._drawn))
@@ -275,12 +275,12 @@ class RunState:
             )
         for part in self.around.parts:
             part.recall(kept)
-        if self.further is not None:
-            self.further.recall(kept)
         if self.around.before is not None and done >= self.around.before.rounds:
             self.begin(new_scheme())
         self.memory = self.scheme.new_memory()
         put_back(self.memory, kept.get("memory"))
+        for part in self.further:  # after the memory, which goes on where its own noise was
+            part.recall(kept)
         if self.ledger is not None:
             self.ledger.restore(kept.get("ledger"))
         for name in _MODELS:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from strategies.core.snapshots import Snapshot
 from userdp.accounting import Cost, NoiseKind
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
@@ -32,8 +33,9 @@ class Streams:
     *Formal guarantees.* *Claim.* No two releases of a run share noise. *Why.* A release draws from a source, and this
     is the one place that makes them. Streams of different keys are independent (`userdp.randomness`). A key is opened
     once, and draws from one source follow each other. Secure noise is fresh at every draw; its keys are refused alike,
-    so that a simulation fails wherever a deployment does. A resumed run is another process. A key that it opens again
-    belongs to a round that it computes again, to the same bits (`strategies.core.run_state`).
+    so that a simulation fails wherever a deployment does. A checkpoint names the keys that were opened before it, and a
+    resumed run refuses them, but for noise that its memory goes on with, from where it was. One that was opened after it
+    belongs to a round that is computed again, to the same bits (`strategies.core.run_state`).
 
     *Assumptions.* Every release draws from a source that was opened here; a test holds the packages to it.
 
@@ -46,6 +48,7 @@ class Streams:
         self.secure = secure
         self._source = source or (lambda seed, index, purpose: SeededNoise(stream(seed, "noise", index, purpose)))
         self._opened: set[tuple[int, int, int]] = set()
+        self._before: set[tuple[int, int]] = set()  # of the run that this one resumes
         self._of_round: list[NoiseSource] = []
 
     def open(self, seed: int, index: int, purpose: int, slack: float) -> NoiseSource:
@@ -53,7 +56,7 @@ class Streams:
 
         An audit repeats a run with other seeds: each seed is a run. Raises `RunFailed`: it was opened before.
         """
-        if (seed, index, purpose) in self._opened:
+        if (seed, index, purpose) in self._opened or (index, purpose) in self._before:
             raise RunFailed(
                 f"the noise of round {index}, purpose {purpose} was drawn before: two releases that share noise hide "
                 "nobody; give each release of a round a purpose of its own"
@@ -67,6 +70,16 @@ class Streams:
         """Return the cost of all releases from sources that were opened since the last call."""
         sources, self._of_round = self._of_round, []
         return together(*(source.spent for source in sources))
+
+    def keep(self, taken: Snapshot) -> None:
+        """Write down which sources a run has opened, without their seed."""
+        opened = self._before.union((index, purpose) for _, index, purpose in self._opened)
+        taken.add("opened", [list(place) for place in sorted(opened)])
+
+    def recall(self, kept: Snapshot) -> None:
+        """Refuse from now on what the run had opened when `keep` wrote it down."""
+        if "opened" in kept.values:  # former versions did not write it
+            self._before = {(int(index), int(purpose)) for index, purpose in kept.get("opened")}
 
 
 def seeded(computation: Computation, index: int, seed: int, noise_seed: int | None) -> Computation:
