@@ -1,7 +1,7 @@
 """Runs of other data that release the same: all that anybody sees of them must be the same, bit for bit.
 
-Noise is recorded in one run and its outcomes are given to the others. What differs between them all the same is an exact
-function of private data, which leaves by another door than the noise.
+Noise is recorded in one run and its outcomes are given to the others. What differs all the same is an exact function of
+private data, which leaves by another door than the noise.
 """
 
 import logging

@@ -89,7 +89,7 @@ class Taped(NoiseSource):
 
     inner: SeededNoise
     tape: Tape
-    charged: Cost = Cost()  # by the mechanism that charged last
+    charged: Cost = field(default_factory=Cost)  # by the mechanism that charged last
 
     def charge(self, cost: Cost) -> None:
         super().charge(cost)

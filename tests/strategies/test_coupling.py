@@ -1,4 +1,4 @@
-"""Nothing leaves a run but through its noise: of other data, with the same noisy outputs, all that is shown is the same.
+"""Nothing leaves a run but through its noise: with the same noisy outputs, all that is shown of other data is the same.
 
 Everybody may be somebody else: what is shown has to follow from releases and public facts, whoever they are. If one
 person is, no value moves by more than its noise was charged for.
@@ -57,6 +57,7 @@ HELD_OUT = 60
 OTHERS = {"everybody": 0, "one": 1, "not a number": 1, "infinite": 1, "many samples": 1, "absent": 1}
 """Who is there instead, and how many users' data change; 0 for all of them."""
 FEW = ("everybody", "one")
+SAMPLES = {"rounds": 3, "batch": 100, "unit": "sample"}
 PLACES = {"rounds": 3, "relation": "add_or_remove", "sampling": "poisson", "cohort": 100}
 CASES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in [*STRATEGIES, *MORE]]
 EVALUATED = {
@@ -65,7 +66,7 @@ EVALUATED = {
     "held out, several classes": (AdaptiveClipping, lambda: Softmax(3, 2, np.inf, 5.0), {"rounds": 3}),
     "held out, counts": (DPFedSGD, lambda: Poisson(2, 4.0, 1.0, count_bound=9.0), PLACES),
     "held out, auto": (Auto, lambda: Huber(2, 5.0, 3.0, 1.0), {"choose_best": True}),
-    "held out, samples": (PoissonSampleSGD, lambda: Logistic(2, 2.0, 5.0), {"rounds": 3, "batch": 100, "unit": "sample"}),
+    "held out, samples": (PoissonSampleSGD, lambda: Logistic(2, 2.0, 5.0), SAMPLES),
 }
 """Runs with held-out users."""
 
@@ -104,8 +105,8 @@ def method_of(name, **more):
 @cache
 def first(name, **more):
     """The run of people as they are."""
-    users = USERS + (HELD_OUT if name in EVALUATED or "held_out" in more else 0)
-    return trained(lambda: method_of(name, **more), people(method_of(name).original, users=users, agreed=name in STRATEGIES))
+    data = people(method_of(name).original, users=USERS + HELD_OUT * (name in EVALUATED), agreed=name in STRATEGIES)
+    return trained(lambda: method_of(name, **more), data)
 
 
 def compared(name, kind, users=USERS, who=WHO, **more):
@@ -189,8 +190,8 @@ def table(kind="as they are", users=200):
 
 
 def asking(asked, relation, trust):
-    privacy = Privacy(2.0, 1e-4, trust=trust)
-    return UserLevelStrategy(Statistics(max_missing=0.5), query(ASKED[asked], relation), PublicFacts(200, max_samples=3), privacy)
+    given = query(ASKED[asked], relation), PublicFacts(200, max_samples=3), Privacy(2.0, 1e-4, trust=trust)
+    return UserLevelStrategy(Statistics(max_missing=0.5), *given)
 
 
 @pytest.mark.sweep(24)

@@ -59,9 +59,7 @@ def files(folder, strategy, privacy, law, played=None):
         elif file.suffix == ".parquet":
             rows = pq.read_table(file)
             found[file.name] = {
-                name: repr(rows[name].to_pylist())
-                for name in rows.column_names
-                if kept(file.name, {name: 0}, RELEASED)
+                name: repr(rows[name].to_pylist()) for name in rows.column_names if kept(file.name, {name: 0}, RELEASED)
             }
         elif file.suffix == ".npz":
             with np.load(file) as arrays:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -183,6 +184,18 @@ def test_the_noise_of_every_answer_is_fresh_and_as_deep_as_charged():
     low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], scaled.size - 1)
     assert low < (scaled**2).sum() < high
     assert abs(np.corrcoef(np.array(losses).T)[np.triu_indices(6, 1)]).max() < 0.5
+
+
+@pytest.mark.parametrize("gaussian", list(product([True, False], repeat=2)))
+def test_a_promise_of_several_parts_is_one_gaussian_only_if_each_of_them_is(gaussian):
+    """Else accounts would charge it as one, which is less."""
+    strategy = evaluated()
+    own = strategy.plan.guarantee
+    parts = tuple(replace(own, accountant=ONE_GAUSSIAN if one else "something else") for one in gaussian)
+    promise = strategy.testers.promise(parts)
+    assert promise.is_one_gaussian == all(gaussian)
+    assert promise.epsilon >= sum(part.epsilon for part in parts)
+    assert promise.delta >= sum(part.delta for part in parts)
 
 
 def test_the_guarantee_names_the_held_out():
