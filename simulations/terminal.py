@@ -13,7 +13,7 @@ from rich.console import Console
 
 from userdp.errors import BadInput, UserdpError
 from userdp.extras import missing_extra
-from userdp.tracebacks import DEBUG, shows_internals, with_internals
+from userdp.tracebacks import DEBUG, shows_internals, told, with_internals
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
@@ -64,7 +64,7 @@ def exit_codes(debug: bool) -> Iterator[None]:
         if debug or shows_internals():
             Console(stderr=True).print_exception()
         error = (isinstance(error, ModuleNotFoundError) and missing_extra(error)) or error
-        defect = f"unexpected {type(error).__name__}: {error} (this is a defect: run again with --debug and report it)"
+        defect = f"unexpected {told(error)} (this is a defect: run again with --debug and report it)"
         complain(str(error) if isinstance(error, UserdpError) else defect)
         raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
 

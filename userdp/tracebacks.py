@@ -1,9 +1,16 @@
-"""Short tracebacks for the caller's own errors: the caller's lines, without userdp's internals."""
+"""What people see of errors: short tracebacks, and no text that may quote data.
+
+*The rule.* The text of a `UserdpError` names fields, values of settings and fixes, and no cell. The text of any other
+error may quote whatever its code worked on, so messages, logs and files hold its kind and its place (`told`). The
+environment variable `DEBUG`, or ``--debug``, shows whole tracebacks: for the holder of the data alone.
+"""
 
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from userdp.errors import UserdpError
@@ -12,6 +19,7 @@ from userdp.extras import missing_extra
 DEBUG = "USERDP_DEBUG"
 """The environment variable that asks for whole tracebacks with the value 1."""
 
+_LIBRARIES = "site-packages"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -33,6 +41,21 @@ def with_internals() -> Iterator[None]:
             del os.environ[DEBUG]
         else:
             os.environ[DEBUG] = before
+
+
+def told(error: BaseException) -> str:
+    """Return one line on an error for a message or a log: the text of a `UserdpError`; of any other its kind and place.
+
+    The place is the last line of code outside of installed libraries. With `DEBUG` the text stands there instead.
+    """
+    if isinstance(error, UserdpError):
+        return str(error)
+    if shows_internals():
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _LIBRARIES not in frame.filename] or list(frames)
+    place = f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+    return f"{type(error).__name__}{place}; {DEBUG}=1 shows its text, which may quote data"
 
 
 def without_internals(call: Callable[P, R]) -> Callable[P, R]:

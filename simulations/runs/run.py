@@ -47,6 +47,7 @@ from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.extras import check_extra
 from userdp.nodes.node import Node
 from userdp.problems import Problem
+from userdp.tracebacks import shows_internals, told
 
 log = logging.getLogger("userdp")
 Progress = Callable[[RoundRecord, Plan], None]  # called after every round
@@ -146,7 +147,8 @@ def run(
         except BaseException as error:
             this.finish(_reason(error))
             if isinstance(error, Exception) and not isinstance(error, UserdpError):
-                raise RunFailed(f"{_reason(error)}; what the run had written is in {files.path}") from error
+                cause = error if shows_internals() else None  # its text may quote data
+                raise RunFailed(f"unexpected {told(error)}; what the run had written is in {files.path}") from cause
             raise
         outcome = this.finish(None)
         if report:

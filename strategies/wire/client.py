@@ -22,6 +22,7 @@ from strategies.wire.protocol import answer_message, failed
 from userdp.errors import BadInput
 from userdp.nodes.node import Node
 from userdp.problems.base import Problem
+from userdp.tracebacks import told
 
 if TYPE_CHECKING:
     from strategies.wire.frames import TableNodes
@@ -39,8 +40,8 @@ def client_app(
 ) -> ClientApp:
     """Return a ClientApp that answers userdp strategies from the node that ``load`` returns.
 
-    If that fails, the server learns the kind of the error at most; the text, which may quote data, goes to the log of
-    the node's own machine.
+    If that fails, the server learns the kind of the error at most. The log of the node's own machine has its place, too
+    (`userdp.tracebacks.told`): the text may quote data.
 
     Args:
         load: from Flower's context (``context.node_config["partition-id"]`` and so on) to a `Node`, or to a DataFrame
@@ -69,7 +70,7 @@ def client_app(
             with kept_key(context) as node.key:
                 return answer_message(node, message)
         except Exception as error:
-            log.exception("this node cannot answer")
+            log.error("this node cannot answer: %s", told(error))
             return failed(message, type(error).__name__)
 
     app.train()(respond)

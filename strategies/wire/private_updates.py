@@ -18,6 +18,7 @@ from userdp.errors import BadInput
 from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Answer
 from userdp.nodes.pipeline import RowPipeline
+from userdp.tracebacks import told
 
 log = logging.getLogger("userdp")
 
@@ -57,7 +58,7 @@ def private_updates(clip_norm: float | None = None) -> Mod:
                     return _masked(message, context, call_next, key)
                 return _clipped(message, context, call_next, clip_norm)
         except Exception as error:
-            log.exception("this node cannot answer")
+            log.error("this node cannot answer: %s", told(error))
             return failed(message, type(error).__name__)
 
     return mod

@@ -21,6 +21,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.row_maker import RowMaker
 from userdp.problems.base import Problem
+from userdp.tracebacks import told
 
 log = logging.getLogger("userdp")
 
@@ -178,8 +179,5 @@ class Node:
     def _warn(self, error: Exception) -> None:
         """Log once that the loss fails here; a faulty loss fails for all users."""
         if not self._warned:
-            # The message of a loss may quote users' data, which only a simulation may print.
-            said = "" if self.labels is not None else f": {error}".partition("\n")[0]
-            reason = f"{type(error).__name__}{said}"
-            log.warning("the loss fails on users' data (%s): each such user counts as zero", reason)
+            log.warning("the loss fails on users' data (%s): each such user counts as zero", told(error))
         self._warned = True

@@ -103,7 +103,7 @@ def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
     """Return a column as text, by `cell_text`; refuse a schema type that holds no text, numbers or dates."""
     column = plain(column)
     if not (_holds_numbers(column.type) or pa.types.is_temporal(column.type)) or pa.types.is_duration(column.type):
-        raise BadInput(f"column {name!r} holds {column.type}, not text, numbers or dates; convert it")
+        raise BadInput(f"column {name!r} holds {kind_of(column.type)}, not text, numbers or dates; convert it")
     positions, cells = _distinct(column)
     texts = [cell_text(cell) for cell in cells]
     distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
@@ -120,7 +120,7 @@ def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
                 f"column {name!r} holds {column.type}, not numbers; declare a feature of dates under dates, such as "
                 f"dates = {{ {name} = ['1950-01-01', '2030-12-31'] }}, and write a target of dates as numbers"
             )
-        raise BadInput(f"column {name!r} holds {column.type}, not numbers; convert it or declare it categorical")
+        raise BadInput(f"column {name!r} holds {kind_of(column.type)}, not numbers; convert it or declare it categorical")
     if pa.types.is_large_binary(column.type) or pa.types.is_decimal(column.type):
         positions, cells = _distinct(column)
         values = np.array([cell_number(cell) for cell in cells], dtype=np.float64)[positions]
@@ -135,7 +135,7 @@ def raw_cells(column: pa.ChunkedArray, name: str) -> pa.LargeBinaryArray:
     if pa.types.is_null(column.type):
         column = column.cast(pa.large_binary())
     if not pa.types.is_large_binary(column.type):
-        raise BadInput(f"column {name!r} holds {column.type}, not text or bytes; convert it")
+        raise BadInput(f"column {name!r} holds {kind_of(column.type)}, not text or bytes; convert it")
     return column.combine_chunks()
 
 
@@ -149,6 +149,14 @@ def ends_of(cells: pa.LargeBinaryArray) -> NDArray[np.int64]:
     """Return the bounds (N + 1,) of the cells in their buffer."""
     ends = np.frombuffer(cells.buffers()[1], dtype=np.int64)
     return ends[cells.offset : cells.offset + len(cells) + 1]
+
+
+def kind_of(kind: object) -> str:
+    """Return the name of a column's type for a message, without its parameters, which may come from cells.
+
+    Such are the fields of a struct that was made of dicts, and the fill value of a sparse column of pandas.
+    """
+    return re.split(r"[<\[(]", str(kind))[0]
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from userdp.data.tables.cells import cell_text, plain
+from userdp.data.tables.cells import cell_text, kind_of, plain
 from userdp.data.tables.reading import require_columns
 from userdp.errors import BadInput
 
@@ -153,7 +153,7 @@ def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
 
 
 def _unfit(name: str, kind: object) -> BadInput:
-    return BadInput(f"column {name!r} holds {kind}, not text, numbers or dates; convert it")
+    return BadInput(f"column {name!r} holds {kind_of(kind)}, not text, numbers or dates; convert it")
 
 
 def _text(cell: object) -> bytes | None:

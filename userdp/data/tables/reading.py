@@ -1,4 +1,7 @@
-"""Declared columns read from a file, each cell by itself; messages hold counts, names and row numbers, no cell."""
+"""Declared columns read from a file, each cell by itself; messages hold counts, names and row numbers, no cell.
+
+Names of columns are cells, too, where a file has no header: `names_of` says which of them a message may quote.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +19,14 @@ from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.moments import Moments, moments_of
 from userdp.data.tables.unusable import kind_of_cells
-from userdp.errors import BadInput, MissingColumn
+from userdp.errors import BadInput, MissingColumn, UserdpError
 
 _BUFFER_BYTES = 1 << 16
 """Bytes of each column read at once."""
+_MOST_NAMES, _MOST_LETTERS = 20, 40
+"""How many names of columns a message lists, and the letters of the longest of them."""
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""Other marks between cells than the comma, and their names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +67,6 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
 
 def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
     """Read columns unconverted, a CSV file as text, a Parquet file by its schema; raise as `read_columns` does."""
-    import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
-
     if not path.is_file():
         raise BadInput(f"the data file {path} does not exist; check the path")
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
@@ -74,7 +79,9 @@ def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
             f"the data file {path} does not fit into memory: lower data.memory, so that a Parquet file is read in "
             "batches, or convert it to Parquet"
         ) from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, pa.ArrowException, OSError):
+    except UserdpError:
+        raise
+    except Exception:  # any error of a foreign parser, whose text may quote cells
         raise BadInput(_unreadable(path, path.suffix[1:].lower())) from None
     if not table.num_rows:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
@@ -85,11 +92,13 @@ def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) 
     """Yield columns of a Parquet file without lists, at most ``count`` rows at a time; raise as `read_columns` does."""
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
-            require_columns(f"the data file {path}", names, file.schema_arrow.names)
+            require_columns(f"the data file {path}", columns.names, file.schema_arrow.names)
             # Pages are read on demand, because a row group may be larger than memory.
             for batch in file.iter_batches(count, columns=list(names), use_threads=False):
                 yield _rows_of(pa.Table.from_batches([batch]), columns)
-    except (pa.ArrowException, OSError):
+    except UserdpError:
+        raise
+    except Exception:  # as above
         raise BadInput(_unreadable(path, "parquet")) from None
 
 
@@ -124,7 +133,7 @@ def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
     the FIRST row would decide which column is which. Bytes that are no UTF-8 are spelled out in their cell. If the
     header ends without a carriage return, one in a cell ends no row.
     """
-    import pandas as pd  # noqa: PLC0415 -- as above
+    import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
 
     with path.open("rb") as file:
         header = file.readline()
@@ -147,10 +156,38 @@ def require_columns(where: str, names: Sequence[str], present: Iterable[object])
     columns = [str(name) for name in present]
     for name in names:
         if name not in columns:
-            hint = did_you_mean(name, columns) or f"; it has {', '.join(columns[:12])}"
-            raise MissingColumn(f"{where} has no column {name!r}{hint}")
+            raise MissingColumn(f"{where} has no column {name!r}{_instead(name, names, columns)}")
         if columns.count(name) > 1:
             raise BadInput(f"{where} has column {name!r} more than once; rename the others")
+
+
+def names_of(declared: Sequence[str], present: Iterable[str]) -> list[str]:
+    """Return those names of columns that a message may quote: none, unless they are a header by what is ``declared``.
+
+    *Formal guarantee*: no name is quoted of a table that has fewer than half of the declared columns. The names of a
+    table without a header are the cells of its first person.
+    """
+    columns, wanted = list(present), set(declared)
+    if 2 * len(wanted & {column.strip() for column in columns}) < len(wanted) or not wanted:
+        return []
+    return [column for column in columns if len(column) <= _MOST_LETTERS][:_MOST_NAMES]
+
+
+def _instead(name: str, declared: Sequence[str], columns: list[str]) -> str:
+    """Say what to do about a column that is missing, without a cell of a table that has no header."""
+    if names := names_of(declared, columns):
+        return did_you_mean(name, names) or f"; it has {', '.join(names)}"
+    line = ",".join(columns)
+    marks = {mark: told for mark, told in _SEPARATORS.items() if mark in line}
+    for mark, told in marks.items():
+        if names_of(declared, [cell.strip(" \"'") for cell in line.split(mark)]):
+            return f": its separator is not the comma, but {told}; write the table with commas"
+    header = ",".join(declared[:3]) + (",..." if len(declared) > 3 else "")
+    hint = "".join(f"; if {told} are its separator, write it with commas" for told in marks.values())
+    return (
+        f" and too few of the others to tell whether it has a header: of {len(columns)} columns, none is quoted; add a "
+        f"header, {header}, or correct the declared names{hint}"
+    )
 
 
 def first_row(bad: NDArray[np.bool_]) -> str:
