@@ -44,7 +44,8 @@ ARG SILOS=9
 RUN useradd --system --no-create-home --uid 10001 userdp \
     && mkdir -p /keys/superlink /keys/gate /keys/coordinator /keys/accounts /names /results \
     && for k in $(seq ${SILOS}); do mkdir -p "/keys/node-$k" "/keys/app-$k" "/data/silo-$k"; done \
-    && chown -R userdp /keys /data /names /results
+    && chown -R userdp /keys /data /names /results \
+    && chmod -R go= /keys /data /names /results
 COPY --from=packages /opt/userdp /opt/userdp
 WORKDIR /app
 COPY pyproject.toml LICENSE README.md ./

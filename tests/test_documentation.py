@@ -32,7 +32,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("apps/*/*.md"),
     ]
 )
-REHEARSED = {"keys", "silos", "out"}
+REHEARSED = {"keys", "silos"}
 """Services of docker-compose.yml that are done before a run starts."""
 FORBIDDEN = {
     "userdp": {"flwr", "ray", "strategies", "simulations"},

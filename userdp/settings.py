@@ -1,5 +1,6 @@
-"""The base of every section of a configuration file."""
+"""The base of every section of a configuration file, and values of settings in messages."""
 
+from datetime import date, time
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -9,6 +10,26 @@ TWO_NUMBERS = (
     "'2030-12-31'] }, and write a target as numbers, such as days since a public day"
 )
 """The remedy for a declared range that is not two numbers."""
+
+_PLAIN = str | bytes | bool | int | float | date | time | None
+_MOST_SHOWN = 2
+
+
+def shown(value: object) -> str:
+    """Return a value given for a setting, for a message: one value or two as they are, of any other kind and number.
+
+    Whoever gives a column or a table where a setting is wanted gives people's cells.
+    """
+    if _few(value):
+        return repr(value)
+    count = len(value) if hasattr(value, "__len__") else None
+    return f"<{type(value).__name__}>" if count is None else f"<{type(value).__name__} of {count}>"
+
+
+def _few(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return len(value) <= _MOST_SHOWN and all(map(_few, value))
+    return isinstance(value, _PLAIN)
 
 
 class Section(BaseModel):

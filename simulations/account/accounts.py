@@ -16,7 +16,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.pool import NullPool
 
-from simulations.records.run_directory import writing
+from simulations.records.run_directory import private_folder, writing
 from userdp.accounting.costs import Cost
 from userdp.accounting.filter import Price, Total
 from userdp.accounting.guarantee import Guarantee
@@ -51,6 +51,8 @@ _ENTRIES = sql.Table(
     sqlite_autoincrement=True,  # numbers only rise
 )
 _WAIT = 60.0  # Seconds to wait for another process's transaction.
+_READERS_WAIT = 10.0  # Seconds that a reader waits for a writer who puts a transaction on the disk.
+_READS = "userdp_reads"  # The option of a connection that writes nothing, and waits for no writer.
 _LOCK = 0x75736572  # The key of the lock that writers take in PostgreSQL.
 
 
@@ -158,11 +160,13 @@ class Accounts:
             place = place.set(drivername="postgresql+psycopg")
         self.url = place.render_as_string(hide_password=True)
         self._file = Path(place.database or "") if self._dialect == "sqlite" else None
+        # A reader of PostgreSQL sees one state in all its statements.
+        self._reading = {_READS: True} | ({} if self._dialect == "sqlite" else {"isolation_level": "REPEATABLE READ"})
         # A connection for each transaction: processes that fork share none.
         self._engine = sql.create_engine(place, poolclass=NullPool, **settings)
         if self._dialect == "sqlite":
             sql.event.listen(self._engine, "connect", _careful)
-            sql.event.listen(self._engine, "begin", _begin_immediate)
+            sql.event.listen(self._engine, "begin", _begin)
 
     def create(self, name: str, total: Total, *, anew: bool = True) -> None:
         """Make an account; `BadInput` if there is one of that name, unless it need not be ``anew``."""
@@ -175,14 +179,14 @@ class Accounts:
 
     def names(self) -> list[str]:
         """Return the names of all accounts, sorted."""
-        with self.transaction() as connection:
+        with self.transaction(reads=True) as connection:
             if not sql.inspect(connection).has_table(_ACCOUNTS.name):
                 return []
             return list(connection.scalars(sql.select(_ACCOUNTS.c.name).order_by(_ACCOUNTS.c.name)))
 
     def read(self, name: str) -> Account:
         """Return an account with its entries."""
-        with self.transaction() as connection:
+        with self.transaction(reads=True) as connection:
             return self._read(connection, name)
 
     def enter(self, name: str, wanted: Wanted) -> Price:
@@ -222,19 +226,25 @@ class Accounts:
         return Account(name, total, tuple(map(_entry, rows)))
 
     @contextmanager
-    def transaction(self, *, making: bool = False) -> Iterator[sql.Connection]:
+    def transaction(self, *, making: bool = False, reads: bool = False) -> Iterator[sql.Connection]:
         """Begin a transaction that no other process's overlaps, and commit it at the end; ``making`` a missing file.
+
+        One that only ``reads`` sees what was committed when its first statement began; it holds no lock that a writer
+        needs, and waits for none that a writer has but while SQLite puts a transaction on the disk.
 
         Raises `AccountsUnavailable`: the database does not answer.
         """
         if self._file is not None and making:
             with writing(f"privacy.accounts: {self._file.parent}"):
-                self._file.parent.mkdir(parents=True, exist_ok=True)
+                private_folder(self._file.parent)
+                with suppress(FileExistsError):  # SQLite gives its journal the rights of the database
+                    os.close(os.open(self._file, os.O_CREAT | os.O_EXCL, 0o600))
         elif self._file is not None and not self._file.exists():
             raise BadInput(f"there are no accounts in {self.url}: userdp account create NAME makes the first")
         try:
-            with self._engine.begin() as connection:
-                if self._dialect == "postgresql":
+            engine = self._engine.execution_options(**self._reading) if reads else self._engine
+            with engine.begin() as connection:
+                if self._dialect == "postgresql" and not reads:
                     connection.execute(sql.text("SET LOCAL synchronous_commit = on"))
                     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
                 yield connection
@@ -250,13 +260,17 @@ class AccountsUnavailable(BadInput):
 
 
 def _careful(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions begin where `_begin_immediate` says so
+    connection.isolation_level = None  # transactions begin where `_begin` says so
     connection.execute("PRAGMA synchronous = EXTRA")  # FULL, and the folder too
     connection.execute("PRAGMA foreign_keys = ON")
 
 
-def _begin_immediate(connection: sql.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _begin(connection: sql.Connection) -> None:
+    if connection.get_execution_options().get(_READS):
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(_READERS_WAIT * 1000)}")
+        connection.exec_driver_sql("BEGIN")
+    else:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _as_text(promises: Sequence[Guarantee]) -> str:

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING
 
 from simulations.config.run_config import RunConfig
 from simulations.records.checkpoints import Checkpoints, digest_of
-from simulations.records.run_directory import TOKEN, as_json, check_no_release, read_json, write_whole, writing
+from simulations.records.run_directory import (
+    TOKEN,
+    as_json,
+    check_no_release,
+    private_folder,
+    read_json,
+    write_whole,
+    writing,
+)
 from strategies.core.base import UserLevelStrategy
 from strategies.core.run_state import Resumed
 from strategies.core.testers import for_everybody
@@ -92,7 +100,7 @@ def enter_run(
     if name is None and deployed and not isinstance(config.data, SyntheticData):
         name = _opened(config, promises_of(strategy))
     with writing(f"output.directory: {folder}"):  # which would be a pity to find out once the run is charged
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         if file.is_dir():
             raise IsADirectoryError
         if name is None and not resumed:

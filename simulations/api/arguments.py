@@ -12,7 +12,7 @@ from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, make_absolute, strategy_section
-from simulations.records.run_directory import writing
+from simulations.records.run_directory import write_text, writing
 from simulations.runs.build import load_datasets
 from strategies.registry import STRATEGIES
 from userdp.data.source import Datasets
@@ -166,5 +166,5 @@ class WithReport:
             raise BadInput("report(): nothing was kept on disk; give a path, such as report('report.html')")
         target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
         with writing(f"report(): {target}", "choose another path"):
-            target.write_text(self.page, encoding="utf-8")
+            write_text(target, self.page)
         return target

@@ -2,7 +2,8 @@
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, cast
 
@@ -11,6 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -22,12 +24,17 @@ from userdp.data.tables.cells import cell_text
 from userdp.data.tables.coefficients import coefficient_map
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import expanded, expanded_keys
-from userdp.errors import BadInput
-from userdp.tracebacks import without_internals
+from userdp.data.tables.reading import like_cells, names_of
+from userdp.errors import BadInput, UserdpError
+from userdp.settings import shown
+from userdp.tracebacks import told, without_internals
 
 USER, TARGET = "groups", "y"  # columns of the table that is trained on, beside those of X
 _NOT_NUMERIC = ("categorical", "dates", "date_parts")
 _SET_BY_FIT = {"user", "target", "positive", "target_levels", "target_range", "epsilon", "delta", "seed", "progress"}
+_SAID_OF_X = ("Expected 2D", "Found array with", "X has ", "X does not", "Complex data not", "The feature names should")
+"""How those errors of scikit-learn begin whose first line quotes no cell."""
+_REMEDIES_OF_X = ("Reshape your data", "Feature names must be")
 _LINEAR_ALONE = {"codes", "levels", "buckets", "sequence", "images", "image_shape"}
 
 
@@ -100,14 +107,26 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
     def _frame(self, X: Any, reset: bool) -> pd.DataFrame:  # noqa: N803
         """Return X as a table with names of text; ``reset`` remembers its columns, else they are compared."""
         if isinstance(X, pd.DataFrame):
-            validate_data(self, X, reset=reset, skip_check_array=True)
+            self._validated(X, reset=reset, skip_check_array=True)
             frame = X.reset_index(drop=True)
         else:  # no cell decides whether there is an error, or how the cells of others in a list are read
             dtype = None if isinstance(X, np.ndarray) or issparse(X) else object
-            X = validate_data(self, X, reset=reset, dtype=dtype, accept_sparse=True, ensure_all_finite=False)  # noqa: N806
+            X = self._validated(X, reset=reset, dtype=dtype, accept_sparse=True, ensure_all_finite=False)  # noqa: N806
             frame = pd.DataFrame(cast("Any", X).toarray() if issparse(X) else X)
         frame.columns = pd.Index(getattr(self, "feature_names_in_", [f"x{place}" for place in range(frame.shape[1])]))
         return frame
+
+    def _validated(self, X: Any, **how: Any) -> Any:  # noqa: N803
+        """Return X as scikit-learn checks it, whose errors list cells, and names, which may be cells: see `names_of`."""
+        try:
+            return validate_data(self, X, **how)
+        except ValueError as error:
+            first, *lines = str(error).split("\n")
+            if not first.startswith(_SAID_OF_X):
+                raise BadInput(f"X cannot be used ({told(error)}): give a table of numbers") from None
+            if not names_of(getattr(self, "feature_names_in_", ()), map(str, getattr(X, "columns", ()))):
+                lines = [line for line in lines if line.startswith(_REMEDIES_OF_X)]
+            raise BadInput("\n".join([first.removesuffix(":"), *lines])) from None
 
     def _users(self, groups: ArrayLike | None, rows: int) -> ArrayLike:
         if self.rows_are_users:
@@ -136,15 +155,25 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
             found |= given
         others = [name for key in _NOT_NUMERIC if isinstance(found.get(key), Mapping) for name in found[key]]
         others.append(found.get("split_column"))
+        by_name = [
+            *filter(None, others),
+            *(self.bounds if isinstance(self.bounds, Mapping) else found.get("ranges", ())),
+        ]
+        if like_cells(names) and not names_of([str(name) for name in by_name], names):
+            raise BadInput(
+                "the names of X's columns look like the cells of a table that has no header: name its columns (header = "
+                "None, names = [...] of pandas.read_csv), or declare bounds by name"
+            )
         features = found.setdefault("features", [name for name in names if name not in others])
         if "ranges" not in found:
             found["ranges"] = expanded_keys("bounds", _ranges(self.bounds, features))
-            for name in expanded("features", features):
-                if name not in found["ranges"]:
-                    raise BadInput(
-                        f"bounds has no [low, high] for column {name!r} of X: declare the values that it can have, not "
-                        "those that it has; or describe the column in schema (categorical, dates)"
-                    )
+            if lacking := [name for name in expanded("features", features) if name not in found["ranges"]]:
+                quoted = lacking[0] in names_of([*found["ranges"]], names)
+                raise BadInput(
+                    f"bounds has no [low, high] for {f'column {lacking[0]!r}' if quoted else f'{len(lacking)} columns'} "
+                    "of X: declare the values that a column can have, not those that it has; or describe it in schema "
+                    "(categorical, dates)"
+                )
         elif self.bounds is not None:
             raise BadInput("bounds and schema['ranges'] both declare the values of columns: leave one of them out")
         if "split_column" not in found:
@@ -197,6 +226,11 @@ class _PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
     target_range: Any = None
     """[low, high] of y, public knowledge; required."""
 
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
+        """Return R^2, as scikit-learn's regressors do; `BadInput` if y cannot be compared."""
+        with _compared():
+            return float(super().score(X, y, sample_weight))
+
     def _read_coefficients(self) -> None:
         super()._read_coefficients()
         self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
@@ -222,7 +256,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         ends = list(self.target_range) if np.iterable(self.target_range) else []
         if len(ends) != 2 or ends[0] != 0:
             raise BadInput(
-                f"target_range = {self.target_range!r}: must be 0 and the greatest count of y, as in (0, 20)"
+                f"target_range = {shown(self.target_range)}: must be 0 and the greatest count of y, as in (0, 20)"
             )
         return found | {"problem": found["problem"] | {"count_bound": ends[1]}}
 
@@ -233,7 +267,8 @@ class PrivatePoissonRegressor(_PrivateRegressor):
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
         """Return D^2, the share of the Poisson deviance that is explained, as scikit-learn's PoissonRegressor does."""
-        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+        with _compared():
+            return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -244,7 +279,7 @@ class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     def _with_target(self, found: dict[str, Any]) -> dict[str, Any]:
         self.classes_ = np.unique(np.asarray([] if self.classes is None else self.classes))
         if len(self.classes_) < 2:
-            raise BadInput(f"classes = {self.classes!r}: declare all classes that y can have, as in ['no', 'yes']")
+            raise BadInput(f"classes = {shown(self.classes)}: declare all classes that y can have, as in ['no', 'yes']")
         return found | {"target_levels": self.classes_.tolist()}
 
     @without_internals
@@ -262,6 +297,11 @@ class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Return the (N, K) probabilities of ``classes_``; NaN for rows that lack a number."""
         return self._predicted(X).drop(columns="prediction").to_numpy(dtype=np.float64)
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
+        """Return the accuracy, as scikit-learn's classifiers do; `BadInput` if y cannot be compared."""
+        with _compared():
+            return float(super().score(X, y, sample_weight))
 
 
 class PrivateLogisticRegression(_PrivateClassifier):
@@ -281,6 +321,19 @@ class PrivateClassifier(_PrivateClassifier):
     _problem = "softmax"
 
 
+@contextmanager
+def _compared() -> Iterator[None]:
+    """Turn errors of scikit-learn's scores into `BadInput`, for their text lists the cells that they cannot compare."""
+    try:
+        yield
+    except (UserdpError, NotFittedError):
+        raise
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"score: y cannot be compared with predictions ({told(error)}): give targets as in fit"
+        ) from None
+
+
 def _column(name: str, values: Any, rows: int) -> "pd.Series[Any]":
     """Return one cell a row, with the dtype of a Series."""
     if values is None:
@@ -295,7 +348,7 @@ def _column(name: str, values: Any, rows: int) -> "pd.Series[Any]":
 
 def _mapping(field: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping | None):
-        raise BadInput(f"{field} = {given!r}: must be a dict of keywords, or None")
+        raise BadInput(f"{field} = {shown(given)}: must be a dict of keywords, or None")
     return dict(given or {})
 
 
@@ -308,7 +361,7 @@ def _ranges(bounds: Any, names: list[str]) -> dict[str, Any]:
         return dict.fromkeys(names, pairs)
     if len(pairs) != len(names):
         raise BadInput(
-            f"bounds = {bounds!r}: must be a pair (low, high), one pair for each of the {len(names)} numeric columns "
+            f"bounds = {shown(bounds)}: must be a pair (low, high), one pair for each of the {len(names)} numeric columns "
             "of X, or a dict by name"
         )
     return dict(zip(names, pairs, strict=True))

@@ -4,6 +4,7 @@ import logging
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
@@ -17,7 +18,15 @@ from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.coefficients import Rows, of_model
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
-from simulations.records.run_directory import RunDirectory, check_files, plain, read_json, writing
+from simulations.records.run_directory import (
+    RunDirectory,
+    check_files,
+    plain,
+    private_folder,
+    read_json,
+    write_whole,
+    writing,
+)
 from simulations.reports.explain import show_promise
 from simulations.reports.standing import CONSTANT, INITIAL
 from simulations.reports.units import in_target_units, metric_table
@@ -170,7 +179,7 @@ class SavedModel:
         """Write the files that `load_model` reads into a new or empty folder, and return it; BadInput otherwise."""
         folder = Path(directory)
         with writing(f"save({str(directory)!r}):"):
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             if any(folder.iterdir()):
                 raise BadInput(f"save({str(directory)!r}): the folder is not empty; name a new one")
             files = RunDirectory(folder)
@@ -308,7 +317,7 @@ def score(
     rows = _with_columns(predictions, table, keep, saved._columns().inputs)
     with writing(f"--output {target}:", "choose another"):
         write = rows.to_csv if target.suffix.lower() == ".csv" else rows.to_parquet
-        write(target, index=False)
+        write_whole(target, partial(write, index=False))
     values = {
         "output": str(target),
         "rows": len(predictions),
@@ -320,9 +329,7 @@ def score(
     return Scores(plain(values), None if reason else saved.in_target_units(metrics), saved.guarantee, keep)
 
 
-def _with_columns(
-    predictions: pd.DataFrame, table: Path, keep: Sequence[str], inputs: Sequence[str]
-) -> pd.DataFrame:
+def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str], inputs: Sequence[str]) -> pd.DataFrame:
     if not keep:
         return predictions
     if taken := sorted({*keep} & {*map(str, predictions)}):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from simulations.audit.one_run import audit_one_run
 from simulations.audit.report import AUDIT, CONFIG, CURVE, render_audit
 from simulations.config.run_config import REFERENCE, RunConfig, parse_config
 from simulations.records.environment import versions
-from simulations.records.run_directory import as_json, new_directory, plain
+from simulations.records.run_directory import as_json, new_directory, plain, write_text, write_whole
 from simulations.reports.explain import assumptions_of, shown
 from simulations.reports.progress import Bar, audit_bar
 from strategies.registry import STRATEGIES
@@ -112,8 +113,8 @@ def leave(
     values: Any = [plain(one.as_dict() | made) for one in found]
     values += [{"strategy": name, "refused": why} | made for name, why in refusals.items()]
     values = values if wanted.everything else values[0]
-    (directory / AUDIT).write_text(as_json(values), encoding="utf-8")
-    (directory / CONFIG).write_text(config.toml(), encoding="utf-8")
+    write_text(directory / AUDIT, as_json(values))
+    write_text(directory / CONFIG, config.toml())
     curves = [
         pd.DataFrame(
             {
@@ -127,7 +128,8 @@ def leave(
         if len(one.false_positives)
     ]
     if curves:
-        pd.concat(curves).to_csv(directory / CURVE, index=False, float_format="%.6g", lineterminator="\r\n")
+        write = partial(pd.concat(curves).to_csv, index=False, float_format="%.6g", lineterminator="\r\n")
+        write_whole(directory / CURVE, write)
     render_audit(directory)
     return values
 

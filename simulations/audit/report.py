@@ -1,6 +1,7 @@
 """report.html of an audit and its chart, made only from the files of the audit's directory."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from simulations.audit.many_runs import LESSONS
-from simulations.records.run_directory import read_json
+from simulations.records.run_directory import read_json, write_text, write_whole
 from simulations.reports.plots import BLUE, GREEN, LEGEND, ORANGE, drawing, svg
 from simulations.reports.report import fill
 from userdp.audit.trade_off import Approximate, Gaussian
@@ -40,7 +41,7 @@ def render_audit(directory: Path) -> Path:
         "config": (directory / CONFIG).read_text(encoding="utf-8"),
     }
     path = directory / "report.html"
-    path.write_text(fill("audit.html.md", content), encoding="utf-8")
+    write_text(path, fill("audit.html.md", content))
     return path
 
 
@@ -73,5 +74,5 @@ def _chart(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> 
         axes.set(xlim=(0, 1), ylim=(0, 1))
         axes.legend(**(LEGEND | {"ncols": 4}))
         for path in images:
-            figure.savefig(path, dpi=160)
+            write_whole(path, partial(figure.savefig, dpi=160, format=path.suffix[1:]))
         return svg(figure, f"errors of an attacker on {one['strategy']}")

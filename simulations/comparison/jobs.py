@@ -30,7 +30,7 @@ from simulations.config.run_config import RunConfig
 from simulations.engines.ray_grid import begin_ray
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
-from simulations.records.run_directory import writing
+from simulations.records.run_directory import private_folder, write_text, writing
 from simulations.reports.explain import shown
 from simulations.reports.progress import Clock, MinuteLines
 
@@ -89,8 +89,8 @@ def compare(
     """
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
     with writing(f"output.directory: {root}"):
-        root.mkdir(parents=True, exist_ok=True)
-        (root / "comparison.toml").write_text(comparison.toml(), encoding="utf-8")
+        private_folder(root)
+        write_text(root / "comparison.toml", comparison.toml())
     state = _State(comparison, root, watch)
     try:
         with _executor(workers) as execute:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.config.run_config import parse_config
-from simulations.records.run_directory import as_json, plain, read_json, write_whole
+from simulations.records.run_directory import as_json, plain, private_folder, read_json, write_text
 from simulations.runs.run import run
 from userdp.errors import UserdpError
 
@@ -57,6 +57,6 @@ def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
             "predicted_excess": ((plan or {}).get("forecast") or {}).get("predicted_excess"),
         }
     )
-    directory.mkdir(parents=True, exist_ok=True)
-    write_whole(directory / DONE, lambda partial: partial.write_text(as_json(record), encoding="utf-8"))
+    private_folder(directory)
+    write_text(directory / DONE, as_json(record))
     return record

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import product
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from simulations.comparison.sections import ComparisonConfig, StrategyEntry
 from simulations.config.run_config import RunConfig
-from simulations.records.run_directory import as_json, read_json
+from simulations.records.run_directory import as_json, private_folder, read_json, write_text, write_whole
 from simulations.runs.build import load_datasets, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.sparse_rows import dense
@@ -75,8 +76,8 @@ def scales_of(config: RunConfig, folder: Path) -> Scales:
     if file.is_file():
         return Scales(**read_json(file))
     scales = measured_scales(config)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(asdict(scales)) + "\n", encoding="utf-8")
+    private_folder(file.parent)
+    write_text(file, json.dumps(asdict(scales)) + "\n")
     return scales
 
 
@@ -133,10 +134,10 @@ def take_promise_back(directory: Path) -> None:
             values |= none | {"sentence": ORACLE, "spent_epsilon": None}
         else:
             values["guarantee"] = none
-        path.write_text(as_json(values), encoding="utf-8")
+        write_text(path, as_json(values))
     rounds = directory / "rounds.parquet"
     if rounds.is_file():
-        pd.read_parquet(rounds).assign(spent_epsilon=math.nan).to_parquet(rounds, index=False)
+        write_whole(rounds, partial(pd.read_parquet(rounds).assign(spent_epsilon=math.nan).to_parquet, index=False))
 
 
 def _rounded(value: float) -> float:

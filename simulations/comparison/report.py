@@ -10,6 +10,7 @@ from simulations.comparison import ranking
 from simulations.comparison.oracle import ORACLE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.table import ROUNDS, sentences
+from simulations.records.run_directory import write_text
 from simulations.reports.explain import METRICS
 from simulations.reports.report import fill, promise
 
@@ -19,9 +20,9 @@ _MOST_COURSES = 4  # most points with a chart by round each; of more points, onl
 def render_comparison(directory: Path) -> Path:
     """Write report.html and report.md, and return the former's path; BadInput without a comparison's files."""
     content = _content(directory)
-    (directory / "report.md").write_text(fill("comparison.md", content), encoding="utf-8")
+    write_text(directory / "report.md", fill("comparison.md", content))
     path = directory / "report.html"
-    path.write_text(fill("comparison.html.md", content), encoding="utf-8")
+    write_text(path, fill("comparison.html.md", content))
     return path
 
 

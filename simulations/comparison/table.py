@@ -16,7 +16,7 @@ from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.theory import expected_slopes
 from simulations.records.environment import versions
 from simulations.records.evaluation import NOBODY, main_metric
-from simulations.records.run_directory import as_json, read_json, write_whole
+from simulations.records.run_directory import as_json, read_json, write_text, write_whole
 from simulations.reports.explain import NOTHING_PROMISED, assumptions_of, shown_promise
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import add_or_remove_to_replace_one
@@ -133,7 +133,7 @@ def write_table(
         "together": together(comparison.cells, rows),
         "versions": versions(),
     }
-    (root / SUMMARY).write_text(as_json(summary), encoding="utf-8")
+    write_text(root / SUMMARY, as_json(summary))
 
 
 def _chosen(chosen: Mapping[str, Mapping[str, Any]], oracles: Collection[str], *, inside: bool) -> list[list[Any]]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from userdp.settings import TWO_NUMBERS
+from userdp.settings import TWO_NUMBERS, shown
 
 DISCRIMINATORS = ("kind", "population")  # keys whose value chooses the model of a section
 _WHOLE = ("extra_forbidden", "missing", "union_tag_not_found", "union_tag_invalid")
@@ -53,8 +53,8 @@ def _sentence(item: Any, where: str, known: Mapping[str, str]) -> str:
             return f"{name} = {item['ctx']['tag']!r} is unknown: {there} {', '.join(choices)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             written = f"must be a section, written [{where}], or a table of keys, in Python a dict"
-            return f"{where} = {item['input']!r}: {written}{_meaning(where, known)}"
-    return f"{where} = {item['input']!r}{_meaning(where, known)}: {_wanted(item)}"
+            return f"{where} = {shown(item['input'])}: {written}{_meaning(where, known)}"
+    return f"{where} = {shown(item['input'])}{_meaning(where, known)}: {_wanted(item)}"
 
 
 def _missing(where: str, known: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from simulations.records.run_directory import writing
+from simulations.records.run_directory import private_file, private_folder, writing
 from userdp.errors import BadInput
 
 DAYS = 30
@@ -67,9 +67,8 @@ def make_keys(folder: Path, silos: int, hosts: Sequence[str] = (), *, serve: boo
     for name, content in files.items():
         path = folder / name
         with writing(str(path)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.touch(mode=0o600)
+            private_folder(path.parent)
+            private_file(path)
             path.write_bytes(content)
     for path in (folder / "superlink").glob("*.pub"):  # of removed silos
         if f"superlink/{path.name}" not in files:

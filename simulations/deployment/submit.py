@@ -13,13 +13,14 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import tomli_w
 
-from simulations.records.run_directory import FILES, read_json, resumable
+from simulations.records.run_directory import FILES, read_json, resumable, write_whole
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
 
@@ -125,11 +126,20 @@ def follow(link: Link, number: str) -> str:
 
 
 def bring(folder: Path, output: Path, status: str) -> int:
-    """Copy a run's files over those of an earlier one, and log its guarantee; 0 only if it completed with all files."""
+    """Copy a run's files over those of an earlier one, and log its guarantee; 0 only if it completed with all files.
+
+    They are for their owner alone. If root brings them, as in a container, that is the owner of the folder, and the
+    folder becomes its owner's alone.
+    """
+    owner = output.stat()
+    if os.getuid() == 0:
+        output.chmod(0o700)
     for name in FILES:
         (output / name).unlink(missing_ok=True)
         if (folder / name).is_file():
-            shutil.copyfile(folder / name, output / name)
+            write_whole(output / name, partial(shutil.copyfile, folder / name))
+            if os.getuid() == 0:
+                os.chown(output / name, owner.st_uid, owner.st_gid)
     missing = [name for name in _NEEDED if not (output / name).is_file()]
     result = {} if "result.json" in missing else read_json(output / "result.json")
     if "guarantee.json" not in missing:

@@ -11,6 +11,7 @@
 {'ward': ['A', 'B']}
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def find_into(output: Path, path: Path, overrides: Sequence[str] = ()) -> Found:
             f"--output {output} exists, and its facts have been paid for: use them, or give another --output"
         )
     with writing(f"--output {output}:", "choose another"):
-        file = output.open("x", encoding="utf-8")  # before the budget is spent
+        file = open(output, "x", encoding="utf-8", opener=_for_its_owner)  # before the budget is spent
     try:
         with file:
             found = find_facts(config := load_find(path, overrides))
@@ -111,6 +112,10 @@ def find_into(output: Path, path: Path, overrides: Sequence[str] = ()) -> Found:
         output.unlink()
         raise
     return found
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def foreseen(path: Path, overrides: Sequence[str] = ()) -> Found:

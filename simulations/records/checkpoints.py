@@ -25,7 +25,7 @@ import numpy as np
 from simulations.config.run_config import RunConfig, flatten, read_toml
 from simulations.records.environment import versions
 from simulations.records.named_code import check_code, digests, signature
-from simulations.records.run_directory import ASKED, CHECKPOINT, ended, partial_of, write_whole, writing
+from simulations.records.run_directory import ASKED, CHECKPOINT, ended, partial_of, private_folder, write_whole, writing
 from strategies.core.run_state import BEGUN, Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
@@ -63,7 +63,7 @@ class Checkpoints:
     def held(self) -> Iterator[None]:
         """Keep other processes from writing here (BadInput if one does); a killed process releases the lock."""
         with writing(f"output.directory: {self._folder}"):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self._folder)
             lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not self._locked(lock):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.config.run_config import RunConfig
-from simulations.records.run_directory import read_json
+from simulations.records.run_directory import private_folder, read_json
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 
@@ -71,7 +71,7 @@ def _key() -> bytes:
     path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / _KEY
     fresh = secrets.token_bytes(32)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(fresh)
     except FileExistsError:

@@ -48,7 +48,7 @@ class RunDirectory:
             check_no_release(path)
         self._written = -math.inf
         with writing(f"output.directory: {path}"):
-            path.mkdir(parents=True, exist_ok=True)
+            private_folder(path)
             # A resumed run keeps its model and guarantee until newer ones replace them.
             for name in _ENDING if resumed else (*FILES, ANSWERS, *CARD, CHECKPOINT, ASKED):
                 (path / name).unlink(missing_ok=True)
@@ -57,7 +57,7 @@ class RunDirectory:
 
     def text(self, name: str, content: str) -> None:
         """Write a text file."""
-        write_whole(self.path / name, lambda partial: partial.write_text(content, encoding="utf-8"))
+        write_text(self.path / name, content)
 
     def json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file; numbers that are not finite become null."""
@@ -139,9 +139,31 @@ def check_files(directory: Path, names: Collection[str], example: str) -> None:
             raise BadInput(f"{directory} holds no {name}: give the directory of {example}")
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it, for its owner alone, whatever the umask; one that is there stays as it is."""
+    for folder in reversed([one for one in path.parents if not one.exists()]):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def private_file(path: Path) -> None:
+    """Make an empty file for its owner alone, whatever the umask, in place of one that is there.
+
+    Whoever opens it to write keeps its rights, so that there is no moment at which others could read it.
+    """
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a text file as `write_whole` does."""
+    write_whole(path, lambda partial: partial.write_text(content, encoding="utf-8"))
+
+
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, and put it there as a whole: its content is on the disk before its name."""
+    """Write a file beside its place, for its owner alone, and put it there: its content reaches the disk first."""
     partial = partial_of(path)
+    private_file(partial)
     write(partial)
     _to_disk(partial)
     os.replace(partial, path)
@@ -186,7 +208,8 @@ def new_directory(path: Path, *, secure: bool) -> Path:
     while True:
         chosen = next_directory(path, secure=secure)
         try:
-            chosen.mkdir(parents=True)
+            private_folder(chosen.parent)
+            chosen.mkdir(mode=0o700)
         except FileExistsError:
             continue
         except OSError:  # `RunDirectory` raises the error

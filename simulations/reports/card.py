@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from simulations.records.released_fields import KINDS, RELEASED, all_fields, kept
-from simulations.records.run_directory import CARD, FILES, as_json, check_files, read_json, writing
+from simulations.records.run_directory import CARD, FILES, as_json, check_files, read_json, write_text, writing
 from simulations.reports.explain import METRICS
 from simulations.reports.registry_entry import registry_entry
 from simulations.reports.report import fill, promise
@@ -117,8 +117,8 @@ def render_card(directory: Path) -> Path:
     found = card(directory)
     page, values = (directory / name for name in CARD)
     with writing(f"{directory}:", "copy the run to a folder that can be written"):
-        values.write_text(as_json(found), encoding="utf-8")
-        page.write_text(fill("card.html.md", found), encoding="utf-8")
+        write_text(values, as_json(found))
+        write_text(page, fill("card.html.md", found))
     return page
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, RELEASED, Kind, kept
-from simulations.records.run_directory import ANSWERS, as_json, check_files, read_json, writing
+from simulations.records.run_directory import ANSWERS, as_json, check_files, read_json, write_text, writing
 from simulations.reports import explain
 from simulations.reports.answer_pictures import answer_pictures
 from simulations.reports.answers import answer_rows
@@ -51,7 +51,7 @@ _FILTERED = ("data.json", "result.json")
 def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
     """Write report.html with fields of the given kinds, and return its path; BadInput if a file of a run is missing."""
     path = directory / "report.html"
-    path.write_text(page(directory, kinds), encoding="utf-8")
+    write_text(path, page(directory, kinds))
     return path
 
 
@@ -238,7 +238,9 @@ def copy_released(directory: Path, target: Path) -> Path:
         for name in _FILTERED:
             (target / name).write_text(as_json(kept(name, read_json(directory / name), RELEASED)), encoding="utf-8")
         rounds[columns].to_parquet(target / "rounds.parquet", index=False)
-    return render(target)
+        path = target / "report.html"
+        path.write_text(page(target, ALL_KINDS), encoding="utf-8")  # for others, unlike the files of `render`
+    return path
 
 
 def _check_released(directory: Path) -> None:

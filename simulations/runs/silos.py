@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import populated, shards
-from simulations.records.run_directory import writing
+from simulations.records.run_directory import private_folder, write_whole, writing
 from simulations.runs.build import hides_number, load_datasets
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.federation import JoinedFederation
@@ -126,9 +126,13 @@ def _write(folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray
     if block.targets is not None:
         arrays["targets"] = block.targets
     with writing(str(folder / FILE)):
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / FILE).open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+        private_folder(folder)
+
+        def save(partial: Path) -> None:
+            with partial.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+
+        write_whole(folder / FILE, save)
 
 
 def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str]]:

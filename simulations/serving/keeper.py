@@ -28,7 +28,7 @@ from simulations.config.run_config import RunConfig
 from simulations.deployment.submit import Link, start
 from simulations.flower import configuration_of
 from simulations.records.checkpoints import in_use
-from simulations.records.run_directory import TOKEN, Unwritable, ended, read_json, writing
+from simulations.records.run_directory import TOKEN, Unwritable, ended, private_folder, read_json, writing
 from simulations.reports.report import copy_released
 from simulations.runs.build import held_out_users, make_strategy, public_facts, server_datasets, starting_problem
 from simulations.runs.run import insist
@@ -60,7 +60,7 @@ def checked(config: RunConfig) -> UserLevelStrategy:
 def identity(results: Path) -> Iterator[str]:
     """Hold a folder of results, and provide the identity of its keeper; `BadInput` if another process holds it."""
     with writing(f"--results {results}"):
-        results.mkdir(parents=True, exist_ok=True)
+        private_folder(results)
         file = os.open(results / _IDENTITY, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

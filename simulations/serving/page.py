@@ -5,8 +5,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from binascii import Error as NotBase64
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -70,17 +71,17 @@ def page(look: Callable[[], Overview], token: str, pulse: Pulse) -> Starlette:
     """Return the pages as an ASGI app. ``look`` makes the `Overview` of each request.
 
     Readers send the token as a bearer token, or as the password of any user. `/healthz` says whether the keeper moves,
-    to anybody, and nothing else.
+    to anybody, and nothing else; neither it nor a refusal waits for the database. Every answer has `_HEADERS`.
     """
 
-    def guarded(show: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        def shown(request: Request) -> Response:
+    def guarded(show: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        async def shown(request: Request) -> Response:
             if not _allowed(request.headers.get("authorization", ""), token):
-                return PlainTextResponse("a token is needed\n", 401, _HEADERS | {"WWW-Authenticate": "Basic"})
+                return _plain("a token is needed", 401, {"WWW-Authenticate": "Basic"})
             try:
-                response = show(request)
+                response = await run_in_threadpool(show, request)  # which may wait for the database
             except BadInput:
-                response = PlainTextResponse("the database does not answer\n", 503)
+                response = _plain("the database does not answer", 503)
             response.headers.update(_HEADERS)
             return response
 
@@ -91,26 +92,40 @@ def page(look: Callable[[], Overview], token: str, pulse: Pulse) -> Starlette:
 
     def report(request: Request) -> Response:
         for shown in look().runs:
-            if shown.run.number == request.path_params["number"] and shown.report is not None:
+            if str(shown.run.number) == request.path_params["number"] and shown.report is not None:
                 return HTMLResponse(shown.report.read_bytes())
-        return PlainTextResponse("there is no such report\n", 404)
+        return _plain("there is no such report", 404)
 
     def metrics(_: Request) -> Response:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Gauges(look(), healthy=pulse.healthy))
         return Response(generate_latest(registry), media_type=_METRICS_TYPE)
 
-    def health(_: Request) -> Response:
-        return PlainTextResponse("ok\n") if pulse.healthy else PlainTextResponse("the keeper does not move\n", 503)
+    async def health(_: Request) -> Response:
+        return _plain("ok") if pulse.healthy else _plain("the keeper does not move", 503)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", guarded(front)),
-            Route("/runs/{number:int}/report.html", guarded(report)),
+            Route("/runs/{number}/report.html", guarded(report)),
             Route("/metrics", guarded(metrics)),
             Route("/healthz", health),
-        ]
+        ],
+        exception_handlers={HTTPException: _refused, Exception: _refused},
     )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _plain(text: str, status: int = 200, more: Mapping[str, str] | None = None) -> Response:
+    return PlainTextResponse(f"{text}\n", status, _HEADERS | dict(more or {}))
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """Answer for a path or a method that there is not, and for a defect."""
+    if isinstance(error, HTTPException):
+        return _plain(error.detail, error.status_code, error.headers)
+    return _plain("this page failed: the log of userdp serve says why", 500)
 
 
 def _allowed(header: str, token: str) -> bool:
@@ -118,7 +133,7 @@ def _allowed(header: str, token: str) -> bool:
     if kind.lower() == "basic":
         try:
             given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-        except (NotBase64, UnicodeDecodeError):
+        except ValueError:  # no base64, no ASCII, or no text
             return False
     elif kind.lower() != "bearer":
         return False

@@ -92,8 +92,8 @@ class Queue:
 
     def runs(self) -> list[Scheduled]:
         """Return all runs, in the order of their numbers."""
-        with self._table() as connection:
-            return _select(connection)
+        with self.accounts.transaction(making=True, reads=True) as connection:
+            return _select(connection) if sql.inspect(connection).has_table(_QUEUE.name) else []
 
     def take(self, now: datetime, keeper: str) -> Scheduled | None:
         """Return the run under way, or take the next one that is due; None if none is.

@@ -228,7 +228,7 @@ def test_nothing_is_imported_before_it_is_asked_for_and_a_missing_package_is_a_s
     [
         ({"epsilon": None}, "epsilon"),
         ({"delta": None}, "delta"),
-        ({"bounds": None}, r"bounds has no \[low, high\] for column 'age' of X"),
+        ({"bounds": None}, r"bounds has no \[low, high\] for 2 columns of X"),
         ({"bounds": {"age": (18, 90)}}, "bounds has no .* column 'dose'"),
         (
             {"bounds": {**RANGES, "dosis": (0, 1)}},

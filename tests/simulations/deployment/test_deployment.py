@@ -584,7 +584,7 @@ def test_every_service_gives_up_what_it_does_not_need(service):
     assert {name: found[name] for name in wanted} == wanted
     assert found["mem_limit"]
     assert "ports" not in found
-    assert service == "out" or not {"user", "cap_add"} & found.keys()
+    assert service == "run" or not {"user", "cap_add"} & found.keys()
 
 
 def test_networks_are_closed_and_each_silos_own():
@@ -608,7 +608,7 @@ def test_tls_is_off_by_the_override_alone():
     assert "insecure" not in json.dumps(whole)
     assert override.keys() <= whole.keys()
     assert all("--insecure" in service["command"] for service in override.values())
-    assert override.keys() == {name for name in whole if name not in {"keys", "silos", "out"}}
+    assert override.keys() == {name for name in whole if name not in {"keys", "silos"}}
 
 
 # The jobs -----------------------------------------------------------------------------------------------------------

@@ -118,11 +118,11 @@ def test_every_container_gives_up_what_it_does_not_need(federation):
         host, service = container["HostConfig"], container["Config"]["Labels"]["com.docker.compose.service"]
         assert host["ReadonlyRootfs"], service
         assert host["CapDrop"] == ["ALL"], service
-        assert host["CapAdd"] in (None, []) or service == "out"
+        assert host["CapAdd"] in (None, []) or service == "run"
         assert "no-new-privileges" in "".join(host["SecurityOpt"]), service
         assert host["Memory"] > 0, service
         assert not host["PortBindings"], service
-        assert container["Config"]["User"] in ("", "userdp") or service == "out"
+        assert container["Config"]["User"] in ("", "userdp") or service == "run"
         networks = set(container["NetworkSettings"]["Networks"])
         if service.startswith("app-"):  # whoever sees users' data
             assert networks == {f"{PROJECT}_silo-{service[-1]}"}

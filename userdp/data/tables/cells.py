@@ -120,7 +120,9 @@ def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
                 f"column {name!r} holds {column.type}, not numbers; declare a feature of dates under dates, such as "
                 f"dates = {{ {name} = ['1950-01-01', '2030-12-31'] }}, and write a target of dates as numbers"
             )
-        raise BadInput(f"column {name!r} holds {kind_of(column.type)}, not numbers; convert it or declare it categorical")
+        raise BadInput(
+            f"column {name!r} holds {kind_of(column.type)}, not numbers; convert it or declare it categorical"
+        )
     if pa.types.is_large_binary(column.type) or pa.types.is_decimal(column.type):
         positions, cells = _distinct(column)
         values = np.array([cell_number(cell) for cell in cells], dtype=np.float64)[positions]

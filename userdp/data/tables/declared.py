@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from userdp.data.tables.cells import Texts, cell_text
 from userdp.errors import BadInput
-from userdp.settings import TWO_NUMBERS
+from userdp.settings import TWO_NUMBERS, shown
 
 OWN_LEVEL = "own level"
 """The declared value that makes missing cells of a column of categories one more level."""
@@ -89,9 +89,9 @@ def checked_range(name: str, bounds: Sequence[float]) -> Range:
     try:
         values = tuple(float(value) for value in bounds)
     except (TypeError, ValueError):
-        raise BadInput(f"{name} = {bounds!r}: {TWO_NUMBERS}") from None
+        raise BadInput(f"{name} = {shown(bounds)}: {TWO_NUMBERS}") from None
     if len(values) != 2 or not values[0] < values[1] or not np.isfinite(values[1] - values[0]):
-        raise BadInput(f"{name} must be [low, high] with low < high, got {list(bounds)}")
+        raise BadInput(f"{name} must be [low, high] with low < high, got {shown(list(bounds))}")
     return values[0], values[1]
 
 
@@ -130,7 +130,7 @@ def check_target(
         raise BadInput(f"{given[0]} describes a target, and target names no column; declare target")
     if isinstance(positive, Mapping | list | tuple | set):
         raise BadInput(
-            f"positive = {positive!r}: must be the one cell that means 1; to join several, make a column of 0 and 1 "
+            f"positive = {shown(positive)}: must be the one cell that means 1; to join several, make a column of 0 and 1 "
             "the target; for several classes list them in target_levels"
         )
     if target_range is not None:

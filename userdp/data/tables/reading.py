@@ -3,6 +3,7 @@
 Names of columns are cells, too, where a file has no header: `names_of` says which of them a message may quote.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from userdp.data.tables.cells import Texts, numbers_of, raw_cells, texts_of
+from userdp.data.tables.cells import Texts, cell_number, numbers_of, raw_cells, texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.moments import Moments, moments_of
@@ -164,13 +165,24 @@ def require_columns(where: str, names: Sequence[str], present: Iterable[object])
 def names_of(declared: Sequence[str], present: Iterable[str]) -> list[str]:
     """Return those names of columns that a message may quote: none, unless they are a header by what is ``declared``.
 
-    *Formal guarantee*: no name is quoted of a table that has fewer than half of the declared columns. The names of a
-    table without a header are the cells of its first person.
+    *Formal guarantee*: no name is quoted unless more than half of the declared names are there, or half of those that
+    are there are declared. The names of a table without a header are the cells of its first person.
     """
     columns, wanted = list(present), set(declared)
-    if 2 * len(wanted & {column.strip() for column in columns}) < len(wanted) or not wanted:
+    found = len(wanted & {column.strip() for column in columns})
+    if 2 * found <= len(wanted) and 2 * found < len(columns) or not found:
         return []
     return [column for column in columns if len(column) <= _MOST_LETTERS][:_MOST_NAMES]
+
+
+def like_cells(names: Sequence[str]) -> bool:
+    """Return whether names of columns look like the cells of a row: numbers other than their places, or joined ones."""
+    return any(
+        (name != str(place) and math.isfinite(cell_number(name)))
+        or len(name) > _MOST_LETTERS
+        or not _SEPARATORS.keys().isdisjoint(name)
+        for place, name in enumerate(names)
+    )
 
 
 def _instead(name: str, declared: Sequence[str], columns: list[str]) -> str:
