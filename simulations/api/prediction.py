@@ -336,7 +336,8 @@ def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str], i
         raise BadInput(f"--keep {taken[0]}: the predictions have a column of that name; rename the table's")
     # Read beside the columns of the model, by which a header is told from a row.
     cells = read_cells(table, list(dict.fromkeys([*keep, *inputs]))).select(list(dict.fromkeys(keep)))
-    return pd.concat([cells.to_pandas(types_mapper=pd.ArrowDtype), predictions], axis=1)
+    kept: pd.DataFrame = cells.to_pandas(types_mapper=pd.ArrowDtype)
+    return pd.concat([kept, predictions], axis=1)
 
 
 def show_scores(scores: Scores, console: Console) -> None:

@@ -208,7 +208,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(config, arguments, told):
     ("error", "code", "told"),
     [
         (RunFailed("too few replies"), 1, "too few replies"),
-        (ZeroDivisionError("oops"), 1, "unexpected ZeroDivisionError: oops"),
+        (ZeroDivisionError("oops"), 1, "unexpected ZeroDivisionError in mock.py"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
     ids=lambda value: type(value).__name__,

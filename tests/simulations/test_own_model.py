@@ -83,10 +83,11 @@ def test_a_fault_in_ones_own_module_is_told_in_one_sentence(tmp_path, change, to
     assert len(outcome.stderr.strip().splitlines()) == 1
 
 
-def test_what_fails_on_somebodys_data_alone_is_quoted_in_a_simulation(tmp_path, caplog):
+def test_what_fails_on_somebodys_data_alone_is_told_without_its_text(tmp_path, caplog):
     broken = "        if (codes == 8).any():\n            raise ValueError('song seven is too loud')\n        return"
     outcome = small(
         tmp_path, "data.test_fraction=0", "output.compare_with_initial=false", change=("        return", broken, 1)
     )
     assert outcome.exit_code == 0, outcome.output
-    assert "the loss fails on users' data (ValueError: song seven is too loud)" in caplog.text
+    assert "the loss fails on users' data (ValueError in " in caplog.text
+    assert "song seven" not in caplog.text

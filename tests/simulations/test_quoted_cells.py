@@ -9,31 +9,37 @@ import io
 import json
 import logging
 import traceback
+import warnings
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 from examples import call
 from flwr.app import Message, MessageType
+from helpers import federation_of
 from helpers_flower import ClientGrid
-
-import userdp
-from simulations.config.run_config import parse_config
-from simulations.deployment.__main__ import app as deployment
-from simulations.engines.grids import LocalGrid
-from simulations.runs.silos import FILE, prepare
-from strategies import client_app
-from strategies.wire.protocol import roster_question
 from typer.testing import CliRunner
+
+import simulations.runs.run
+import userdp
+from simulations.client_app import app as client
+from simulations.deployment.__main__ import app as deployment
+from simulations.runs.silos import FILE
+from strategies import client_app
+from strategies.core.mean_rounds import MeanRounds
+from strategies.wire.protocol import roster_question
 from userdp import Logistic, Node, find, load_model, plan, train
 from userdp.data import read_table
 from userdp.data.tables.reading import names_of
-from userdp.errors import BadInput, MissingColumn, RunFailed
+from userdp.errors import BadInput, MissingColumn
 from userdp.nodes.computations import Computation
+from userdp.nodes.row_maker import RowMaker
 from userdp.sklearn import PrivateLinearRegression, PrivateLogisticRegression
 
 MARK = "86420975"
@@ -139,7 +145,9 @@ def frame_of(path):
 
 
 def configured(path, **settings):
-    flat = {key: value for key, value in RUN.items() if key not in ("problem", "epsilon", "delta", "strategy", "output")}
+    flat = {
+        key: value for key, value in RUN.items() if key not in ("problem", "epsilon", "delta", "strategy", "output")
+    }
     data = {"kind": "table", "path": str(path), **flat}
     return {
         "name": "cells",
@@ -153,8 +161,6 @@ def configured(path, **settings):
 
 
 def write_toml(raw):
-    import tomli_w
-
     Path("file.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
     return "file.toml"
 
@@ -180,12 +186,11 @@ def of_frame(use):
 
 def fit(frame):
     inputs = frame.reindex(columns=["age", "dose"]) if "age" in frame else frame
+    given = {"epsilon": 8.0, "delta": 1e-3, "classes": ["no", "yes"], "random_state": 1}
     for bounds in ({"age": (0, 100), "dose": (0, 10)}, None, (0, 1)):
-        estimator = PrivateLogisticRegression(epsilon=8.0, delta=1e-3, classes=["no", "yes"], bounds=bounds, random_state=1)
-        attempts = [lambda: estimator.fit(inputs, frame.iloc[:, -1], groups=frame.iloc[:, 0])]
-        attempts += [lambda: estimator.fit(frame.to_numpy().ravel(), frame.iloc[:, -1], groups=frame.iloc[:, 0])]
-        for attempt in attempts:
-            refused(attempt)
+        estimator = PrivateLogisticRegression(bounds=bounds, **given)
+        for rows in (inputs, frame.to_numpy().ravel()):
+            refused(estimator.fit, rows, frame.iloc[:, -1], groups=frame.iloc[:, 0])
 
 
 def scored(frame):
@@ -196,11 +201,10 @@ def scored(frame):
     classes = PrivateLogisticRegression(classes=[0, 1], **common).fit(clean, [0, 1] * 4)
     numbers = PrivateLinearRegression(target_range=(0, 1), **common).fit(clean, [0, 1] * 4)
     for model in (classes, numbers):
-        refused(lambda: model.predict(frame))
-        refused(lambda: model.predict(frame.to_numpy()))
-        refused(lambda: model.predict(frame.to_numpy().ravel()))
-        refused(lambda: model.score(clean, frame.iloc[:8, -1]))
-        refused(lambda: model.score(clean, frame.to_numpy()[:8]))
+        for rows in (frame, frame.to_numpy(), frame.to_numpy().ravel()):
+            refused(model.predict, rows)
+        for targets in (frame.iloc[:8, -1], frame.to_numpy()[:8]):
+            refused(model.score, clean, targets)
 
 
 def node_of_frame(frame):
@@ -228,9 +232,7 @@ def silo(path):
     folder.mkdir()
     (folder / FILE).write_bytes(path.read_bytes())
     run_config = {"settings": Path(write_toml(configured(path))).read_text(encoding="utf-8")}
-    from simulations.client_app import app
-
-    with ClientGrid(app, 1, run_config, [{"silo": str(folder)}]) as grid:
+    with ClientGrid(client, 1, run_config, [{"silo": str(folder)}]) as grid:
         (reply,) = grid.send_and_receive([Message(roster_question(b"0" * 16, counts=True), 1, MessageType.QUERY)])
     SEEN.append(str(reply.error))
 
@@ -256,8 +258,8 @@ def find_file(path):
 def predicted(path):
     saved = trained_model().save("model")
     model = load_model(saved)
-    for attempt in (lambda: model.predict(path), lambda: model.evaluate(path)):
-        refused(attempt)
+    refused(model.predict, path)
+    refused(model.evaluate, path)
     for keep in ([], ["--keep", "pid"], ["--keep", "nobody"]):
         command("predict", saved, path, "--output", "p.csv", *keep)
         Path("p.csv").unlink(missing_ok=True)
@@ -293,10 +295,10 @@ DOORS = {
 SEEN: list[str] = []
 
 
-def refused(attempt):
+def refused(attempt, *arguments, **named):
     """Note what a caller sees of a refusal, as Python shows it: with the errors that it is chained to."""
     try:
-        attempt()
+        attempt(*arguments, **named)
     except Exception as error:
         SEEN.append("".join(traceback.format_exception(error)))
         SEEN.append(repr(error.args))
@@ -309,26 +311,118 @@ def place(tmp_path, monkeypatch):
     SEEN.clear()
 
 
-@pytest.mark.filterwarnings("always")
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_no_cell_is_quoted(fault, door, tmp_path, capfd, caplog):
-    caplog.set_level(logging.DEBUG)
-    (tmp_path / "data").mkdir()
-    path = tmp_path / "data" / f"table{Path(fault).suffix}"
-    content = FAULTS[fault]
+def written(fault):
+    Path("data").mkdir()
+    path, content = Path("data").absolute() / f"table{Path(fault).suffix}", FAULTS[fault]
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.warns() as warned:  # noqa: PT030, PT031 -- all of them
-        import warnings
+    return path
 
-        warnings.warn("so that there is one", stacklevel=1)
-        refused(lambda: DOORS[door](path))
+
+def check_nothing_is_quoted(attempt, *arguments, capfd, caplog, **named):
+    caplog.set_level(logging.DEBUG)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        refused(attempt, *arguments, **named)
     SEEN.extend(str(one.message) for one in warned)
-    formatter = logging.Formatter()
-    SEEN.extend(formatter.format(record) for record in caplog.records)
+    SEEN.extend(map(logging.Formatter().format, caplog.records))
     SEEN.extend(capfd.readouterr())
-    for file in tmp_path.glob("runs/**/*"):
-        if file.is_file() and file.suffix in (".json", ".toml", ".csv", ".html"):
-            SEEN.append(file.read_text(encoding="utf-8"))
+    files = (file for file in Path("runs").rglob("*") if file.suffix in (".json", ".toml", ".csv", ".html"))
+    SEEN.extend(file.read_text(encoding="utf-8") for file in files)
     told = "\n".join(SEEN)
     assert not [mark for mark in (MARK, *ROUNDED) if mark in told], told[max(0, told.find(MARK) - 1500) :][:3000]
+    return told
+
+
+@pytest.mark.sweep(60)
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_cell_is_quoted(fault, door, capfd, caplog):
+    check_nothing_is_quoted(DOORS[door], written(fault), capfd=capfd, caplog=caplog)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_cell_of_a_table_without_a_header_is_quoted(door, capfd, caplog):
+    check_nothing_is_quoted(DOORS[door], written("no header.csv"), capfd=capfd, caplog=caplog)
+
+
+COLUMN = pd.Series([f"{MARK}{person}" for person in range(9)])
+
+
+@pytest.mark.parametrize("call", [train, plan, userdp.find], ids=lambda call: call.__name__)
+@pytest.mark.parametrize(
+    "given", [COLUMN, COLUMN.to_numpy(), list(COLUMN), COLUMN.to_frame()], ids=lambda one: str(type(one))
+)
+def test_a_column_in_place_of_its_name_is_not_quoted(call, given, capfd, caplog):
+    told = check_nothing_is_quoted(
+        call, "table.csv", user=given, epsilon=1.0, delta=1e-6, all_users=9, capfd=capfd, caplog=caplog
+    )
+    assert "data.user = <" in told
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (
+            "no header.csv",
+            "has no column 'pid' and too few of the others to tell whether it has a header: of 7 columns",
+        ),
+        ("semicolons.csv", "has no column 'pid': its separator is not the comma, but semicolons"),
+        ("no header, tabs.csv", r"none is quoted; add a header, pid,[a-z,]*\.\.\., .* if tabs are its separator"),
+        ("one name misspelt.csv", "has no column 'dose'; it has pid, slot, age, dosis, "),
+    ],
+)
+def test_a_missing_column_is_explained(fault, sentence):
+    with pytest.raises(MissingColumn, match=sentence):
+        read_table(written(fault), **FORM)
+
+
+def test_names_are_quoted_of_a_header_alone():
+    declared = ["pid", "age", "dose", "ill"]
+    assert names_of(declared, ["pid", "age", "a", "b", "c"]) == []  # half of them may be a coincidence
+    assert names_of(declared, ["pid", "age", "dose", "x" * 41]) == ["pid", "age", "dose"]
+    assert names_of(declared, [" pid", "age "]) == [" pid", "age "]
+    assert len(names_of(declared, [*declared, *map(str, range(50))])) == 20
+    assert names_of([], ["Anna"]) == []
+
+
+@pytest.mark.parametrize("names", [["34", "1.5"], ["Anna;34;1.5"], ["Anna\t34"], ["x" * 41]])
+def test_an_estimator_refuses_names_that_look_like_cells(names):
+    frame = pd.DataFrame(np.ones((4, len(names))), columns=names)
+    estimator = PrivateLinearRegression(
+        epsilon=1.0, delta=1e-6, bounds=(0, 1), target_range=(0, 1), rows_are_users=True
+    )
+    with pytest.raises(BadInput, match="look like the cells of a table that has no header") as caught:
+        estimator.fit(frame, np.ones(4))
+    assert not any(name in str(caught.value) for name in names)
+
+
+def test_what_a_loss_says_is_shown_where_whole_tracebacks_are_asked_for(capfd, caplog, monkeypatch):
+    problem, users = Logistic(columns=1, feature_norm=2.0, radius=5.0), np.arange(2)
+
+    def quotes(*_):
+        raise ValueError(f"could not convert {MARK}")
+
+    monkeypatch.setattr(RowMaker, "_drawn", quotes)
+
+    def node():
+        return Node(problem, federation_of(np.ones((2, 1, 1)), targets=np.ones(2)), users)
+
+    asked = problem.initial(), users, Computation(clip_norm=1.0)
+    told = check_nothing_is_quoted(node().compute, *asked, capfd=capfd, caplog=caplog)
+    assert "the loss fails on users' data (ValueError in test_quoted_cells.py, line " in told
+    monkeypatch.setenv("USERDP_DEBUG", "1")
+    node().compute(*asked)
+    assert f"(ValueError: could not convert {MARK}): each such user" in caplog.text
+
+
+def test_an_error_of_a_run_is_chained_to_no_text_of_others(monkeypatch, capfd, caplog):
+    monkeypatch.setattr(MeanRounds, "take", Mock(side_effect=KeyError(MARK)))
+    told = check_nothing_is_quoted(trained_model, capfd=capfd, caplog=caplog)
+    assert "RunFailed: unexpected KeyError in " in told
+
+
+def test_a_defect_behind_the_command_quotes_no_data(monkeypatch, capfd, caplog):
+    monkeypatch.setattr(simulations.runs.run, "run", Mock(side_effect=ZeroDivisionError(MARK)))
+    (path := Path("table.csv")).write_text(text(LINES), encoding="utf-8")
+    told = check_nothing_is_quoted(DOORS["run"], path, capfd=capfd, caplog=caplog)
+    assert "unexpected ZeroDivisionError" in told

@@ -134,7 +134,7 @@ def test_a_module_that_fails_on_one_users_data_fails_for_that_user_alone(reduce,
         for values in (features, wrong)
     )
     assert (whole.non_finite, answer.non_finite) == (0, 1)
-    assert caplog.text.count("the loss fails on users' data (IndexError: index out of range in self)") == 1
+    assert caplog.text.count("the loss fails on users' data (IndexError in ") == 1
     if reduce == "rows":
         np.testing.assert_array_equal(answer.values[4], 0)
         np.testing.assert_allclose(np.delete(answer.values, 4, 0), np.delete(whole.values, 4, 0), rtol=1e-5, atol=1e-7)
@@ -146,7 +146,8 @@ def test_what_a_loss_says_of_named_users_stays_unsaid(caplog):
     problem, users = TorchProblem(Lookup, "cross_entropy", 1), np.arange(1)
     node = Node(problem, federation_of(np.full((1, 1, 1), 77.0), targets=np.zeros(1)), users, labels=["ann"])
     assert node.compute(problem.initial(), users, Computation(clip_norm=1.0)).non_finite == 1
-    assert "the loss fails on users' data (IndexError): each" in caplog.text
+    assert "the loss fails on users' data (IndexError in lookups.py, line " in caplog.text
+    assert "index out of range" not in caplog.text
 
 
 class Sensitive(Quadratic):

@@ -130,8 +130,8 @@ def check_target(
         raise BadInput(f"{given[0]} describes a target, and target names no column; declare target")
     if isinstance(positive, Mapping | list | tuple | set):
         raise BadInput(
-            f"positive = {shown(positive)}: must be the one cell that means 1; to join several, make a column of 0 and 1 "
-            "the target; for several classes list them in target_levels"
+            f"positive = {shown(positive)}: must be the one cell that means 1; to join several, make a column of 0 and "
+            "1 the target; for several classes list them in target_levels"
         )
     if target_range is not None:
         checked_range("target_range", target_range)

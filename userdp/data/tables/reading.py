@@ -170,7 +170,7 @@ def names_of(declared: Sequence[str], present: Iterable[str]) -> list[str]:
     """
     columns, wanted = list(present), set(declared)
     found = len(wanted & {column.strip() for column in columns})
-    if 2 * found <= len(wanted) and 2 * found < len(columns) or not found:
+    if not found or (2 * found <= len(wanted) and 2 * found < len(columns)):
         return []
     return [column for column in columns if len(column) <= _MOST_LETTERS][:_MOST_NAMES]
 

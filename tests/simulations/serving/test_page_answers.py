@@ -1,0 +1,203 @@
+"""The page answers, whatever is asked and whatever the database does: no traceback, no lock, all headers."""
+
+import asyncio
+import sqlite3
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from helpers_accounts import own_postgres
+
+from simulations.account import accounts as module
+from simulations.account.accounts import Accounts, Wanted
+from simulations.serving import page as pages
+from simulations.serving.overview import Overview, overview
+from simulations.serving.page import Pulse, page
+from simulations.serving.queue import Queue
+from userdp.accounting import Guarantee, Total
+from userdp.accounting.guarantee import ONE_GAUSSIAN
+from userdp.errors import BadInput
+
+TOKEN = "t" * 43
+KNOWN = {"Authorization": f"Bearer {TOKEN}"}
+PATHS = ("/", "/metrics", "/runs/1/report.html")
+ODD = [
+    *("9" * 5000, "-1", "1.0", "1e3", "0x1", "01", "+1", " 1", "1 ", "%00", "\N{ARABIC-INDIC DIGIT ONE}"),
+    *("\N{SUPERSCRIPT TWO}", str(2**31), str(2**63), str(2**64), "nan", "x", ".."),
+]
+
+
+@dataclass
+class Asked:
+    """Asks an app in this process, and notes what it raises beyond its answer."""
+
+    look: object
+    pulse: Pulse = field(default_factory=Pulse)
+
+    def __call__(self, path, method="GET", raises=False, **more):
+        async def asked():
+            transport = httpx.ASGITransport(page(self.look, TOKEN, self.pulse), raise_app_exceptions=not raises)
+            async with httpx.AsyncClient(transport=transport, base_url="https://serve") as client:
+                return await client.request(method, path, **more)
+
+        return asyncio.run(asked())
+
+
+def nothing():
+    return Overview([], {}, [], {}, [])
+
+
+def check_headers(answer):
+    assert {name: answer.headers.get(name) for name in pages._HEADERS} == pages._HEADERS
+
+
+@pytest.mark.parametrize("number", ODD, ids=lambda number: ascii(number[:12]))
+def test_a_run_that_no_database_can_hold_is_not_found(number):
+    path = f"/runs/{number}/report.html"
+    answer = Asked(nothing)(path, headers=KNOWN)
+    assert answer.status_code == 404
+    check_headers(answer)
+    stranger = Asked(nothing)(path)
+    assert stranger.status_code == (404 if number == ".." else 401)  # a client takes ".." as a step up
+    check_headers(stranger)
+
+
+def broken():
+    raise RuntimeError("a defect")
+
+
+def silent():
+    raise BadInput("the database does not answer")
+
+
+ANSWERS = {
+    "not there": (404, nothing, "/nowhere", "GET", {}),
+    "a slash more": (404, nothing, "/metrics/", "GET", {}),
+    "not to be written": (405, nothing, "/", "POST", {}),
+    "health not to be written": (405, nothing, "/healthz", "POST", {}),
+    "a stranger": (401, nothing, "/", "GET", {}),
+    "letters beyond ASCII": (401, nothing, "/", "GET", {"Authorization": "Basic é".encode("latin-1")}),
+    "a defect": (500, broken, "/", "GET", KNOWN),
+    "no database": (503, silent, "/metrics", "GET", KNOWN),
+    "healthy": (200, silent, "/healthz", "GET", {}),
+    "seen": (200, nothing, "/", "GET", KNOWN),
+    "no report": (404, nothing, "/runs/7/report.html", "GET", KNOWN),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_every_answer_has_the_headers(case):
+    status, look, path, method, headers = ANSWERS[case]
+    answer = Asked(look)(path, method, raises=True, headers=headers)
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
+    check_headers(answer)
+
+
+def test_one_that_does_not_move_says_so_with_all_headers():
+    answer = Asked(nothing, Pulse(seconds=-1.0))("/healthz")
+    assert answer.status_code == 503
+    check_headers(answer)
+
+
+def test_health_and_refusals_wait_for_no_database():
+    """More requests hang in the database than the page has threads: health and a stranger are answered meanwhile."""
+    released, begun = threading.Event(), threading.Semaphore(0)
+
+    def hangs():
+        begun.release()
+        released.wait()
+        return nothing()
+
+    async def asked():
+        transport = httpx.ASGITransport(page(hangs, TOKEN, Pulse()))
+        async with httpx.AsyncClient(transport=transport, base_url="https://serve") as client:
+            waiting = [asyncio.create_task(client.get("/", headers=KNOWN)) for _ in range(60)]
+            for _ in range(40):
+                await asyncio.to_thread(begun.acquire)
+            quick = [await client.get("/healthz"), await client.get("/"), await client.get("/nowhere")]
+            assert not any(task.done() for task in waiting)
+            released.set()
+            return quick, [task.status_code for task in await asyncio.gather(*waiting)]
+
+    quick, slow = asyncio.run(asked())
+    assert [answer.status_code for answer in quick] == [200, 401, 404]
+    assert set(slow) == {200}
+
+
+def promise():
+    return Guarantee("user", "replace_one", 1.0, 1e-6, ONE_GAUSSIAN, "anybody", (), True)
+
+
+@pytest.fixture
+def kept(tmp_path):
+    queue = Queue(Accounts(f"sqlite:///{tmp_path / 'accounts.sqlite'}"))
+    fill(queue)
+    return queue
+
+
+def fill(queue):
+    queue.accounts.create("clinic", Total(4.0, 1e-6))
+    queue.accounts.enter("clinic", Wanted("a run", [promise()], "token"))
+    queue.add("monthly", "", "clinic", datetime(2026, 12, 1, tzinfo=UTC))
+
+
+def test_pages_are_read_while_another_process_writes(kept, tmp_path, monkeypatch):
+    """A transaction of a writer is open, and readers neither wait for it nor see what it has not committed."""
+    monkeypatch.setattr(module, "_READERS_WAIT", 0.0)
+    asked = Asked(lambda: overview(kept, tmp_path))
+    with kept.accounts.transaction() as connection:
+        connection.exec_driver_sql("UPDATE userdp_queue SET name = 'not yet'")
+        for path in ("/", "/metrics"):
+            answer = asked(path, headers=KNOWN)
+            assert answer.status_code == 200
+            assert "not yet" not in answer.text
+        assert asked("/runs/1/report.html", headers=KNOWN).status_code == 404
+    assert "not yet" in asked("/", headers=KNOWN).text
+
+
+def test_a_writer_is_not_kept_waiting_by_a_reader(kept):
+    with kept.accounts.transaction(reads=True) as reader:
+        before = reader.exec_driver_sql("SELECT count(*) FROM userdp_queue").scalar_one()
+        with sqlite3.connect(kept.accounts._file, timeout=0.0, isolation_level=None) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            writer.execute("ROLLBACK")
+        assert before == 1
+
+
+@pytest.mark.parametrize("fault", ["locked", "gone", "damaged"])
+def test_pages_say_that_the_database_does_not_answer(kept, tmp_path, monkeypatch, fault):
+    monkeypatch.setattr(module, "_READERS_WAIT", 0.0)
+    asked = Asked(lambda: overview(kept, tmp_path))
+    other = sqlite3.connect(kept.accounts._file, isolation_level=None)
+    try:
+        if fault == "locked":  # while a transaction goes to the disk, nobody reads
+            other.execute("BEGIN EXCLUSIVE")
+        elif fault == "gone":
+            kept.accounts._file.unlink()
+            kept.accounts._file.mkdir()
+        else:
+            kept.accounts._file.write_bytes(b"x" * 5000)
+        for path in PATHS:
+            answer = asked(path, headers=KNOWN)
+            assert answer.status_code == 503
+            check_headers(answer)
+        assert asked("/healthz").status_code == 200
+    finally:
+        other.close()
+
+
+@pytest.mark.slow
+def test_pages_are_read_while_another_process_writes_into_postgresql(tmp_path):
+    with own_postgres() as url:
+        queue = Queue(Accounts(url))
+        fill(queue)
+        asked = Asked(lambda: overview(queue, tmp_path))
+        with queue.accounts.transaction() as connection:
+            connection.exec_driver_sql("UPDATE userdp_queue SET name = 'not yet'")
+            for path in ("/", "/metrics"):
+                answer = asked(path, headers=KNOWN)
+                assert answer.status_code == 200
+                assert "not yet" not in answer.text
