@@ -15,7 +15,7 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -51,8 +51,7 @@ _ENTRIES = sql.Table(
     sqlite_autoincrement=True,  # numbers only rise
 )
 _WAIT = 60.0  # Seconds to wait for another process's transaction.
-_READERS_WAIT = 10.0  # Seconds that a reader waits for a writer who puts a transaction on the disk.
-_READS = "userdp_reads"  # The option of a connection that writes nothing, and waits for no writer.
+_READERS_WAIT = 5.0  # Seconds that a reader waits for a writer who puts a transaction on the disk.
 _LOCK = 0x75736572  # The key of the lock that writers take in PostgreSQL.
 
 
@@ -152,21 +151,13 @@ class Accounts:
             )
         if self._dialect == "sqlite" and place.database in (None, "", ":memory:"):
             raise BadInput("privacy.accounts names no file: write sqlite:///FILE, since accounts have to last")
-        # PostgreSQL: each statement after the lock has to see what others committed before.
-        settings: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
-        if self._dialect == "sqlite":
-            settings = {"connect_args": {"timeout": _WAIT}}
         if place.drivername == "postgresql":
             place = place.set(drivername="postgresql+psycopg")
         self.url = place.render_as_string(hide_password=True)
         self._file = Path(place.database or "") if self._dialect == "sqlite" else None
-        # A reader of PostgreSQL sees one state in all its statements.
-        self._reading = {_READS: True} | ({} if self._dialect == "sqlite" else {"isolation_level": "REPEATABLE READ"})
-        # A connection for each transaction: processes that fork share none.
-        self._engine = sql.create_engine(place, poolclass=NullPool, **settings)
-        if self._dialect == "sqlite":
-            sql.event.listen(self._engine, "connect", _careful)
-            sql.event.listen(self._engine, "begin", _begin)
+        # PostgreSQL: each statement after the lock has to see what others committed before; readers see one state.
+        self._engine = _engine(place, _WAIT, "READ COMMITTED", _careful, "BEGIN IMMEDIATE")
+        self._readers = _engine(place, _READERS_WAIT, "REPEATABLE READ", _as_told, "BEGIN")
 
     def create(self, name: str, total: Total, *, anew: bool = True) -> None:
         """Make an account; `BadInput` if there is one of that name, unless it need not be ``anew``."""
@@ -242,8 +233,7 @@ class Accounts:
         elif self._file is not None and not self._file.exists():
             raise BadInput(f"there are no accounts in {self.url}: userdp account create NAME makes the first")
         try:
-            engine = self._engine.execution_options(**self._reading) if reads else self._engine
-            with engine.begin() as connection:
+            with (self._readers if reads else self._engine).begin() as connection:
                 if self._dialect == "postgresql" and not reads:
                     connection.execute(sql.text("SET LOCAL synchronous_commit = on"))
                     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
@@ -259,18 +249,27 @@ class AccountsUnavailable(BadInput):
     """The database of accounts does not answer, now: that says nothing about what was asked of it."""
 
 
+def _engine(place: sql.URL, wait: float, isolation: str, connected: Callable[..., None], begin: str) -> sql.Engine:
+    """Return a connection for each transaction, because processes that fork share none.
+
+    SQLite waits ``wait`` seconds for locks, and its transactions ``begin`` so; PostgreSQL has levels of ``isolation``.
+    """
+    if place.get_backend_name() != "sqlite":
+        return sql.create_engine(place, poolclass=NullPool, isolation_level=isolation)
+    engine = sql.create_engine(place, poolclass=NullPool, connect_args={"timeout": wait})
+    sql.event.listen(engine, "connect", connected)
+    sql.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+    return engine
+
+
+def _as_told(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where `_engine` says so
+
+
 def _careful(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions begin where `_begin` says so
+    _as_told(connection, _)
     connection.execute("PRAGMA synchronous = EXTRA")  # FULL, and the folder too
     connection.execute("PRAGMA foreign_keys = ON")
-
-
-def _begin(connection: sql.Connection) -> None:
-    if connection.get_execution_options().get(_READS):
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(_READERS_WAIT * 1000)}")
-        connection.exec_driver_sql("BEGIN")
-    else:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _as_text(promises: Sequence[Guarantee]) -> str:

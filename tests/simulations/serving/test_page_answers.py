@@ -15,7 +15,7 @@ from simulations.account.accounts import Accounts, Wanted
 from simulations.serving import page as pages
 from simulations.serving.overview import Overview, overview
 from simulations.serving.page import Pulse, page
-from simulations.serving.queue import Queue
+from simulations.serving.queue import STATES, Queue
 from userdp.accounting import Guarantee, Total
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
@@ -46,7 +46,7 @@ class Asked:
 
 
 def nothing():
-    return Overview([], {}, [], {}, [])
+    return Overview([], dict.fromkeys(STATES, 0), [], {}, [])
 
 
 def check_headers(answer):
@@ -132,7 +132,8 @@ def promise():
 
 
 @pytest.fixture
-def kept(tmp_path):
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_READERS_WAIT", 0.0)
     queue = Queue(Accounts(f"sqlite:///{tmp_path / 'accounts.sqlite'}"))
     fill(queue)
     return queue
@@ -144,9 +145,8 @@ def fill(queue):
     queue.add("monthly", "", "clinic", datetime(2026, 12, 1, tzinfo=UTC))
 
 
-def test_pages_are_read_while_another_process_writes(kept, tmp_path, monkeypatch):
+def test_pages_are_read_while_another_process_writes(kept, tmp_path):
     """A transaction of a writer is open, and readers neither wait for it nor see what it has not committed."""
-    monkeypatch.setattr(module, "_READERS_WAIT", 0.0)
     asked = Asked(lambda: overview(kept, tmp_path))
     with kept.accounts.transaction() as connection:
         connection.exec_driver_sql("UPDATE userdp_queue SET name = 'not yet'")
@@ -168,8 +168,7 @@ def test_a_writer_is_not_kept_waiting_by_a_reader(kept):
 
 
 @pytest.mark.parametrize("fault", ["locked", "gone", "damaged"])
-def test_pages_say_that_the_database_does_not_answer(kept, tmp_path, monkeypatch, fault):
-    monkeypatch.setattr(module, "_READERS_WAIT", 0.0)
+def test_pages_say_that_the_database_does_not_answer(kept, tmp_path, fault):
     asked = Asked(lambda: overview(kept, tmp_path))
     other = sqlite3.connect(kept.accounts._file, isolation_level=None)
     try:
