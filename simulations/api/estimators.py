@@ -161,17 +161,17 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
         ]
         if like_cells(names) and not names_of([str(name) for name in by_name], names):
             raise BadInput(
-                "the names of X's columns look like the cells of a table that has no header: name its columns (header = "
-                "None, names = [...] of pandas.read_csv), or declare bounds by name"
+                "the names of X's columns look like the cells of a table that has no header: name its columns (header "
+                "= None, names = [...] of pandas.read_csv), or declare bounds by name"
             )
         features = found.setdefault("features", [name for name in names if name not in others])
         if "ranges" not in found:
             found["ranges"] = expanded_keys("bounds", _ranges(self.bounds, features))
             if lacking := [name for name in expanded("features", features) if name not in found["ranges"]]:
                 quoted = lacking[0] in names_of([*found["ranges"]], names)
+                which = f"column {lacking[0]!r}" if quoted else f"{len(lacking)} columns"
                 raise BadInput(
-                    f"bounds has no [low, high] for {f'column {lacking[0]!r}' if quoted else f'{len(lacking)} columns'} "
-                    "of X: declare the values that a column can have, not those that it has; or describe it in schema "
+                    f"bounds has no [low, high] for {which} of X: declare the values that a column can have, not those that it has; or describe it in schema "
                     "(categorical, dates)"
                 )
         elif self.bounds is not None:
@@ -361,7 +361,7 @@ def _ranges(bounds: Any, names: list[str]) -> dict[str, Any]:
         return dict.fromkeys(names, pairs)
     if len(pairs) != len(names):
         raise BadInput(
-            f"bounds = {shown(bounds)}: must be a pair (low, high), one pair for each of the {len(names)} numeric columns "
-            "of X, or a dict by name"
+            f"bounds = {shown(bounds)}: must be a pair (low, high), one pair for each of the {len(names)} numeric "
+            "columns of X, or a dict by name"
         )
     return dict(zip(names, pairs, strict=True))

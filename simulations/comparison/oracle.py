@@ -12,8 +12,8 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import product
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 

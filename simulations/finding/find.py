@@ -103,7 +103,7 @@ def find_into(output: Path, path: Path, overrides: Sequence[str] = ()) -> Found:
             f"--output {output} exists, and its facts have been paid for: use them, or give another --output"
         )
     with writing(f"--output {output}:", "choose another"):
-        file = open(output, "x", encoding="utf-8", opener=_for_its_owner)  # before the budget is spent
+        file = open(output, "x", encoding="utf-8", opener=_for_its_owner)  # noqa: SIM115 -- before the budget is spent
     try:
         with file:
             found = find_facts(config := load_find(path, overrides))

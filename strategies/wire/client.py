@@ -70,7 +70,7 @@ def client_app(
             with kept_key(context) as node.key:
                 return answer_message(node, message)
         except Exception as error:
-            log.error("this node cannot answer: %s", told(error))
+            log.error("this node cannot answer: %s", told(error))  # noqa: TRY400 -- a traceback may quote data
             return failed(message, type(error).__name__)
 
     app.train()(respond)

@@ -58,7 +58,7 @@ def private_updates(clip_norm: float | None = None) -> Mod:
                     return _masked(message, context, call_next, key)
                 return _clipped(message, context, call_next, clip_norm)
         except Exception as error:
-            log.error("this node cannot answer: %s", told(error))
+            log.error("this node cannot answer: %s", told(error))  # noqa: TRY400 -- a traceback may quote data
             return failed(message, type(error).__name__)
 
     return mod
