@@ -15,6 +15,7 @@ import numpy as np
 
 from simulations.config.run_config import RunConfig, load_config, make_absolute, parse_config
 from simulations.engines.grids import populated, shards
+from simulations.records.named_code import code_in
 from simulations.records.run_directory import new_directory
 from simulations.runs.build import build_problem, load_datasets
 from simulations.runs.silos import silo_node
@@ -50,6 +51,8 @@ def node_of(context: "Context") -> Node:
     """Return a silo's node, or a partition's: local and Ray grids give the same users to the node of that number."""
     if "silo" in context.node_config:
         return _silo(_named(context), str(context.node_config["silo"]))
+    if context.run_config.get("deployed", False):
+        raise BadInput("a deployment's node needs its silo: start the SuperNode with --node-config 'silo=\"FOLDER\"'")
     partition, partitions = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     return _node(_named(context), partition, partitions)
 
@@ -62,13 +65,18 @@ def separated(overrides: str) -> tuple[str, ...]:
 def configuration_of(text: str) -> RunConfig:
     """Read the text of a configuration, whose paths are relative to the app's simulations/configs; `BadInput` as there.
 
-    Server and silos read it in their own copy of the app, so files that it names have to be part of the app.
+    Server and silos read it in their own copy of the app, so code that it names has to be part of the app: it is not
+    imported from elsewhere.
     """
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"settings is not valid TOML: {error}") from None
     make_absolute(raw, _APP_ROOT / "simulations" / "configs")
+    for field, place in code_in(raw).items():
+        home = Path(place.rpartition(":")[0])
+        if home.suffix == ".py" and not home.resolve().is_relative_to(_APP_ROOT):
+            raise BadInput(f"{field} = {place!r}: the file is no part of the app; put it beside simulations/configs")
     return parse_config(raw)
 
 

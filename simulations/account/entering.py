@@ -12,7 +12,6 @@ no state has a token that resumes nothing. What cannot be read is refused. *Assu
 `strategies.core.run_state.RunState`. Nobody writes into the folder meanwhile.
 """
 
-import logging
 import os
 import re
 import secrets
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from simulations.config.run_config import PrivacySection
     from simulations.finding.settings import FindPrivacy
 
-log = logging.getLogger("userdp")
 VARIABLE = "USERDP_ACCOUNTS"
 """The environment variable with the address of the accounts."""
 
@@ -201,11 +199,14 @@ def promises_of(strategy: UserLevelStrategy) -> tuple[Guarantee, ...]:
     return parts if strategy.testers is None else (for_everybody(parts, strategy.testers.given.privacy),)
 
 
-def _opened(config: RunConfig, promises: tuple[Guarantee, ...]) -> str | None:
+def _opened(config: RunConfig, promises: tuple[Guarantee, ...]) -> str:
     """Return the account of a deployment's data, made with this run's budget as its total if there is none."""
     if not all(promise.holds and promise.unit == "user" for promise in promises):
-        log.warning("this deployment enters no account: it promises nothing to whole users")
-        return None
+        raise BadInput(
+            f"strategy.kind = {config.strategy.kind!r}, privacy.unit = {config.privacy.unit!r}: this deployment would "
+            "promise nothing to whole users, and no account could hold it; choose a strategy such as auto, and unit = "
+            "'user'"
+        )
     data = config.data
     called = Path(data.path).stem if data.kind == "table" else data.name
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", called).lstrip("-._") or "data"

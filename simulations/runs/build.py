@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulations.account.entering import refusal, wanted
+from simulations.account.entering import VARIABLE, refusal, wanted
 from simulations.config.run_config import REFERENCE, OutputSection, RunConfig, strategy_section
 from simulations.records.coefficients import reading_of
 from strategies.auto.preparation import LearnCoordinates
@@ -73,9 +73,15 @@ def load_datasets(config: RunConfig, hidden: Callable[[], bool] | None = None) -
 def server_datasets(config: RunConfig) -> Datasets:
     """Return the data that the server of a deployment may read: the recipe of synthetic users, nothing of a table.
 
-    BadInput if it would need users' data, or noise does not protect real people.
+    BadInput if it would need users' data, noise does not protect real people, or the configuration says where accounts
+    are: who writes it would choose what is left in them.
     """
     data = config.data
+    if config.privacy.accounts is not None:
+        raise BadInput(
+            f"privacy.accounts = {config.privacy.accounts!r}: a deployment's accounts are where {VARIABLE} says at its "
+            "server, never where a configuration does; leave it out"
+        )
     if config.output.reference:
         raise BadInput("output.reference = true: a deployment must not also train without privacy; leave it out")
     if isinstance(data, SyntheticData):

@@ -32,6 +32,7 @@ from simulations.runs.build import (
     with_assumptions,
     with_declarations,
 )
+from simulations.runs.policy import claim_of
 from simulations.runs.trackers import check_installed, tracking
 from strategies.auto.staged import AutoScheme
 from strategies.core.plan import Plan
@@ -131,6 +132,8 @@ def run(
             stack.enter_context(checkpoints.held())
         resumes = keeper is not None or not secure
         resumed = admitted(config, this.strategy, path, resume=resume, resumes=resumes, deployed=deployed)
+        if deployed:
+            this.strategy.claim = claim_of(config, this.strategy.plan.guarantee, path)
         this.files = files = RunDirectory(path, resumed=resumed is not None)
         files.text("config.toml", config.toml())
         files.json("plan.json", this.plan.as_dict())

@@ -2,7 +2,8 @@
 
 ``users.npz`` holds the samples of the silo's users in the form that a node computes on (`userdp.data.Block`), the
 users' numbers among all n, and their labels. The numbers of all silos together must be 0..n-1, each once; the server
-refuses anything else, and labels that occur twice.
+refuses anything else, and labels that occur twice. It also says what it was made for, people or a simulation, and by
+which declarations. A silo of people answers what its own policy accepts (`simulations.runs.policy`), and nothing else.
 """
 
 import logging
@@ -18,6 +19,7 @@ from simulations.config.run_config import RunConfig
 from simulations.engines.grids import populated, shards
 from simulations.records.run_directory import private_folder, write_whole, writing
 from simulations.runs.build import hides_number, load_datasets
+from simulations.runs.policy import check_made_for, digest, write_policy
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.federation import JoinedFederation
 from userdp.data.synthetic.source import SyntheticData
@@ -27,7 +29,10 @@ from userdp.problems import Problem
 
 log = logging.getLogger("userdp")
 FILE = "users.npz"
+PEOPLE, SIMULATION = "people", "simulation"
 _ARRAYS = ("features", "offsets", "users", "labels")
+_MADE = ("made_for", "declarations")
+_AGAIN = "make it again with python -m simulations.deployment split or prepare"
 
 
 def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
@@ -45,7 +50,7 @@ def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
     if len(blocks) < len(folders):
         raise BadInput(f"{len(folders)} silos for {federation.users} users: some would hold nobody; make fewer silos")
     for folder, users in zip(folders, blocks, strict=True):
-        _write(folder, federation.block(users), users, labels[users])
+        _write(config, folder, federation.block(users), users, labels[users])
     return [len(users) for users in blocks]
 
 
@@ -57,17 +62,21 @@ def prepare(config: RunConfig, folder: Path, first: int) -> int:
     """
     federation, labels = _people(config)
     here = np.arange(federation.users)
-    _write(folder, federation.block(here), first + here, labels)
+    _write(config, folder, federation.block(here), first + here, labels)
     return federation.users
 
 
 def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
     """Build the node of a silo's folder; BadInput if it was not made for this configuration.
 
+    Of people's data the node has a door, which admits the runs that the folder's policy accepts; a configuration that
+    it cannot accept is refused here.
+
     If a user has more samples than declared, the first ones count. The number of one user's samples must not decide
     whether the silo takes part: all its users would be missing because of that one.
     """
-    block, users, labels = _read(folder / FILE)
+    block, users, labels, (made_for, declarations) = _read(folder / FILE)
+    door = None if made_for == SIMULATION else check_made_for(config, folder, declarations)
     fewest, most = config.data.sample_limits
     if most is not None:
         _, first = block.thinned(np.arange(block.samples) - np.repeat(block.offsets[:-1], block.sizes) < most)
@@ -88,7 +97,9 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
     if block.features.shape[1] != columns:
         there = block.features.shape[1]
         raise BadInput(f"{folder / FILE}: samples have {there} columns, and {columns} are declared; make it again")
-    return Node(problem, ColumnarFederation(block), users, np.arange(len(users)), labels)
+    node = Node(problem, ColumnarFederation(block), users, np.arange(len(users)), labels)
+    node.door = door
+    return node
 
 
 def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
@@ -121,12 +132,16 @@ def _hides_number(config: RunConfig) -> bool:
         return False  # only the holder of the silo's table reads what follows
 
 
-def _write(folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray[np.str_]) -> None:
+def _write(config: RunConfig, folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray[np.str_]) -> None:
+    made_for = SIMULATION if isinstance(config.data, SyntheticData) else PEOPLE
     arrays = {"features": block.dense_features, "offsets": block.offsets, "users": users, "labels": labels}
+    arrays |= {"made_for": np.array(made_for), "declarations": np.array(digest(config))}
     if block.targets is not None:
         arrays["targets"] = block.targets
     with writing(str(folder / FILE)):
         private_folder(folder)
+        if made_for == PEOPLE:
+            write_policy(config, folder)
 
         def save(partial: Path) -> None:
             with partial.open("wb") as file:
@@ -135,12 +150,17 @@ def _write(folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray
         write_whole(folder / FILE, save)
 
 
-def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str]]:
+def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str], tuple[str, str]]:
+    """Return a silo's samples, its users and their labels, and what it was made for and the digest of by what."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             features, offsets, users, labels = (stored[name] for name in _ARRAYS)
             targets = stored.get("targets")
-        return Block(features, offsets, targets), users.astype(np.int64), [str(label) for label in labels]
+            made = tuple(str(stored[name]) if name in stored else None for name in _MADE)
+        block, names = Block(features, offsets, targets), [str(label) for label in labels]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        remedy = "make it with python -m simulations.deployment split or prepare"
-        raise BadInput(f"{path} is not the file of a silo ({type(error).__name__}); {remedy}") from None
+        raise BadInput(f"{path} is not the file of a silo ({type(error).__name__}); {_AGAIN}") from None
+    made_for, declarations = made
+    if made_for not in (PEOPLE, SIMULATION) or declarations is None:
+        raise BadInput(f"{path} does not say whether it holds people, as older versions' files do not; {_AGAIN}")
+    return block, users.astype(np.int64), names, (made_for, declarations)

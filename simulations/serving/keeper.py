@@ -49,6 +49,11 @@ _IDENTITY = ".keeper"
 def checked(config: RunConfig) -> UserLevelStrategy:
     """Return the strategy of a deployment, planned from declarations alone; `BadInput` if it cannot run."""
     datasets = server_datasets(config)
+    if datasets.train is None and config.privacy.account is None:
+        raise BadInput(
+            "privacy.account is missing: a run of the queue on people's data enters an account that the operator made "
+            "(userdp account create NAME --epsilon 4 --delta 1e-6); name it"
+        )
     held_out = held_out_users(config, datasets)
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, starting_problem(config), facts, held_out=held_out)

@@ -28,6 +28,7 @@ from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState, check_re
 from strategies.core.scheme import Scheme
 from strategies.core.streams import SOURCES, Streams, seeded
 from strategies.core.testers import HeldOut, Testers, beside
+from strategies.wire.claims import Claim
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
 from userdp.accounting import Privacy
@@ -63,11 +64,13 @@ class UserLevelStrategy(Strategy):
         privacy: the budget of the strategy's own rounds.
         noise_seed: of simulated noise; the run's seed, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
+        claim: what nodes are told that this run promises; a deployment sets it, too.
 
     Raises `BadInput`: the plan cannot be made; before any data is seen.
     """
 
     require_identities: bool = False
+    claim: Claim | None = None
 
     def __init__(
         self,
@@ -89,8 +92,7 @@ class UserLevelStrategy(Strategy):
         self.name, self.public, self.seed, self.noise_seed = about.name, public, seed, seed
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
         given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
-        compare = compare_with_initial
-        left, self.around = divided(recipe, about.without_comparison, given, preparation, compare=compare)
+        left, self.around = divided(recipe, about.without_comparison, given, preparation, compare=compare_with_initial)
         self.privacy, self._given = left, replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
         self._coordinates: Coordinates | None = None
@@ -115,8 +117,7 @@ class UserLevelStrategy(Strategy):
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
-        before = self.around.before
-        if isinstance(before, Preparation) and isinstance(self.recipe, PreparedOptions):
+        if isinstance(before := self.around.before, Preparation) and isinstance(self.recipe, PreparedOptions):
             self.problem, self._coordinates, found = before.settle(self.recipe)
             self.recipe = self.recipe.model_copy(update=found)
             self._given = replace(self._given, problem=self.problem)
@@ -341,7 +342,7 @@ class UserLevelStrategy(Strategy):
         state.check_declared()
         self.summary()
         state.initial = state.released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
-        self._roster.require_identities = self.require_identities
+        self._roster.require_identities, self._roster.claim = self.require_identities, self.claim
         self._roster.expect(self.privacy, self.about.protocol, trusted=self.about.server_trusted)
         self._roster.gather(grid, roster_timeout)
         self._roster.share_secrets(grid, timeout, self.privacy, self.plan.rounds)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from strategies.wire.claims import kept_claim
 from strategies.wire.kept_key import kept_key
 from strategies.wire.protocol import answer_message, failed
 from userdp.errors import BadInput
@@ -67,7 +68,7 @@ def client_app(
     def respond(message: Message, context: Context) -> Message:
         try:
             node = _node(load(context), tables)
-            with kept_key(context) as node.key:
+            with kept_key(context) as node.key, kept_claim(context, node.door, message.metadata.run_id):
                 return answer_message(node, message)
         except Exception as error:
             log.error("this node cannot answer: %s", told(error))  # noqa: TRY400 -- a traceback may quote data

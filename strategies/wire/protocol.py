@@ -26,6 +26,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageTy
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from strategies.wire.claims import Claim
 from strategies.wire.questions import FIRST, PROTOCOL, Reader, counts_wanted, keys_wanted, version_wanted
 from strategies.wire.shares import about_shares, shares_content
 from strategies.wire.untrusted import AtMost, SharedArray, read_array, read_count, read_exactly, read_record, untrusted
@@ -125,10 +126,13 @@ class Holding:
     protocol: int = FIRST  # version of the protocol that the node speaks
 
 
-def roster_question(salt: bytes, *, counts: bool, keys: bool = False) -> RecordDict:
-    """Return the question for a node's users, (if ``counts``) their clipped samples, and (if ``keys``) its key."""
-    asked = ConfigRecord({"salt": salt, "counts": counts, "keys": keys, "protocol": PROTOCOL})
-    return RecordDict({"question": asked})
+def roster_question(salt: bytes, *, counts: bool, keys: bool = False, claim: Claim | None = None) -> RecordDict:
+    """Return the question for a node's users, (if ``counts``) their clipped samples, and (if ``keys``) its key.
+
+    ``claim`` is what the run promises, which nodes behind a door have to know; older nodes leave it aside.
+    """
+    asked = {"question": ConfigRecord({"salt": salt, "counts": counts, "keys": keys, "protocol": PROTOCOL})}
+    return RecordDict(asked | ({} if claim is None else {"claim": claim.record()}))
 
 
 def roster_content(
@@ -198,8 +202,10 @@ def answer_message(node: Node, message: Message, *, share: bool = False, reader:
             machine, or with people who have names, reveals no more about single users than the requested sum or rows.
         reader: of this round's messages, if they share records.
 
-    Raises `BadInput`: the node cannot give what the message requests.
+    Raises `BadInput`: the node cannot give what the message requests, or its door does not let it in.
     """
+    if node.door is not None:
+        node.door.enter(message)
     if about_shares(message):
         return Message(shares_content(node.key, message), reply_to=message)
     with untrusted("a question does not follow the protocol"):
@@ -212,6 +218,8 @@ def answer_message(node: Node, message: Message, *, share: bool = False, reader:
         return Message(roster_content(users, clipped, digests, key, versioned=versioned), reply_to=message)
     reader = reader or Reader()
     users, computation = reader.request(message)
+    if node.door is not None:
+        node.door.check(message, computation)
     if computation.lengths and (not share or node.labels is not None):
         computation = replace(computation, lengths=False)
     answer = node.compute(reader.model(message), users, computation)

@@ -10,6 +10,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from strategies.wire.claims import Claim
 from strategies.wire.protocol import Holding, failure, read_roster, roster_question
 from strategies.wire.questions import FIRST, SHARING
 from strategies.wire.recovery import Recovery
@@ -38,6 +39,7 @@ class Roster:
     keys: bool = False  # ask for nodes' public keys, where sums are masked
     recovery: Recovery | None = None  # where sums survive silent nodes
     places: bool = False  # users may come and go: a number that no node holds is an empty place, and nobody is missing
+    claim: Claim | None = None  # what the run promises, for nodes that answer no other one
     needs: int = FIRST  # the oldest version of the protocol that knows every field of the run's messages
 
     def __init__(self, users: int) -> None:
@@ -73,7 +75,7 @@ class Roster:
             new = [node for node in grid.get_node_ids() if node not in asked]
             if new:
                 asked.update(new)
-                question = roster_question(self._salt, counts=self.counts, keys=self.keys)
+                question = roster_question(self._salt, counts=self.counts, keys=self.keys, claim=self.claim)
                 left = max(_POLL_SECONDS, deadline - time.monotonic())
                 queries = [Message(question, node, MessageType.QUERY) for node in new]
                 for reply in grid.send_and_receive(queries, timeout=left):

@@ -17,7 +17,6 @@ import pandas as pd
 import pytest
 import tomli_w
 from any_strategy import options_of
-from examples import altered
 from helpers import PATIENCE, forgive_ray
 from typer.testing import CliRunner
 
@@ -27,6 +26,7 @@ from simulations.deployment.__main__ import app as silo_app
 from simulations.engines.grids import LocalGrid
 from simulations.runs.build import build_problem
 from simulations.runs.run import run
+from simulations.runs.policy import RUNS
 from simulations.runs.silos import silo_node
 from strategies import STRATEGIES
 from strategies.baselines.peeling import Peeling
@@ -541,7 +541,7 @@ SILOS = 4
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("case", SECURE, ids=str)
-def test_from_the_folders_of_silos(case, tmp_path):
+def test_from_the_folders_of_silos(case, tmp_path, monkeypatch):
     """As `prepare` makes them from each silo's own table; zoe is in the last one."""
     raw = case.raw(tmp_path / "table.csv")
     raw["privacy"]["noise"] = "secure"
@@ -564,10 +564,12 @@ def test_from_the_folders_of_silos(case, tmp_path):
 
     def deployed(fault):
         prepared(everybody(person(fault)), SILOS - 1)
+        for folder in folders:  # the same people in another world: neither had an earlier run
+            (folder / RUNS).unlink(missing_ok=True)
         grid = LocalGrid([silo_node(config, problem, folder) for folder in folders])
+        monkeypatch.setenv("USERDP_ACCOUNTS", f"sqlite:///{tmp_path / str(fault)}.sqlite")
         with recording() as log:
-            own = altered(config, privacy__accounts=f"sqlite:///{tmp_path / str(fault)}.sqlite")
-            done = run(own, grid=grid, directory=tmp_path / str(fault), report=False, deployed=True)
+            done = run(config, grid=grid, directory=tmp_path / str(fault), report=False, deployed=True)
         return Ending(0, log, done.result, json.loads((done.directory / "plan.json").read_text()))
 
     compare(case, case.faults({"nothing", "text", "level", "more"}), deployed)

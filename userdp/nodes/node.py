@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +110,12 @@ class Node:
         rows: their positions in ``federation``; default, ``users``. A silo whose own table starts at user 300 of the
             population gives ``users = 300 + rows``.
         labels: their names, the same in every silo; None if users have no names (simulations).
+
+    Attributes:
+        door: what every message has to pass first, where data are of people (`strategies.wire.claims.Door`); or None.
     """
+
+    door: Any = None
 
     def __init__(
         self,

@@ -204,7 +204,7 @@ def test_a_sample_level_run_and_one_without_a_guarantee_are_refused(registry, tm
 # Deployments --------------------------------------------------------------------------------------------------------
 
 
-def deployed(tmp_path, folder, *, silos=1, resume=False, **settings):
+def deployable(tmp_path, **settings):
     people = write_table(tmp_path / "clinic.csv")
     raw = changed(
         problem={"kind": "logistic"},
@@ -213,7 +213,11 @@ def deployed(tmp_path, folder, *, silos=1, resume=False, **settings):
         privacy__delta=1e-3,
         **(QUIET | settings),
     )
-    config = parse_config(raw)
+    return parse_config(raw)
+
+
+def deployed(tmp_path, folder, *, silos=1, resume=False, **settings):
+    config = deployable(tmp_path, **settings)
     prepare(config, tmp_path / "silo", 0)
     problem = config.problem.build(config.data.sample_shape, 0)
     with LocalGrid([silo_node(config, problem, tmp_path / "silo") for _ in range(silos)]) as grid:
@@ -246,10 +250,11 @@ def test_a_deployment_that_is_no_gaussian_gets_an_account_of_that_kind(accounts,
     assert (total.others, total.epsilon) == (1.0, pytest.approx(4.0))
 
 
-def test_a_deployment_that_promises_nothing_to_users_says_that_it_enters_nothing(accounts, tmp_path, caplog):
+def test_a_deployment_that_promises_nothing_to_users_is_refused_rather_than_not_entered(accounts, tmp_path):
     sample_level = {"strategy": {"kind": "sample_clipped_sgd", "rounds": 2}, "privacy__unit": "sample"}
-    deployed(tmp_path, "first", **sample_level)
-    assert "this deployment enters no account" in caplog.text
+    config = deployable(tmp_path, **sample_level)
+    with pytest.raises(BadInput, match="would promise nothing to whole users"):
+        run(config, grid=LocalGrid([]), directory=tmp_path / "first", report=False, deployed=True)
     assert not (tmp_path / "accounts.sqlite").exists()
 
 

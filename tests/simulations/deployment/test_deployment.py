@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from examples import GUARANTEE, altered, changed, columns_section
 from flwr.app import Context, RecordDict
 from helpers import federation_of
+from helpers_silos import rehearsed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_model import beside
@@ -117,6 +118,7 @@ def own_model(folder):
 def test_silos_give_the_model_and_guarantee_of_the_simulation(tmp_path, configured, sizes, deployed):
     config, folders = configured(tmp_path), three(tmp_path)
     assert split(config, folders) == sizes
+    rehearsed(folders)
     nodes = nodes_of(config, folders)
     labels = [label for node in nodes for label in node.labels]
     assert len(labels) == len(set(labels)) == sum(sizes)
@@ -134,6 +136,7 @@ def test_a_person_in_two_silos_is_found_before_anything_is_trained(tmp_path, mon
     folders = [tmp_path / name for name in "ab"]
     for folder, people, first in zip(folders, (["anna", "bert"], ["carl", " anna"]), (0, 2), strict=True):
         assert prepare(table(folder.with_suffix(".csv"), people), folder, first) == 2
+    rehearsed(folders)
     config = parse_config(raw_table(tmp_path / "nowhere.csv", users=4))
     # Only noise that may protect people is accepted; which kinds there are does not matter here.
     for name in ["server_datasets"] if deployed else ["server_datasets", "load_datasets"]:
@@ -157,11 +160,11 @@ def test_a_deployment_trains_nothing_without_privacy(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("accounts")
 def test_the_server_of_a_deployment_opens_no_table(tmp_path, monkeypatch):
-    local = table(tmp_path / "t.csv", ["anna", "bert", "carl", "dora"], users=4)
+    local = with_secure_noise(table(tmp_path / "t.csv", ["anna", "bert", "carl", "dora"], users=4))
     prepare(local, tmp_path / "silo", 0)
     grid = silo_grid(local, [tmp_path / "silo"])
     monkeypatch.setattr("userdp.data.tables.sources.table_of", lambda *_, **__: pytest.fail("a table was opened"))
-    result = run(with_secure_noise(local), grid=grid, directory=tmp_path / "run", report=False, deployed=True).result
+    result = run(local, grid=grid, directory=tmp_path / "run", report=False, deployed=True).result
     assert (result["users"], result["samples"], result["samples_private"]) == (4, None, None)
     assert json.loads((tmp_path / "run" / "data.json").read_text())["table_private"] is None
 
@@ -235,6 +238,7 @@ def test_silos_and_keys_that_cannot_be_made_are_refused(tmp_path):
 def test_a_folder_that_does_not_fit_the_configuration_is_refused(tmp_path):
     config = table(tmp_path / "t.csv", ["anna", "bert"])
     prepare(config, tmp_path / "silo", 0)
+    rehearsed([tmp_path / "silo"])
     other = parse_config(raw_table(tmp_path / "t.csv", categorical={"y": ["anna"]}))
     with pytest.raises(BadInput, match="samples have 1 columns, and 2 are declared"):
         nodes_of(other, [tmp_path / "silo"])
@@ -248,7 +252,8 @@ def test_how_many_samples_a_user_holds_does_not_keep_a_silo_away(tmp_path, caplo
     prepare(table(tmp_path / "t.csv", ["anna", "bert"]), tmp_path / "silo", 0)
 
     def node(**declared):
-        (made,) = nodes_of(parse_config(raw_table(tmp_path / "t.csv", **declared)), [tmp_path / "silo"])
+        config = with_secure_noise(parse_config(raw_table(tmp_path / "t.csv", **declared)))
+        (made,) = nodes_of(config, [tmp_path / "silo"])
         return made
 
     whole, most = (one._samples._federation for one in (node(), node(max_samples=2)))
@@ -596,7 +601,7 @@ def test_networks_are_closed_and_each_silos_own():
         assert services[f"node-{number}"]["networks"] == [f"link-{number}", f"silo-{number}"]
         assert sorted(services[f"app-{number}"]["volumes"]) == [
             f"keys-app-{number}:/keys:ro",
-            f"silo-{number}:/data:ro",
+            f"silo-{number}:/data",
         ]
     assert "coordinator" in services["gate"]["networks"]
     inside = {name for name, service in services.items() if "coordinator" in service.get("networks", [])}

@@ -18,6 +18,7 @@ from docs.making.message_fields import KNOWLEDGE, MESSAGE_FIELDS, MessageField
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
 from strategies.core.public_facts import PublicFacts
+from strategies.wire.claims import Claim
 from strategies.wire.protocol import answer_content, failed, roster_content, roster_question
 from strategies.wire.shares import shares_content, sharing_question, survivors_question
 from userdp.accounting import Privacy
@@ -89,6 +90,7 @@ def test_every_field_of_the_messages_of_a_run_is_listed(name):
         assert message_field(*field).told
 
 
+CLAIM = Claim("auto", "secure", "server", "user", "replace_one", 1.0, 1e-6, "digest", "run")
 KEYS, ONES = np.arange(4, dtype=np.uint64), np.ones(2)
 COMPUTATIONS = (
     Computation("local_update", "sum", 1.0, 1.0, {"steps": 2.0}, ONES, "unclipped", LocalNoise(1.0, 3, 1), True),
@@ -112,7 +114,7 @@ def every_message():
     dense = Answer(users, np.ones((4, 2)), 0, np.ones(4))
     sparse = replace(dense, values=csr_array(np.ones((4, 2))))
     masked = replace(dense, masked=np.ones(2, dtype=np.uint64))
-    yield "query", "server", roster_question(b"salt", counts=True, keys=True)
+    yield "query", "server", roster_question(b"salt", counts=True, keys=True, claim=CLAIM)
     yield "query", "node", roster_content(users, 3, np.zeros((4, 16), dtype=np.uint8), bytes(32))
     for computation in COMPUTATIONS:
         yield "train", "server", content_of(ONES, users, computation)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from flwr.app import MessageType
 from helpers import forgive_ray
+from helpers_silos import rehearsed
 
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import InMachineGrid, LocalGrid
@@ -131,6 +132,7 @@ def test_silos_hold_out_the_same_people_as_a_simulation_and_get_the_same_run(tmp
 def deployed(config, folders, directory):
     from simulations.runs.build import starting_problem
 
+    rehearsed(folders)
     problem = starting_problem(config)
     return run(config, grid=LocalGrid([silo_node(config, problem, folder) for folder in folders]), directory=directory)
 

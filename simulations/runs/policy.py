@@ -1,0 +1,270 @@
+"""What the holder of people's data accepts: a file of its own beside the data, and a record of the runs let through.
+
+`prepare` and `split` write `POLICY` with strict numbers, once: the holder's own changes stay. `RUNS` gets one line for
+each run that was admitted.
+
+*Formal guarantees.* *Claim.* Let a folder hold people's data. Everything that its node answers in all runs together is
+then (epsilon, delta)-DP for each of its people, with the numbers of ``[total]`` at the time of the last admission, and
+no run exceeds ``[run]``. *Unit and relation.* A person of one folder, under the relation that the lines of `RUNS` have:
+replacing a person costs up to twice the epsilon of a line for adding or removing one. *Why.* A node behind its door answers messages of admitted runs alone
+(`strategies.wire.claims.Door`). `PolicyDoor.admit` has a run's line on the disk before the first answer, holds a lock
+while it adds up what was admitted, and refuses what the sums of all epsilons and of all deltas would exceed. Sums bound
+what mechanisms chosen one after the other cost together (Rogers, Roth, Ullman, Vadhan 2016). A resumed run is what it
+was: its line must be equal, and it is charged once. A missing or unreadable policy, or record, admits nothing.
+*Who is protected from whom.* The folder's people from configurations, wherever they come from: of made-up users, with
+other declarations, with seeded noise, for single samples, without a promise, or too expensive. *Assumptions.* The
+server runs what it claims. A server with another program can claim secure noise and add none: with
+``trust = ["sum"]`` the node need not believe it, because it adds its own share of the noise, refuses to answer
+without, and refuses less noise than ``[sum] least_noise`` demands. Nobody restores an older record. The app that runs
+at the node is userdp's: Flower runs what is submitted, which its ``--trusted-entities`` restricts.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from flwr.app import Message
+from pydantic import Field, ValidationError
+
+from simulations.config.errors import sentences
+from simulations.config.run_config import REFERENCE, RunConfig
+from simulations.records.run_directory import TOKEN, read_json, write_whole, writing
+from strategies.wire.claims import Claim, Door, Refused
+from userdp.accounting.filter import Price
+from userdp.accounting.guarantee import Guarantee
+from userdp.nodes.computations import Computation
+from userdp.settings import Section
+
+POLICY, RUNS = "policy.toml", "runs.jsonl"
+_WEAKEST = 10.0  # The largest epsilon that a policy accepts before its owner has changed it.
+_NOT_ABOUT_ROWS = {
+    *("path", "cache", "user", "users", "all_users", "samples", "min_samples", "max_samples"),
+    *("test_fraction", "split_column", "split_test", "memory"),
+}
+"""Declarations of whose rows there are, how many, and where they lie: those of one silo differ from those of a run."""
+_TEXT = """\
+# What this silo accepts of a run. Nothing is answered, and no user's number told, to a run that does not fit. This file
+# is yours: userdp writes it once and never changes it. Without it, no run is accepted.
+#
+# In any case a run must belong to a deployment, protect whole users, have privacy.noise = "secure", and declare the
+# columns, ranges and levels that users.npz was made with; nothing is trained without privacy.
+
+[run]                     # the most that one run may cost
+epsilon = {epsilon!r}
+delta = {delta!r}
+
+[total]                   # the most that all runs together may cost: sums over the lines of runs.jsonl
+epsilon = {epsilon!r}
+delta = {delta!r}
+
+# trust = ["sum"]         # refuse servers that see more than noisy sums over several silos
+# strategies = ["auto"]   # refuse all other strategies
+
+# [sum]                   # of runs with privacy.trust = "sum", where this silo adds noise itself
+# least_noise = 1.0       # of each sum, in units of how far replacing one person moves it
+"""
+
+
+class Budget(Section):
+    """The most that one run, or all runs together, may cost."""
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(ge=0, lt=1)
+
+
+class Sums(Section):
+    """The sums to which a silo adds its own noise."""
+
+    least_noise: float = Field(0.0, ge=0)
+
+
+class Policy(Section):
+    """What the holder of people's data accepts; see the module."""
+
+    run: Budget
+    total: Budget
+    trust: list[Literal["server", "sum"]] = ["server", "sum"]
+    strategies: list[str] | None = None
+    sum: Sums = Sums.model_validate({})
+
+    def check(self, claim: Claim, declarations: str) -> None:
+        """Raise `Refused` unless data with this digest of their declarations may answer a run with this claim."""
+        for fits, told in (
+            (
+                claim.declarations == declarations,
+                "it declares other columns, ranges or levels than these data were made with, or made-up users: run it "
+                "with the [data] that prepare had, or make the folder again",
+            ),
+            (claim.noise == "secure", f"privacy.noise = {claim.noise!r}, and people's data need 'secure'"),
+            (claim.unit == "user", f"it protects a {claim.unit}, and people's data need privacy.unit = 'user'"),
+            (math.isfinite(claim.epsilon), f"{claim.strategy} promises no privacy"),
+            (claim.trust in self.trust, f"privacy.trust = {claim.trust!r}, and {POLICY} accepts {self.trust}"),
+            (
+                self.strategies is None or claim.strategy in self.strategies,
+                f"strategy.kind = {claim.strategy!r}, and {POLICY} accepts {self.strategies}",
+            ),
+            (
+                Price.sum([_price(claim)]).within(_limits(self.run)),
+                f"epsilon = {claim.epsilon:g}, delta = {claim.delta:g}, and [run] in {POLICY} accepts "
+                f"{self.run.epsilon:g}, {self.run.delta:g} at most",
+            ),
+        ):
+            if not fits:
+                raise Refused(f"this run is refused: {told}")
+
+
+def _price(claim: Claim) -> Price:
+    return Price(epsilon=claim.epsilon, delta=claim.delta)
+
+
+def _limits(budget: Budget) -> Price:
+    return Price(epsilon=budget.epsilon, delta=budget.delta)
+
+
+def write_policy(config: RunConfig, folder: Path) -> None:
+    """Write the policy of a folder of people's data, unless it has one: one run with the budget of this configuration.
+
+    Epsilon is at most 10, whatever the configuration says.
+    """
+    if not (folder / POLICY).exists():
+        text = _TEXT.format(epsilon=min(config.privacy.epsilon, _WEAKEST), delta=config.privacy.delta)
+        write_whole(folder / POLICY, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def read_policy(folder: Path) -> Policy:
+    """Read a folder's policy; raise `Refused` if it is missing or not valid."""
+    path = folder / POLICY
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        return Policy.model_validate(raw, strict=True)
+    except ValidationError as error:
+        told = "; ".join(sentences(error, raw, Policy))
+    except (OSError, ValueError) as error:  # tomllib's is one
+        told = f"it is missing or cannot be read ({type(error).__name__}); prepare writes one where there is none"
+    raise Refused(f"no run is accepted while {path} is not valid: {told}")
+
+
+def digest(config: RunConfig) -> str:
+    """Return the digest of the declarations in [data] by which rows are made and read.
+
+    The loss is not among them: a silo holds rows, and every loss clips them into the declared bounds.
+    """
+    declared = config.data.model_dump(exclude=_NOT_ABOUT_ROWS, exclude_none=True)
+    text = json.dumps(declared, sort_keys=True, default=str)
+    text = re.sub(r'"hf:/[^"]*/', '"hf:', text)  # a tokenizer's folder lies elsewhere on every machine
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def claim_of(config: RunConfig, promise: Guarantee | None = None, folder: Path | None = None) -> Claim:
+    """Return what a run claims: its ``promise``, or before it is planned the budget that it asks for.
+
+    ``folder`` holds the token of the run's entry in an account, from which its name follows; without one it has a new
+    name, so a silo charges it anew.
+    """
+    if promise is None:
+        epsilon = math.inf if config.strategy_name == REFERENCE else config.privacy.epsilon
+        unit, relation, delta = config.privacy.unit, "", config.privacy.delta
+    else:
+        epsilon = promise.epsilon if promise.holds else math.inf
+        unit, relation, delta = promise.unit, promise.relation, promise.delta
+    token = secrets.token_hex(16)
+    if folder is not None and (folder / TOKEN).is_file():
+        token = str(read_json(folder / TOKEN)["token"])
+    return Claim(
+        strategy=config.strategy_name,
+        noise=config.privacy.noise,
+        trust=config.privacy.trust,
+        unit=unit,
+        relation=relation,
+        epsilon=epsilon,
+        delta=delta,
+        declarations=digest(config),
+        run=hashlib.sha256(token.encode()).hexdigest()[:32],
+    )
+
+
+class PolicyDoor(Door):
+    """The door of a folder of people's data, whose rows were made by declarations with this digest."""
+
+    def __init__(self, folder: Path, declarations: str) -> None:
+        super().__init__()
+        self.folder, self.declarations = folder, declarations
+
+    def admit(self, claim: Claim) -> None:
+        """See `Door` and the module."""
+        policy, path = read_policy(self.folder), self.folder / RUNS
+        policy.check(claim, self.declarations)
+        with writing(f"no run is accepted without a record of it: {path}", "let the silo's app write there"):
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                _record(file, path, policy.total, claim)
+            finally:
+                os.close(file)
+
+    def check(self, message: Message, asked: Computation) -> None:
+        """See `Door`; the policy may have changed since the run was admitted."""
+        super().check(message, asked)
+        policy, masked = read_policy(self.folder), asked.masked
+        policy.check(self.claims[message.metadata.run_id], self.declarations)
+        if masked is None:
+            return
+        moved = asked.sensitivity("replace_one", weight=masked.weight or 1.0)
+        if moved is None or not masked.deviation >= policy.sum.least_noise * moved:
+            raise Refused(
+                f"this sum is refused: its noise is below [sum] least_noise = {policy.sum.least_noise:g} in {POLICY}"
+            )
+
+
+def _record(file: int, path: Path, total: Budget, claim: Claim) -> None:
+    """Add a run to a locked record, unless it is there; raise `Refused` if it does not fit into the total."""
+    text = os.pread(file, os.fstat(file).st_size, 0)
+    whole = text.rpartition(b"\n")[0] + b"\n" if b"\n" in text else b""
+    admitted = [_read_line(line, path) for line in whole.splitlines()]
+    for known in admitted:
+        if known.run == claim.run:
+            if known != claim:
+                raise Refused("this run is refused: it has the name of another one, and is not what that was")
+            return
+    spent = Price.sum([Price(), *map(_price, admitted)])
+    if not Price.sum([spent, _price(claim)]).within(_limits(total)):
+        raise Refused(
+            f"this run is refused: epsilon = {claim.epsilon:g}, delta = {claim.delta:g} on top of {spent.epsilon:g}, "
+            f"{spent.delta:g} in {RUNS} exceeds [total] in {POLICY}: {total.epsilon:g}, {total.delta:g}"
+        )
+    os.ftruncate(file, len(whole))  # a line without an end was never admitted: nothing was answered
+    line = json.dumps(vars(claim) | {"admitted": datetime.now(UTC).isoformat(timespec="seconds")}) + "\n"
+    if os.write(file, line.encode()) < len(line):
+        raise OSError("the disk is full")
+    os.fsync(file)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read_line(line: bytes, path: Path) -> Claim:
+    try:
+        values: dict[str, Any] = json.loads(line)
+        values.pop("admitted")
+        claim = Claim(**values)
+        if not (claim.epsilon >= 0 and claim.delta >= 0 and isinstance(claim.run, str)):
+            raise ValueError("a negative cost")
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise Refused(f"no run is accepted while {path} has a line that is no run: restore it as it was") from None
+    return claim
+
+
+def check_made_for(config: RunConfig, folder: Path, declarations: str) -> PolicyDoor:
+    """Return the door of a folder of people's data; raise `Refused` for a configuration that could never pass it."""
+    read_policy(folder).check(claim_of(config), declarations)
+    return PolicyDoor(folder, declarations)
