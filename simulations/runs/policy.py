@@ -6,16 +6,19 @@ each run that was admitted.
 *Formal guarantees.* *Claim.* Let a folder hold people's data. Everything that its node answers in all runs together is
 then (epsilon, delta)-DP for each of its people, with the numbers of ``[total]`` at the time of the last admission, and
 no run exceeds ``[run]``. *Unit and relation.* A person of one folder, under the relation that the lines of `RUNS` have:
-replacing a person costs up to twice the epsilon of a line for adding or removing one. *Why.* A node behind its door answers messages of admitted runs alone
-(`strategies.wire.claims.Door`). `PolicyDoor.admit` has a run's line on the disk before the first answer, holds a lock
-while it adds up what was admitted, and refuses what the sums of all epsilons and of all deltas would exceed. Sums bound
-what mechanisms chosen one after the other cost together (Rogers, Roth, Ullman, Vadhan 2016). A resumed run is what it
-was: its line must be equal, and it is charged once. A missing or unreadable policy, or record, admits nothing.
+replacing a person costs up to twice the epsilon of a line for adding or removing one.
+
+*Why.* A node behind its door answers messages of admitted runs alone (`strategies.wire.claims.Door`).
+`PolicyDoor.admit` has a run's line on the disk before the first answer, holds a lock while it adds up what was
+admitted, and refuses what the sums of all epsilons and of all deltas would exceed. Sums bound what mechanisms chosen
+one after the other cost together (Rogers, Roth, Ullman, Vadhan 2016). A resumed run is what it was: its line must be
+equal, and it is charged once. A missing or unreadable policy, or record, admits nothing.
+
 *Who is protected from whom.* The folder's people from configurations, wherever they come from: of made-up users, with
 other declarations, with seeded noise, for single samples, without a promise, or too expensive. *Assumptions.* The
 server runs what it claims. A server with another program can claim secure noise and add none: with
-``trust = ["sum"]`` the node need not believe it, because it adds its own share of the noise, refuses to answer
-without, and refuses less noise than ``[sum] least_noise`` demands. Nobody restores an older record. The app that runs
+``trust = ["sum"]`` the node need not believe it, because it adds its own share of the noise, refuses to answer without,
+and refuses a sum with less noise than ``[sum] least_noise`` demands. Nobody restores an older record. The app that runs
 at the node is userdp's: Flower runs what is submitted, which its ``--trusted-entities`` restricts.
 """
 
@@ -91,7 +94,7 @@ class Policy(Section):
 
     run: Budget
     total: Budget
-    trust: list[Literal["server", "sum"]] = ["server", "sum"]
+    trust: list[Literal["server", "sum"]] = Field(["server", "sum"])
     strategies: list[str] | None = None
     sum: Sums = Sums.model_validate({})
 
@@ -105,7 +108,7 @@ class Policy(Section):
             ),
             (claim.noise == "secure", f"privacy.noise = {claim.noise!r}, and people's data need 'secure'"),
             (claim.unit == "user", f"it protects a {claim.unit}, and people's data need privacy.unit = 'user'"),
-            (math.isfinite(claim.epsilon), f"{claim.strategy} promises no privacy"),
+            (0 <= claim.epsilon < math.inf and claim.delta >= 0, f"{claim.strategy} promises no privacy"),
             (claim.trust in self.trust, f"privacy.trust = {claim.trust!r}, and {POLICY} accepts {self.trust}"),
             (
                 self.strategies is None or claim.strategy in self.strategies,
@@ -255,13 +258,9 @@ def _record(file: int, path: Path, total: Budget, claim: Claim) -> None:
 def _read_line(line: bytes, path: Path) -> Claim:
     try:
         values: dict[str, Any] = json.loads(line)
-        values.pop("admitted")
-        claim = Claim(**values)
-        if not (claim.epsilon >= 0 and claim.delta >= 0 and isinstance(claim.run, str)):
-            raise ValueError("a negative cost")
-    except (ValueError, TypeError, LookupError, AttributeError):
+        return Claim.of({name: value for name, value in values.items() if name != "admitted"})
+    except (ValueError, AttributeError):  # `Refused` is one
         raise Refused(f"no run is accepted while {path} has a line that is no run: restore it as it was") from None
-    return claim
 
 
 def check_made_for(config: RunConfig, folder: Path, declarations: str) -> PolicyDoor:

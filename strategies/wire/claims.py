@@ -5,10 +5,10 @@ The claim travels with the question for a node's users. Nodes without a door, as
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
@@ -40,17 +40,20 @@ class Claim:
         """Return the record of a message, which `read_claim` reads."""
         return ConfigRecord(asdict(self))
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the claim with these values; raise `Refused` unless they are all of them, of the right types."""
+        if {name: type(value) for name, value in values.items()} != {one.name: one.type for one in fields(cls)}:
+            raise Refused(
+                "the server does not say what its run promises, in the way that this version of userdp reads it: it is "
+                "no server of a deployment, or of another version; upgrade userdp at both ends"
+            )
+        return cls(**values)
+
 
 def read_claim(content: RecordDict, name: str = "claim") -> Claim:
     """Return the claim in a record of that name; raise `Refused` if there is none, or one of another form."""
-    found = dict(cast(ConfigRecord, content[name])) if name in content else {}
-    wanted = {field.name: field.type for field in fields(Claim)}
-    if {name: type(value) for name, value in found.items()} != wanted:
-        raise Refused(
-            "the server does not say what its run promises in the way that this version of userdp reads it: it is no "
-            "server of a deployment, or of another version; upgrade userdp at both ends"
-        )
-    return Claim(**cast(dict[str, Any], found))
+    return Claim.of(cast(Mapping[str, Any], content[name]) if name in content else {})
 
 
 def check_question(claim: Claim, asked: Computation) -> None:

@@ -131,8 +131,12 @@ def roster_question(salt: bytes, *, counts: bool, keys: bool = False, claim: Cla
 
     ``claim`` is what the run promises, which nodes behind a door have to know; older nodes leave it aside.
     """
-    asked = {"question": ConfigRecord({"salt": salt, "counts": counts, "keys": keys, "protocol": PROTOCOL})}
-    return RecordDict(asked | ({} if claim is None else {"claim": claim.record()}))
+    content = RecordDict(
+        {"question": ConfigRecord({"salt": salt, "counts": counts, "keys": keys, "protocol": PROTOCOL})}
+    )
+    if claim is not None:
+        content["claim"] = claim.record()
+    return content
 
 
 def roster_content(

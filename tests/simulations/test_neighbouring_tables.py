@@ -25,8 +25,8 @@ from simulations.config.run_config import parse_config
 from simulations.deployment.__main__ import app as silo_app
 from simulations.engines.grids import LocalGrid
 from simulations.runs.build import build_problem
-from simulations.runs.run import run
 from simulations.runs.policy import RUNS
+from simulations.runs.run import run
 from simulations.runs.silos import silo_node
 from strategies import STRATEGIES
 from strategies.baselines.peeling import Peeling
