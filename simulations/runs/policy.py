@@ -1,4 +1,4 @@
-"""What the holder of people's data accepts: a file of its own beside the data, and a record of the runs let through.
+"""The policy of a holder of people's data: a file of its own beside the data, and a record of the runs let through.
 
 `prepare` and `split` write `POLICY` with strict numbers, once: the holder's own changes stay. `RUNS` gets one line for
 each run that was admitted.
@@ -54,7 +54,7 @@ _NOT_ABOUT_ROWS = {
 }
 """Declarations of whose rows there are, how many, and where they lie: those of one silo differ from those of a run."""
 _TEXT = """\
-# What this silo accepts of a run. Nothing is answered, and no user's number told, to a run that does not fit. This file
+# What this silo accepts of a run. A run that does not fit gets no answer, not even how many users there are. This file
 # is yours: userdp writes it once and never changes it. Without it, no run is accepted.
 #
 # In any case a run must belong to a deployment, protect whole users, have privacy.noise = "secure", and declare the
@@ -90,7 +90,7 @@ class Sums(Section):
 
 
 class Policy(Section):
-    """What the holder of people's data accepts; see the module."""
+    """The runs that the holder of people's data accepts; see the module."""
 
     run: Budget
     total: Budget

@@ -1,4 +1,4 @@
-"""What a server claims of its run, and the door that people's data have: a node behind one answers no other run.
+"""The claim of a server about its run, and the door of people's data: a node behind one answers no other run.
 
 The claim travels with the question for a node's users. Nodes without a door, as in simulations, take no notice of it.
 """
@@ -24,7 +24,7 @@ class Refused(BadInput):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a server says of its run, to every node and before anything else."""
+    """The promise of a run, as its server states it to every node before anything else."""
 
     strategy: str  # its name
     noise: str  # "seeded" or "secure"
@@ -82,7 +82,7 @@ def _bounded(asked: Computation) -> bool:
 
 
 class Door(ABC):
-    """What every message to a node of people's data has to pass before the node looks at anything else in it.
+    """The check that every message to a node of people's data has to pass, before the node looks at what it asks.
 
     *Formal guarantees.* *Claim.* A node behind a door answers a message only if an earlier or this very question for
     its users, of the same run of Flower's, had a claim that `admit` accepted; and train and evaluate messages only if

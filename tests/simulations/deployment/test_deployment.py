@@ -209,6 +209,7 @@ def test_what_the_server_of_a_deployment_may_read(tmp_path):
         "output.reference = true": raw | {"output": {"reference": True}},
         "data.test_fraction = 0.5": raw_table(tmp_path / "t.csv", test_fraction=0.5),
         "data.users is missing": raw,
+        "privacy.accounts = 'sqlite:////own'": raw | {"privacy": raw["privacy"] | {"accounts": "sqlite:////own"}},
         r'privacy.noise = "seeded": whoever knows the seed': raw_table(tmp_path / "t.csv", users=1),
     }
     for message, one in cases.items():

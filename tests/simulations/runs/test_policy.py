@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tomli_w
 from examples import columns_section
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType
 from helpers import content_of
 from helpers_flower import ClientGrid
 from helpers_silos import altered_file
@@ -26,13 +26,11 @@ from simulations.runs.silos import FILE, prepare, silo_node
 from strategies.core.results import PrivateResult
 from strategies.wire.claims import Claim, Refused
 from strategies.wire.protocol import answer_message, roster_question
-from strategies.wire.shares import sharing_question, survivors_question
 from userdp.accounting import Total
 from userdp.errors import BadInput, UserdpError
 from userdp.masking.grid import IntegerGrid
-from userdp.masking.shares import SEALED_BYTES, Sharing, Survivors
 from userdp.masking.sums import MaskedSum
-from userdp.nodes.computations import Computation, LocalNoise
+from userdp.nodes.computations import Computation
 
 PEOPLE, SILOS = 12, 3
 MADE_UP = {"kind": "synthetic", "population": "gaussian", "dimension": 1, "users": PEOPLE, "test_users": 0}
@@ -272,46 +270,6 @@ MASKED = replace(GOOD, masked=MaskedSum(IntegerGrid(-40), 1.0, keys=(bytes(32), 
 
 
 @pytest.mark.usefixtures("flower_identity")
-@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE, "train.further", "evaluate.further"])
-def test_nothing_is_answered_before_a_run_was_admitted(folders, kind):
-    (node, *_) = nodes(folders)
-    keys = tuple(bytes([number] * 32) for number in range(3))
-    contents = [
-        question(GOOD).content,
-        sharing_question(Sharing(keys, 2, 1, 2)),
-        survivors_question(Survivors(0, keys, np.zeros(3, dtype=bool), np.zeros((3, SEALED_BYTES), dtype=np.uint8))),
-        RecordDict({}),
-        roster_question(b"s" * 16, counts=True, claim=CLAIM),
-    ]
-    for content in contents:
-        with pytest.raises(Refused, match="before it has said what its run promises"):
-            answer_message(node, Message(content, 1, kind))
-    assert not (folders[0] / RUNS).exists()
-
-
-@pytest.mark.usefixtures("flower_identity")
-@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        (replace(GOOD, clip_norm=None), "no clip bounds"),
-        (replace(GOOD, clip_norm=float("inf")), "no clip bounds"),
-        (Computation("sample_sum", "sum", separate=True), "no clip bounds"),
-        (replace(GOOD, separate=False), "seeded noise, or for users in one block"),
-        (replace(GOOD, noise=LocalNoise(1.0, 3, 1)), "seeded noise"),
-        (replace(MASKED, masked=replace(MASKED.masked, seed=3)), "seeded noise"),
-        (replace(GOOD, reduce="rows", lengths=True), "exact lengths"),
-        (replace(GOOD, name="all_samples"), "unknown"),
-    ],
-)
-def test_questions_that_no_admitted_run_asks_are_refused(folders, kind, asked, told):
-    node = admitted(folders[0])
-    with pytest.raises(BadInput, match=told):
-        answer_message(node, question(asked, kind=kind))
-    assert not answer_message(node, question(GOOD, kind=kind)).has_error()
-
-
-@pytest.mark.usefixtures("flower_identity")
 def test_where_only_sums_are_seen_every_value_is_masked_and_loud_enough(folders):
     masked = replace(CLAIM, trust="sum")
     node = admitted(folders[0], masked)
@@ -327,19 +285,6 @@ def test_where_only_sums_are_seen_every_value_is_masked_and_loud_enough(folders)
     with pytest.raises(BadInput, match="key") as error:  # past the door: its key is not among those of the sum
         answer_message(node, question(loud, users=(4, 5, 6, 7)))
     assert not isinstance(error.value, Refused)
-
-
-@pytest.mark.usefixtures("flower_identity")
-def test_messages_of_another_run_need_a_claim_of_their_own(folders):
-    node = admitted(folders[0])
-    other = question(GOOD)
-    other.metadata.__dict__["_run_id"] = 7
-    with pytest.raises(Refused, match="before it has said"):
-        answer_message(node, other)
-    with pytest.raises(Refused, match="does not say"):  # and a question without one ends what was admitted
-        answer_message(node, Message(roster_question(b"s" * 16, counts=True), 1, MessageType.QUERY))
-    with pytest.raises(Refused, match="before it has said"):
-        answer_message(node, question(GOOD))
 
 
 # The record -----------------------------------------------------------------------------------------------------------

@@ -6,14 +6,20 @@ from functools import partial
 import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of
-from flwr.app import Context, RecordDict
-from helpers import federation_of
+from flwr.app import Context, Message, MessageType, RecordDict
+from helpers import content_of, federation_of
 
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES, DPFedSGD, PublicFacts
 from strategies.wire.claims import Claim, Door, Refused, check_question, kept_claim
+from strategies.wire.protocol import answer_message, roster_question
+from strategies.wire.shares import sharing_question, survivors_question
 from userdp.accounting import Privacy
-from userdp.nodes.computations import Computation
+from userdp.errors import BadInput
+from userdp.masking.grid import IntegerGrid
+from userdp.masking.shares import SEALED_BYTES, Sharing, Survivors
+from userdp.masking.sums import MaskedSum
+from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 
@@ -92,3 +98,81 @@ def test_a_door_remembers_a_run_between_messages_and_forgets_one_that_was_refuse
     assert not state
     with kept_claim(context(state, {}), None, 5):
         pass
+
+
+# Messages -----------------------------------------------------------------------------------------------------------
+
+GOOD = Computation("user_gradient", "sum", 1.0, separate=True)
+MASKED = replace(GOOD, masked=MaskedSum(IntegerGrid(-40), 1.0, keys=(bytes(32), bytes(32))))
+ROSTER = roster_question(b"s" * 16, counts=True, claim=CLAIM)
+
+
+def question(computation, kind=MessageType.TRAIN):
+    return Message(content_of(np.zeros(2), np.arange(4), computation), 1, kind)
+
+
+@pytest.fixture
+def node(flower_identity):
+    (made, _) = behind_doors(Quadratic(2, 1.0, 1.0), federation_of(np.full((8, 2), 0.5)), 8)
+    return made
+
+
+@pytest.fixture
+def admitted(node):
+    reply = answer_message(node, Message(ROSTER, 1, MessageType.QUERY))
+    assert len(reply.content["roster"]["users"].numpy()) == 4
+    return node
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE, "train.further", "evaluate.further"])
+def test_nothing_is_answered_before_a_run_was_admitted(node, kind):
+    keys = tuple(bytes([number] * 32) for number in range(3))
+    contents = [
+        question(GOOD).content,
+        sharing_question(Sharing(keys, 2, 1, 2)),
+        survivors_question(Survivors(0, keys, np.zeros(3, dtype=bool), np.zeros((3, SEALED_BYTES), dtype=np.uint8))),
+        RecordDict({}),
+        ROSTER,
+    ]
+    for content in contents:
+        with pytest.raises(Refused, match="before it has said what its run promises"):
+            answer_message(node, Message(content, 1, kind))
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (replace(GOOD, clip_norm=None), "no clip bounds"),
+        (replace(GOOD, clip_norm=float("inf")), "no clip bounds"),
+        (Computation("sample_sum", "sum", separate=True), "no clip bounds"),
+        (replace(GOOD, separate=False), "seeded noise, or for users in one block"),
+        (replace(GOOD, noise=LocalNoise(1.0, 3, 1)), "seeded noise"),
+        (replace(MASKED, masked=replace(MASKED.masked, seed=3)), "seeded noise"),
+        (replace(GOOD, reduce="rows", lengths=True), "exact lengths"),
+        (replace(GOOD, name="all_samples"), "unknown"),
+    ],
+)
+def test_questions_that_no_admitted_run_asks_are_refused(admitted, kind, asked, told):
+    with pytest.raises(BadInput, match=told):
+        answer_message(admitted, question(asked, kind))
+    assert not answer_message(admitted, question(GOOD, kind)).has_error()
+
+
+def test_messages_of_another_run_need_a_claim_of_their_own(admitted):
+    other = question(GOOD)
+    other.metadata.__dict__["_run_id"] = 7
+    with pytest.raises(Refused, match="before it has said"):
+        answer_message(admitted, other)
+    with pytest.raises(Refused, match="does not say"):  # and a question without one ends what was admitted
+        answer_message(admitted, Message(roster_question(b"s" * 16, counts=True), 1, MessageType.QUERY))
+    with pytest.raises(Refused, match="before it has said"):
+        answer_message(admitted, question(GOOD))
+
+
+def test_where_only_sums_are_seen_every_value_is_masked(node):
+    claim = replace(CLAIM, trust="sum")
+    answer_message(node, Message(roster_question(b"s" * 16, counts=False, claim=claim), 1, MessageType.QUERY))
+    for open_sum in (GOOD, replace(GOOD, reduce="rows"), replace(GOOD, reduce="rows", noise=LocalNoise(1.0, None, 1))):
+        with pytest.raises(Refused, match="asks for values without a mask"):
+            answer_message(node, question(open_sum))
