@@ -75,12 +75,20 @@ def superlink(
 
 @app.command()
 def gate(
-    superlink: str = "superlink:8000", port: int = 8000, keys: Keys = Path("/keys"), insecure: Insecure = False
+    superlink: str = "superlink:8000",
+    port: int = 8000,
+    keys: Keys = Path("/keys"),
+    body: Annotated[int, typer.Option(min=1, help="MiB of a known silo's message, at most.")] = 64,
+    connections: Annotated[int, typer.Option(min=1, help="Connections, at most; of one address a quarter.")] = 256,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long a connection of nobody known may last.")] = 30.0,
+    insecure: Insecure = False,
 ) -> None:
     """Forward silos' requests to the SuperLink, but only those that SuperNodes need."""
+    from simulations.deployment.door import Door  # noqa: PLC0415
     from simulations.deployment.gate import serve  # noqa: PLC0415
 
-    serve(superlink, port, None if insecure else keys)
+    door = Door(connections, -(-connections // 4), seconds)
+    serve(superlink, port, None if insecure else keys, door, body * 2**20)
 
 
 @app.command()

@@ -3,45 +3,91 @@
 Flower serves SuperNodes, run submission and the registration of SuperNodes' keys on ONE port, without authentication of
 submissions or registrations. A silo that reached that port could register its own keys and run its own code at the
 other silos. So silos reach only this process, which forwards the paths of the Fleet API and refuses all others.
+
+*Formal guarantees.* *Claim.* A peer without a key that the SuperLink knows costs the gate and the SuperLink at most
+`SMALL` bytes a request, and its connection as long as `Door` says. *Why.* A SuperNode signs the time of each request in
+its headers. A body may be larger only if that signature is good, for a key with which the SuperLink has answered a
+request before. What else is larger is refused by its declared length, or once it exceeds the limit. A known silo's body
+is passed on in pieces and never held as a whole. *Assumptions.* The SuperLink answers no request well whose signature
+is not that of its key's owner, as Flower's does.
 """
 
+import binascii
 import logging
+import re
 import ssl
-from collections.abc import AsyncIterator
+from base64 import b64decode
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
-import uvicorn
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from simulations.deployment.door import Door, Server
+
 log = logging.getLogger("userdp.gate")
-FLEET = "/v1/fleet/"
-_HOP_BY_HOP = {"connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+FLEET = re.compile(r"/v1/fleet/[a-z0-9-]+")
+SMALL = 64 * 1024
+"""Bytes of a stranger's body, at most: questions for work, and the registration of a key."""
+LARGE = 64 * 2**20
+"""Bytes of a known silo's body, at most, by default; Flower sends arrays in pieces of 5 MiB."""
+_HOP_BY_HOP = {"connection", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect"}
 _SECONDS = 60.0
+_MOST_KEYS = 1000
 
 
-def gate(client: httpx.AsyncClient) -> Starlette:
+class _TooLarge(Exception):
+    pass
+
+
+def gate(client: httpx.AsyncClient, door: Door | None = None, large: int = LARGE) -> Starlette:
     """Return the gate as an ASGI app; the base address of ``client`` is the SuperLink's."""
+    keys: dict[str, None] = {}  # with which the SuperLink has answered, the oldest first
 
     async def forward(request: Request) -> Response:
-        path, peer = request.url.path, request.client.host if request.client else "somebody"
-        if ".." in path or not path.startswith(FLEET):
-            log.warning("refused %s: %s %s is not for silos", peer, request.method, path)
-            return Response("this path is not for silos", status_code=403)
+        path, peer = request.scope["path"], request.client.host if request.client else "somebody"
+        if not FLEET.fullmatch(path):
+            log.warning("refused %s: %s %.100a is not for silos", peer, request.method, path)
+            return _refused("this path is not for silos", 403)
+        if not all(name.isascii() and value.isascii() for name, value in request.headers.raw):
+            return _refused("headers have to be ASCII", 400)
         headers = {name: value for name, value in request.headers.items() if name not in _HOP_BY_HOP}
-        asked = client.build_request(request.method, path, content=await request.body(), headers=headers)
+        key = headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, "")
+        known = key in keys and _signed(headers)
+        if known and door is not None and request.client is not None:
+            door.trust((request.client.host, request.client.port))
+        limit = large if known else SMALL
+        body = _limited(request, limit)
         try:
+            content = body if known else b"".join([part async for part in body])
+            asked = client.build_request(request.method, path, content=content, headers=headers)
             reply = await client.send(asked, stream=True)
+        except _TooLarge:
+            log.warning("refused %s: a body of more than %d bytes", peer, limit)
+            # A silo that was known before the gate restarted asks again, and is known by then.
+            return _refused("the body is too large", 413 if known or not _signed(headers) else 503)
+        except ClientDisconnect:
+            return _refused("it left", 400)
         except httpx.TransportError as error:
             log.warning("the SuperLink does not answer (%s)", type(error).__name__)
-            return Response("the SuperLink does not answer", status_code=503)
+            return _refused("the SuperLink does not answer", 503)
         if reply.is_client_error:
             log.warning("the SuperLink refused %s: %s gave %d", peer, path, reply.status_code)
-        kept = {name: value for name, value in reply.headers.items() if name not in _HOP_BY_HOP}
+        if key and reply.is_success:
+            keys.pop(key, None)
+            keys[key] = None
+            if len(keys) > _MOST_KEYS:
+                del keys[next(iter(keys))]
+        elif known and reply.status_code == httpx.codes.UNAUTHORIZED:  # it was taken back
+            keys.pop(key, None)
+        kept = {name: value for name, value in reply.headers.items() if name not in {*_HOP_BY_HOP, "content-length"}}
         return StreamingResponse(_content(reply), reply.status_code, kept)
 
     @asynccontextmanager
@@ -52,6 +98,31 @@ def gate(client: httpx.AsyncClient) -> Starlette:
     return Starlette(routes=[Route("/{path:path}", forward, methods=["GET", "POST"])], lifespan=lifespan)
 
 
+def _refused(why: str, status: int) -> Response:
+    return Response(why, status, {"connection": "close"})
+
+
+def _signed(headers: Mapping[str, str]) -> bool:
+    """Return whether the time in a request's headers is signed by the owner of the key that they name."""
+    names = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+    try:
+        key, signature = (b64decode(headers[name], validate=True) for name in names)
+        return verify_signature(bytes_to_public_key(key), headers[TIMESTAMP_HEADER].encode(), signature)
+    except (KeyError, ValueError, TypeError, AttributeError, binascii.Error):
+        return False
+
+
+async def _limited(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body; `_TooLarge` before one of them would exceed the limit."""
+    if int(request.headers.get("content-length", 0)) > limit:
+        raise _TooLarge
+    async for piece in request.stream():
+        limit -= len(piece)
+        if limit < 0:
+            raise _TooLarge
+        yield piece
+
+
 async def _content(reply: httpx.Response) -> AsyncIterator[bytes]:
     try:
         async for chunk in reply.aiter_raw():
@@ -60,16 +131,13 @@ async def _content(reply: httpx.Response) -> AsyncIterator[bytes]:
         await reply.aclose()
 
 
-def serve(superlink: str, port: int, keys: Path | None) -> None:
-    """Serve until stopped, with ca.crt, server.crt and server.key of the folder ``keys``; without TLS if it is None."""
+def serve(superlink: str, port: int, keys: Path | None, door: Door, large: int = LARGE) -> None:
+    """Serve until stopped, with ca.crt, server.crt and server.key of the folder ``keys``; without TLS if it is None.
+
+    A known silo's body has at most ``large`` bytes.
+    """
     verify = ssl.create_default_context(cafile=str(keys / "ca.crt")) if keys else False
     scheme = "https" if keys else "http"
     client = httpx.AsyncClient(base_url=f"{scheme}://{superlink}", verify=verify, timeout=_SECONDS, trust_env=False)
-    uvicorn.run(
-        gate(client),
-        host="0.0.0.0",
-        port=port,
-        ssl_certfile=keys / "server.crt" if keys else None,
-        ssl_keyfile=str(keys / "server.key") if keys else None,
-        log_level="warning",
-    )
+    files = {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")} if keys else {}
+    Server(gate(client, door, large), door, "0.0.0.0", port, **files).run()

@@ -3,7 +3,7 @@
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -135,13 +135,14 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
     """Step and serve the page in one loop, until either ends."""
     import asyncio  # noqa: PLC0415
 
-    import uvicorn  # noqa: PLC0415
-
+    from simulations.deployment.door import Door, Server  # noqa: PLC0415
     from simulations.serving.overview import overview  # noqa: PLC0415
     from simulations.serving.page import Pulse, page, token_in  # noqa: PLC0415
     from userdp.errors import BadInput  # noqa: PLC0415
 
-    files = {} if keys is None else {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")}
+    files: dict[str, Any] = {}
+    if keys is not None:
+        files = {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")}
     if keys is not None and not (keys / "server.crt").is_file():
         files = {}
         if host not in _LOOPBACK:
@@ -151,7 +152,7 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
             )
     pulse = Pulse()
     shown = page(lambda: overview(keeper.queue, keeper.results), token_in(token_file), pulse)
-    server = uvicorn.Server(uvicorn.Config(shown, host, port, log_level="warning", **files))  # type: ignore[arg-type]
+    server = Server(shown, Door(), host, port, **files)
 
     async def both() -> None:
         stepping = asyncio.create_task(_step(keeper, pulse, pause))
