@@ -9,6 +9,10 @@ import signal
 import ssl
 import time
 import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
@@ -20,6 +24,9 @@ log = logging.getLogger("userdp.superlink")
 PORT = 8000
 READY = Path("/tmp/ready")
 _POLL_SECONDS = 2.0
+_TRIES, _LATER_SECONDS = 3, 60.0
+_ASKED, _SOME, _REFUSED = "asked for", "some node", "none: it was taken back before"
+_NOWHERE = (_ASKED, _SOME, _REFUSED)
 
 
 def command(keys: Path | None) -> list[str]:
@@ -38,8 +45,25 @@ def command(keys: Path | None) -> list[str]:
     ]
 
 
+@dataclass
+class _Key:
+    content: bytes
+    node: str = _ASKED  # that has it, or one of the three beneath
+
+
+@dataclass(frozen=True)
+class _Fault:
+    stamp: int | None  # of the file that has it; None if there is none any more
+    times: int
+    again: float  # when it is tried again
+
+
 class Keyring:
     """Registers the keys of a folder's ``NAME.pub`` with a SuperLink, and takes back those that leave or change.
+
+    Each key is brought up to its file by itself, so that the fault of one holds up no other. A command whose answer
+    came too late is repeated: that a key is registered, or its node gone, already is what was asked. A key that fails
+    three times is tried once a minute, or when its file changes, and no longer counts as to be waited for.
 
     Flower refuses a node whose key was taken back from its next request on, for it looks up the key of each. A key that
     was taken back stays refused until the SuperLink restarts: a silo that returns brings a new one.
@@ -52,45 +76,98 @@ class Keyring:
 
     def __init__(self, link: Link, keys: Path | None, names: Path | None = None) -> None:
         self._link, self._keys, self._names = link, keys, names
-        self._known: dict[str, tuple[bytes, str]] = {}  # name -> its key, and the node that has it
+        self._known: dict[str, _Key] = {}
+        self._faults: dict[str, _Fault] = {}
         self._refused: set[bytes] = set()
+        self._written: dict[str, str] = {}
 
     def follow(self) -> bool:
-        """Bring the SuperLink's keys up to the folder's; return whether that is done, and say what was and was not."""
-        before = dict(self._known)
+        """Bring the SuperLink's keys up to the folder's, and say what was done and what was not.
+
+        Returns:
+            Whether nothing is left to wait for.
+        """
+        paths = {} if self._keys is None else {path.stem: path for path in sorted(self._keys.glob("*.pub"))}
+        for name in [name for name in self._known if name not in paths]:
+            self._tried(name, None, partial(self._take_back, name))
+        for name, path in paths.items():
+            self._tried(name, _stamp(path), partial(self._bring, name, path))
+        self._faults = {name: fault for name, fault in self._faults.items() if name in paths or name in self._known}
+        names = {key.node: name for name, key in self._known.items() if key.node not in _NOWHERE}
+        if self._names is not None and names != self._written:
+            self._tried("everybody", None, partial(self._write, self._names, names))
+        return all(fault.times >= _TRIES for fault in self._faults.values())
+
+    def _tried(self, name: str, stamp: int | None, bring: Callable[[], None]) -> None:
+        fault = self._faults.get(name)
+        if fault is None or fault.stamp != stamp:
+            fault = _Fault(stamp, 0, 0.0)
+        if time.monotonic() < fault.again:
+            return
         try:
-            paths = [] if self._keys is None else sorted(self._keys.glob("*.pub"))
-            wanted = {path.stem: (path, path.read_bytes()) for path in paths}
-            for name, (key, node) in before.items():
-                if name not in wanted or wanted[name][1] != key:
-                    self._take_back(name, key, node)
-            for name, (path, key) in wanted.items():
-                if name not in self._known:
-                    self._known[name] = key, self._registered(name, path, key)
-        except (RunFailed, OSError) as error:
-            log.warning("the silos' keys are not all registered or taken back yet: %s", error)
-            return False
-        finally:
-            if self._names is not None and self._known != before:
-                names = {node: name for name, (_, node) in self._known.items() if node}
-                write_whole(self._names, lambda partial: partial.write_text(as_json(names), encoding="utf-8"))
-        return True
+            bring()
+        except (RunFailed, OSError, LookupError) as error:
+            wait = _LATER_SECONDS if fault.times + 1 >= _TRIES else 0.0
+            self._faults[name] = _Fault(stamp, fault.times + 1, time.monotonic() + wait)
+            log.warning("the key of %s is not registered or taken back yet: %s", name, error)
+        else:
+            self._faults.pop(name, None)
 
-    def _take_back(self, name: str, key: bytes, node: str) -> None:
-        if node:
-            self._link.ask("supernode", "unregister", node, "LINK")
-        del self._known[name]
-        self._refused.add(key)
-        log.warning("the key of %s is taken back: node %s is refused from now on", name, node)
-
-    def _registered(self, name: str, path: Path, key: bytes) -> str:
-        """Register a key and return its node; "" for one that was taken back, which Flower refuses."""
-        if key in self._refused:
+    def _bring(self, name: str, path: Path) -> None:
+        """Make a name's key that of its file."""
+        content = path.read_bytes()
+        if name in self._known and self._known[name].content != content:
+            self._take_back(name)
+        key = self._known.setdefault(name, _Key(content))
+        if key.node == _ASKED and content in self._refused:
             log.warning("the key of %s was taken back before: put a new one there, or restart the SuperLink", name)
-            return ""
-        node = str(self._link.ask("supernode", "register", str(path), "LINK", "--name", name)["node-id"])
-        log.info("the key of %s is registered: node %s", name, node)
-        return node
+            key.node = _REFUSED
+        elif key.node == _ASKED:
+            try:
+                key.node = str(self._link.ask("supernode", "register", str(path), "LINK", "--name", name)["node-id"])
+            except RunFailed as error:
+                if "already in use" not in str(error):
+                    raise
+                key.node = _SOME
+            log.info("the key of %s is registered: node %s", name, key.node)
+        if key.node == _SOME and [one.node for one in self._known.values()].count(_SOME) == 1:
+            with suppress(RunFailed, LookupError):  # it is looked up again when it is needed
+                strays = self._strays()
+                key.node = strays[0] if len(strays) == 1 else _SOME
+
+    def _take_back(self, name: str) -> None:
+        """Take a key back; if nobody knows its node, all nodes whose keys are not known."""
+        key = self._known[name]
+        nodes = self._strays() if key.node in (_ASKED, _SOME) else [] if key.node == _REFUSED else [key.node]
+        for node in nodes:
+            try:
+                self._link.ask("supernode", "unregister", node, "LINK")
+            except RunFailed as error:
+                if "not found" not in str(error):
+                    raise
+            log.warning("the key of %s is taken back: node %s is refused from now on", name, node)
+        if nodes:
+            self._refused.add(key.content)
+        del self._known[name]
+
+    def _strays(self) -> list[str]:
+        """Return the nodes that are registered, and of which nobody knows for which key."""
+        known = {key.node for key in self._known.values()}
+        nodes = self._link.ask("supernode", "ls", "LINK")["nodes"]
+        present = [str(node["node-id"]) for node in nodes if node["status"] != "unregistered"]
+        return [node for node in present if node not in known]
+
+    def _write(self, file: Path, names: dict[str, str]) -> None:
+        write_whole(file, lambda partial: partial.write_text(as_json(names), encoding="utf-8"))
+        self._written = names
+
+
+def _stamp(path: Path) -> int:
+    """Return when a file changed; 0 if that cannot be read."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def serve(keys: Path | None, names: Path | None = None) -> int:

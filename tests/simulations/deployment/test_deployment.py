@@ -565,8 +565,8 @@ def test_the_superlink_is_ready_only_while_healthy_and_with_every_key(flwr, tmp_
     monkeypatch.setattr(superlink.signal, "signal", lambda *_: None)
     assert superlink.serve(keys, tmp_path / "names") == 3
     assert seen == [False, False, False, True, True, False]
-    assert [Path(line).name for line in tried.read_text().split()] == ["node-1.pub", "node-1.pub", "node-2.pub"]
-    assert json.loads((tmp_path / "names").read_text()) == {"7": "node-2"}
+    assert [Path(line).name for line in tried.read_text().split()] == ["node-1.pub", "node-2.pub", "node-1.pub"]
+    assert json.loads((tmp_path / "names").read_text()) == {"7": "node-2"}  # or 1: this SuperLink knows one number
 
 
 def test_a_superlink_that_does_not_listen_is_not_healthy(tmp_path, monkeypatch):

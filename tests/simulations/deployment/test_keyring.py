@@ -22,17 +22,32 @@ class Registry:
     """A `Link` whose SuperLink refuses a key that it has or had, as Flower's does."""
 
     def __init__(self):
-        self.nodes, self.seen, self.busy = {}, set(), False
+        self.nodes, self.seen, self.busy, self.late, self.asked = {}, set(), False, (), []
 
     def ask(self, *arguments):
         if self.busy:
             raise RunFailed("flwr supernode failed: busy")
-        if arguments[1] == "unregister":
-            del self.nodes[arguments[2]]
-            return {"success": True}
-        _, _, path, _, _, name = arguments
+        self.asked.append(arguments[1:3])
+        answer = getattr(self, arguments[1])(*arguments[2:])
+        if arguments[1] in self.late:
+            raise RunFailed("the SuperLink at there did not answer within 60 s")
+        return answer
+
+    def ls(self, _):
+        return {"nodes": [{"node-id": int(node), "status": "online"} for node in self.nodes]}
+
+    def unregister(self, node, _):
+        if node not in self.nodes:
+            raise RunFailed("flwr supernode failed: [code: 24] Node ID not found for account.")
+        del self.nodes[node]
+        return {"success": True}
+
+    def register(self, path, _, __, name):
         key = Path(path).read_bytes()
-        assert key not in self.seen, "public key already in use"
+        if key.startswith(b"no key"):
+            raise RunFailed("flwr supernode failed: Could not deserialize key data")
+        if key in self.seen:
+            raise RunFailed("flwr supernode failed: [code: 23] Public key already in use.")
         self.seen.add(key)
         self.nodes[str(len(self.seen))] = name
         return {"node-id": str(len(self.seen))}
@@ -60,6 +75,110 @@ def test_keys_are_taken_back_replaced_and_added_while_the_superlink_runs(tmp_pat
     (tmp_path / "a.pub").write_text("second of a")
     assert keyring.follow()
     assert registry.nodes == {"3": "b", "4": "a"}
+
+
+def folder_of(tmp_path, *names):
+    for name in names:
+        (tmp_path / f"{name}.pub").write_text(f"first of {name}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("lost", [("register",), ("unregister",), ("register", "unregister")])
+def test_an_answer_that_came_too_late_holds_up_no_key(tmp_path, lost):
+    """What was asked took effect, and nobody heard so: it is as asked all the same, with the node's name."""
+    registry, names = Registry(), tmp_path / "names.json"
+    keyring = superlink.Keyring(registry, folder_of(tmp_path, "a", "b"), names)
+    registry.late = lost
+    keyring.follow()
+    assert sorted(registry.nodes.values()) == ["a", "b"]
+    registry.late = ()
+    assert keyring.follow()
+    registry.late = lost
+    (tmp_path / "a.pub").unlink()
+    (tmp_path / "c.pub").write_text("first of c")
+    keyring.follow()
+    registry.late = ()
+    assert keyring.follow()
+    assert keyring.follow()
+    assert sorted(registry.nodes.values()) == ["b", "c"] or (lost[0] == "register" and "a" not in registry.nodes.values())
+    (tmp_path / "b.pub").unlink()
+    assert keyring.follow()
+    assert set(registry.nodes.values()) <= {"c"}
+
+
+def test_the_node_of_one_late_answer_is_found_and_taken_back(tmp_path):
+    registry, names = Registry(), tmp_path / "names.json"
+    keyring = superlink.Keyring(registry, folder_of(tmp_path, "b"), names)
+    assert keyring.follow()
+    folder_of(tmp_path, "a")
+    registry.late = ("register", "ls")
+    assert not keyring.follow()
+    registry.late = ("ls",)
+    assert keyring.follow()
+    assert json.loads(names.read_text()) == {"1": "b"}
+    registry.late = ()
+    assert keyring.follow()
+    assert json.loads(names.read_text()) == {"1": "b", "2": "a"}
+    (tmp_path / "a.pub").unlink()
+    assert keyring.follow()
+    assert registry.nodes == {"1": "b"}
+
+
+def test_a_key_that_left_before_its_registration_was_answered_is_taken_back(tmp_path):
+    registry = Registry()
+    keyring = superlink.Keyring(registry, folder_of(tmp_path, "a", "b"))
+    registry.late = ("register",)
+    assert not keyring.follow()
+    (tmp_path / "a.pub").unlink()
+    (tmp_path / "b.pub").unlink()
+    assert keyring.follow()
+    assert registry.nodes == {}
+
+
+@pytest.mark.parametrize("fault", ["a folder", "a broken link", "no key"])
+def test_one_key_that_cannot_be_used_stops_no_other_one(tmp_path, fault, caplog):
+    registry = Registry()
+    keyring = superlink.Keyring(registry, folder_of(tmp_path, "b", "c"))
+    assert keyring.follow()
+    bad = tmp_path / "a.pub"
+    if fault == "a folder":
+        bad.mkdir()
+    elif fault == "a broken link":
+        bad.symlink_to(tmp_path / "nowhere")
+    else:
+        bad.write_bytes(b"no key \xff")
+    (tmp_path / "b.pub").unlink()
+    (tmp_path / "c.pub").write_text("second of c")
+    folder_of(tmp_path, "d")
+    assert not keyring.follow()
+    assert sorted(registry.nodes.values()) == ["c", "d"]
+    assert "the key of a is not registered or taken back yet" in caplog.text
+    assert not keyring.follow()
+    assert keyring.follow()  # the others need not wait for it
+    asked = len(registry.asked)
+    assert keyring.follow()
+    assert len(registry.asked) == asked  # it is not tried without end
+    bad.rmdir() if bad.is_dir() else bad.unlink()
+    folder_of(tmp_path, "a")
+    assert keyring.follow()
+    assert sorted(registry.nodes.values()) == ["a", "c", "d"]
+
+
+def test_a_known_key_whose_file_cannot_be_read_stays_until_it_can(tmp_path):
+    registry = Registry()
+    keyring = superlink.Keyring(registry, folder_of(tmp_path, "a", "b"))
+    assert keyring.follow()
+    (tmp_path / "a.pub").unlink()
+    (tmp_path / "a.pub").mkdir()
+    assert not keyring.follow()
+    assert sorted(registry.nodes.values()) == ["a", "b"]
+
+
+def test_names_that_cannot_be_written_hold_up_no_key(tmp_path):
+    registry = Registry()
+    keyring = superlink.Keyring(registry, folder_of(tmp_path, "a"), tmp_path / "nowhere" / "names.json")
+    keyring.follow()
+    assert list(registry.nodes.values()) == ["a"]
 
 
 @pytest.mark.slow
