@@ -6,8 +6,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulations.flower import output_directory, run_configuration
+from simulations.records.checkpoints import in_use
 from simulations.records.run_directory import ended, resumable
-from simulations.runs.run import run
+from simulations.runs.run import conclude, run
 from userdp.errors import BadInput
 
 app = ServerApp()
@@ -24,6 +25,9 @@ def main(grid: Grid, context: Context) -> None:
     config = run_configuration(context)
     deployed = bool(context.run_config.get("deployed", False))
     directory = output_directory(context, config)
+    if deployed and ended(directory) and resumable(directory) and not in_use(directory):
+        conclude(directory, config)  # it was killed before its report
+        return
     if deployed and ended(directory):
         raise BadInput(f"{directory} holds a run that has ended: it was submitted twice, and is not run again")
     outcome = run(

@@ -86,6 +86,9 @@ class Federation:
             raise RunFailed("the SuperLink did not answer")
         if verb == "supernode":
             return {"nodes": [{"node-id": node, "status": status} for node, status in self.nodes.items()]}
+        if verb == "stop":
+            self.runs[rest[0]]["status"] = "finished:stopped"
+            return {"success": True}
         if verb == "ls":
             return {"runs": [{"run-id": number, "status": run["status"]} for number, run in self.runs.items()]}
         number = str(len(self.runs) + 1)

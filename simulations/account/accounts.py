@@ -175,6 +175,16 @@ class Accounts:
                 return []
             return list(connection.scalars(sql.select(_ACCOUNTS.c.name).order_by(_ACCOUNTS.c.name)))
 
+    def places(self) -> dict[str, tuple[str, str]]:
+        """Return the account and the folder of each entry, by its token."""
+        if self._file is not None and not self._file.exists():
+            return {}
+        with self.transaction() as connection:
+            if not sql.inspect(connection).has_table(_ENTRIES.name):
+                return {}
+            rows = connection.execute(sql.select(_ENTRIES.c.token, _ENTRIES.c.account, _ENTRIES.c.place))
+            return {row.token: (row.account, row.place) for row in rows}
+
     def read(self, name: str) -> Account:
         """Return an account with its entries."""
         with self.transaction(reads=True) as connection:

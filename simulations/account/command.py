@@ -58,7 +58,7 @@ def create(
         from userdp.errors import BadInput  # noqa: PLC0415
 
         if not re.fullmatch(NAME, name):
-            raise BadInput(f"NAME = {name!r}: use letters, digits, dots, dashes and underscores")
+            raise BadInput(f"NAME = {name!r}: use letters, digits, dots, dashes and underscores, at most 100")
         share = float(delta == 0) if others is None else others
         place = accounts_at(accounts)
         place.create(name, Total(epsilon, delta, relation, share))  # type: ignore[arg-type]
@@ -105,6 +105,29 @@ def export(
                 output.write_text(text, encoding="utf-8")
     if output is None:
         sys.stdout.write(text)
+
+
+@app.command()
+def check(
+    results: Annotated[Path, argument("RESULTS", "Folder of run directories, such as that of userdp serve.")],
+    accounts: Address = None,
+    debug: Debug = False,
+) -> None:
+    """Compare the runs in a folder with the entries of the database, both ways.
+
+    A run without its entry means that the database is older than the results, or another one: what that run released
+    is not counted, and the exit code is not 0. An entry without its run is only told.
+    """
+    with working(debug):
+        from simulations.account.checking import compared  # noqa: PLC0415
+        from simulations.account.entering import accounts_at  # noqa: PLC0415
+
+        place = accounts_at(accounts)
+        found = compared(place, results)
+        for told in found.absent:
+            typer.echo(told)
+        found.insist()
+        typer.echo(f"{found.runs} runs of {results} have their entries in {place.url}")
 
 
 def _show(account: "Account") -> None:

@@ -28,7 +28,7 @@ from userdp.tracebacks import without_internals
 REFERENCE = "non_private"  # the strategy that others are compared with
 LEAST_HELD_OUT = 2  # fewest users who can evaluate models privately
 DEFAULT = "auto"  # the strategy of a file that names none
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # the pattern of names that files and accounts may have
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # the pattern of names that files and accounts may have
 Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
 
 

@@ -106,17 +106,15 @@ class Checkpoints:
             if asked is None and self._settings["configuration"]["privacy"]["noise"] == "secure":
                 raise BadInput(f"{self._folder / ASKED} is missing, which says who was asked: no resuming without it")
             return Resumed(kept, asked)
-        if asked is not None and asked.get("round") != BEGUN:
-            raise BadInput(f"{self._folder / CHECKPOINT} is missing, though users were asked: no resuming without it")
         if ended(self._folder):
             raise BadInput(f"{self._folder} holds a run that has ended: there is nothing to resume")
+        if asked is not None and asked.get("round") != BEGUN:
+            raise BadInput(f"{self._folder / CHECKPOINT} is missing, though users were asked: no resuming without it")
         return None
 
     def remove(self) -> None:
         """Remove all files, because the run has ended."""
-        for name in (CHECKPOINT, ASKED):
-            (self._folder / name).unlink(missing_ok=True)
-            partial_of(self._folder / name).unlink(missing_ok=True)
+        remove_checkpoints(self._folder)
 
     def _write(self, name: str, taken: Snapshot) -> None:
         kept = {"format": _FORMAT, **self._settings, "signature": self._signature}
@@ -160,6 +158,13 @@ class Checkpoints:
         if other:
             differing = "; ".join(other)
             raise BadInput(f"{path} belongs to a run with other settings ({differing}): use the config.toml beside it")
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove all files of a run that has ended; the checkpoint last, by which a killed removal is seen."""
+    for path in (folder / ASKED, folder / CHECKPOINT):
+        partial_of(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def in_use(folder: Path) -> bool:

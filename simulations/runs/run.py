@@ -14,7 +14,7 @@ from simulations.account.entering import admitted
 from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.engines.grids import MOST_NODES, LocalGrid, populated, shards, worthwhile_nodes
 from simulations.engines.ray_grid import RayGrid
-from simulations.records.checkpoints import Checkpoints
+from simulations.records.checkpoints import Checkpoints, remove_checkpoints
 from simulations.records.coefficients import with_errors
 from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Evaluation, Schedule, best_constant, better
@@ -158,6 +158,13 @@ def run(
             _render(files.path, ALL_KINDS if config.shows_private else SHARED)
         checkpoints.remove()
     return outcome
+
+
+def conclude(path: Path, config: RunConfig) -> None:
+    """Do what a run that was killed after its result.json had left to do: its report, and removing its checkpoints."""
+    if not (path / "report.html").is_file():
+        _render(path, ALL_KINDS if config.shows_private else SHARED)
+    remove_checkpoints(path)
 
 
 def _render(path: Path, kinds: tuple[Kind, ...]) -> None:

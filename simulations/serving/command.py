@@ -76,7 +76,34 @@ def cancel(number: Number, accounts: Address = None, debug: Debug = False) -> No
         run = _queue(accounts).cancel(number)
     typer.echo(f"run {number}, {run.name}, is cancelled")
     if run.run is not None:
-        typer.echo(f"it is under way: stop it with flwr stop {run.run}")
+        typer.echo("it is under way: userdp serve stops it at Flower with its next step")
+
+
+@app.command()
+def retry(number: Number, accounts: Address = None, debug: Debug = False) -> None:
+    """Let a run that failed go on, in its folder and under its entry: from its checkpoint, or its beginning.
+
+    It costs nothing further. It is not repeated, for its repetition is scheduled already.
+    """
+    with working(debug):
+        run = _queue(accounts).retry(number, datetime.now(UTC))
+    typer.echo(f"run {number}, {run.name}, waits again")
+
+
+@app.command()
+def enter(
+    results: Annotated[Path, argument("RESULTS", "Folder of results of userdp serve.")],
+    accounts: Address = None,
+    debug: Debug = False,
+) -> None:
+    """Enter runs that the database lacks, because it was lost or is older, each at the price of its whole plan."""
+    with working(debug):
+        from simulations.account.entering import accounts_at  # noqa: PLC0415
+        from simulations.serving.keeper import enter_missing  # noqa: PLC0415
+
+        entered = enter_missing(accounts_at(accounts), results, accounts)
+    for folder in entered:
+        typer.echo(f"entered: {folder}")
 
 
 @examples(
@@ -118,11 +145,12 @@ def serve(
     with exit_codes(debug):
         from simulations.deployment.submit import Link  # noqa: PLC0415
         from simulations.serving.announcing import Alarm, log_to_output  # noqa: PLC0415
-        from simulations.serving.keeper import Keeper, identity  # noqa: PLC0415
+        from simulations.serving.keeper import Keeper, check_entries, identity  # noqa: PLC0415
 
         log_to_output(as_json=log == "json")
         queue, link = _queue(accounts), Link(superlink, None if insecure else keys)
         with identity(results.resolve()) as mine:
+            check_entries(queue.accounts, results.resolve())
             keeper = Keeper(queue, link, application, results.resolve(), mine, Alarm(alert), names)
             if once or port is None:
                 while keeper.step() or not once:

@@ -4,12 +4,14 @@
 covered by that charge; a run that does not fit its account asks nobody; a run that ended is not run again. *Why.* Its
 token and its folder are in the database before it is charged (`simulations.serving.queue`), and an account enters a
 token once. The run's process takes the token from the folder. Every step may be repeated: the keeper decides by the
-database and the folder, not by what it remembers. If it was killed before it wrote down Flower's number, the run is
+database and the folder, not by what it remembers. A folder belongs to the run whose token it holds, never to a number
+or a name: one of another database's run is refused. If it was killed before it wrote down Flower's number, the run is
 submitted twice; the run's process holds a lock on the folder, and refuses one whose run has ended, so that the two
 never run side by side nor one after the other. *Assumptions.* Those of `Accounts` and `Queue`. Nobody else writes into
 the folder of results, which a file system keeps whose locks hold between the keeper and the run's process.
 """
 
+import errno
 import fcntl
 import json
 import logging
@@ -18,20 +20,30 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from simulations.account.accounts import AccountsUnavailable
+from simulations.account.accounts import Accounts, AccountsUnavailable
+from simulations.account.checking import compared, token_of
 from simulations.account.entering import enter_run
-from simulations.config.run_config import RunConfig
+from simulations.config.run_config import RunConfig, load_config
 from simulations.deployment.submit import Link, start
 from simulations.flower import configuration_of
 from simulations.records.checkpoints import in_use
-from simulations.records.run_directory import TOKEN, Unwritable, ended, private_folder, read_json, writing
+from simulations.records.run_directory import (
+    TOKEN,
+    Unwritable,
+    as_json,
+    ended,
+    private_folder,
+    read_json,
+    write_whole,
+    writing,
+)
 from simulations.reports.report import copy_released
 from simulations.runs.build import held_out_users, make_strategy, public_facts, server_datasets, starting_problem
-from simulations.runs.run import insist
+from simulations.runs.run import conclude, insist
 from simulations.serving.announcing import Alarm
 from simulations.serving.queue import Queue, Scheduled, always_missing
 from strategies.core.base import UserLevelStrategy
@@ -43,7 +55,9 @@ RELEASED = "released"
 ATTEMPTS = 3
 """Submissions of one run, of which all but the first resume it."""
 PAUSE = timedelta(minutes=10)
+_OF_ITS_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL)
 _IDENTITY = ".keeper"
+_OWNER = ".queue.json"  # the token of the run of the queue that a folder belongs to, with an account or without one
 
 
 def checked(config: RunConfig) -> UserLevelStrategy:
@@ -102,16 +116,48 @@ class Keeper:
         the disk is full, nothing changes.
         """
         try:
+            self._stop_cancelled()
             run = self.queue.take(self.now(), self.identity)
             if run is not None:
-                self._further(run, self.results / str(run.folder))
+                self._survive(run, self.results / str(run.folder))
         except (AccountsUnavailable, Unwritable, RunFailed) as error:
             log.warning("nothing moves: %s", error)
             return True
         return run is not None
 
+    def _survive(self, run: Scheduled, folder: Path) -> None:
+        """Bring a run a step further; one in which anything at all is wrong fails alone."""
+        try:
+            self._further(run, folder)
+        except (AccountsUnavailable, RunFailed):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError | Unwritable) and _passes(error):
+                raise Unwritable(str(error)) from None
+            why = str(error) if isinstance(error, BadInput) else f"unexpected {type(error).__name__}"
+            self.queue.finish(run.number, "failed", why, self.now())
+            self.alarm("failed", f"run {run.number}, {run.name}, failed: {why}", run.number)
+
+    def _stop_cancelled(self) -> None:
+        """Stop at Flower what was cancelled while it was under way."""
+        for run in self.queue.runs():
+            if run.state == "cancelled" and run.run is not None and run.keeper == self.identity:
+                try:
+                    if self._stopped(run.run) is None:
+                        self.link.ask("stop", run.run, "LINK")
+                        log.info("run %d, %s, is stopped: it was cancelled", run.number, run.name)
+                    self.queue.stopped(run.number)
+                except RunFailed as error:
+                    log.warning("run %d, %s, was cancelled and is not stopped yet: %s", run.number, run.name, error)
+
     def _further(self, run: Scheduled, folder: Path) -> None:
-        if ended(folder) and not in_use(folder):
+        if not _belongs(folder, run.token):
+            self._refuse(
+                run,
+                f"{folder} holds another run, of a database that was replaced or restored: restore that database, or "
+                "serve with another --results",
+            )
+        elif ended(folder) and not in_use(folder):
             self._done(run, folder)
         elif run.run is None:
             self._begin(run, folder)
@@ -121,22 +167,34 @@ class Keeper:
     def _begin(self, run: Scheduled, folder: Path) -> None:
         """Enter a run into its account, unless it is entered, and submit it."""
         try:
+            with writing(f"--results: {folder}"):
+                folder.mkdir(parents=True, exist_ok=True)
+                owner = as_json({"token": run.token})
+                write_whole(folder / _OWNER, lambda partial: partial.write_text(owner, encoding="utf-8"))
             if not (folder / TOKEN).is_file():
                 config = configuration_of(run.configuration)
                 enter_run(config, checked(config), folder, deployed=True, token=run.token)
         except (AccountsUnavailable, Unwritable):
             raise
         except BadInput as error:
-            self.queue.finish(run.number, "refused", str(error), self.now())
-            self.alarm("refused", f"run {run.number}, {run.name}, is refused: {error}", run.number)
+            self._refuse(run, str(error))
             return
         silos = self._connected()
-        number = start(self.link, self.app, {"settings": run.configuration}, folder)
+        try:
+            number = start(self.link, self.app, {"settings": run.configuration}, folder)
+        except RunFailed as error:  # though the SuperLink has just answered
+            self.queue.begun(run.number, "not submitted", silos)
+            self._resume_or_give_up(replace(run, attempts=run.attempts + 1), folder, str(error))
+            return
         self.queue.begun(run.number, number, silos)
         log.info("run %d, %s, is submitted as %s", run.number, run.name, number)
         if missing := always_missing(self.queue.runs()):
             told = f"not connected at the start of the last runs: {', '.join(missing)}"
             self.alarm("missing", told, run.number)
+
+    def _refuse(self, run: Scheduled, why: str) -> None:
+        self.queue.finish(run.number, "refused", why, self.now())
+        self.alarm("refused", f"run {run.number}, {run.name}, is refused: {why}", run.number)
 
     def _connected(self) -> dict[str, bool]:
         """Return each silo's SuperNode, by name if that is known, and whether it is connected.
@@ -155,6 +213,7 @@ class Keeper:
         return status if status.startswith(("finished", "lost")) else None
 
     def _done(self, run: Scheduled, folder: Path) -> None:
+        conclude(folder, configuration_of(run.configuration))
         self._publish(folder)
         self.queue.finish(run.number, "done", None, self.now())
         log.info("run %d, %s, is done", run.number, run.name)
@@ -183,6 +242,40 @@ class Keeper:
         else:
             self.queue.finish(run.number, "failed", why, self.now())
             self.alarm("failed", f"run {run.number}, {run.name}, failed {run.attempts} times: {why}", run.number)
+
+
+def check_entries(accounts: Accounts, results: Path) -> None:
+    """Refuse (`BadInput`) a database that lacks entries of what is in a folder of results."""
+    compared(accounts, results).insist()
+
+
+def enter_missing(accounts: Accounts, results: Path, address: str | None) -> list[Path]:
+    """Enter the runs of a deployment that have no entry, each at the price of its whole plan; return their folders.
+
+    Raises `BadInput`: there is no account of that name, or a run does not fit into what is left.
+    """
+    missing = compared(accounts, results).missing
+    for folder in missing:
+        place = {"account": read_json(folder / TOKEN)["account"], **({"accounts": address} if address else {})}
+        named = [f"privacy.{name}={json.dumps(value)}" for name, value in place.items()]
+        config = load_config(folder / "config.toml", named)
+        enter_run(config, checked(config), folder, resumed=True, deployed=True)
+    return list(missing)
+
+
+def _belongs(folder: Path, token: str) -> bool:
+    """Return whether a folder is that of the run of the queue with this token, or of none yet."""
+    if (folder / _OWNER).is_file():
+        return bool(read_json(folder / _OWNER)["token"] == token)
+    if (entered := token_of(folder)) is not None:
+        return entered == token
+    return not folder.is_dir() or not any(folder.iterdir())
+
+
+def _passes(error: BaseException) -> bool:
+    """Return whether an error of a file may be over later, such as a full disk; not one of this file's name."""
+    cause = error if isinstance(error, OSError) else error.__context__
+    return not isinstance(cause, OSError) or cause.errno not in _OF_ITS_NAME
 
 
 def _error(folder: Path) -> str | None:

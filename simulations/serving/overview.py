@@ -8,6 +8,7 @@ operator's command, because the reason may depend on who answered. *Assumptions.
 a run failed is not covered by any.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,11 +63,11 @@ def overview(queue: Queue, results: Path) -> Overview:
 
 def _shown(run: Scheduled, results: Path) -> Shown:
     reason = run.reason if run.state == "refused" else None
-    if run.folder is None:
+    if run.folder is None or run.state == "refused":  # before it wrote anything there
         return Shown(run, None, None, None, None, reason)
     report = results / RELEASED / run.folder / "report.html"
     rounds, epsilon, guarantee = _progress(results / run.folder)
-    return Shown(run, rounds, epsilon, guarantee, report if report.is_file() else None, reason)
+    return Shown(run, rounds, epsilon, guarantee, report if os.path.isfile(report) else None, reason)
 
 
 def _progress(folder: Path) -> tuple[int | None, float | None, Guarantee | None]:

@@ -9,9 +9,10 @@ down with that, before anything is charged or asked. `Queue.finish` writes the e
 """
 
 import json
+import re
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from simulations.account.accounts import Accounts, somebody
+from simulations.config.run_config import NAME
 from simulations.serving.repetition import next_time
 from userdp.errors import BadInput
 
@@ -32,6 +34,7 @@ STATES = {
 }
 """State -> its meaning."""
 OPEN = ("waiting", "running")
+_LONGEST = 100  # letters of a name in a folder's; rows of former versions may have longer ones
 
 _TABLES = sql.MetaData()
 _QUEUE = sql.Table(
@@ -84,6 +87,8 @@ class Queue:
         self, name: str, configuration: str, account: str | None, earliest: datetime, every: str | None = None
     ) -> int:
         """Add a run, which repeats ``every`` period (`next_time`), and return its number."""
+        if not re.fullmatch(NAME, name):
+            raise BadInput(f"name = {name[:20]!r}...: use letters, digits, dots, dashes and underscores, at most 100")
         if every is not None:
             next_time(earliest, every, earliest)  # refuses what is no period
         row = {"name": name, "configuration": configuration, "account": account, "who": somebody(), "every": every}
@@ -114,7 +119,7 @@ class Queue:
             if not waiting:
                 return None
             chosen = waiting[0]
-            folder = chosen.folder or f"{chosen.number:05d}-{chosen.name}"
+            folder = chosen.folder or f"{chosen.number:05d}-{chosen.name[:_LONGEST]}"
             _update(connection, chosen.number, state="running", keeper=keeper, folder=folder)
             return _one(connection, chosen.number)
 
@@ -139,7 +144,8 @@ class Queue:
             _update(connection, number, state=state, reason=reason)
             if run.every is not None and state != "refused":
                 again = {name: getattr(run, name) for name in ("name", "configuration", "account", "who", "every")}
-                _insert(connection, again, run.first, next_time(run.first, run.every, now))
+                with suppress(BadInput):  # beyond the calendar
+                    _insert(connection, again, run.first, next_time(run.first, run.every, now))
 
     def cancel(self, number: int) -> Scheduled:
         """Take a run out of the queue, with its repetitions, and return it as it was; what it asked stays charged."""
@@ -148,6 +154,20 @@ class Queue:
             if run.state not in OPEN:
                 raise BadInput(f"run {number} is {run.state} already")
             _update(connection, number, state="cancelled", reason=f"by {somebody()}")
+        return run
+
+    def stopped(self, number: int) -> None:
+        """Write down that a run which was cancelled is no longer under way at Flower."""
+        with self._table() as connection:
+            _update(connection, number, run=None)
+
+    def retry(self, number: int, now: datetime) -> Scheduled:
+        """Let a run that failed wait again, in its folder and under its entry, without repetitions; return it."""
+        with self._table() as connection:
+            run = _one(connection, number)
+            if run.state != "failed":
+                raise BadInput(f"run {number} is {run.state}: only a run that failed goes on; add another one")
+            _update(connection, number, state="waiting", run=None, attempts=0, every=None, earliest=_text(now))
         return run
 
     @contextmanager

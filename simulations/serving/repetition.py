@@ -26,8 +26,11 @@ def next_time(first: datetime, every: str, now: datetime) -> datetime:
     start, periods = pd.Timestamp(first), _periods(every)
     hours = max(0, (now - first) // timedelta(hours=1))  # as many of the shortest periods have passed
     counts = range(1, hours + 3)
-    count = counts[bisect_right(counts, now, key=lambda count: start + periods(count))]
-    return (start + periods(count)).to_pydatetime()
+    try:
+        count = counts[bisect_right(counts, now, key=lambda count: start + periods(count))]
+        return (start + periods(count)).to_pydatetime()
+    except (OverflowError, ValueError):
+        raise BadInput(f"--every {every!r}: the next time is beyond the calendar") from None
 
 
 def _periods(every: str) -> Callable[[int], pd.DateOffset]:

@@ -100,7 +100,9 @@ def test_an_answer_that_came_too_late_holds_up_no_key(tmp_path, lost):
     registry.late = ()
     assert keyring.follow()
     assert keyring.follow()
-    assert sorted(registry.nodes.values()) == ["b", "c"] or (lost[0] == "register" and "a" not in registry.nodes.values())
+    assert sorted(registry.nodes.values()) == ["b", "c"] or (
+        lost[0] == "register" and "a" not in registry.nodes.values()
+    )
     (tmp_path / "b.pub").unlink()
     assert keyring.follow()
     assert set(registry.nodes.values()) <= {"c"}

@@ -4,19 +4,25 @@ import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
+from importlib import import_module
 from itertools import count
 from unittest.mock import Mock
 
+import pandas as pd
 import pytest
+from examples import call
 from helpers_serving import Federation, nobody, queue_of, report_of, text
 
 from simulations.account import entering
 from simulations.account.accounts import Accounts, AccountsUnavailable
-from simulations.records.run_directory import TOKEN
+from simulations.flower import configuration_of
+from simulations.records.run_directory import ASKED, CHECKPOINT, TOKEN
 from simulations.serving import keeper as keeper_module
 from simulations.serving.announcing import Alarm
 from simulations.serving.keeper import ATTEMPTS, PAUSE, Keeper, identity
+from simulations.serving.overview import overview
 from simulations.serving.queue import Queue
+from simulations.terminal import BAD_INPUT
 from strategies.core.base import UserLevelStrategy
 from userdp.accounting import Total
 from userdp.errors import BadInput, RunFailed
@@ -279,6 +285,191 @@ def test_while_the_disk_is_full_nothing_is_lost_refused_or_counted(
     assert (run.state, run.attempts) == ("done", 1)
     assert (tmp_path / "results" / "released" / "00001-monthly" / "report.html").is_file()
     assert len(Accounts(accounts).read("clinic").entries) == 1
+
+
+# One bad row, a kill at the end, going on, cancelling ------------------------------------------------------------------
+
+
+def rewritten(accounts, **values):
+    """Change a row as no command would."""
+    import sqlalchemy as sql
+
+    with Accounts(accounts).transaction() as connection:
+        for name, value in values.items():
+            connection.execute(sql.text(f"UPDATE userdp_queue SET {name} = :value WHERE number = 1"), {"value": value})
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "state"),
+    [
+        ("name", "x" * 10_000, "done"),
+        ("folder", "x" * 10_000, "failed"),
+        ("folder", "a\0b", "failed"),
+        ("folder", "file/inside", "failed"),
+        ("folder", "file", "failed"),
+        ("configuration", "name = " + "[" * 10_000, "refused"),
+        ("configuration", text().replace("monthly", "x" * 10_000), "refused"),
+        ("configuration", "", "refused"),
+    ],
+)
+def test_a_row_in_which_anything_is_wrong_fails_alone(column, value, state, clinic, accounts, tmp_path):
+    added(accounts)
+    rewritten(accounts, **{column: value})
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "file").touch()
+    added(accounts, text(epsilon=0.1))
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    first, second = queue_of(accounts).runs()
+    assert (first.state, second.state) == (state, "done")
+    assert len(overview(queue_of(accounts), tmp_path / "results").runs) == 2
+
+
+@pytest.mark.parametrize("where", ["checked", "conclude", "enter_run"])
+@pytest.mark.parametrize(
+    "error", [RecursionError(), MemoryError(), ValueError("x"), KeyError("x"), OverflowError()], ids=repr
+)
+def test_an_error_that_nobody_foresaw_ends_its_run_alone(where, error, clinic, accounts, tmp_path, monkeypatch):
+    added(accounts, every="every 1 hour")
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper_module, where, Mock(side_effect=error))
+        kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    run = queue_of(accounts).runs()[0]
+    assert (run.state, run.reason) == ("failed", f"unexpected {type(error).__name__}")
+
+
+def test_a_run_that_flower_does_not_take_is_given_up_and_the_next_one_begins(clinic, accounts, tmp_path, monkeypatch):
+    added(accounts)
+    added(accounts, text(epsilon=0.1))
+    now, begin = NOON, keeper_module.start
+    for _ in range(ATTEMPTS):
+        with monkeypatch.context() as patch:
+            refused = Mock(side_effect=[RunFailed("flwr run failed: it is too large"), *[begin] * 9])
+            patch.setattr(keeper_module, "start", lambda *given: _called(refused(), given))
+            kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=now), clinic)
+        now += PAUSE
+    assert [run.state for run in queue_of(accounts).runs()] == ["failed", "done"]
+
+
+def _called(function, given):
+    return function(*given)
+
+
+def test_names_have_at_most_100_letters(accounts):
+    with pytest.raises(BadInput, match="at most 100"):
+        queue_of(accounts).add("x" * 101, text(), None, NOON)
+    with pytest.raises(BadInput, match="at most 100"):
+        queue_of(accounts).add("../x", text(), None, NOON)
+    assert queue_of(accounts).add("x" * 100, text(), None, NOON) == 1
+    with pytest.raises(BadInput, match="name"):
+        configuration_of(text().replace("monthly", "x" * 101))
+    assert configuration_of(text().replace("monthly", "x" * 100)).name == "x" * 100
+
+
+def test_a_repetition_beyond_the_calendar_ends_the_repetitions_alone(clinic, accounts, tmp_path):
+    added(accounts, every="every 99999 hours")
+    rewritten(accounts, first="9999-12-01T00:00:00+00:00")
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    assert [run.state for run in queue_of(accounts).runs()] == ["done"]
+
+
+@pytest.mark.parametrize("followed", ["kept", "submitted again"])
+def test_a_run_killed_after_its_result_ends_with_its_report_and_without_checkpoints(
+    followed, clinic, accounts, tmp_path, monkeypatch
+):
+    """At each moment between result.json and the end."""
+    folder = tmp_path / "results" / "00001-monthly"
+    for module, name in (("runs.run", "_render"), ("reports.report", "render"), ("records.checkpoints", "partial_of")):
+        added(accounts, text(epsilon=0.1))
+        folder = tmp_path / "results" / f"{queue_of(accounts).runs()[-1].number:05d}-monthly"
+        with monkeypatch.context() as patch:
+            keeper = keeper_of(clinic, accounts, tmp_path)
+            assert keeper.step()
+            there = import_module(f"simulations.{module}")
+            real = getattr(there, name)
+
+            def killing(path, *more, real=real):
+                if (path.parent / "result.json").is_file() or (path / "result.json").is_file():
+                    raise Killed
+                return real(path, *more)
+
+            patch.setattr(there, name, killing)
+            with pytest.raises(Killed):
+                clinic.advance()
+        assert (folder / CHECKPOINT).is_file()
+        assert (folder / "result.json").is_file()
+        number = list(clinic.runs)[-1]
+        if followed == "submitted again":
+            clinic.advance()
+            assert clinic.runs[number]["status"] == "finished:completed"
+            assert not (folder / CHECKPOINT).exists()
+        clinic.runs[number]["status"] = "finished:failed"
+        kept_to_the_end(keeper, clinic)
+        assert queue_of(accounts).runs()[-1].state == "done"
+        assert (folder / "report.html").is_file()
+        assert not {CHECKPOINT, ASKED} & {path.name for path in folder.iterdir()}
+
+
+def test_a_run_that_failed_goes_on_under_its_entry_once(clinic, accounts, tmp_path, monkeypatch):
+    added(accounts, every="every 1 hour")
+    now = NOON
+    with monkeypatch.context() as patch:
+        patch.setattr(UserLevelStrategy, "start", Mock(side_effect=RunFailed("a silo claims foreign numbers")))
+        for _ in range(ATTEMPTS):
+            kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=now), clinic)
+            now += PAUSE
+    queue = queue_of(accounts)
+    failed = queue.runs()[0]
+    assert failed.state == "failed"
+    assert "waits again" in call("queue", "retry", 1).stdout
+    assert "only a run that failed goes on" in " ".join(call("queue", "retry", 1).stderr.split())
+    queue.cancel(2)  # its repetition
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=datetime.now(UTC) + PAUSE), clinic)
+    assert [run.state for run in queue.runs()] == ["done", "cancelled"]  # and no further repetition
+    (entry,) = Accounts(accounts).read("clinic").entries
+    assert entry.token == failed.token == queue.runs()[0].token
+    assert call("queue", "retry", 1).exit_code == BAD_INPUT
+
+
+def test_a_run_that_failed_after_a_release_goes_on_from_it_and_releases_nothing_twice(
+    clinic, accounts, tmp_path, monkeypatch
+):
+    added(accounts)
+    keeper, folder = keeper_of(clinic, accounts, tmp_path), tmp_path / "results" / "00001-monthly"
+    assert keeper.step()
+    with monkeypatch.context() as patch:
+        asked = UserLevelStrategy.request_of
+        patch.setattr(UserLevelStrategy, "request_of", lambda self, index: asked(self, index) if index < 2 else fail())
+        clinic.advance()
+    before = pd.read_parquet(folder / "rounds.parquet")
+    assert len(before) == 1
+    queue_of(accounts).finish(1, "failed", "a silo left", NOON)
+    queue_of(accounts).retry(1, NOON)
+    kept_to_the_end(keeper, clinic)
+    (run,) = queue_of(accounts).runs()
+    after = pd.read_parquet(folder / "rounds.parquet")
+    assert (run.state, len(after)) == ("done", 2)
+    assert after["seconds"][0] == before["seconds"][0]
+    assert len(Accounts(accounts).read("clinic").entries) == 1
+
+
+def fail():
+    raise RunFailed("a silo left")
+
+
+def test_a_run_that_is_cancelled_under_way_is_stopped_at_flower(clinic, accounts, tmp_path):
+    number = added(accounts)
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    assert keeper.step()
+    assert "flwr" not in call("queue", "cancel", number).stdout
+    clinic.away = True
+    keeper.step()
+    clinic.away = False
+    assert not keeper.step()
+    assert clinic.runs["1"]["status"] == "finished:stopped"
+    asked = Mock(side_effect=clinic.ask)
+    clinic.ask = asked
+    assert not keeper.step()
+    asked.assert_not_called()
 
 
 # Who keeps, who is missing ------------------------------------------------------------------------------------------
