@@ -167,6 +167,10 @@ class Keeper:
     def _begin(self, run: Scheduled, folder: Path) -> None:
         """Enter a run into its account, unless it is entered, and submit it."""
         try:
+            check_entries(self.queue.accounts, self.results)
+        except BadInput as error:  # of what was released before
+            raise AccountsUnavailable(str(error)) from None
+        try:
             with writing(f"--results: {folder}"):
                 folder.mkdir(parents=True, exist_ok=True)
                 owner = as_json({"token": run.token})

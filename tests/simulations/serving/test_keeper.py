@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
 from importlib import import_module
 from itertools import count
+from pathlib import Path
 from unittest.mock import Mock
 
 import pandas as pd
@@ -16,6 +17,7 @@ from helpers_serving import Federation, nobody, queue_of, report_of, text
 from simulations.account import entering
 from simulations.account.accounts import Accounts, AccountsUnavailable
 from simulations.flower import configuration_of
+from simulations.records.checkpoints import remove_checkpoints
 from simulations.records.run_directory import ASKED, CHECKPOINT, TOKEN
 from simulations.serving import keeper as keeper_module
 from simulations.serving.announcing import Alarm
@@ -287,7 +289,7 @@ def test_while_the_disk_is_full_nothing_is_lost_refused_or_counted(
     assert len(Accounts(accounts).read("clinic").entries) == 1
 
 
-# One bad row, a kill at the end, going on, cancelling ------------------------------------------------------------------
+# One bad row, a kill at the end, going on, cancelling --------------------------------------------------------------
 
 
 def rewritten(accounts, **values):
@@ -307,7 +309,7 @@ def rewritten(accounts, **values):
         ("folder", "a\0b", "failed"),
         ("folder", "file/inside", "failed"),
         ("folder", "file", "failed"),
-        ("configuration", "name = " + "[" * 10_000, "refused"),
+        ("configuration", "name = " + "[" * 10_000, "failed"),
         ("configuration", text().replace("monthly", "x" * 10_000), "refused"),
         ("configuration", "", "refused"),
     ],
@@ -343,15 +345,10 @@ def test_a_run_that_flower_does_not_take_is_given_up_and_the_next_one_begins(cli
     now, begin = NOON, keeper_module.start
     for _ in range(ATTEMPTS):
         with monkeypatch.context() as patch:
-            refused = Mock(side_effect=[RunFailed("flwr run failed: it is too large"), *[begin] * 9])
-            patch.setattr(keeper_module, "start", lambda *given: _called(refused(), given))
+            patch.setattr(keeper_module, "start", lambda *given: fail() if "00001" in str(given) else begin(*given))
             kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=now), clinic)
         now += PAUSE
     assert [run.state for run in queue_of(accounts).runs()] == ["failed", "done"]
-
-
-def _called(function, given):
-    return function(*given)
 
 
 def test_names_have_at_most_100_letters(accounts):
@@ -409,6 +406,20 @@ def test_a_run_killed_after_its_result_ends_with_its_report_and_without_checkpoi
         assert not {CHECKPOINT, ASKED} & {path.name for path in folder.iterdir()}
 
 
+def test_checkpoints_are_removed_with_the_checkpoint_last(tmp_path, monkeypatch):
+    """A kill in between leaves what says that there is something left to remove."""
+    for name in (ASKED, CHECKPOINT, f".{ASKED}.partial"):
+        (tmp_path / name).touch()
+    left = []
+    unlink = Path.unlink
+    monkeypatch.setattr(
+        Path, "unlink", lambda path, **more: left.append({*map(str, tmp_path.iterdir())}) or unlink(path, **more)
+    )
+    remove_checkpoints(tmp_path)
+    assert all(str(tmp_path / CHECKPOINT) in names for names in left)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_run_that_failed_goes_on_under_its_entry_once(clinic, accounts, tmp_path, monkeypatch):
     added(accounts, every="every 1 hour")
     now = NOON
@@ -433,7 +444,7 @@ def test_a_run_that_failed_goes_on_under_its_entry_once(clinic, accounts, tmp_pa
 def test_a_run_that_failed_after_a_release_goes_on_from_it_and_releases_nothing_twice(
     clinic, accounts, tmp_path, monkeypatch
 ):
-    added(accounts)
+    added(accounts, text(noise="secure"))
     keeper, folder = keeper_of(clinic, accounts, tmp_path), tmp_path / "results" / "00001-monthly"
     assert keeper.step()
     with monkeypatch.context() as patch:
