@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
 from importlib import import_module
 from itertools import count
-from pathlib import Path
 from unittest.mock import Mock
 
 import pandas as pd
@@ -17,7 +16,6 @@ from helpers_serving import Federation, nobody, queue_of, report_of, text
 from simulations.account import entering
 from simulations.account.accounts import Accounts, AccountsUnavailable
 from simulations.flower import configuration_of
-from simulations.records.checkpoints import remove_checkpoints
 from simulations.records.run_directory import ASKED, CHECKPOINT, TOKEN
 from simulations.serving import keeper as keeper_module
 from simulations.serving.announcing import Alarm
@@ -404,20 +402,6 @@ def test_a_run_killed_after_its_result_ends_with_its_report_and_without_checkpoi
         assert queue_of(accounts).runs()[-1].state == "done"
         assert (folder / "report.html").is_file()
         assert not {CHECKPOINT, ASKED} & {path.name for path in folder.iterdir()}
-
-
-def test_checkpoints_are_removed_with_the_checkpoint_last(tmp_path, monkeypatch):
-    """A kill in between leaves what says that there is something left to remove."""
-    for name in (ASKED, CHECKPOINT, f".{ASKED}.partial"):
-        (tmp_path / name).touch()
-    left = []
-    unlink = Path.unlink
-    monkeypatch.setattr(
-        Path, "unlink", lambda path, **more: left.append({*map(str, tmp_path.iterdir())}) or unlink(path, **more)
-    )
-    remove_checkpoints(tmp_path)
-    assert all(str(tmp_path / CHECKPOINT) in names for names in left)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_failed_goes_on_under_its_entry_once(clinic, accounts, tmp_path, monkeypatch):
