@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import httpx
+import pandas as pd
 import pytest
 from helpers_browser import DESK, PHONE, SCHEMES, check_seen, measured, needs_chromium
 from helpers_serving import Federation, queue_of, text
@@ -18,7 +19,7 @@ from simulations.account.accounts import Accounts
 from simulations.records.released_fields import is_private
 from simulations.serving.announcing import Alarm, JsonLines, log_to_output
 from simulations.serving.keeper import Keeper
-from simulations.serving.overview import overview
+from simulations.serving.overview import _progress, overview
 from simulations.serving.page import Pulse, page, token_in
 from userdp.accounting import Total
 from userdp.errors import BadInput
@@ -225,3 +226,15 @@ def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):
     fault = OSError("gone")
     record = logging.LogRecord("userdp", logging.ERROR, "", 0, "broken", (), (OSError, fault, None))
     assert "OSError: gone" in json.loads(JsonLines().format(record))["error"]
+
+
+def test_a_run_under_way_shows_what_its_rounds_spent_and_one_that_ended_what_it_states(tmp_path):
+    """Until it has ended its guarantee.json states the whole plan, for the case that it is killed."""
+    as_text = json.dumps({"holds": True, "spent_epsilon": 4.0})
+    (tmp_path / "guarantee.json").write_text(as_text, encoding="utf-8")
+    pd.DataFrame({"round": [1, 2], "spent_epsilon": [0.5, 0.75]}).to_parquet(tmp_path / "rounds.parquet")
+    assert _progress(tmp_path) == (2, 0.75)
+    (tmp_path / "result.json").write_text("{}", encoding="utf-8")
+    assert _progress(tmp_path) == (2, 4.0)
+    (tmp_path / "guarantee.json").write_text(json.dumps({"holds": False, "spent_epsilon": None}), encoding="utf-8")
+    assert _progress(tmp_path) == (None, None)
