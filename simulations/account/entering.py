@@ -42,8 +42,6 @@ from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Accounts, Wanted
-    from simulations.config.run_config import PrivacySection
-    from simulations.finding.settings import FindPrivacy
 
 VARIABLE = "USERDP_ACCOUNTS"
 """The environment variable with the address of the accounts."""
@@ -171,12 +169,10 @@ def enter(
     accounts_at(accounts).enter(account, entry)
 
 
-def refusal(privacy: "PrivacySection | FindPrivacy", entry: "Wanted") -> str | None:
-    """Return why the account would refuse this as things stand; None if it would not, or the settings name none."""
-    if privacy.account is None:
-        return None
+def refusal(accounts: str | None, account: str, entry: "Wanted") -> str | None:
+    """Return why an account would refuse this as things stand; None if it would not."""
     try:
-        accounts_at(privacy.accounts).read(privacy.account).price(entry)
+        accounts_at(accounts).read(account).price(entry)
     except BadInput as error:
         return str(error)
     return None

@@ -121,7 +121,8 @@ def _for_its_owner(path: str, flags: int) -> int:
 def foreseen(path: Path, overrides: Sequence[str] = ()) -> Found:
     """Return what is known of a search before it opens the table: its guarantee and its numbers, and no facts."""
     plan = FindPlan(load_find(path, overrides))
-    refused = None if plan.config.privacy.account is None else refusal(plan.config.privacy, plan.entry)
+    asked = plan.config.privacy
+    refused = None if asked.account is None else refusal(asked.accounts, asked.account, plan.entry)
     notes = () if refused is None else (f"this search would be refused: {refused}",)
     return Found({}, plan.guarantee, notes, plan.numbers)
 

@@ -241,7 +241,10 @@ def make_plan(config: RunConfig) -> Plan:
     If the run names an account that would refuse it as things stand, a warning says so.
     """
     strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
-    plan, refused = with_declarations(strategy.plan, config), refusal(config.privacy, wanted(strategy, config.name))
+    plan, asked = with_declarations(strategy.plan, config), config.privacy
+    if asked.account is None:
+        return plan
+    refused = refusal(asked.accounts, asked.account, wanted(strategy, config.name))
     if refused is None:
         return plan
     return replace(plan, warnings=(*plan.warnings, f"this run would be refused: {refused}"))
