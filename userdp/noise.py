@@ -35,7 +35,7 @@ _MOST_SLACK = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a choice or a test goes by, and how far one user can move it: nothing is chosen by numbers without a bound.
+    """Scores that a choice or a test goes by, and how far one user moves them: nothing is chosen by numbers alone.
 
     Whoever makes scores states the bound, by a proof of its own and from public facts alone. What chooses by them is
     priced for a bound, too, and `within` compares the two.
