@@ -25,7 +25,7 @@ from simulations.config.run_config import parse_config
 from simulations.deployment.__main__ import app as silo_app
 from simulations.engines.grids import LocalGrid
 from simulations.runs.build import build_problem
-from simulations.runs.policy import RUNS
+from simulations.runs.policy import POLICY, RUNS
 from simulations.runs.run import run
 from simulations.runs.silos import silo_node
 from strategies import STRATEGIES
@@ -566,6 +566,8 @@ def test_from_the_folders_of_silos(case, tmp_path, monkeypatch):
         prepared(everybody(person(fault)), SILOS - 1)
         for folder in folders:  # the same people in another world: neither had an earlier run
             (folder / RUNS).unlink(missing_ok=True)
+            mild = (folder / POLICY).read_text()
+            (folder / POLICY).write_text(mild.replace("epsilon = 10.0", f"epsilon = {case.epsilon}"))
         grid = LocalGrid([silo_node(config, problem, folder) for folder in folders])
         monkeypatch.setenv("USERDP_ACCOUNTS", f"sqlite:///{tmp_path / str(fault)}.sqlite")
         with recording() as log:
