@@ -19,7 +19,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Compared:
-    """What a folder of results and a database have in common, and what not."""
+    """A folder of results beside a database: what they have in common, and what not."""
 
     results: Path
     url: str

@@ -34,7 +34,7 @@ class _Guest:
 
 @dataclass
 class Door:
-    """Who is in: at most ``connections``, of which strangers of one address have ``each`` and stay for ``seconds``.
+    """A door: at most ``connections`` are in; strangers of one address have ``each`` of them, and stay ``seconds``.
 
     A server that knows whom a request is from calls `trust` with its peer, who may then stay for ``trusted`` seconds,
     and whose connection is not ended for others.

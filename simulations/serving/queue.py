@@ -166,7 +166,9 @@ class Queue:
         with self._table() as connection:
             run = _one(connection, number)
             if run.state != "failed":
-                raise BadInput(f"run {number} is {run.state}: only a run that failed goes on; add another one")
+                raise BadInput(
+                    f"run {number} is {run.state}: only failed runs go on, so add a new one with userdp queue add"
+                )
             _update(connection, number, state="waiting", run=None, attempts=0, every=None, earliest=_text(now))
         return run
 
