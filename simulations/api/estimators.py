@@ -117,7 +117,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
         return frame
 
     def _validated(self, X: Any, **how: Any) -> Any:  # noqa: N803
-        """Return X as scikit-learn checks it, whose errors list cells, and names, which may be cells: see `names_of`."""
+        """Return X as scikit-learn checks it, whose errors list cells, and names, which may be such: `names_of`."""
         try:
             return validate_data(self, X, **how)
         except ValueError as error:
@@ -171,8 +171,8 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
                 quoted = lacking[0] in names_of([*found["ranges"]], names)
                 which = f"column {lacking[0]!r}" if quoted else f"{len(lacking)} columns"
                 raise BadInput(
-                    f"bounds has no [low, high] for {which} of X: declare the values that a column can have, not those that it has; or describe it in schema "
-                    "(categorical, dates)"
+                    f"bounds has no [low, high] for {which} of X: declare the values that a column can have, "
+                    "not those that it has; or describe it in schema (categorical, dates)"
                 )
         elif self.bounds is not None:
             raise BadInput("bounds and schema['ranges'] both declare the values of columns: leave one of them out")
