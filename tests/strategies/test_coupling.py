@@ -79,6 +79,9 @@ def people(problem, kind="as they are", users=USERS, who=WHO, *, agreed=False):
     targets = middle + 0 * features[:, 0] if agreed else rng.integers(0, 2, users).astype(float)
     if kind == "everybody" and not agreed:  # of another law, too
         features, targets = 0.2 * features, targets * (rng.random(users) < 0.05)
+    if not agreed and kind != "everybody":
+        far = [WHO, USERS + WHO][: 1 + (users > USERS)]  # as far from who replaces them as can be
+        features[far], targets[far] = 1.0, 1.0
     own = {"one": -1.0, "not a number": np.nan, "infinite": np.inf}.get(kind)
     if own is not None:
         features[who], targets[who] = own, 1 - targets[who] if kind == "one" else own
@@ -182,6 +185,8 @@ def table(kind="as they are", users=200):
         [(law * rng.uniform(-1, 1), law * rng.uniform(-1, 1), int(rng.integers(3))) for _ in range(rng.integers(1, 4))]
         for _ in range(users)
     ]
+    if kind != "everybody":
+        rows[WHO] = [(-1.0, 1.0, 0)] * 3  # as far from its replacement as can be
     own = {"one": (1.0, -1.0, 2), "not a number": (np.nan, np.nan, -1), "infinite": (np.inf, -np.inf, 1)}
     if kind in own:
         rows[WHO] = [own[kind]] * (1 if kind == "not a number" else 3)
@@ -227,6 +232,8 @@ def persons(kind="as they are"):
     team = rng.choice(["red", "green", "blue"], len(who), p=[0.1, 0.1, 0.8] if kind == "everybody" else None)
     day = pd.Timestamp("1950-06-01") + pd.to_timedelta(rng.integers(0, int(law * 14000), len(who)), unit="D")
     own = who == WHO
+    if kind != "everybody":
+        pay[own] = -1e9
     if kind != "everybody" and kind in OTHERS:
         pay[own] = {"one": 1e9, "infinite": -np.inf}.get(kind, np.nan)
         team[own] = "red"
