@@ -276,6 +276,8 @@ def clients(kind):
     """Clients that add numbers to the model and report metrics, or others."""
     rng = np.random.default_rng(zlib.crc32(kind.encode()) if kind == "everybody" else 3)
     moves, reports = rng.normal(size=(CLIENTS, 2)), rng.uniform(0, 1, (REPORTING, 2))
+    if kind != "everybody":
+        reports[0] = 1.0, 4.0  # the upper ends of their ranges
     own = {"one": -1e6, "not a number": np.nan, "infinite": np.inf}.get(kind)
     if own is not None:
         moves[0], reports[0] = own, own
