@@ -140,7 +140,7 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
             epsilon=given.privacy.epsilon,
             delta=given.privacy.delta,
             options=self,
-            # The paper divides by log m, whose geometric series converges only for m > e.
+            # The paper divides by log m; sums of its steps shrink only if that exceeds 2 (B.9).
             phase_base=self.phase_base or max(math.log(samples), 4.0),
             **{
                 name: getattr(self, name)
