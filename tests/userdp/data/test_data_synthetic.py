@@ -152,6 +152,27 @@ def test_the_hard_instance_has_averages_of_deviation_one_whatever_m():
         np.testing.assert_allclose((averages - federation.population_mean).std(axis=0), 1.0, rtol=0.04)
 
 
+def test_most_users_of_the_mixture_hold_zeros_and_its_mean_is_the_share_of_the_others():
+    law, users = HardInstance(dimension=2, mean=[0.5, -1.0], share=0.02), 20_000
+    federation = SyntheticFederation(law, users, seed=5, samples_per_user=4)
+    block = everything(federation)
+    rows = block.features.astype(float).reshape(users, 4, 2)
+    full = (rows != 0).any(axis=(1, 2))
+    np.testing.assert_array_equal(full, (rows != 0).all(axis=(1, 2)))
+    # Binomial(20,000, .02): 4.5 deviations are 0.0045.
+    assert abs(full.mean() - 0.02) < 0.0045
+    np.testing.assert_array_equal(federation.population_mean, [0.01, -0.02])
+    # Averages of a full user have deviation 1: 4.5 standard errors of their mean.
+    error = np.abs(rows[full].mean(axis=(0, 1)) - [0.5, -1.0])
+    assert error.max() < 4.5 / np.sqrt(full.sum())
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, float("nan")])
+def test_a_share_that_is_no_probability_is_refused(share):
+    with pytest.raises(BadInput, match="share"):
+        HardInstance(dimension=2, share=share)
+
+
 def test_the_mean_may_be_given_or_is_drawn_within_the_spread():
     given_ = SyntheticFederation(Gaussian(dimension=3, mean=[1.0, 2.0, 3.0]), 1)
     np.testing.assert_array_equal(given_.population_mean, [1.0, 2.0, 3.0])

@@ -62,10 +62,38 @@ class Location(WithMean):
 
 @dataclass(frozen=True, kw_only=True)
 class HardInstance(Location):
-    """z[k] ~ N(mean[k], m) for a user with m samples: the lower bound of Ghazi et al. (2025), section 4, appendix C."""
+    """The lower bound of Ghazi et al. (2025), appendix C: z[k] ~ N(mean[k], m) for a user with m samples.
+
+    That is the law P_1. Lemma C.1 is for P_2, in which only a few users, about ``sqrt(d) / epsilon``, have that law and
+    the others hold zeros alone: set ``share``. A clip at ``sqrt(m)`` times a logarithm is the problem's (``bound``).
+
+    Attributes:
+        share: the probability with which a user has the law, in (0, 1]; the population's mean is ``share mean``.
+    """
 
     name = "hard_instance"
-    summary = "N(mean, m) samples for a user with m of them: the lower bound of Ghazi et al. 2025"
+    summary = "N(mean, m) samples for a user with m of them, or zeros: the lower bound of Ghazi et al. 2025"
+    share: float = field(default=1.0, metadata=POSITIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.share > 1:
+            raise BadInput(f"share of hard_instance must be a probability in (0, 1], got {self.share}")
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Those of a `Location`, and a coin for each user that may hold zeros."""
+        return super().sources if self.share == 1 else (*super().sources, Source("user", "uniform", 1))
+
+    def truth(self, rng: np.random.Generator) -> Vector:
+        return self.share * super().truth(rng)
+
+    def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
+        """Return normal rows around each user's own mean, and zeros for the other users."""
+        rows, targets = super().samples(truth / self.share, sizes, noise)
+        for coins in noise[2:]:
+            rows[np.repeat(coins[:, 0] >= self.share, sizes)] = 0.0
+        return rows, targets
 
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
         """Return normal noise times sqrt(m)."""
