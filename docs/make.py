@@ -156,6 +156,8 @@ def pages() -> dict[str, str]:
                 "rounds": core_paper.rounds(),
                 "as written": papers.by_cell("robust-paper"),
                 "hard instance": papers.by_cell("compare-hard-instance"),
+                "slopes": papers.by_sweep("robust-slopes"),
+                "mixture": papers.by_sweep("robust-hard-instance"),
             },
         ),
         "strategies/baselines/sparse_gradients/README.md": put(

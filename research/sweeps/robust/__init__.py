@@ -1,0 +1,1 @@
+"""The sweeps of one paper."""
