@@ -218,8 +218,8 @@ class DropIn(Strategy):
     server: sensitivities do not rest on honest nodes. An update that is not finite is zero; a reply of other names or
     shapes counts as missing and adds nothing; the divisor is public. Floating statistics of batch normalisation are
     parts of the model, clipped and noised like weights. Rounding to the model's types and raising negative variances to
-    zero come after the noise. Counts of missing and non-finite users are exact and for the operator only. A drop-in enters
-    no account by itself: `simulations.enter` does, before `start`.
+    zero come after the noise. Counts of missing and non-finite users are exact and for the operator only. A drop-in
+    enters no account by itself: `simulations.enter` does, before `start`.
 
     Args:
         users: n, the public number of users, each with one node.

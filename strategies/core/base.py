@@ -100,8 +100,7 @@ class UserLevelStrategy(Strategy):
         scheme = self._new_scheme()
         self.plan = planned(self._given, recipe, scheme, self.around)
         start = scheme.checked_start(self.problem, self.problem.initial())
-        self.state = RunState(scheme, self.around, left, seed, start)
-        self.state.further = (self.streams,)
+        self.state = RunState(scheme, self.around, left, seed, start, self.streams)
         self._request: Request | None = None
         self._facts = dict[str, float]()
         self._roster = self.wire.roster(self._everybody, recipe.max_missing)
@@ -112,8 +111,7 @@ class UserLevelStrategy(Strategy):
             promise, numbers, made = beside(given, about, self.plan.guarantee, self.plan.numbers, held_out, *asked)
             self.plan = replace(self.plan, guarantee=promise, numbers=numbers)
             self.testers, self.state.held_out = made, made.spent
-            if isinstance(made, Testers):
-                self.state.further += (made,)
+            self.state.further += (made,) if isinstance(made, Testers) else ()
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""

@@ -142,10 +142,11 @@ class RunState:
 
     x, initial, released = ReadOnly(), ReadOnly(), ReadOnly()
 
-    further: tuple[Remembering, ...] = ()
-
-    def __init__(self, scheme: Scheme, around: Around, privacy: Privacy, seed: int, start: Vector) -> None:
+    def __init__(
+        self, scheme: Scheme, around: Around, privacy: Privacy, seed: int, start: Vector, streams: Remembering
+    ) -> None:
         self.around, self._privacy, self._seed = around, privacy, seed
+        self.further: tuple[Remembering, ...] = (streams,)
         self.result, self.lost = PrivateResult(), None
         self.held_out: Callable[[], float] = lambda: 0.0
         self.begin(scheme)
@@ -233,8 +234,8 @@ class RunState:
         taken.add("constant", result.constant)
         for part in self.around.parts:
             part.keep(taken)
-        for part in self.further:
-            part.keep(taken)
+        for other in self.further:
+            other.keep(taken)
         taken.add("memory", state_of(self.memory))
         taken.add("ledger", None if self.ledger is None else self.ledger.state())
         taken.add("drawn", state_of(self._drawn))
@@ -279,8 +280,8 @@ class RunState:
             self.begin(new_scheme())
         self.memory = self.scheme.new_memory()
         put_back(self.memory, kept.get("memory"))
-        for part in self.further:  # after the memory, which goes on where its own noise was
-            part.recall(kept)
+        for other in self.further:  # after the memory, which goes on where its own noise was
+            other.recall(kept)
         if self.ledger is not None:
             self.ledger.restore(kept.get("ledger"))
         for name in _MODELS:
