@@ -52,11 +52,11 @@ class Behind(httpx.AsyncBaseTransport):
 
 
 @contextmanager
-def served(door, behind=None, keys=None, large=8 * MIB):
+def served(door, behind=None, keys=None, large=8 * MIB, anybody=False):
     """Serve a gate in a thread; provide its port."""
     files = {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")} if keys else {}
     client = httpx.AsyncClient(transport=behind or Behind(), base_url="http://superlink")
-    server = Server(gate(client, door, large), door, "127.0.0.1", 0, **files)
+    server = Server(gate(client, door, large, anybody=anybody), door, "127.0.0.1", 0, **files)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -124,6 +124,12 @@ def test_large_bodies_of_strangers_are_neither_held_nor_passed_on(declared):
         assert call(port, headers=signed()) == 200
     assert peak < 16 * MIB
     assert behind.received <= SMALL
+
+
+def test_where_nobody_has_a_key_everybody_is_a_silo_up_to_the_limit():
+    with served(Door(), large=MIB, anybody=True) as port:
+        assert call(port, b"x" * MIB, {FLEET_HTTP_PUBLIC_KEY_HEADER: signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]}) == 200
+        assert call(port, b"x" * (MIB + 1)) == 413
 
 
 def test_a_known_silos_body_is_passed_on_in_pieces_up_to_the_limit():
