@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
 @pytest.mark.usefixtures("accounts")
 def test_the_commands_of_the_page_run_as_written(monkeypatch):
     monkeypatch.chdir(ROOT)
-    commands = [shlex.split(command) for command in re.findall(r"^userdp (.+)$", PAGE, re.MULTILINE)]
+    commands = [shlex.split(command) for command in re.findall(r"^userdp (.+)$", ONE_LINE, re.MULTILINE)]
     *others, serve = commands
     for words in others:
         done = call(*words)
