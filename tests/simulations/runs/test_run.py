@@ -514,8 +514,7 @@ def test_an_unexpected_error_becomes_a_failed_run_that_quotes_no_data(tmp_path, 
     with pytest.raises(RunFailed, match=r"unexpected KeyError in .*; what the run had written is in") as caught:
         go(tmp_path)
     assert "secret" not in str(caught.value)
-    assert stored(tmp_path)["error"].startswith("unexpected KeyError in ")
-    assert "secret" not in stored(tmp_path)["error"]
+    assert stored(tmp_path)["error"] == "unexpected KeyError"
 
 
 def test_an_interrupted_run_keeps_what_it_had(tmp_path):

@@ -20,7 +20,8 @@ PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
 @pytest.mark.usefixtures("accounts")
 def test_the_commands_of_the_page_run_as_written(monkeypatch):
     monkeypatch.chdir(ROOT)
-    commands = [shlex.split(command) for command in re.findall(r"^userdp (.+)$", ONE_LINE, re.MULTILINE)]
+    lines = PAGE.replace("\\\n", "")  # a command may go on in the next one
+    commands = [shlex.split(command) for command in re.findall(r"^userdp (.+)$", lines, re.MULTILINE)]
     *others, serve = commands
     for words in others:
         done = call(*words)
