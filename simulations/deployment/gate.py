@@ -6,10 +6,11 @@ other silos. So silos reach only this process, which forwards the paths of the F
 
 *Formal guarantees.* *Claim.* A peer without a key that the SuperLink knows costs the gate and the SuperLink at most
 `SMALL` bytes a request, and its connection as long as `Door` says. *Why.* A SuperNode signs the time of each request in
-its headers. A body may be larger only if that signature is good, for a key with which the SuperLink has answered a
-request before. What else is larger is refused by its declared length, or once it exceeds the limit. A known silo's body
-is passed on in pieces and never held as a whole. *Assumptions.* The SuperLink answers no request well whose signature
-is not that of its key's owner, as Flower's does. Without TLS nobody signs, and anybody counts as known.
+its headers. A body may be larger only if that signature is good and as fresh as Flower demands, for a key with which
+the SuperLink has answered a request before. What else is larger is refused by its declared length, or once it exceeds
+the limit. A known silo's body is passed on in pieces and never held as a whole. *Assumptions.* The SuperLink answers no
+request well whose signature is not that of its key's owner, as Flower's does. Without TLS nobody signs, and anybody
+counts as known.
 """
 
 import binascii
@@ -19,11 +20,18 @@ import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
 from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    MAX_TIMESTAMP_DIFF_SECONDS,
+    MIN_TIMESTAMP_DIFF_SECONDS,
+)
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -108,12 +116,15 @@ def _refused(why: str, status: int) -> Response:
 
 
 def _signed(headers: Mapping[str, str]) -> bool:
-    """Return whether the time in a request's headers is signed by the owner of the key that they name."""
+    """Return whether the time in a request's headers is now, and signed by the owner of the key that they name."""
     names = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
     try:
         key, signature = (b64decode(headers[name], validate=True) for name in names)
-        return verify_signature(bytes_to_public_key(key), headers[TIMESTAMP_HEADER].encode(), signature)
-    except (KeyError, ValueError, TypeError, AttributeError, binascii.Error):
+        moment = headers[TIMESTAMP_HEADER]
+        age = (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
+        fresh = MIN_TIMESTAMP_DIFF_SECONDS < age < MAX_TIMESTAMP_DIFF_SECONDS
+        return fresh and verify_signature(bytes_to_public_key(key), moment.encode(), signature)
+    except (KeyError, ValueError, TypeError, AttributeError, binascii.Error, UnsupportedAlgorithm):
         return False
 
 

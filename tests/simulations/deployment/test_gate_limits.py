@@ -5,9 +5,9 @@ import ssl
 import threading
 import time
 import tracemalloc
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -143,6 +143,9 @@ def test_a_known_silos_body_is_passed_on_in_pieces_up_to_the_limit():
         assert call(port, large, signed()) == 200
         assert call(port, large, signed(generate_key_pairs()[0])) == 413
         assert call(port, large, signed() | {TIMESTAMP_HEADER: datetime.now(UTC).isoformat()}) == 413
+        for minutes in (-60, 60):  # nor with a signature that was seen before, or is for later
+            moment = (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat()
+            assert call(port, large, signed(at=moment)) == 413
         assert call(port, large + b"x", signed()) == 413
         assert call(port, iter([large, b"x"]), signed()) == 413
         # A stranger who is refused in a silo's name does not make the gate forget it.
@@ -295,6 +298,14 @@ def test_no_byte_leads_to_a_traceback(request_, standing, caplog):
         assert said == b"" or said.split()[1] in (b"400", b"403", b"404", b"413"), said
         assert call(standing, headers=signed()) == 200
     assert not [record for record in caplog.records if record.exc_info or "Traceback" in record.getMessage()]
+
+
+@pytest.mark.parametrize("of", ["MCowBQYDKgMEAyEA", "MFQwDgYHKoZIzj0CAQYDKgMEA0IABHh4"])
+def test_a_key_of_no_known_kind_is_nobodys(of, standing, caplog):
+    inner = b64encode(b64decode(of) + b"x" * (32 if len(of) == 16 else 62)).decode()
+    key = b64encode(f"-----BEGIN PUBLIC KEY-----\n{inner}\n-----END PUBLIC KEY-----\n".encode()).decode()
+    assert call(standing, b"x" * (SMALL + 1), signed() | {FLEET_HTTP_PUBLIC_KEY_HEADER: key}) == 413
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_port_that_is_taken_is_one_sentence():
