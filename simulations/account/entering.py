@@ -48,11 +48,13 @@ VARIABLE = "USERDP_ACCOUNTS"
 """The environment variable with the address of the accounts."""
 
 
-def accounts_at(url: str | None) -> "Accounts":
+def accounts_at(place: "str | Accounts | None") -> "Accounts":
     """Return the accounts at an address; by default those of `VARIABLE`, or in ~/.userdp/accounts.sqlite."""
+    if not isinstance(place, str | None):
+        return place
     from simulations.account.accounts import Accounts  # noqa: PLC0415 -- needs SQLAlchemy, which few runs do
 
-    return Accounts(url or os.environ.get(VARIABLE) or f"sqlite:///{Path.home() / '.userdp' / 'accounts.sqlite'}")
+    return Accounts(place or os.environ.get(VARIABLE) or f"sqlite:///{Path.home() / '.userdp' / 'accounts.sqlite'}")
 
 
 def admitted(
@@ -81,8 +83,11 @@ def enter_run(
     resumes: bool = True,
     deployed: bool = False,
     token: str | None = None,
+    accounts: "Accounts | None" = None,
 ) -> None:
     """Enter a run into its account, before its first message; a resumed run is entered already.
+
+    The account is in these ``accounts``, by default in those of the configuration.
 
     A ``token`` that was written down before makes entering safe to repeat; by default a new run has a new one. It pays
     for a run that is killed and ``resumes`` with the same settings.
@@ -93,9 +98,10 @@ def enter_run(
     written, or its token is another run's.
     """
     name, file, settings = config.privacy.account, folder / TOKEN, digest_of(config)
+    place = config.privacy.accounts if accounts is None else accounts
     token = (_kept(file, settings) if resumed else None) or token or secrets.token_hex(16)
     if name is None and deployed and not isinstance(config.data, SyntheticData):
-        name = _opened(config, promises_of(strategy))
+        name = _opened(config, place, promises_of(strategy))
     with writing(f"output.directory: {folder}"):  # which would be a pity to find out once the run is charged
         private_folder(folder)
         if file.is_dir():
@@ -105,7 +111,7 @@ def enter_run(
     if name is None:
         return
     what, where = f"{config.name}: {config.strategy_name}", str(folder.resolve())
-    enter(strategy, name, what, accounts=config.privacy.accounts, token=token, place=where)
+    enter(strategy, name, what, accounts=place, token=token, place=where)
     content = as_json({"account": name, "token": token, "settings": settings, "resumes": resumes})
     with writing(f"output.directory: {folder}"):
         write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
@@ -142,7 +148,7 @@ def enter(
     account: str,
     what: str = "",
     *,
-    accounts: str | None = None,
+    accounts: "str | Accounts | None" = None,
     token: str | None = None,
     place: str = "",
     times: int = 1,
@@ -155,7 +161,7 @@ def enter(
         strategy: a strategy of this project, or a drop-in, which has not started.
         account: the name of the account.
         what: what the entry is for, for people; the strategy's name by default.
-        accounts: the address of the accounts' database; by default as for `accounts_at`.
+        accounts: the address of the accounts' database, or the accounts; by default as for `accounts_at`.
         token: names this entry alone: entering it again, for the same promise and place, costs nothing. A new one by
             default.
         place: the folder of the run's files.
@@ -197,7 +203,7 @@ def promises_of(strategy: UserLevelStrategy) -> tuple[Guarantee, ...]:
     return parts if strategy.testers is None else (for_everybody(parts, strategy.testers.given.privacy),)
 
 
-def _opened(config: RunConfig, promises: tuple[Guarantee, ...]) -> str:
+def _opened(config: RunConfig, place: "str | Accounts | None", promises: tuple[Guarantee, ...]) -> str:
     """Return the account of a deployment's data, made with this run's budget as its total if there is none."""
     if not all(promise.holds and promise.unit == "user" for promise in promises):
         raise BadInput(
@@ -210,5 +216,5 @@ def _opened(config: RunConfig, promises: tuple[Guarantee, ...]) -> str:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", called).lstrip("-._") or "data"
     epsilon, delta = (sum(getattr(promise, part) for promise in promises) for part in ("epsilon", "delta"))
     others = 0.0 if all(promise.is_one_gaussian for promise in promises) else 1.0
-    accounts_at(config.privacy.accounts).create(name, Total(epsilon, delta, promises[0].relation, others), anew=False)
+    accounts_at(place).create(name, Total(epsilon, delta, promises[0].relation, others), anew=False)
     return name

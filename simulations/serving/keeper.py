@@ -177,7 +177,7 @@ class Keeper:
                 write_whole(folder / _OWNER, lambda partial: partial.write_text(owner, encoding="utf-8"))
             if not (folder / TOKEN).is_file():
                 config = configuration_of(run.configuration)
-                enter_run(config, checked(config), folder, deployed=True, token=run.token)
+                enter_run(config, checked(config), folder, deployed=True, token=run.token, accounts=self.queue.accounts)
         except (AccountsUnavailable, Unwritable):
             raise
         except BadInput as error:
@@ -253,17 +253,16 @@ def check_entries(accounts: Accounts, results: Path) -> None:
     compared(accounts, results).insist()
 
 
-def enter_missing(accounts: Accounts, results: Path, address: str | None) -> list[Path]:
+def enter_missing(accounts: Accounts, results: Path) -> list[Path]:
     """Enter the runs of a deployment that have no entry, each at the price of its whole plan; return their folders.
 
     Raises `BadInput`: there is no account of that name, or a run does not fit into what is left.
     """
     missing = compared(accounts, results).missing
     for folder in missing:
-        place = {"account": read_json(folder / TOKEN)["account"], **({"accounts": address} if address else {})}
-        named = [f"privacy.{name}={json.dumps(value)}" for name, value in place.items()]
-        config = load_config(folder / "config.toml", named)
-        enter_run(config, checked(config), folder, resumed=True, deployed=True)
+        account = json.dumps(read_json(folder / TOKEN)["account"])
+        config = load_config(folder / "config.toml", [f"privacy.account={account}"])
+        enter_run(config, checked(config), folder, resumed=True, deployed=True, accounts=accounts)
     return list(missing)
 
 

@@ -163,3 +163,22 @@ def test_a_token_that_cannot_be_read_has_no_entry(content, tmp_path):
         compared(Accounts(url), tmp_path / "results").insist()
     assert compared(Accounts(url), tmp_path / "nowhere").runs == 0
     assert len(compared(Accounts(f"sqlite:///{Path(tmp_path)}/none.sqlite"), tmp_path / "results").missing) == 1
+
+
+def test_the_keeper_and_its_queue_use_one_database(tmp_path, monkeypatch):
+    """``--accounts`` instead of the environment: runs are entered where the queue is, and what is lacking too."""
+    url = database(tmp_path, "named")
+    monkeypatch.setenv(VARIABLE, f"sqlite:///{tmp_path / 'other'}.sqlite")
+    federation = Federation(home=tmp_path / "home")
+    queue_of(url).add("monthly", text(epsilon=0.5), "clinic", NOON)
+    keeper = keeper_of(federation, url, tmp_path)
+    keeper.step()
+    (entry,) = Accounts(url).read("clinic").entries
+    assert not (tmp_path / "other.sqlite").exists()
+    monkeypatch.setenv(VARIABLE, url)
+    kept_to_the_end(keeper, federation)
+    assert (queue_of(url).runs()[-1].state, Accounts(url).read("clinic").entries) == ("done", (entry,))
+    lost = database(tmp_path, "lost")
+    monkeypatch.setenv(VARIABLE, f"sqlite:///{tmp_path / 'other'}.sqlite")
+    assert "00001-monthly" in call("queue", "enter", tmp_path / "results", "--accounts", lost).stdout
+    assert Accounts(lost).read("clinic").spent == Accounts(url).read("clinic").spent
