@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
+from strategies.wire.questions import counts_wanted
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 
@@ -62,8 +63,9 @@ def check_question(claim: Claim, asked: Computation) -> None:
     *Formal guarantees.* *Claim.* Every sum that passes moves by a finite amount if one user is replaced
     (`Computation.sensitivity`), users are computed one by one, as noise that is secure in floating point needs, and
     noise that the node or its users add comes from the node's own operating system. With ``trust = "sum"`` every value
-    that passes has the node's own noise and mask on it (`userdp.masking.sums.MaskedSum`). *Assumptions.* With
-    ``trust = "server"`` the server adds the noise that it claims: no node can see that.
+    that passes has the node's own noise and mask on it (`userdp.masking.sums.MaskedSum`), and `Door.enter` lets no
+    question for exact counts in. *Assumptions.* With ``trust = "server"`` the server adds the noise that it claims: no
+    node can see that.
     """
     own = (asked.noise, asked.masked)
     if not asked.separate or any(each is not None and each.seed is not None for each in own):
@@ -106,6 +108,8 @@ class Door(ABC):
         if message.metadata.message_type == MessageType.QUERY:
             self.claims.pop(run, None)
             claim = read_claim(message.content)
+            if claim.trust == "sum" and counts_wanted(message):
+                raise Refused("the server claims to see masked sums alone, and asks for exact counts")
             self.admit(claim)
             self.claims[run] = claim
         elif run not in self.claims:

@@ -260,7 +260,8 @@ def question(computation, users=(0, 1, 2, 3), kind=MessageType.TRAIN):
 def admitted(folder, claim=CLAIM):
     config = config_of()
     node = silo_node(config, build_problem(config), folder)
-    reply = answer_message(node, Message(roster_question(b"s" * 16, counts=True, claim=claim), 1, MessageType.QUERY))
+    asked = roster_question(b"s" * 16, counts=claim.trust == "server", claim=claim)
+    reply = answer_message(node, Message(asked, 1, MessageType.QUERY))
     assert len(reply.content["roster"]["users"].numpy()) == PEOPLE // SILOS
     return node
 

@@ -172,6 +172,9 @@ def test_messages_of_another_run_need_a_claim_of_their_own(admitted):
 
 def test_where_only_sums_are_seen_every_value_is_masked(node):
     claim = replace(CLAIM, trust="sum")
+    with pytest.raises(Refused, match="asks for exact counts"):
+        answer_message(node, Message(roster_question(b"s" * 16, counts=True, claim=claim), 1, MessageType.QUERY))
+    assert node.door.claims == {}
     answer_message(node, Message(roster_question(b"s" * 16, counts=False, claim=claim), 1, MessageType.QUERY))
     for open_sum in (GOOD, replace(GOOD, reduce="rows"), replace(GOOD, reduce="rows", noise=LocalNoise(1.0, None, 1))):
         with pytest.raises(Refused, match="asks for values without a mask"):
