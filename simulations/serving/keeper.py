@@ -172,7 +172,7 @@ class Keeper:
             raise AccountsUnavailable(str(error)) from None
         try:
             with writing(f"--results: {folder}"):
-                folder.mkdir(parents=True, exist_ok=True)
+                private_folder(folder)
                 owner = as_json({"token": run.token})
                 write_whole(folder / _OWNER, lambda partial: partial.write_text(owner, encoding="utf-8"))
             if not (folder / TOKEN).is_file():

@@ -1,5 +1,7 @@
 """Runs of the queue: charged once, run once, refused before anybody is asked, wherever the keeper is killed."""
 
+import os
+import stat
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -65,6 +67,18 @@ def added(accounts, configuration=None, **more):
 
 
 # From the queue to a report -------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_a_run_is_for_its_owner_alone(clinic, accounts, tmp_path):
+    added(accounts)
+    before = os.umask(0)
+    try:
+        keeper_of(clinic, accounts, tmp_path).step()
+    finally:
+        os.umask(before)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder.parent, folder)] == [0o700, 0o700]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
 def test_a_run_that_is_due_is_entered_submitted_followed_and_published(clinic, accounts, tmp_path):
