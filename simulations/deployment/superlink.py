@@ -25,8 +25,8 @@ PORT = 8000
 READY = Path("/tmp/ready")
 _POLL_SECONDS = 2.0
 _TRIES, _LATER_SECONDS = 3, 60.0
-_ASKED, _SOME, _REFUSED = "asked for", "some node", "none: it was taken back before"
-_NOWHERE = (_ASKED, _SOME, _REFUSED)
+_ASKED, _SOME, _REFUSED, _TWICE = "asked for", "some node", "none: it was taken back before", "another name's"
+_NOWHERE = (_ASKED, _SOME, _REFUSED, _TWICE)
 
 
 def command(keys: Path | None) -> list[str]:
@@ -48,7 +48,7 @@ def command(keys: Path | None) -> list[str]:
 @dataclass
 class _Key:
     content: bytes
-    node: str = _ASKED  # that has it, or one of the three beneath
+    node: str = _ASKED  # that has it, or one of the four above
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Keyring:
     three times is tried once a minute, or when its file changes, and no longer counts as to be waited for.
 
     Flower refuses a node whose key was taken back from its next request on, for it looks up the key of each. A key that
-    was taken back stays refused until the SuperLink restarts: a silo that returns brings a new one.
+    was taken back stays refused until the SuperLink restarts: a silo that returns brings a new one. A key under two
+    names is the first one's, and leaves with it.
 
     Args:
         link: the SuperLink.
@@ -119,6 +120,16 @@ class Keyring:
         if name in self._known and self._known[name].content != content:
             self._take_back(name)
         key = self._known.setdefault(name, _Key(content))
+        first = next(other for other, one in self._known.items() if one.content == content)
+        if first != name:
+            if key.node != _TWICE:
+                log.warning(
+                    "the key of %s is that of %s, and counts as that one's alone: put another one there", name, first
+                )
+            key.node = _TWICE
+            return
+        if key.node == _TWICE:  # it was the name of one that left
+            key.node = _ASKED
         if key.node == _ASKED and content in self._refused:
             log.warning("the key of %s was taken back before: put a new one there, or restart the SuperLink", name)
             key.node = _REFUSED
@@ -138,7 +149,7 @@ class Keyring:
     def _take_back(self, name: str) -> None:
         """Take a key back; if nobody knows its node, all nodes whose keys are not known."""
         key = self._known[name]
-        nodes = self._strays() if key.node in (_ASKED, _SOME) else [] if key.node == _REFUSED else [key.node]
+        nodes = self._strays() if key.node in (_ASKED, _SOME) else [] if key.node in (_REFUSED, _TWICE) else [key.node]
         for node in nodes:
             try:
                 self._link.ask("supernode", "unregister", node, "LINK")

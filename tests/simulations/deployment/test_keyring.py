@@ -137,6 +137,32 @@ def test_a_key_that_left_before_its_registration_was_answered_is_taken_back(tmp_
     assert registry.nodes == {}
 
 
+def test_a_key_under_two_names_is_the_first_ones_and_takes_no_other_node_with_it(tmp_path, caplog):
+    registry, names = Registry(), tmp_path / "names.json"
+    (tmp_path / "b.pub").write_text("first of a")
+    keyring = superlink.Keyring(registry, folder_of(tmp_path, "a"), names)
+    assert keyring.follow()
+    assert keyring.follow()
+    assert registry.nodes == json.loads(names.read_text()) == {"1": "a"}
+    assert caplog.text.count("the key of b is that of a") == 1
+    folder_of(tmp_path, "c")
+    registry.late = ("register",)
+    keyring.follow()
+    registry.late = ("ls",)  # nobody knows yet which node is c's
+    keyring.follow()
+    registry.late = ()
+    (tmp_path / "b.pub").unlink()
+    assert keyring.follow()
+    assert registry.nodes == {"1": "a", "2": "c"}
+    (tmp_path / "b.pub").write_text("first of a")
+    assert keyring.follow()
+    (tmp_path / "a.pub").unlink()
+    assert keyring.follow()
+    assert keyring.follow()
+    assert registry.nodes == {"2": "c"}
+    assert caplog.text.count("the key of b was taken back before") == 1
+
+
 @pytest.mark.parametrize("fault", ["a folder", "a broken link", "no key"])
 def test_one_key_that_cannot_be_used_stops_no_other_one(tmp_path, fault, caplog):
     registry = Registry()
