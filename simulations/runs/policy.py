@@ -213,11 +213,15 @@ class PolicyDoor(Door):
             finally:
                 os.close(file)
 
+    def enter(self, message: Message) -> None:
+        """See `Door`; the policy may have changed since the run was admitted, also for questions about shares."""
+        super().enter(message)
+        read_policy(self.folder).check(self.claims[message.metadata.run_id], self.declarations)
+
     def check(self, message: Message, asked: Computation) -> None:
-        """See `Door`; the policy may have changed since the run was admitted."""
+        """See `Door`; a masked sum has to be as loud as the policy demands."""
         super().check(message, asked)
         policy, masked = read_policy(self.folder), asked.masked
-        policy.check(self.claims[message.metadata.run_id], self.declarations)
         if masked is None:
             return
         moved = asked.sensitivity("replace_one", weight=masked.weight or 1.0)

@@ -26,9 +26,11 @@ from simulations.runs.silos import FILE, prepare, silo_node
 from strategies.core.results import PrivateResult
 from strategies.wire.claims import Claim, Refused
 from strategies.wire.protocol import answer_message, roster_question
+from strategies.wire.shares import sharing_question
 from userdp.accounting import Total
 from userdp.errors import BadInput, UserdpError
 from userdp.masking.grid import IntegerGrid
+from userdp.masking.shares import Sharing
 from userdp.masking.sums import MaskedSum
 from userdp.nodes.computations import Computation
 
@@ -417,6 +419,15 @@ def test_a_holder_may_accept_some_strategies_and_one_trust_and_change_that_while
         for refused in (lambda: door_of(folders[0]).admit(CLAIM), lambda: answer_message(node, question(GOOD))):
             with pytest.raises(Refused, match=told):
                 refused()
+
+
+def test_without_a_policy_a_run_under_way_gets_no_share_of_a_secret_either(folders):
+    node = admitted(folders[0])
+    (folders[0] / POLICY).unlink()
+    keys = tuple(bytes([number] * 32) for number in range(3))
+    for asked in (sharing_question(Sharing(keys, 2, 1, 2)), question(GOOD).content):
+        with pytest.raises(Refused, match="is missing or cannot be read"):
+            answer_message(node, Message(asked, 1, MessageType.TRAIN))
 
 
 # What a folder was made for -------------------------------------------------------------------------------------------
