@@ -156,12 +156,12 @@ def read_policy(folder: Path) -> Policy:
 
 
 def digest(config: RunConfig) -> str:
-    """Return the digest of the declarations in [data] by which rows are made and read.
+    """Return the digest of the declarations in [data] by which rows are made and read, in their order.
 
     The loss is not among them: a silo holds rows, and every loss clips them into the declared bounds.
     """
     declared = config.data.model_dump(exclude=_NOT_ABOUT_ROWS, exclude_none=True)
-    text = json.dumps(declared, sort_keys=True, default=str)
+    text = json.dumps(declared, default=str)  # the order of categorical columns is that of a row's entries
     text = re.sub(r'"hf:/[^"]*/', '"hf:', text)  # a tokenizer's folder lies elsewhere on every machine
     return hashlib.sha256(text.encode()).hexdigest()
 

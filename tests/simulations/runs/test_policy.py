@@ -1,7 +1,11 @@
 """Silos of people answer what their holders accept, and nothing else: who asks, what is asked, and how often."""
 
+import fcntl
 import json
+import os
 import shutil
+import stat
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -284,6 +288,11 @@ def test_where_only_sums_are_seen_every_value_is_masked_and_loud_enough(folders)
         faint = replace(MASKED, masked=replace(MASKED.masked, deviation=deviation))
         with pytest.raises(Refused, match=r"below \[sum\] least_noise = 0.6"):
             answer_message(node, question(faint, users=(4, 5, 6, 7)))
+    for weight, deviation in ((1.0, 12.0), (0.5, 6.0), (-0.5, 6.0)):  # the number moves by 20, times its weight
+        weighted = replace(MASKED.masked, weight=weight, deviation=deviation)
+        faint = replace(GOOD, statistic="log_size", masked=weighted)
+        with pytest.raises(Refused, match=r"below \[sum\] least_noise = 0.6"):
+            answer_message(node, question(faint, users=(4, 5, 6, 7)))
     loud = replace(MASKED, masked=replace(MASKED.masked, deviation=1.21))
     with pytest.raises(BadInput, match="key") as error:  # past the door: its key is not among those of the sum
         answer_message(node, question(loud, users=(4, 5, 6, 7)))
@@ -374,6 +383,39 @@ def test_a_record_that_cannot_be_kept_admits_nothing(folders):
         door_of(folders[0]).admit(CLAIM)
 
 
+def test_a_run_waits_while_another_one_is_added_up(folders):
+    """Both fit alone, and not together: the second one sees what the first one wrote under the lock."""
+    path, refused = folders[0] / RUNS, []
+
+    def second():
+        try:
+            door_of(folders[0]).admit(replace(CLAIM, run="second"))
+        except Refused as error:
+            refused.append(str(error))
+
+    door_of(folders[0]).admit(replace(CLAIM, epsilon=0.0, delta=0.0, run="none"))
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        late = threading.Thread(target=second)
+        late.start()
+        late.join(0.2)
+        assert late.is_alive()
+        with path.open("ab") as first:
+            first.write(path.read_bytes().replace(b'"epsilon": 0.0', b'"epsilon": 1.0').replace(b'"none"', b'"first"'))
+    late.join()
+    assert len(refused) == 1
+    assert [entry["run"] for entry in entries(folders[0])] == ["none", "first"]
+
+
+def test_a_line_is_on_the_disk_before_a_run_is_admitted(folders, monkeypatch):
+    """The file's content, then the folder's names."""
+    reached, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (reached.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
+    door_of(folders[0]).admit(CLAIM)
+    assert reached == [str(folders[0] / RUNS), str(folders[0])]
+    assert stat.S_IMODE((folders[0] / RUNS).stat().st_mode) == 0o600
+
+
 # The policy -----------------------------------------------------------------------------------------------------------
 
 
@@ -428,6 +470,22 @@ def test_without_a_policy_a_run_under_way_gets_no_share_of_a_secret_either(folde
     for asked in (sharing_question(Sharing(keys, 2, 1, 2)), question(GOOD).content):
         with pytest.raises(Refused, match="is missing or cannot be read"):
             answer_message(node, Message(asked, 1, MessageType.TRAIN))
+
+
+NOT_ABOUT_ROWS = {"path", "user", "users", "all_users", "samples", "min_samples", "max_samples", "memory"} | {
+    *("test_fraction", "split_column", "split_test")
+}
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer")
+def test_every_declaration_about_rows_is_one_that_a_folder_was_made_with():
+    config = config_of()
+    for name in type(config.data).model_fields:
+        changed = config.model_copy(update={"data": config.data.model_copy(update={name: ["another"]})})
+        assert (digest(changed) == digest(config)) == (name in NOT_ABOUT_ROWS), name
+    levels = {"y": ["a", "b"], "z": ["p", "q", "r"]}
+    rows = [config_of(data={"categorical": {name: levels[name] for name in names}}) for names in ("yz", "zy")]
+    assert digest(rows[0]) != digest(rows[1])  # a row's entries have that order
 
 
 # What a folder was made for -------------------------------------------------------------------------------------------
