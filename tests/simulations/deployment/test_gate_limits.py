@@ -40,7 +40,7 @@ class Behind(httpx.AsyncBaseTransport):
     """The SuperLink: it knows one key, and counts what it gets."""
 
     def __init__(self):
-        self.received, self.largest, self.requests = 0, 0, 0
+        self.received, self.largest, self.requests, self.taken_back = 0, 0, 0, False
 
     async def handle_async_request(self, request):
         self.requests += 1
@@ -48,6 +48,7 @@ class Behind(httpx.AsyncBaseTransport):
             self.received += len(piece)
             self.largest = max(self.largest, len(piece))
         known = request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER) == signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]
+        known = known and not self.taken_back
         return httpx.Response(200 if known else 401, stream=httpx.ByteStream(b"well"))
 
 
@@ -152,6 +153,27 @@ def test_a_known_silos_body_is_passed_on_in_pieces_up_to_the_limit():
         assert call(port, headers={FLEET_HTTP_PUBLIC_KEY_HEADER: signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]}) == 200
         assert call(port, large, signed()) == 200
     assert behind.largest <= MIB
+
+
+def test_a_key_that_was_taken_back_is_a_strangers_again():
+    behind = Behind()
+    with served(Door(), behind) as port:
+        assert call(port, headers=signed()) == 200
+        behind.taken_back = True
+        assert call(port, headers=signed()) == 401
+        assert call(port, b"x" * MIB, signed()) == 503
+    assert behind.received == 0
+
+
+def test_nobody_may_say_for_whom_he_asks():
+    """The place of a connection is its peer's, whatever a header says of proxies."""
+    trusted, door = [], Door()
+    door.trust = trusted.append
+    with served(door) as port:
+        for _ in range(2):
+            assert call(port, headers=signed() | {"X-Forwarded-For": "10.9.8.7"}) == 200
+    ((address, _),) = trusted
+    assert address == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
