@@ -20,7 +20,7 @@ from typing import Any
 
 from simulations.records.evaluation import best_constant
 from simulations.records.released_fields import SHARED, kept
-from simulations.records.run_directory import TENSORBOARD, as_json, flat, read_json
+from simulations.records.run_directory import TENSORBOARD, as_json, flat, private_folder, read_json
 from strategies.core.results import RoundRecord
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput
@@ -110,6 +110,7 @@ class TensorBoardTracker:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
         self._parameters = dict(parameters)
+        private_folder(directory / TENSORBOARD)
         self._writer = SummaryWriter(str(directory / TENSORBOARD))
         rows = [f"| {key} | {value} |" for key, value in parameters.items()]
         self._writer.add_text("parameters", "\n".join(["| parameter | value |", "|---|---|", *rows]))

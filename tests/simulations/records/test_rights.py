@@ -3,8 +3,10 @@
 import json
 import os
 import stat
+import sys
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from examples import COMPARISON, DECLARED, call, changed, write_table
@@ -22,6 +24,7 @@ from simulations.reports import report
 from simulations.reports.card import render_card
 from simulations.runs.run import run
 from simulations.runs.silos import prepare, split
+from simulations.runs.trackers import TensorBoardTracker
 from simulations.serving.keeper import identity
 from simulations.serving.queue import Queue
 from userdp.accounting import Guarantee, Total
@@ -84,6 +87,13 @@ def test_a_run_and_its_checkpoints_and_reports(tmp_path, umask, monkeypatch):
     assert not open_to_others(tmp_path / "runs")
     assert {"result.json", "rounds.parquet", "report.html", "model.npz", "card.json"} <= set(os.listdir(folder))
     assert seen == {"0o600"}
+
+
+def test_the_events_of_a_tracker(tmp_path, umask, monkeypatch):
+    """TensorBoard makes its files itself: nobody else gets into their folder."""
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", Mock())
+    TensorBoardTracker(tmp_path / "run", {})
+    assert rights(tmp_path / "run" / "tensorboard") == "0o700"
 
 
 def test_released_copies_are_ordinary_files(tmp_path, umask, monkeypatch):
