@@ -25,6 +25,7 @@ PORT = 8000
 READY = Path("/tmp/ready")
 _POLL_SECONDS = 2.0
 _TRIES, _LATER_SECONDS = 3, 60.0
+_LARGEST = 1 << 16  # bytes of a key's file
 _ASKED, _SOME, _REFUSED, _TWICE = "asked for", "some node", "none: it was taken back before", "another name's"
 _NOWHERE = (_ASKED, _SOME, _REFUSED, _TWICE)
 
@@ -116,7 +117,7 @@ class Keyring:
 
     def _bring(self, name: str, path: Path) -> None:
         """Make a name's key that of its file."""
-        content = path.read_bytes()
+        content = _content(path)
         if name in self._known and self._known[name].content != content:
             self._take_back(name)
         key = self._known.setdefault(name, _Key(content))
@@ -171,6 +172,15 @@ class Keyring:
     def _write(self, file: Path, names: dict[str, str]) -> None:
         write_whole(file, lambda partial: partial.write_text(as_json(names), encoding="utf-8"))
         self._written = names
+
+
+def _content(path: Path) -> bytes:
+    """Return a key; OSError for what is no file, such as a pipe, from which one could read for ever, or a large one."""
+    if not path.is_file():
+        raise OSError(f"{path} is no file")
+    if path.stat().st_size > _LARGEST:
+        raise OSError(f"{path} is larger than any key")
+    return path.read_bytes()
 
 
 def _stamp(path: Path) -> int:

@@ -18,8 +18,9 @@ equal, and it is charged once. A missing or unreadable policy, or record, admits
 other declarations, with seeded noise, for single samples, without a promise, or too expensive. *Assumptions.* The
 server runs what it claims. A server with another program can claim secure noise and add none: with
 ``trust = ["sum"]`` the node need not believe it, because it adds its own share of the noise, refuses to answer without,
-and refuses a sum with less noise than ``[sum] least_noise`` demands. Nobody restores an older record. The app that runs
-at the node is userdp's: Flower runs what is submitted, which its ``--trusted-entities`` restricts.
+and refuses a sum with less noise than ``[sum] least_noise`` demands; of that, its own share alone hides its people from
+a server that also invents the other nodes. Nobody restores an older record. The app that runs at the node is userdp's:
+Flower runs what is submitted, which its ``--trusted-entities`` restricts.
 """
 
 import fcntl

@@ -163,7 +163,7 @@ def test_a_key_under_two_names_is_the_first_ones_and_takes_no_other_node_with_it
     assert caplog.text.count("the key of b was taken back before") == 1
 
 
-@pytest.mark.parametrize("fault", ["a folder", "a broken link", "no key"])
+@pytest.mark.parametrize("fault", ["a folder", "a broken link", "a pipe", "without end", "large", "no key"])
 def test_one_key_that_cannot_be_used_stops_no_other_one(tmp_path, fault, caplog):
     registry = Registry()
     keyring = superlink.Keyring(registry, folder_of(tmp_path, "b", "c"))
@@ -173,6 +173,12 @@ def test_one_key_that_cannot_be_used_stops_no_other_one(tmp_path, fault, caplog)
         bad.mkdir()
     elif fault == "a broken link":
         bad.symlink_to(tmp_path / "nowhere")
+    elif fault == "a pipe":
+        os.mkfifo(bad)
+    elif fault == "without end":
+        bad.symlink_to("/dev/zero")
+    elif fault == "large":
+        bad.write_bytes(b"-" * 2**17)
     else:
         bad.write_bytes(b"no key \xff")
     (tmp_path / "b.pub").unlink()
