@@ -25,6 +25,7 @@ PORT = 8000
 READY = Path("/tmp/ready")
 _POLL_SECONDS = 2.0
 _TRIES, _LATER_SECONDS = 3, 60.0
+_NAMES = "/"  # the fault of the file of names, as no key is called
 _LARGEST = 1 << 16  # bytes of a key's file
 _ASKED, _SOME, _REFUSED, _TWICE = "asked for", "some node", "none: it was taken back before", "another name's"
 _NOWHERE = (_ASKED, _SOME, _REFUSED, _TWICE)
@@ -94,10 +95,11 @@ class Keyring:
             self._tried(name, None, partial(self._take_back, name))
         for name, path in paths.items():
             self._tried(name, _stamp(path), partial(self._bring, name, path))
-        self._faults = {name: fault for name, fault in self._faults.items() if name in paths or name in self._known}
+        kept = (*paths, *self._known, _NAMES)
+        self._faults = {name: fault for name, fault in self._faults.items() if name in kept}
         names = {key.node: name for name, key in self._known.items() if key.node not in _NOWHERE}
         if self._names is not None and names != self._written:
-            self._tried("everybody", None, partial(self._write, self._names, names))
+            self._tried(_NAMES, None, partial(self._write, self._names, names))
         return all(fault.times >= _TRIES for fault in self._faults.values())
 
     def _tried(self, name: str, stamp: int | None, bring: Callable[[], None]) -> None:
@@ -111,7 +113,12 @@ class Keyring:
         except (RunFailed, OSError, LookupError) as error:
             wait = _LATER_SECONDS if fault.times + 1 >= _TRIES else 0.0
             self._faults[name] = _Fault(stamp, fault.times + 1, time.monotonic() + wait)
-            log.warning("the key of %s is not registered or taken back yet: %s", name, error)
+            what = (
+                "the file of names is not written"
+                if name == _NAMES
+                else f"the key of {name} is not registered or taken back"
+            )
+            log.warning("%s yet: %s", what, error)
         else:
             self._faults.pop(name, None)
 

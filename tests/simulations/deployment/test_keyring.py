@@ -208,11 +208,15 @@ def test_a_known_key_whose_file_cannot_be_read_stays_until_it_can(tmp_path):
     assert sorted(registry.nodes.values()) == ["a", "b"]
 
 
-def test_names_that_cannot_be_written_hold_up_no_key(tmp_path):
+def test_names_that_cannot_be_written_hold_up_no_key(tmp_path, caplog):
     registry = Registry()
-    keyring = superlink.Keyring(registry, folder_of(tmp_path, "a"), tmp_path / "nowhere" / "names.json")
-    keyring.follow()
-    assert list(registry.nodes.values()) == ["a"]
+    keyring = superlink.Keyring(registry, folder_of(tmp_path, "a", "everybody"), tmp_path / "nowhere" / "names.json")
+    assert not keyring.follow()
+    assert list(registry.nodes.values()) == ["a", "everybody"]
+    assert not keyring.follow()
+    assert keyring.follow()  # and are not waited for without end
+    assert "the file of names is not written yet" in caplog.text
+    assert "the key of" not in caplog.text
 
 
 @pytest.mark.slow
