@@ -320,6 +320,9 @@ def test_a_run_is_entered_once_before_its_first_answer_and_stays_one_when_it_is_
     (entry,) = once[0]
     assert (entry["strategy"], entry["noise"], entry["unit"]) == ("dp_fed_sgd", "secure", "user")
     assert entry["epsilon"] == done.guarantee.epsilon == pytest.approx(1.0)
+    assert (
+        (entry["delta"], entry["relation"]) == (done.guarantee.delta, done.guarantee.relation) == (1e-3, "replace_one")
+    )
     grid = Deployed(folders, RAW)
     with pytest.raises(UserdpError):
         deployed(grid, tmp_path / "second")
@@ -420,7 +423,10 @@ def test_a_line_is_on_the_disk_before_a_run_is_admitted(folders, monkeypatch):
 
 
 def test_prepare_writes_what_the_file_asks_for_once_and_never_again(prepared, tmp_path):
-    assert read_policy(prepared / "silo-0").run.epsilon == read_policy(prepared / "silo-0").total.epsilon == 1.0
+    policy = read_policy(prepared / "silo-0")
+    assert policy.run == policy.total
+    assert (policy.run.epsilon, policy.run.delta) == (1.0, 1e-3)
+    assert (policy.trust, policy.strategies, policy.sum.least_noise) == (["server", "sum"], None, 0.0)
     path = prepared / "table.csv"
     own = config_of(data={"path": str(path), "users": 4}, privacy={"epsilon": 50.0})
     prepare(own, tmp_path / "silo", 0)
