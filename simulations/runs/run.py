@@ -134,6 +134,7 @@ def run(
         resumed = admitted(config, this.strategy, path, resume=resume, resumes=resumes, deployed=deployed)
         if deployed:
             this.strategy.claim = claim_of(config, this.strategy.plan.guarantee, path)
+        this.resumed = resume
         this.files = files = RunDirectory(path, resumed=resumed is not None)
         files.text("config.toml", config.toml())
         files.json("plan.json", this.plan.as_dict())
@@ -221,7 +222,7 @@ class _Run:
 
     def train(self, grid: Grid, progress: Progress, keeper: Checkpoints | None, resumed: Resumed | None) -> None:
         """Run the strategy, then the reference."""
-        self.engine, self.resumed = {LocalGrid: "local", RayGrid: "ray"}.get(type(grid), "flower"), resumed is not None
+        self.engine = {LocalGrid: "local", RayGrid: "ray"}.get(type(grid), "flower")
         settings = self.config.engine
 
         def on_round(_: RoundRecord) -> None:

@@ -311,3 +311,24 @@ def test_a_resumed_run_that_stops_states_its_whole_plan(tmp_path, monkeypatch):
                 run(config, directory=tmp_path / "run", resume=True, report=False)
         promised = json.loads((tmp_path / "run" / "guarantee.json").read_text())
         assert min(promised[name] for name in ("epsilon", "spent_epsilon", "held_out_spent_epsilon")) >= 4.0 - 1e-6
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_resumed_run_that_stops_before_it_has_nodes_states_its_whole_plan(checkpoint, tmp_path, monkeypatch):
+    """Whoever kept a checkpoint, or with seeded noise none at all, had answers that this process never saw."""
+    config = config_of(table(tmp_path / "table.csv"), tmp_path / "runs", STRATEGY)
+    with monkeypatch.context() as patch:
+        patch.setattr("simulations.runs.run._Run.finish", lambda *_: None)  # as kill -9 leaves it
+        stopping(patch, 2, "failed")
+        with pytest.raises(RunFailed):
+            run(config, directory=tmp_path / "run", checkpoint=checkpoint, report=False)
+
+    def no_grid(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulations.runs.run.make_grid", no_grid)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, directory=tmp_path / "run", resume=True, report=False)
+    promised = json.loads((tmp_path / "run" / "guarantee.json").read_text())
+    assert promised["holds"]
+    assert min(promised[name] for name in ("epsilon", "spent_epsilon", "held_out_spent_epsilon")) >= 4.0 - 1e-6
