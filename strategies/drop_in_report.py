@@ -12,6 +12,7 @@ from flwr.app import MetricRecord
 
 from strategies.core.plan import Plan
 from strategies.core.results import PrivateResult, RoundRecord
+from userdp.accounting.guarantee import rounded_up
 
 log = logging.getLogger("flwr")
 
@@ -61,7 +62,8 @@ def round_begins(server_round: int, plan: Plan) -> None:
 def round_ends(record: RoundRecord, plan: Plan, held_out: MetricRecord | None) -> None:
     """Log the end of a round, its cost, and what held-out clients reported, with its noise."""
     log.info("aggregate_train: %d failures, %s s", record.missing_users, _short(record.seconds))
-    spent, whole = _short(record.spent_epsilon), _short(plan.guarantee.epsilon)
+    spent = "none" if record.spent_epsilon is None else rounded_up(record.spent_epsilon)
+    whole = rounded_up(plan.guarantee.epsilon)
     log.info("\t└──> Privacy: epsilon %s of %s is spent", spent, whole)
     if held_out:
         log.info("\t└──> Held-out clients: %s", dict(held_out))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulations.terminal import Debug, Json, answer, argument, option, working
+from userdp.accounting.guarantee import rounded_up
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Account
@@ -144,9 +145,10 @@ def _show(account: "Account") -> None:
     for name in ("promised", "charged"):
         table.add_column(name, no_wrap=True)
     for one in account.entries:
-        promised = "\n".join(f"({promise.epsilon:.3g}, {promise.delta:.3g})" for promise in one.promises)
+        pairs = [(rounded_up(promise.epsilon, 3), rounded_up(promise.delta, 3)) for promise in one.promises]
+        promised = "\n".join(f"({epsilon}, {delta})" for epsilon, delta in pairs)
         named = zip(("mu^2", "epsilon", "delta"), vars(one.price).values(), strict=True)
-        charged = "\n".join(f"{name} = {value:.3g}" for name, value in named if value)
+        charged = "\n".join(f"{name} = {rounded_up(value, 3)}" for name, value in named if value)
         when = one.entered.partition("+")[0].replace("T", " ")
         table.add_row(str(one.number), escape(one.what), escape(one.who), when, promised, charged)
     parts = Table(
@@ -159,7 +161,7 @@ def _show(account: "Account") -> None:
     }
     for name, (used, most) in rows.items():
         if most:
-            parts.add_row(name, f"{used:.4g}", f"{most:.4g}")
+            parts.add_row(name, rounded_up(used), f"{most:.4g}")
     console = Console()
     console.print(table, parts, sep="\n")
     promises = {f"entry {one.number}": promise for one in account.entries for promise in one.promises[:1]}
@@ -167,7 +169,7 @@ def _show(account: "Account") -> None:
         console.print(line, highlight=False, markup=False)
     relation = "replacing" if total.relation == "replace_one" else "adding or removing"
     console.print(
-        f"For {relation} one whole user. Spent so far: epsilon = {account.spent_epsilon:.4g} at delta = "
+        f"For {relation} one whole user. Spent so far: epsilon = {rounded_up(account.spent_epsilon)} at delta = "
         f"{total.delta:g}, as if all prices had been fixed beforehand. One more Gaussian run fits with epsilon up to "
         f"{account.left_epsilon:.4g}.",
         highlight=False,
@@ -182,6 +184,7 @@ def _list(found: "list[Account]") -> None:
     for name in ("epsilon", "spent", "delta", "entries"):
         table.add_column(name, justify="right")
     for one in found:
-        numbers = (one.total.epsilon, one.spent_epsilon, one.total.delta, len(one.entries))
-        table.add_row(one.name, one.total.relation, *(f"{number:.4g}" for number in numbers))
+        total = one.total
+        numbers = (f"{total.epsilon:.4g}", rounded_up(one.spent_epsilon), f"{total.delta:.4g}", str(len(one.entries)))
+        table.add_row(one.name, total.relation, *numbers)
     Console().print(table)

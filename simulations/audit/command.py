@@ -21,6 +21,7 @@ from simulations.records.run_directory import as_json, new_directory, plain, wri
 from simulations.reports.explain import assumptions_of, shown
 from simulations.reports.progress import Bar, audit_bar
 from strategies.registry import STRATEGIES
+from userdp.accounting.guarantee import rounded_up
 from userdp.errors import BadInput
 
 
@@ -147,8 +148,8 @@ def show_audits(done: Done) -> None:
     for one in done.found:
         table.add_row(
             one.strategy,
-            shown(one.guarantee.epsilon),
-            f"{one.guarantee.delta:.2g}",
+            rounded_up(one.guarantee.epsilon),
+            rounded_up(one.guarantee.delta, 2),
             shown(one.measured),
             f"{one.measured / one.guarantee.epsilon:.0%}",
             f"{one.confidence:.4g}",

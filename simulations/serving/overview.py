@@ -31,7 +31,7 @@ class Shown:
 
     run: Scheduled
     rounds: int | None  # that ended; None before the first
-    epsilon: float | None  # spent so far
+    epsilon: float | None  # spent; what is promised, until it has ended
     guarantee: Guarantee | None  # for that
     report: Path | None  # for others
     reason: str | None  # of a refusal, which is public
@@ -71,15 +71,16 @@ def _shown(run: Scheduled, results: Path) -> Shown:
 
 
 def _progress(folder: Path) -> tuple[int | None, float | None, Guarantee | None]:
-    """Return the rounds, the epsilon and the guarantee of a run that promises something."""
+    """Return the rounds, the epsilon and the guarantee of a run that promises something.
+
+    Of a run that has not ended guarantee.json states everything that is promised: it may have been killed after it
+    asked more than its last written round tells.
+    """
     try:
         promise = read_json(folder / "guarantee.json")
-        spent = pd.read_parquet(folder / "rounds.parquet", columns=["spent_epsilon"])["spent_epsilon"]
+        rounds = len(pd.read_parquet(folder / "rounds.parquet", columns=["round"]))
     except (OSError, ValueError):
         return None, None, None
     if not promise["holds"]:
         return None, None, None
-    # Of a run under way guarantee.json states everything that is promised.
-    under_way = len(spent) > 0 and not (folder / "result.json").is_file()
-    epsilon = float(spent.iloc[-1]) if under_way else promise["spent_epsilon"]
-    return len(spent), epsilon, Guarantee.from_dict(promise)
+    return rounds, promise["spent_epsilon"], Guarantee.from_dict(promise)

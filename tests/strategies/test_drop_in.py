@@ -24,6 +24,7 @@ from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClip
 from strategies.drop_in import ClientSideLoss
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.replies import gather
+from userdp.accounting.guarantee import rounded_up
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 
@@ -460,7 +461,8 @@ def test_a_run_is_logged_as_those_of_flowers_own_strategies_with_what_it_spends(
         asked, received, spent, metrics = lines[start + 1 : start + 5]
         assert asked == "configure_train: Planned cohort of 6 users (out of 6)"
         assert received.startswith("aggregate_train: 1 failures")
-        assert f"epsilon {entry.spent_epsilon:.4g} of {result.guarantee.epsilon:.4g} is spent" in spent
+        assert float(rounded_up(entry.spent_epsilon)) >= entry.spent_epsilon
+        assert f"epsilon {rounded_up(entry.spent_epsilon)} of {rounded_up(result.guarantee.epsilon)} is spent" in spent
         assert "{'accuracy': 0.5}" in metrics
     assert lines[-2].startswith("Strategy execution finished in ")
     assert lines[-1] == f"Guarantee: {promise}"

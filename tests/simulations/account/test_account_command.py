@@ -1,6 +1,7 @@
 """`userdp account`: create, show, list and export, and what a run says that does not fit."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -11,9 +12,10 @@ from helpers_accounts import promise
 from tomli_w import dumps
 
 from simulations.account.accounts import Account, Accounts, Entry, Wanted
+from simulations.account.command import _list, _show
 from simulations.account.export import exported
 from simulations.terminal import BAD_INPUT
-from userdp.accounting import Price, Total
+from userdp.accounting import Guarantee, Price, Total
 
 pytestmark = pytest.mark.usefixtures("accounts")
 
@@ -106,3 +108,17 @@ def test_without_a_module_of_the_extra_the_extra_is_named(monkeypatch, module):
     assert done.exit_code == BAD_INPUT
     reason = f"this needs {module}, which is not installed: pip install 'userdp[account]'"
     assert reason in " ".join(done.stderr.split())
+
+
+def test_no_epsilon_of_an_account_is_rounded_down(capsys):
+    promised = Guarantee("user", "replace_one", 1.00049, 1.0049e-5, "an accountant", "others", (), True)
+    entry = Entry(1, "t", Price(mu_squared=0.10049), "a run", "", "me", "2026-12-01T12:00", (promised,))
+    account = Account("clinic", Total(4.0, 1e-3), (entry,))
+    _show(account)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(1.01, 1.01e-05)" in shown
+    assert "mu^2 = 0.101" in shown
+    stated = float(re.search(r"Spent so far: epsilon = ([0-9.]+)", shown)[1])
+    assert account.spent_epsilon <= stated < account.spent_epsilon * 1.001
+    _list([account])
+    assert str(stated) in capsys.readouterr().out

@@ -6,21 +6,26 @@ import json
 import logging
 import re
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import httpx
 import pandas as pd
 import pytest
+from examples import GUARANTEE
 from helpers_browser import DESK, PHONE, SCHEMES, check_seen, measured, needs_chromium
 from helpers_serving import Federation, queue_of, text
 from prometheus_client.parser import text_string_to_metric_families
 
 from simulations.account.accounts import Accounts
 from simulations.records.released_fields import is_private
+from simulations.reports.report import fill
 from simulations.serving.announcing import Alarm, JsonLines, log_to_output
 from simulations.serving.keeper import Keeper
-from simulations.serving.overview import _progress, overview
+from simulations.serving.overview import Overview, Shown, _progress, overview
 from simulations.serving.page import Pulse, page, token_in
+from simulations.serving.queue import STATES
 from userdp.accounting import Guarantee, Total
 from userdp.errors import BadInput
 
@@ -45,8 +50,6 @@ def kept(tmp_path_factory):
             while keeper.step():
                 federation.advance()
         queue.add("mark", text(epsilon=0.1), "clinic", NOON)
-        with queue.accounts.transaction() as connection:  # a name that `add` refuses
-            connection.exec_driver_sql("UPDATE userdp_queue SET name = '<i>mark' WHERE name = 'mark'")
         keeper.step()
         queue.put_back(3, NOON + timedelta(days=1), "a silo of 4711 people left")
         queue.add("weekly", text(epsilon=0.1), "clinic", NOON, "weekly")
@@ -91,7 +94,6 @@ def test_whoever_has_the_token_sees_runs_budgets_silos_and_reports(client):
     shown = client.get("/", headers=bearer(TOKEN)).text
     for word in ("weekly is under way", "done", "refused", "exceeds what is left", "clinic", "not connected"):
         assert word in shown
-    assert "<i>mark" not in shown
     assert client.get("/", auth=("anybody", TOKEN)).status_code == 200
     report = client.get("/runs/1/report.html", headers=bearer(TOKEN))
     assert "epsilon = 1, delta = 0.001" in report.text
@@ -230,14 +232,29 @@ def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):
     assert "OSError: gone" in json.loads(JsonLines().format(record))["error"]
 
 
-def test_a_run_under_way_shows_what_its_rounds_spent_and_one_that_ended_what_it_states(tmp_path):
+def test_a_run_that_has_not_ended_shows_all_that_is_promised_and_no_less_than_was_asked(tmp_path):
     """Until it has ended its guarantee.json states the whole plan, for the case that it is killed."""
-    promise = Guarantee("user", "replace_one", 4.0, 1e-6, "accountant", "everybody", (), holds=True)
-    as_text = json.dumps(promise.as_dict() | {"spent_epsilon": 4.0})
-    (tmp_path / "guarantee.json").write_text(as_text, encoding="utf-8")
+    promise = {"spent_epsilon": 4.0, **replace(GUARANTEE, epsilon=4.0).as_dict()}
+    (tmp_path / "guarantee.json").write_text(json.dumps(promise), encoding="utf-8")
     pd.DataFrame({"round": [1, 2], "spent_epsilon": [0.5, 0.75]}).to_parquet(tmp_path / "rounds.parquet")
-    assert _progress(tmp_path) == (2, 0.75, promise)
+    assert _progress(tmp_path) == (2, 4.0, replace(GUARANTEE, epsilon=4.0))
     (tmp_path / "result.json").write_text("{}", encoding="utf-8")
-    assert _progress(tmp_path) == (2, 4.0, promise)
-    (tmp_path / "guarantee.json").write_text(json.dumps({"holds": False, "spent_epsilon": None}), encoding="utf-8")
+    assert _progress(tmp_path) == (2, 4.0, replace(GUARANTEE, epsilon=4.0))
+    nothing = {"spent_epsilon": None, **Guarantee.none("noise is off").as_dict()}
+    (tmp_path / "guarantee.json").write_text(json.dumps(nothing), encoding="utf-8")
     assert _progress(tmp_path) == (None, None, None)
+
+
+def test_no_epsilon_on_the_page_is_rounded_down_and_a_name_is_no_markup():
+    spent = 1.00049
+    account = SimpleNamespace(
+        name="clinic", total=Total(4.0, 1e-3), spent_epsilon=2.00004, left_epsilon=1.0, entries=()
+    )
+    queued = SimpleNamespace(number=1, name="<i>mark", account=None, earliest=NOON, every=None, state="done")
+    shown = Shown(queued, 2, spent, replace(GUARANTEE, epsilon=spent), None, None)
+    seen = Overview([shown], dict.fromkeys(STATES, 0), [account], {}, [])
+    written = fill("federation.html.md", {"seen": seen, "states": STATES, "healthy": True})
+    assert "<i>mark" not in written
+    for name, least in (("epsilon", spent), ("spent", 2.00004)):
+        figure = re.search(rf'data-name="{name}" class="number">([0-9.]+)<', written)[1]
+        assert least <= float(figure) < least * 1.001
