@@ -62,7 +62,7 @@ class UserLevelStrategy(Strategy):
         problem: the loss that the strategy sees, in the coordinates of a preparation (at first of a stand-in).
         recipe: the recipe, with the settings that a preparation found.
         privacy: the budget of the strategy's own rounds.
-        noise_seed: of simulated noise; the run's seed, unless an audit sets another before it starts.
+        noise_seed: of simulated noise; the run's seed if one was given, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
         claim: what nodes are told that this run promises; a deployment sets it, too.
 
@@ -88,10 +88,10 @@ class UserLevelStrategy(Strategy):
     ) -> None:
         check_budget(recipe, privacy, public.users, seed)
         about = self.about = recipe.about
-        self._drawn, seed = seed is None, secrets.randbits(128) if seed is None else seed
-        self.name, self.public, self.seed, self.noise_seed = about.name, public, seed, seed
+        self._drawn, seeds = seed is None, [secrets.randbits(128) if seed is None else seed for _ in range(2)]
+        self.name, self.public, (self.seed, self.noise_seed) = about.name, public, seeds
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
-        given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
+        given = Given(about.name, about.adversary, problem, public, privacy, self.seed, self.wire, self._noise)
         left, self.around = divided(recipe, about.without_comparison, given, preparation, compare=compare_with_initial)
         self.privacy, self._given = left, replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
@@ -100,7 +100,7 @@ class UserLevelStrategy(Strategy):
         scheme = self._new_scheme()
         self.plan = planned(self._given, recipe, scheme, self.around)
         start = scheme.checked_start(self.problem, self.problem.initial())
-        self.state = RunState(scheme, self.around, left, seed, start, self.streams)
+        self.state = RunState(scheme, self.around, left, self.seed, start, self.streams)
         self._request: Request | None = None
         self._facts = dict[str, float]()
         self._roster = self.wire.roster(self._everybody, recipe.max_missing)

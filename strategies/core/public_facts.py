@@ -68,7 +68,7 @@ class Given:
     problem: Problem
     public: PublicFacts
     privacy: Privacy  # the budget of the strategy's own rounds
-    seed: int  # of sampling and of simulated noise
+    seed: int = field(repr=False)  # of sampling, and if it was given of simulated noise
     wire: Wire
     noise: Callable[[int, int], NoiseSource]  # opens the noise of (round, purpose) once; for what a checkpoint restores
 

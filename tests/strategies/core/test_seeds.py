@@ -16,6 +16,8 @@ from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from strategies.drop_in import DropIn
 from userdp.accounting.guarantee import Guarantee, Privacy
 from userdp.errors import BadInput
+from userdp.noise import SeededNoise
+from userdp.randomness import stream
 
 FACTS = PublicFacts(400, 1, 1, samples=400)
 
@@ -82,8 +84,29 @@ def test_runs_without_a_seed_release_different_models_and_none_of_them_that_of_s
 def test_a_secret_seed_is_drawn_anew_and_its_noise_is_that_of_no_small_seed():
     methods = [method_of("dp_fed_sgd") for _ in range(2)]
     seeds = {method.noise_seed for method in methods} | {method.seed for method in methods}
-    assert len(seeds) == 2
+    assert len(seeds) == 4  # what cohorts and messages show of one seed tells nothing about the noise
     assert min(seeds) > 1 << 64  # by chance with probability 2^-63
+
+
+def test_one_given_seed_is_that_of_everything():
+    assert (method_of("dp_fed_sgd", seed=7).seed, method_of("dp_fed_sgd", seed=7).noise_seed) == (7, 7)
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.parametrize("name", [name for name, one in STRATEGIES.items() if one.about.server_trusted])
+def test_no_text_and_no_request_of_a_run_has_the_seed_of_its_noise(name):
+    method = method_of(name, held_out=0 if name == "non_private" else 40)
+    parts = (method, method.plan, method.scheme, method.testers, method.recipe, method.state, method._given)
+    asked = method.request_of(1).computation
+    assert not any(str(method.noise_seed) in repr(part) for part in (*parts, asked))
+    assert (asked.noise, asked.masked) == (None, None)
+    assert float(method.noise_seed) not in asked.parameters.values()
+
+
+def test_whoever_knows_the_seed_of_cohorts_does_not_know_the_noise():
+    method, zeros = method_of("dp_fed_sgd"), np.zeros(3)
+    known = SeededNoise(stream(method.seed, "noise", 0, 0)).gaussian(zeros, 1.0)
+    assert (method._noise(0).gaussian(zeros, 1.0) != known).all()
 
 
 def test_a_run_without_a_seed_is_neither_kept_nor_resumed():
