@@ -211,7 +211,7 @@ class UserLevelStrategy(Strategy):
             return None
         asked = request.computation
         asked = replace(asked, lengths=asked.lengths and self._may_ask_lengths, coordinates=self._coordinates)
-        noise_seed = self.noise_seed if self.privacy.noise == "seeded" else None
+        noise_seed = self.noise_seed if self.privacy.noise == "seeded" and not self._drawn else None
         return replace(request, computation=seeded(asked, index, self.seed, noise_seed))
 
     @property

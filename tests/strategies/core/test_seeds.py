@@ -103,6 +103,17 @@ def test_no_text_and_no_request_of_a_run_has_the_seed_of_its_noise(name):
     assert float(method.noise_seed) not in asked.parameters.values()
 
 
+def test_no_node_is_told_a_seed_that_the_server_drew_whatever_a_recipe_says_of_trust():
+    class Stranger(STRATEGIES["local_dp"]):
+        about = STRATEGIES["local_dp"].about.model_copy(update={"server_trusted": True})
+
+    privacy, told = Privacy(4.0, 1e-4), {}
+    for seed in (None, 3):
+        method = Stranger(problem_of("local_dp"), FACTS, privacy, seed=seed, **options_of("local_dp"))
+        told[seed] = method.request_of(1).computation.noise.seed
+    assert told == {None: None, 3: 3}  # None: each user's own machine draws
+
+
 def test_whoever_knows_the_seed_of_cohorts_does_not_know_the_noise():
     method, zeros = method_of("dp_fed_sgd"), np.zeros(3)
     known = SeededNoise(stream(method.seed, "noise", 0, 0)).gaussian(zeros, 1.0)
