@@ -174,6 +174,43 @@ def test_a_person_more_or_less_moves_the_sums_of_a_query_by_its_own_row(tmp_path
         assert 0.1 * charged < moved <= charged * (1 + 1e-9)
 
 
+def named(users):
+    """People whose one feature names them."""
+    who = [f"p{user * 7919 % 10007:05d}" for user in range(users)]
+    return pd.DataFrame({"who": who, "a": [int(one[1:]) / 10007 for one in who]})
+
+
+def trains(people, folder, **data):
+    people.to_parquet(path := folder / "t.parquet")
+    users = load_datasets(parse_config(trained(path, **data))).users
+    return {round(float(cell), 7) for cell in users.block(np.arange(users.users)).features[:, 0]}
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25])
+@pytest.mark.parametrize("users", [FEW, PLACES])
+def test_a_person_more_or_less_is_one_more_or_less_who_trains_for_every_seed(users, fraction, tmp_path):
+    """Also where people are held out: whoever knows the seed and everybody else sees nobody else come or go."""
+    everybody = named(users)
+    whole = trains(everybody, tmp_path, test_fraction=fraction)
+    for gone in (0, 7, users // 2, users - 1):
+        less = trains(everybody.drop(gone), tmp_path, test_fraction=fraction)
+        assert less < whole
+        assert len(whole - less) == 1
+
+
+@pytest.mark.parametrize("more", [{"test_fraction": 0.2}, {"test_fraction": 0.0}, {"min_samples": 2}])
+def test_training_users_are_no_first_ones_of_a_number_that_is_protected(more, tmp_path):
+    """More people than data.users: who trains, and how many are held out, would tell how many there are."""
+    for users in (FEW, MANY):
+        table(users, rows=3).to_parquet(path := tmp_path / "t.parquet")
+        declared = {"all_users": None, "users": 300, "test_fraction": 0.0} | more
+        with pytest.raises(BadInput, match=r"data\.users = 300.*protected.*declare") as told:
+            load_datasets(parse_config(trained(path, **declared)))
+        assert str(users) not in str(told.value)
+        plain = {"strategy": {"kind": "dp_fed_sgd", "rounds": 2}}
+        assert load_datasets(parse_config(trained(path, plain, **declared))).users.users == 300
+
+
 def test_every_combination_of_a_relation_and_a_number_is_a_run_or_a_sentence(tmp_path):
     for relation, users in product((ADDED, REPLACED), (FEW, PLACES, MANY)):
         table(users).to_parquet(path := tmp_path / "t.parquet")

@@ -23,6 +23,7 @@ from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.streamed import MEMORY_MIB
 from userdp.data.tables.tabular import Table, table_of
 from userdp.errors import BadInput, PopulationTooSmall
+from userdp.randomness import text_words
 
 log = logging.getLogger("userdp")
 _TEST_FRACTION = 0.2
@@ -239,27 +240,32 @@ class TableColumns(DataSettings):
     def _in_places(self, table: Table, seed: int) -> Datasets:
         """Return the users of a table whose number is protected, in the first of the declared places; no more fit.
 
-        Who is held out follows from the places. No message shows the number. Raises `BadInput`: more users than places,
-        nobody in one of the parts, or a declaration with which places would follow from the number of users.
+        No message shows the number. Raises `BadInput`: more users than places, nobody in one of the parts, or a
+        declaration with which it would follow from the number of users who trains.
+
+        *Formal guarantee*: adding a user to the table, or removing one, adds or removes one training user, or none, for
+        every seed. *Why.* Those held out have the smallest keys by their labels, as many as declared; so a further user
+        trains, or is held out in the place of one who then trains.
         """
         places, everybody = self.all_users or self.users, table.federation.users
         assert places is not None
         field = "data.all_users" if self.all_users is not None else "data.users"
         if self.all_users is None and (self.holds_out or self.min_samples > 1):
             raise BadInput(
-                f"{field} = {places} is not the number of training users, which is protected where a user may be added "
-                "or removed: declare data.all_users, a number of places that is enough for all, without "
-                "data.split_column and data.min_samples"
+                f"{field} = {places} with people who do not train: who does would follow from the number of users, "
+                "which is protected where one may be added or removed; declare data.all_users, a number of places that "
+                "is enough for all, without data.split_column and data.min_samples"
             )
         if everybody > places:
             raise BadInput(
                 f"{field} = {places}: there are more users than these places, and their number is protected; declare "
                 "more places, by public knowledge"
             )
-        training, held_out = slots(places, self.held_out(places), seed)
-        parts = [part[part < everybody] for part in (training, held_out)]
-        if not len(parts[0]) or (len(held_out) and not len(parts[1])):
+        held_out = self.held_out(places)
+        if everybody <= held_out:
             raise BadInput(f"{field} = {places}: too few of these places hold a user; declare fewer")
+        order = np.argsort(text_words(f"held out {seed}", table.labels), kind="stable")
+        parts = [np.sort(order[held_out:]), np.sort(order[:held_out])]
         train, test = (table.federation.select(part) if len(part) else None for part in parts)
         return Datasets(train, test, table.report)
 
@@ -321,6 +327,13 @@ class TableData(TableColumns):
     @property
     def file(self) -> str:
         return self.path
+
+    def _differs(self, table: Table) -> bool:
+        """See `TableColumns._differs`; or whether who trains would follow from the number of users."""
+        if self.all_users is not None:
+            return self._test_share > 0 or super()._differs(table)
+        others = self.holds_out is not None or self.min_samples > 1 or table.federation.users != self.users
+        return self.users is not None and others
 
 
 class PublicData(TableColumns):
