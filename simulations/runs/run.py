@@ -22,6 +22,7 @@ from simulations.records.named_code import digests
 from simulations.records.released_fields import ALL_KINDS, SHARED, Kind
 from simulations.records.run_directory import RunDirectory, new_directory, plain, remove_empty
 from simulations.runs.build import (
+    check_places,
     check_samples,
     held_out_users,
     load_datasets,
@@ -209,6 +210,7 @@ class _Run:
         self.datasets, self.facts = datasets, public_facts(config, datasets.train)
         self.held_out = held_out_users(config, datasets)
         self.strategy = make_strategy(config, self.problem, self.facts, held_out=self.held_out)
+        check_places(config, self.strategy.plan.guarantee)
         insist(config, self.strategy.plan)
         if not deployed:  # a server without data computes nothing
             self.problem.settle_device()

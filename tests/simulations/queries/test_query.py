@@ -93,7 +93,7 @@ def test_describe_takes_a_frame_and_has_a_default(raw):
     ]
     assert found.table.groupby("statistic").size().to_dict() == {"counts": 3, "mean": 2, "quantiles": 6}
     assert "Guarantee: (4, 0.0001)-differential privacy" in repr(found)
-    again = describe(frame, ask=ASK[:1], relation="add_or_remove", **COLUMNS, **BUDGET, progress=False)
+    again = describe(frame, ask=ASK[:1], relation="add_or_remove", all_users=200, **COLUMNS, **BUDGET, progress=False)
     assert again.guarantee.relation == "add_or_remove"
     assert again.directory is None
     same = describe(raw, progress=False)

@@ -211,6 +211,23 @@ def test_training_users_are_no_first_ones_of_a_number_that_is_protected(more, tm
         assert load_datasets(parse_config(trained(path, plain, **declared))).users.users == 300
 
 
+def test_a_number_that_is_protected_is_not_read_from_the_data(tmp_path):
+    """Neither for a query, which sells the number with noise, nor for a run, whose means would be divided by it."""
+    people = table(FEW)
+    people.to_parquet(path := tmp_path / "t.parquet")
+    settings = {"progress": False, **COLUMNS, **PRIVACY}
+    for door in (
+        lambda: describe(people, ask=ASK, relation=ADDED, **settings),
+        lambda: train(people, **settings, test_fraction=0.0, **TRAINED),
+        lambda: run(parse_config(trained(path, all_users=None)), directory=tmp_path / "r"),
+    ):
+        with pytest.raises(BadInput, match=r"data\.all_users is missing: .*declare a number of places") as told:
+            door()
+        assert str(FEW) not in str(told.value)
+    assert not (tmp_path / "r" / "data.json").exists()
+    assert describe(people, ask=ASK[1:], relation=REPLACED, **settings).guarantee.relation == REPLACED
+
+
 def test_every_combination_of_a_relation_and_a_number_is_a_run_or_a_sentence(tmp_path):
     for relation, users in product((ADDED, REPLACED), (FEW, PLACES, MANY)):
         table(users).to_parquet(path := tmp_path / "t.parquet")

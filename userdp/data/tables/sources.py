@@ -3,6 +3,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -213,7 +214,10 @@ class TableColumns(DataSettings):
         for sentence in table.report.met_nowhere:
             log.warning("%s", sentence)
         everybody = table.federation.users
-        if self._differs(table) and hidden():
+        protected = self._differs(table) and hidden()
+        with suppress(BadInput):  # without a plan there is no run, and what is wrong with the table helps more
+            protected = protected or (self._decides(table) and hidden())
+        if protected:
             return self._in_places(table, seed)
         self._check_all(everybody)
         train, test = self._parts(table, seed)
@@ -236,6 +240,10 @@ class TableColumns(DataSettings):
             return self.all_users not in (None, everybody)
         held_out = self.held_out(everybody) if table.held_out is None else np.count_nonzero(table.held_out)
         return everybody - int(held_out) < self.users
+
+    def _decides(self, table: Table) -> bool:
+        """Return whether the number of users in a table, which is none of public people, decides who trains."""
+        return False
 
     def _in_places(self, table: Table, seed: int) -> Datasets:
         """Return the users of a table whose number is protected, in the first of the declared places; no more fit.
@@ -328,10 +336,9 @@ class TableData(TableColumns):
     def file(self) -> str:
         return self.path
 
-    def _differs(self, table: Table) -> bool:
-        """See `TableColumns._differs`; or whether who trains would follow from the number of users."""
+    def _decides(self, table: Table) -> bool:
         if self.all_users is not None:
-            return self._test_share > 0 or super()._differs(table)
+            return self._test_share > 0
         others = self.holds_out is not None or self.min_samples > 1 or table.federation.users != self.users
         return self.users is not None and others
 
