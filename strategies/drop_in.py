@@ -90,7 +90,7 @@ class NodeRoster(Roster):
         """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one."""
         users, deadline = len(self._owner), time.monotonic() + timeout
         nodes = self._registered(grid, timeout)
-        if len(nodes) < users:
+        if len(nodes) < users and not self.places:  # where users come and go, a number of nodes is one of people
             report.waiting(len(nodes), users)
         while len(nodes) < users and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -98,10 +98,11 @@ class NodeRoster(Roster):
         self._nodes = nodes[:users]
         self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
         if self.absent > self._max_missing * users:
+            there = "" if self.places else f"{len(nodes)} are there, and "
             raise RunFailed(
-                f"too few nodes are registered after {timeout:g} s for users = {users}: {len(nodes)} are there, and "
-                f"max_missing = {self._max_missing} needs {users - math.floor(self._max_missing * users)}; start more "
-                f"nodes, or give roster_timeout more seconds{_NO_KEY if self.keys else ''}"
+                f"too few nodes are registered after {timeout:g} s for users = {users}: {there}max_missing = "
+                f"{self._max_missing} needs {users - math.floor(self._max_missing * users)}; start more nodes, or give "
+                f"roster_timeout more seconds{_NO_KEY if self.keys else ''}"
             )
         if self.absent:
             log.warning("some of the %d users have no node: they count as missing in every round", users)

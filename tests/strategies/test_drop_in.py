@@ -367,6 +367,15 @@ def test_nodes_beyond_the_users_are_not_asked():
     assert [message.metadata.dst_node_id for message in grid.sent] == [1, 2, 3, 4, 5]
 
 
+def test_where_clients_come_and_go_nothing_says_how_many_there_are(caplog):
+    """A node is a user, and a user may be added or removed: by poisson cohorts, at least."""
+    caplog.set_level(logging.INFO)
+    method = strategy(users=51, sampling="poisson", cohort=5)
+    with ClientGrid(clients([moved(0.1)] * 37), 37) as grid, pytest.raises(RunFailed, match="too few nodes") as told:
+        method.start(grid, record(INITIAL), roster_timeout=0.3)
+    assert "37" not in f"{told.value} {caplog.text}"
+
+
 def test_too_few_nodes_count_as_missing_or_end_the_run_before_it_starts():
     result, _ = train([moved(0.1)] * 5, nodes=4)
     assert result.missing_users == 1
