@@ -96,6 +96,10 @@ def identity(results: Path) -> Iterator[str]:
         os.close(file)
 
 
+class Lost(BadInput):
+    """What a run left is gone, so that nobody knows whom it asked."""
+
+
 @dataclass(frozen=True)
 class Keeper:
     """Takes one step at a time; see `step`."""
@@ -151,6 +155,8 @@ class Keeper:
                     log.warning("run %d, %s, was cancelled and is not stopped yet: %s", run.number, run.name, error)
 
     def _further(self, run: Scheduled, folder: Path) -> None:
+        if folder.parent != self.results or folder.name in ("", "..", RELEASED):
+            raise BadInput(f"{run.folder!r} is no name of a folder in {self.results}: add the run anew")
         if not _belongs(folder, run.token):
             self._refuse(
                 run,
@@ -176,9 +182,10 @@ class Keeper:
                 owner = as_json({"token": run.token})
                 write_whole(folder / _OWNER, lambda partial: partial.write_text(owner, encoding="utf-8"))
             if not (folder / TOKEN).is_file():
+                self._check_not_asked(run, folder)
                 config = configuration_of(run.configuration)
                 enter_run(config, checked(config), folder, deployed=True, token=run.token)
-        except (AccountsUnavailable, Unwritable):
+        except (AccountsUnavailable, Unwritable, Lost):
             raise
         except BadInput as error:
             self._refuse(run, str(error))
@@ -195,6 +202,14 @@ class Keeper:
         if missing := always_missing(self.queue.runs()):
             told = f"not connected at the start of the last runs: {', '.join(missing)}"
             self.alarm("missing", told, run.number)
+
+    def _check_not_asked(self, run: Scheduled, folder: Path) -> None:
+        """Refuse (`Lost`) to begin a run anew, under its entry, that was submitted and may have asked."""
+        if run.attempts and run.token in self.queue.accounts.places():
+            raise Lost(
+                f"{folder} has lost what the run left there: its entry pays for that, and beginning again would be a "
+                "second release; put the folder back, and userdp queue retry, or add a new run"
+            )
 
     def _refuse(self, run: Scheduled, why: str) -> None:
         self.queue.finish(run.number, "refused", why, self.now())
@@ -268,12 +283,12 @@ def enter_missing(accounts: Accounts, results: Path, address: str | None) -> lis
 
 
 def _belongs(folder: Path, token: str) -> bool:
-    """Return whether a folder is that of the run of the queue with this token, or of none yet."""
+    """Return whether a folder is that of the run of the queue with this token, or of none yet, nor its copy."""
     if (folder / _OWNER).is_file():
         return bool(read_json(folder / _OWNER)["token"] == token)
     if (entered := token_of(folder)) is not None:
         return entered == token
-    return not folder.is_dir() or not any(folder.iterdir())
+    return not (folder.parent / RELEASED / folder.name).exists() and not (folder.is_dir() and any(folder.iterdir()))
 
 
 def _passes(error: BaseException) -> bool:

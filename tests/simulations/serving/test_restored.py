@@ -63,6 +63,16 @@ def test_a_run_of_a_replaced_database_is_never_done_with_the_model_of_another_on
     assert (shown.report, shown.epsilon, shown.rounds) == (None, None, None)
 
 
+def test_what_another_run_published_is_never_the_copy_of_a_new_one(tmp_path, monkeypatch):
+    """Its folder was moved away, and number and name are the same in the new database."""
+    trained(database(tmp_path, "first"), tmp_path, monkeypatch, 1.0)
+    shutil.move(tmp_path / "results" / "00001-monthly", tmp_path / "elsewhere")
+    second = trained(database(tmp_path, "second"), tmp_path, monkeypatch, 0.5)
+    assert second.state == "refused"
+    assert "holds another run" in second.reason
+    assert Accounts(f"sqlite:///{tmp_path}/second.sqlite").read("clinic").entries == ()
+
+
 @pytest.mark.parametrize("left", ["account.json", "result.json", "checkpoint.npz", "nothing that is read"])
 def test_a_folder_with_anything_of_another_run_is_not_touched(left, tmp_path, monkeypatch):
     folder = tmp_path / "results" / "00001-monthly"
