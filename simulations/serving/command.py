@@ -101,7 +101,7 @@ def enter(
         from simulations.account.entering import accounts_at  # noqa: PLC0415
         from simulations.serving.keeper import enter_missing  # noqa: PLC0415
 
-        entered = enter_missing(accounts_at(accounts), results, accounts)
+        entered = enter_missing(accounts_at(accounts), results)
     for folder in entered:
         typer.echo(f"entered: {folder}")
 

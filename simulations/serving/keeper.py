@@ -26,7 +26,7 @@ from pathlib import Path
 
 from simulations.account.accounts import Accounts, AccountsUnavailable
 from simulations.account.checking import compared, token_of
-from simulations.account.entering import enter_run
+from simulations.account.entering import enter_run, wanted
 from simulations.config.run_config import RunConfig, load_config
 from simulations.deployment.submit import Link, start
 from simulations.flower import configuration_of
@@ -268,18 +268,34 @@ def check_entries(accounts: Accounts, results: Path) -> None:
     compared(accounts, results).insist()
 
 
-def enter_missing(accounts: Accounts, results: Path, address: str | None) -> list[Path]:
+def enter_missing(accounts: Accounts, results: Path) -> list[Path]:
     """Enter the runs of a deployment that have no entry, each at the price of its whole plan; return their folders.
 
     Raises `BadInput`: there is no account of that name, or a run does not fit into what is left.
     """
     missing = compared(accounts, results).missing
     for folder in missing:
-        place = {"account": read_json(folder / TOKEN)["account"], **({"accounts": address} if address else {})}
-        named = [f"privacy.{name}={json.dumps(value)}" for name, value in place.items()]
+        account, token = _entered(folder)
+        named = [f"privacy.account={json.dumps(account)}"]
         config = load_config(folder / "config.toml", named)
-        enter_run(config, checked(config), folder, resumed=True, deployed=True)
+        apart = config.privacy.model_copy(update={"accounts": None})  # former versions let a configuration name them
+        strategy = checked(config.model_copy(update={"privacy": apart}))
+        what = f"{config.name}: {config.strategy_name}"
+        # Its token stays as it is, so that it pays for the settings that it was entered with, by any version.
+        accounts.enter(account, replace(wanted(strategy, what), token=token, place=str(folder.resolve())))
     return list(missing)
+
+
+def _entered(folder: Path) -> tuple[str, str]:
+    """Return the account and the token of a run directory; `BadInput` if they cannot be read."""
+    try:
+        kept = read_json(folder / TOKEN)
+        return str(kept["account"]), str(kept["token"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise BadInput(
+            f"{folder / TOKEN}, which names the entry of this folder's run, cannot be read: put it back, or move the "
+            "folder away, and count what it released on top"
+        ) from None
 
 
 def _belongs(folder: Path, token: str) -> bool:

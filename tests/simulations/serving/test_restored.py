@@ -117,6 +117,26 @@ def test_an_older_database_is_noticed_and_what_it_lacks_is_entered(kind, tmp_pat
         assert len(Accounts(url).read("clinic").entries) == 2
 
 
+@pytest.mark.parametrize("settings", ["of another version", None])
+def test_what_any_version_ran_is_entered_where_the_operator_says(settings, tmp_path, monkeypatch):
+    """Into the database of --accounts, under its own token, which pays for what it was entered with."""
+    trained(database(tmp_path, "first"), tmp_path, monkeypatch, 1.0)
+    file = tmp_path / "results" / "00001-monthly" / TOKEN
+    kept = json.loads(file.read_text()) | {"settings": settings}
+    file.write_text(json.dumps(kept))
+    url = database(tmp_path, "second")
+    assert "00001-monthly" in call("queue", "enter", tmp_path / "results", "--accounts", url).stdout
+    (entry,) = Accounts(url).read("clinic").entries
+    assert (entry.token, entry.place) == (kept["token"], str(file.parent))
+    assert entry.price == Accounts(f"sqlite:///{tmp_path}/first.sqlite").read("clinic").entries[0].price
+    assert json.loads(file.read_text()) == kept
+    assert check(tmp_path, "--accounts", url)[0] == 0
+    file.write_text("{")
+    done = call("queue", "enter", tmp_path / "results", "--accounts", url)
+    assert done.exit_code == BAD_INPUT
+    assert "cannot be read: put it back" in " ".join(done.stderr.split())
+
+
 def test_while_the_database_lacks_an_entry_nothing_begins(tmp_path, monkeypatch, caplog):
     """It was restored beside a keeper that goes on."""
     url = database(tmp_path, "now")
