@@ -34,6 +34,7 @@ from simulations.records.run_directory import (
     partial_of,
     private_folder,
     read_json,
+    token_of,
     write_text,
     write_whole,
     writing,
@@ -142,7 +143,7 @@ class Checkpoints:
 
     def _write(self, name: str, taken: Snapshot) -> None:
         kept = {"format": _FORMAT, **self._settings, "signature": self._signature}
-        kept |= {"values": taken.values, "arrays": list(taken.arrays)}
+        kept |= {"token": token_of(self._folder), "values": taken.values, "arrays": list(taken.arrays)}
         text = json.dumps(kept, allow_nan=False)
 
         def save(partial: Path) -> None:
@@ -182,6 +183,9 @@ class Checkpoints:
         if other:
             differing = "; ".join(other)
             raise BadInput(f"{path} belongs to a run with other settings ({differing}): use the config.toml beside it")
+        entered, token = kept.get("token"), token_of(self._folder)
+        if entered and token and entered != token:
+            raise BadInput(f"{path} is not of the run whose entry {TOKEN} names: put each back into its own folder")
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -119,6 +119,16 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def token_of(folder: Path) -> str | None:
+    """Return the token of a run directory; None without one, "" if it cannot be read."""
+    if not (folder / TOKEN).is_file():
+        return None
+    try:
+        return str(read_json(folder / TOKEN)["token"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
 def resumable(folder: Path) -> bool:
     """Return whether a folder holds a run that resumes, from a checkpoint or from its beginning, at no further cost."""
     return (folder / CHECKPOINT).is_file() or ((folder / TOKEN).is_file() and not ended(folder))

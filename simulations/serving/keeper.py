@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from simulations.account.accounts import Accounts, AccountsUnavailable
-from simulations.account.checking import compared, token_of
+from simulations.account.checking import compared
 from simulations.account.entering import enter_run, wanted
 from simulations.config.run_config import RunConfig, load_config
 from simulations.deployment.submit import Link, start
@@ -38,6 +38,7 @@ from simulations.records.run_directory import (
     ended,
     private_folder,
     read_json,
+    token_of,
     write_whole,
     writing,
 )

@@ -228,6 +228,21 @@ def test_a_run_that_was_killed_while_it_removed_its_state_has_ended(kept, left, 
     assert len(tokens) == 1
 
 
+@pytest.mark.parametrize("noise", list(CONFIGS))
+def test_a_state_goes_on_under_its_own_token_alone(noise, left, tokens, tmp_path):
+    """Beside another's token it would be a release that only the other run paid for."""
+    for name, content in left[noise, True].items():
+        (tmp_path / name).write_bytes(content)
+    kept = json.loads((tmp_path / TOKEN).read_text())
+    (tmp_path / TOKEN).write_text(json.dumps(kept | {"token": "another"}))
+    with pytest.raises(BadInput, match=r"checkpoint.npz is not of the run whose entry account.json names"):
+        admitted(CONFIGS[noise], STRATEGIES[noise], tmp_path, **RESUMED)
+    assert tokens == []
+    (tmp_path / TOKEN).unlink()  # then it pays again
+    assert admitted(CONFIGS[noise], STRATEGIES[noise], tmp_path, **RESUMED) is not None
+    assert len(tokens) == 1
+
+
 def test_a_run_that_resumes_says_still_under_its_token_that_users_were_asked(left, tokens, tmp_path):
     whole = left["secure", True]
     for name, content in whole.items():

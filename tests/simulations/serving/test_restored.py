@@ -173,6 +173,16 @@ def test_swapped_databases_are_noticed_both_ways(tmp_path, monkeypatch):
         assert "1 runs without an entry" in said
 
 
+def test_a_run_behind_a_link_is_compared_too(tmp_path, monkeypatch):
+    trained(database(tmp_path, "now"), tmp_path, monkeypatch, 1.0)
+    folder = tmp_path / "results" / "00001-monthly"
+    shutil.move(folder, tmp_path / "disk")
+    folder.symlink_to(tmp_path / "disk")
+    assert check(tmp_path)[0] == 0
+    monkeypatch.setenv(VARIABLE, database(tmp_path, "older"))
+    assert check(tmp_path)[0] == serve(tmp_path)[0] == BAD_INPUT
+
+
 def test_an_entry_whose_folder_is_gone_is_told_and_nothing_more(tmp_path, monkeypatch):
     trained(database(tmp_path, "now"), tmp_path, monkeypatch, 1.0)
     folder = tmp_path / "results" / "00001-monthly"
