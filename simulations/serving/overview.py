@@ -75,11 +75,11 @@ def _progress(folder: Path) -> tuple[int | None, float | None, Guarantee | None]
     try:
         promise = read_json(folder / "guarantee.json")
         spent = pd.read_parquet(folder / "rounds.parquet", columns=["spent_epsilon"])["spent_epsilon"]
-    except (OSError, ValueError):
+        if not promise["holds"]:
+            return None, None, None
+        # Of a run under way guarantee.json states everything that is promised.
+        under_way = len(spent) > 0 and not (folder / "result.json").is_file()
+        epsilon = float(spent.iloc[-1]) if under_way else float(promise["spent_epsilon"])
+        return len(spent), epsilon, Guarantee.from_dict(promise)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None, None, None
-    if not promise["holds"]:
-        return None, None, None
-    # Of a run under way guarantee.json states everything that is promised.
-    under_way = len(spent) > 0 and not (folder / "result.json").is_file()
-    epsilon = float(spent.iloc[-1]) if under_way else promise["spent_epsilon"]
-    return len(spent), epsilon, Guarantee.from_dict(promise)

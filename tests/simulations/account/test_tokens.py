@@ -40,6 +40,7 @@ FAULTS = {
     "truncated": lambda path, whole: path.write_bytes(whole[: len(whole) // 2]),
     "foreign": lambda path, whole: path.write_bytes(bytes(range(256)) * 9),
     "of another kind": lambda path, whole: path.write_text("[]"),
+    "deep": lambda path, whole: path.write_text("privacy = " * path.name.endswith("toml") + "[" * 100_000),
     "a folder": lambda path, whole: path.mkdir(),
     "sealed": lambda path, whole: (path.write_bytes(whole), path.chmod(0)),
 }

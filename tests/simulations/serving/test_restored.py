@@ -193,7 +193,7 @@ def test_an_entry_whose_folder_is_gone_is_told_and_nothing_more(tmp_path, monkey
     assert serve(tmp_path)[0] == 0
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"token": 7}', "\x00"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"token": 7}', "\x00", "[" * 100_000], ids=len)
 def test_a_token_that_cannot_be_read_has_no_entry(content, tmp_path):
     url = database(tmp_path, "now")
     folder = tmp_path / "results" / "deep" / "inside"

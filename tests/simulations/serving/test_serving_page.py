@@ -21,7 +21,7 @@ from simulations.serving.announcing import Alarm, JsonLines, log_to_output
 from simulations.serving.keeper import Keeper
 from simulations.serving.overview import _progress, overview
 from simulations.serving.page import Pulse, page, token_in
-from userdp.accounting import Total
+from userdp.accounting import Guarantee, Total
 from userdp.errors import BadInput
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -44,7 +44,9 @@ def kept(tmp_path_factory):
             queue.add("monthly", text(epsilon=epsilon), "clinic", NOON)
             while keeper.step():
                 federation.advance()
-        queue.add("<i>mark", text(epsilon=0.1), "clinic", NOON)
+        queue.add("mark", text(epsilon=0.1), "clinic", NOON)
+        with queue.accounts.transaction() as connection:  # as former versions let one be called
+            connection.exec_driver_sql("UPDATE userdp_queue SET name = '<i>mark' WHERE number = 3")
         keeper.step()
         queue.put_back(3, NOON + timedelta(days=1), "a silo of 4711 people left")
         queue.add("weekly", text(epsilon=0.1), "clinic", NOON, "weekly")
@@ -230,11 +232,13 @@ def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):
 
 def test_a_run_under_way_shows_what_its_rounds_spent_and_one_that_ended_what_it_states(tmp_path):
     """Until it has ended its guarantee.json states the whole plan, for the case that it is killed."""
-    as_text = json.dumps({"holds": True, "spent_epsilon": 4.0})
+    promise = Guarantee("user", "replace_one", 4.0, 1e-3, "Gaussian", "others", (), holds=True)
+    as_text = json.dumps(promise.as_dict() | {"spent_epsilon": 4.0})
     (tmp_path / "guarantee.json").write_text(as_text, encoding="utf-8")
     pd.DataFrame({"round": [1, 2], "spent_epsilon": [0.5, 0.75]}).to_parquet(tmp_path / "rounds.parquet")
-    assert _progress(tmp_path) == (2, 0.75)
+    assert _progress(tmp_path) == (2, 0.75, promise)
     (tmp_path / "result.json").write_text("{}", encoding="utf-8")
-    assert _progress(tmp_path) == (2, 4.0)
-    (tmp_path / "guarantee.json").write_text(json.dumps({"holds": False, "spent_epsilon": None}), encoding="utf-8")
-    assert _progress(tmp_path) == (None, None)
+    assert _progress(tmp_path) == (2, 4.0, promise)
+    for content in ({"holds": False, "spent_epsilon": None}, {"holds": True, "spent_epsilon": 4.0}, {}, [], "holds", 7):
+        (tmp_path / "guarantee.json").write_text(json.dumps(content), encoding="utf-8")
+        assert _progress(tmp_path) == (None, None, None)  # one that cannot be read hides no other run
