@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import stat
+from unittest.mock import Mock
 
 import pytest
 from examples import altered, changed
@@ -206,6 +207,17 @@ def test_a_token_under_which_users_were_asked_resumes_nothing_without_a_state(na
         with pytest.raises(BadInput, match="though users were asked under the entry"):
             admitted(CONFIGS["secure"], STRATEGIES["secure"], folder, **RESUMED)
         assert len(tokens) == before
+
+
+def test_a_run_that_was_killed_before_it_asked_anybody_begins_under_its_token(tokens, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(simulations.records.checkpoints.Checkpoints, "keep", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(CONFIGS["secure"], directory=tmp_path, checkpoint=True, report=False)
+    assert (tmp_path / ASKED).is_file()
+    assert "asked" not in json.loads((tmp_path / TOKEN).read_text())
+    assert admitted(CONFIGS["secure"], STRATEGIES["secure"], tmp_path, **RESUMED) is None
+    assert len(tokens) == 1
 
 
 @pytest.mark.parametrize("kept", [(CHECKPOINT, ASKED), (CHECKPOINT,), ()], ids=len)
