@@ -173,6 +173,12 @@ def test_swapped_databases_are_noticed_both_ways(tmp_path, monkeypatch):
         assert "1 runs without an entry" in said
 
 
+def test_a_folder_that_is_not_there_is_no_proof(tmp_path, accounts):
+    code, said = check(tmp_path)
+    assert code == BAD_INPUT
+    assert "there is no such folder" in said
+
+
 def test_a_run_behind_a_link_is_compared_too(tmp_path, monkeypatch):
     trained(database(tmp_path, "now"), tmp_path, monkeypatch, 1.0)
     folder = tmp_path / "results" / "00001-monthly"
