@@ -116,7 +116,7 @@ class HostileNode:
         seed: of what they draw.
     """
 
-    labels = None
+    labels = door = None
 
     def __init__(self, node: Node, attack: str, hostile: float, seed: int) -> None:
         self._node, self._attack, self._hostile = node, ATTACKS[attack], hostile

@@ -85,7 +85,7 @@ def promises_of(value):
     return [one.guarantee for one in places if isinstance(getattr(one, "guarantee", None), Guarantee)]
 
 
-LEADS_TO_NONE = {"build_problem", "load_config", "load_datasets", "render"}
+LEADS_TO_NONE = {"build_problem", "enter", "load_config", "load_datasets", "render"}
 """Public functions of `simulations` that hand out no guarantee."""
 
 
@@ -230,7 +230,7 @@ def test_accounts_trackers_and_the_page_of_a_federation_have_the_assumptions(mad
     assert _ending(folder).texts["guarantee"] == str(promise)
     place = accounts_at(accounts)
     place.create("people", Total(20.0, 1e-2, "replace_one", 0.5))
-    enter(parse_config(changed()), "people", "a run", made["make_strategy"])
+    enter(made["make_strategy"], "people", "a run")
     _show(place.read("people"))
     assert GIVEN_SEED in words(capsys.readouterr().out)
     due = {"earliest": datetime(2030, 1, 1, tzinfo=UTC), "every": None, "state": "done"}

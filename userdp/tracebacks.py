@@ -1,4 +1,4 @@
-"""What people see of errors: short tracebacks, and no text that may quote data.
+"""Errors as people see them: short tracebacks, and no text that may quote data.
 
 *The rule.* The text of a `UserdpError` names fields, values of settings and fixes, and no cell. The text of any other
 error may quote whatever its code worked on, so messages, logs and files hold its kind and its place (`told`). The

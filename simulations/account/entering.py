@@ -40,6 +40,7 @@ from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import Ledger
 from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput
+from userdp.tracebacks import without_internals
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Accounts, Wanted
@@ -140,6 +141,7 @@ def _kept(file: Path, settings: str) -> str | None:
     return token
 
 
+@without_internals
 def enter(
     strategy: UserLevelStrategy | DropIn,
     account: str,

@@ -33,7 +33,7 @@ USER, TARGET = "groups", "y"  # columns of the table that is trained on, beside 
 _NOT_NUMERIC = ("categorical", "dates", "date_parts")
 _SET_BY_FIT = {"user", "target", "positive", "target_levels", "target_range", "epsilon", "delta", "seed", "progress"}
 _SAID_OF_X = ("Expected 2D", "Found array with", "X has ", "X does not", "Complex data not", "The feature names should")
-"""How those errors of scikit-learn begin whose first line quotes no cell."""
+"""The beginnings of those errors of scikit-learn whose first line quotes no cell."""
 _REMEDIES_OF_X = ("Reshape your data", "Feature names must be")
 _LINEAR_ALONE = {"codes", "levels", "buckets", "sequence", "images", "image_shape"}
 

@@ -107,7 +107,7 @@ class FindPlan:
 
     @property
     def entry(self) -> "Wanted":
-        """What an account is asked for, under a token of its own: a search that is made again is another one."""
+        """Return what an account is asked for, under a token of its own: a search that is made again is another one."""
         from simulations.account.accounts import Wanted  # noqa: PLC0415 -- needs SQLAlchemy
 
         what = f"find facts: {', '.join(self.config.columns)}"

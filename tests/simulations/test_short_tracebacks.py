@@ -15,7 +15,7 @@ from simulations.api.prediction import SavedModel
 from simulations.api.training import TrainedModel
 from simulations.config.run_config import parse_config
 from simulations.runs.run import run
-from strategies import DPFedSGD, PublicFacts
+from strategies import DPFedSGD, DropInFedAvg, PublicFacts
 from userdp import Privacy, Quadratic
 from userdp.errors import BadInput, UserdpError
 from userdp.tracebacks import DEBUG
@@ -53,6 +53,7 @@ CALLS = {
     "compare": lambda path: userdp.compare(path, **ASKED | {"epsilon": [1, -4]}, strategies=["auto"]),
     "load_model": lambda path: userdp.load_model(path.parent),
     "read_table": lambda path: userdp.read_table(path, user="whom"),
+    "enter": lambda path: userdp.enter(DropInFedAvg(users=200, epsilon=1.0, delta=1e-6), "nobody's"),
     "find": lambda path: userdp.find(path, user="whom", all_users=60, epsilon=1.0, delta=1e-3),
     "describe": lambda path: simulations.describe(path, user="whom", users=60, epsilon=1.0, delta=1e-3),
     "load_config": load_config,

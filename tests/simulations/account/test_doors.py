@@ -156,8 +156,10 @@ RELEASES_NOTHING = {
     **dict.fromkeys(
         [f"userdp account {name}" for name in ("create", "show", "list", "export", "check")], "reads accounts"
     ),
-    **dict.fromkeys([f"userdp queue {name}" for name in ("add", "list", "cancel")], "is paid when its run begins"),
-    **dict.fromkeys(["userdp queue retry", "userdp queue enter"], "releases nothing, and what is resumed is paid"),
+    **dict.fromkeys(
+        [f"userdp queue {name}" for name in ("add", "list", "cancel", "retry")], "is paid when its run begins"
+    ),
+    "userdp queue enter": "charges runs that a database lacks",
     **dict.fromkeys(["deployment keys", "deployment superlink", "deployment gate"], "knows no data"),
     **dict.fromkeys(["deployment split", "deployment prepare"], "writes a silo's own folder, which it keeps"),
     "deployment submit": "submits a run, which a test of deployments sees pay",

@@ -265,8 +265,11 @@ def test_a_secure_run_goes_beside_simulations_runs_that_ended_without_a_release_
     config.write_text('privacy = { noise = "seeded" }')
     assert new_directory(tmp_path / "a", secure=True) == taken
     taken.rmdir()
+    # What a run wrote that failed before anything was released; without all of it nobody can tell.
+    files = RunDirectory(tmp_path / "a")
+    files.progress([], np.zeros(1), lambda: {"holds": True}, now=True)
+    files.json("result.json", {"rounds": 0})
     config.write_text('privacy = { noise = "secure" }')
-    (tmp_path / "a" / "result.json").write_text("{}")
     assert new_directory(tmp_path / "a", secure=True) == taken
 
 
@@ -508,10 +511,11 @@ def test_a_run_that_fails_before_its_first_round_keeps_the_initial_model(tmp_pat
 
 def test_an_unexpected_error_becomes_a_failed_run_that_quotes_no_data(tmp_path, monkeypatch):
     monkeypatch.setattr(MeanRounds, "take", Mock(side_effect=KeyError("secret data")))
-    with pytest.raises(RunFailed, match=r"unexpected KeyError; what the run had written is in") as caught:
+    with pytest.raises(RunFailed, match=r"unexpected KeyError in .*; what the run had written is in") as caught:
         go(tmp_path)
     assert "secret" not in str(caught.value)
-    assert stored(tmp_path)["error"] == "unexpected KeyError"
+    assert stored(tmp_path)["error"].startswith("unexpected KeyError in ")
+    assert "secret" not in stored(tmp_path)["error"]
 
 
 def test_an_interrupted_run_keeps_what_it_had(tmp_path):

@@ -15,12 +15,13 @@ from simulations.serving.page import Pulse
 from simulations.serving.queue import STATES
 
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+ONE_LINE = re.sub(r"\\\n\s*", "", PAGE)
 
 
 @pytest.mark.usefixtures("accounts")
 def test_the_commands_of_the_page_run_as_written(monkeypatch):
     monkeypatch.chdir(ROOT)
-    commands = [shlex.split(command) for command in re.findall(r"^userdp (.+)$", PAGE, re.MULTILINE)]
+    commands = [shlex.split(command) for command in re.findall(r"^userdp (.+)$", ONE_LINE, re.MULTILINE)]
     *others, serve = commands
     for words in others:
         done = call(*words)

@@ -45,8 +45,8 @@ def kept(tmp_path_factory):
             while keeper.step():
                 federation.advance()
         queue.add("mark", text(epsilon=0.1), "clinic", NOON)
-        with queue.accounts.transaction() as connection:  # as former versions let one be called
-            connection.exec_driver_sql("UPDATE userdp_queue SET name = '<i>mark' WHERE number = 3")
+        with queue.accounts.transaction() as connection:  # a name that `add` refuses
+            connection.exec_driver_sql("UPDATE userdp_queue SET name = '<i>mark' WHERE name = 'mark'")
         keeper.step()
         queue.put_back(3, NOON + timedelta(days=1), "a silo of 4711 people left")
         queue.add("weekly", text(epsilon=0.1), "clinic", NOON, "weekly")
@@ -232,7 +232,7 @@ def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):
 
 def test_a_run_under_way_shows_what_its_rounds_spent_and_one_that_ended_what_it_states(tmp_path):
     """Until it has ended its guarantee.json states the whole plan, for the case that it is killed."""
-    promise = Guarantee("user", "replace_one", 4.0, 1e-3, "Gaussian", "others", (), holds=True)
+    promise = Guarantee("user", "replace_one", 4.0, 1e-6, "accountant", "everybody", (), holds=True)
     as_text = json.dumps(promise.as_dict() | {"spent_epsilon": 4.0})
     (tmp_path / "guarantee.json").write_text(as_text, encoding="utf-8")
     pd.DataFrame({"round": [1, 2], "spent_epsilon": [0.5, 0.75]}).to_parquet(tmp_path / "rounds.parquet")

@@ -82,7 +82,7 @@ class HardInstance(Location):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Those of a `Location`, and a coin for each user that may hold zeros."""
+        """The noise of a `Location`, and a coin for each user that may hold zeros."""
         return super().sources if self.share == 1 else (*super().sources, Source("user", "uniform", 1))
 
     def truth(self, rng: np.random.Generator) -> Vector:

@@ -25,7 +25,7 @@ from userdp.errors import BadInput, MissingColumn, UserdpError
 _BUFFER_BYTES = 1 << 16
 """Bytes of each column read at once."""
 _MOST_NAMES, _MOST_LETTERS = 20, 40
-"""How many names of columns a message lists, and the letters of the longest of them."""
+"""The most names of columns that a message lists, and the most letters of each."""
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """Other marks between cells than the comma, and their names."""
 
