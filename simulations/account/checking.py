@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulations.account.accounts import Accounts
-from simulations.records.run_directory import TOKEN, read_json
+from simulations.records.run_directory import TOKEN, token_of
 from userdp.errors import BadInput
 
 _SHOWN = 5
@@ -54,16 +54,7 @@ def compared(accounts: Accounts, results: Path) -> Compared:
     return Compared(results, accounts.url, len(tokens), missing, absent)
 
 
-def token_of(folder: Path) -> str | None:
-    """Return the token of a run directory; None without one, "" if it cannot be read."""
-    if not (folder / TOKEN).is_file():
-        return None
-    try:
-        return str(read_json(folder / TOKEN)["token"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
-
-
 def _tokens(results: Path) -> dict[Path, str]:
     """Return the token of each run directory that has one; "" for one that cannot be read, which no entry has."""
-    return {file.parent: token_of(file.parent) or "" for file in sorted(results.rglob(TOKEN))}
+    found = {*results.rglob(TOKEN), *results.glob(f"*/{TOKEN}")}  # the latter behind links, too
+    return {file.parent: token_of(file.parent) or "" for file in sorted(found)}

@@ -122,7 +122,10 @@ def check(
     with working(debug):
         from simulations.account.checking import compared  # noqa: PLC0415
         from simulations.account.entering import accounts_at  # noqa: PLC0415
+        from userdp.errors import BadInput  # noqa: PLC0415
 
+        if not results.is_dir():
+            raise BadInput(f"RESULTS = {results}: there is no such folder, so nothing was compared; correct the path")
         place = accounts_at(accounts)
         found = compared(place, results)
         for told in found.absent:

@@ -6,9 +6,10 @@ fails or stops early.
 *Formal guarantees.* *Claim.* Under one token one run releases, wherever it is killed and however often it resumes.
 *Why.* The entry is on the disk before the token is in the folder, and the token before anybody is asked. A run that
 finds no token makes a new entry. One that finds a token goes on under it only with the settings, code and versions
-that it was entered with (`digest_of`). With seeded noise it then releases the same numbers, to the bit. With secure
-noise it resumes from a state that `simulations.records.checkpoints` kept, or asks for the first time; a run that keeps
-no state has a token that resumes nothing. What cannot be read is refused. *Assumptions.* Those of
+that it was entered with (`digest_of`). With seeded noise it then releases the same numbers, to the bit, for the data
+are the same, too. With secure noise it resumes from a state that `simulations.records.checkpoints` kept, or asks for
+the first time, which the token says before anybody is asked; a run that keeps no state has a token that resumes
+nothing. What cannot be read is refused. *Assumptions.* Those of
 `strategies.core.run_state.RunState`. Nobody writes into the folder meanwhile.
 """
 
@@ -97,7 +98,8 @@ def enter_run(
     Raises `BadInput`: the run does not fit into what is left, the accounts cannot be used, ``folder`` cannot be
     written, or its token is another run's.
     """
-    name, file, settings = config.privacy.account, folder / TOKEN, digest_of(config)
+    name, file = config.privacy.account, folder / TOKEN
+    settings = digest_of(config) if name is not None or deployed or resumed else ""
     place = config.privacy.accounts if accounts is None else accounts
     token = (_kept(file, settings) if resumed else None) or token or secrets.token_hex(16)
     if name is None and deployed and not isinstance(config.data, SyntheticData):
@@ -111,7 +113,10 @@ def enter_run(
     if name is None:
         return
     what, where = f"{config.name}: {config.strategy_name}", str(folder.resolve())
-    enter(strategy, name, what, accounts=place, token=token, place=where)
+    entry = replace(wanted(strategy, what), token=token, place=where)
+    accounts_at(place).enter(name, entry)
+    if resumed and file.is_file():  # its own, which says more than at its beginning
+        return
     content = as_json({"account": name, "token": token, "settings": settings, "resumes": resumes})
     with writing(f"output.directory: {folder}"):
         write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
@@ -149,11 +154,11 @@ def enter(
     what: str = "",
     *,
     accounts: "str | Accounts | None" = None,
-    token: str | None = None,
-    place: str = "",
     times: int = 1,
 ) -> None:
     """Enter the run of a strategy into an account before its ``start``; runs of `train` and the command do so alone.
+
+    Each call is an entry of its own, so that a program that starts again pays again: nobody knows what it had released.
 
     >>> enter(DropInFedAvg(users=200, epsilon=1.0, delta=1e-6), "registry")  # doctest: +SKIP
 
@@ -162,19 +167,16 @@ def enter(
         account: the name of the account.
         what: what the entry is for, for people; the strategy's name by default.
         accounts: the address of the accounts' database, or the accounts; by default as for `accounts_at`.
-        token: names this entry alone: entering it again, for the same promise and place, costs nothing. A new one by
-            default.
-        place: the folder of the run's files.
         times: how many such runs there will be.
 
     Raises `BadInput`: the run does not fit into what is left or promises nothing to users, the accounts cannot be used,
     or the strategy has started.
     """
-    if strategy.result.rounds:
+    inner = strategy.inner if isinstance(strategy, DropIn) else strategy
+    if inner.result.rounds or inner.spent_epsilon:
         raise BadInput("the strategy has started, and its users were asked: enter it before start")
     entry = wanted(strategy, what or strategy.plan.strategy)
-    entry = replace(entry, token=token or secrets.token_hex(16), place=place, times=times)
-    accounts_at(accounts).enter(account, entry)
+    accounts_at(accounts).enter(account, replace(entry, token=secrets.token_hex(16), times=times))
 
 
 def refusal(accounts: str | None, account: str, entry: "Wanted") -> str | None:

@@ -214,6 +214,10 @@ def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise BadInput(f"the configuration file {path} cannot be read ({type(error).__name__})") from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"the configuration file {path} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise BadInput(
+            f"the configuration file {path} is nested too deeply, or has a number too long to read"
+        ) from None
     for override in overrides:
         _override(raw, override)
     return raw

@@ -25,7 +25,20 @@ import numpy as np
 from simulations.config.run_config import RunConfig, flatten, read_toml
 from simulations.records.environment import versions
 from simulations.records.named_code import check_code, digests, signature
-from simulations.records.run_directory import ASKED, CHECKPOINT, ended, partial_of, private_folder, write_whole, writing
+from simulations.records.run_directory import (
+    ASKED,
+    CHECKPOINT,
+    TOKEN,
+    as_json,
+    ended,
+    partial_of,
+    private_folder,
+    read_json,
+    token_of,
+    write_text,
+    write_whole,
+    writing,
+)
 from strategies.core.run_state import BEGUN, Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
@@ -57,7 +70,7 @@ class Checkpoints:
         self._settings = _settings(config)
         code = self._settings["code"]
         self._signature = signature(config, code) if code else None
-        self._next = -math.inf
+        self._next, self._told = -math.inf, False
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -84,7 +97,11 @@ class Checkpoints:
             return False
 
     def ask(self, taken: Snapshot) -> None:
-        """Record that users are about to be asked."""
+        """Record that users are about to be asked; beside the token, too, which may outlive the files of the run."""
+        token = self._folder / TOKEN
+        if taken.get("round") != BEGUN and not self._told and token.is_file():
+            write_text(token, as_json(read_json(token) | {"asked": True}))
+            self._told = True
         self._write(ASKED, taken)
 
     def keep(self, take: Callable[[], Snapshot], *, must: bool) -> None:
@@ -104,12 +121,20 @@ class Checkpoints:
         kept, asked = self._read(CHECKPOINT), self._read(ASKED)
         if kept is not None:
             if asked is None and self._settings["configuration"]["privacy"]["noise"] == "secure":
+                if ended(self._folder):  # it was killed while it removed them
+                    self.remove()
+                    raise BadInput(f"{self._folder} holds a run that has ended: there is nothing to resume")
                 raise BadInput(f"{self._folder / ASKED} is missing, which says who was asked: no resuming without it")
             return Resumed(kept, asked)
         if ended(self._folder):
             raise BadInput(f"{self._folder} holds a run that has ended: there is nothing to resume")
         if asked is not None and asked.get("round") != BEGUN:
             raise BadInput(f"{self._folder / CHECKPOINT} is missing, though users were asked: no resuming without it")
+        if _asked_under(self._folder / TOKEN):
+            raise BadInput(
+                f"{self._folder / CHECKPOINT} and {ASKED} are missing, though users were asked under the entry that "
+                f"{TOKEN} names: put them back; to run anew, choose another folder, which is a new entry"
+            )
         return None
 
     def remove(self) -> None:
@@ -118,7 +143,7 @@ class Checkpoints:
 
     def _write(self, name: str, taken: Snapshot) -> None:
         kept = {"format": _FORMAT, **self._settings, "signature": self._signature}
-        kept |= {"values": taken.values, "arrays": list(taken.arrays)}
+        kept |= {"token": token_of(self._folder), "values": taken.values, "arrays": list(taken.arrays)}
         text = json.dumps(kept, allow_nan=False)
 
         def save(partial: Path) -> None:
@@ -158,6 +183,9 @@ class Checkpoints:
         if other:
             differing = "; ".join(other)
             raise BadInput(f"{path} belongs to a run with other settings ({differing}): use the config.toml beside it")
+        entered, token = kept.get("token"), token_of(self._folder)
+        if entered and token and entered != token:
+            raise BadInput(f"{path} is not of the run whose entry {TOKEN} names: put each back into its own folder")
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -165,6 +193,14 @@ def remove_checkpoints(folder: Path) -> None:
     for path in (folder / ASKED, folder / CHECKPOINT):
         partial_of(path).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
+
+
+def _asked_under(token: Path) -> bool:
+    """Return whether users were asked under a folder's token, with noise that cannot be drawn again."""
+    try:
+        return bool(read_json(token).get("asked"))
+    except (OSError, ValueError, AttributeError):  # `simulations.account.entering` refuses it
+        return False
 
 
 def in_use(folder: Path) -> bool:
@@ -222,10 +258,24 @@ def configuration_file(file: Path | None, resume: Path | None) -> Path:
 def digest_of(config: RunConfig) -> str:
     """Return the SHA-256 of all that must be equal for a run to resume.
 
+    With seeded noise that includes the table and the initial model, which would be released twice with the same noise.
     Paths in the app's own folder are relative to it: Flower unpacks the app that a keeper submits elsewhere.
     """
-    text = json.dumps(_settings(config), sort_keys=True, ensure_ascii=False)
+    settings = _settings(config)
+    if config.privacy.noise == "seeded":
+        settings["files"] = [
+            _digest_of_file(path) for path in (getattr(config.data, "path", None), config.problem.initial_model)
+        ]
+    text = json.dumps(settings, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.replace(f"{_APP_ROOT}{os.sep}", "").encode()).hexdigest()
+
+
+def _digest_of_file(path: str | None) -> str | None:
+    try:
+        with open(path or "", "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:  # there is none, as for a table in memory; reading it names the fault
+        return None
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

@@ -115,8 +115,21 @@ def writing(place: str, remedy: str = "choose another folder") -> Iterator[None]
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Read a JSON file; raise `OSError` or `ValueError`."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+
+
+def token_of(folder: Path) -> str | None:
+    """Return the token of a run directory; None without one, "" if it cannot be read."""
+    if not (folder / TOKEN).is_file():
+        return None
+    try:
+        return str(read_json(folder / TOKEN)["token"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def resumable(folder: Path) -> bool:
@@ -270,7 +283,7 @@ def _may_be_secure(path: Path) -> bool:
         return False
     try:
         noise = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return True
     return bool(noise != "seeded")
 

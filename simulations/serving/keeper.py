@@ -25,8 +25,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from simulations.account.accounts import Accounts, AccountsUnavailable
-from simulations.account.checking import compared, token_of
-from simulations.account.entering import enter_run
+from simulations.account.checking import compared
+from simulations.account.entering import enter_run, wanted
 from simulations.config.run_config import RunConfig, load_config
 from simulations.deployment.submit import Link, start
 from simulations.flower import configuration_of
@@ -38,6 +38,7 @@ from simulations.records.run_directory import (
     ended,
     private_folder,
     read_json,
+    token_of,
     write_whole,
     writing,
 )
@@ -96,6 +97,10 @@ def identity(results: Path) -> Iterator[str]:
         os.close(file)
 
 
+class Lost(BadInput):
+    """What a run left is gone, so that nobody knows whom it asked."""
+
+
 @dataclass(frozen=True)
 class Keeper:
     """Takes one step at a time; see `step`."""
@@ -151,6 +156,8 @@ class Keeper:
                     log.warning("run %d, %s, was cancelled and is not stopped yet: %s", run.number, run.name, error)
 
     def _further(self, run: Scheduled, folder: Path) -> None:
+        if folder.parent != self.results or folder.name in ("", "..", RELEASED):
+            raise BadInput(f"{run.folder!r} is no name of a folder in {self.results}: add the run anew")
         if not _belongs(folder, run.token):
             self._refuse(
                 run,
@@ -176,9 +183,10 @@ class Keeper:
                 owner = as_json({"token": run.token})
                 write_whole(folder / _OWNER, lambda partial: partial.write_text(owner, encoding="utf-8"))
             if not (folder / TOKEN).is_file():
+                self._check_not_asked(run, folder)
                 config = configuration_of(run.configuration)
                 enter_run(config, checked(config), folder, deployed=True, token=run.token, accounts=self.queue.accounts)
-        except (AccountsUnavailable, Unwritable):
+        except (AccountsUnavailable, Unwritable, Lost):
             raise
         except BadInput as error:
             self._refuse(run, str(error))
@@ -195,6 +203,14 @@ class Keeper:
         if missing := always_missing(self.queue.runs()):
             told = f"not connected at the start of the last runs: {', '.join(missing)}"
             self.alarm("missing", told, run.number)
+
+    def _check_not_asked(self, run: Scheduled, folder: Path) -> None:
+        """Refuse (`Lost`) to begin a run anew, under its entry, that was submitted and may have asked."""
+        if run.attempts and run.token in self.queue.accounts.places():
+            raise Lost(
+                f"{folder} has lost what the run left there: its entry pays for that, and beginning again would be a "
+                "second release; put the folder back, and userdp queue retry, or add a new run"
+            )
 
     def _refuse(self, run: Scheduled, why: str) -> None:
         self.queue.finish(run.number, "refused", why, self.now())
@@ -260,19 +276,36 @@ def enter_missing(accounts: Accounts, results: Path) -> list[Path]:
     """
     missing = compared(accounts, results).missing
     for folder in missing:
-        account = json.dumps(read_json(folder / TOKEN)["account"])
-        config = load_config(folder / "config.toml", [f"privacy.account={account}"])
-        enter_run(config, checked(config), folder, resumed=True, deployed=True, accounts=accounts)
+        account, token = _entered(folder)
+        named = [f"privacy.account={json.dumps(account)}"]
+        config = load_config(folder / "config.toml", named)
+        apart = config.privacy.model_copy(update={"accounts": None})  # former versions let a configuration name them
+        strategy = checked(config.model_copy(update={"privacy": apart}))
+        what = f"{config.name}: {config.strategy_name}"
+        # Its token stays as it is, so that it pays for the settings that it was entered with, by any version.
+        accounts.enter(account, replace(wanted(strategy, what), token=token, place=str(folder.resolve())))
     return list(missing)
 
 
+def _entered(folder: Path) -> tuple[str, str]:
+    """Return the account and the token of a run directory; `BadInput` if they cannot be read."""
+    try:
+        kept = read_json(folder / TOKEN)
+        return str(kept["account"]), str(kept["token"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise BadInput(
+            f"{folder / TOKEN}, which names the entry of this folder's run, cannot be read: put it back, or move the "
+            "folder away, and count what it released on top"
+        ) from None
+
+
 def _belongs(folder: Path, token: str) -> bool:
-    """Return whether a folder is that of the run of the queue with this token, or of none yet."""
+    """Return whether a folder is that of the run of the queue with this token, or of none yet, nor its copy."""
     if (folder / _OWNER).is_file():
         return bool(read_json(folder / _OWNER)["token"] == token)
     if (entered := token_of(folder)) is not None:
         return entered == token
-    return not folder.is_dir() or not any(folder.iterdir())
+    return not (folder.parent / RELEASED / folder.name).exists() and not (folder.is_dir() and any(folder.iterdir()))
 
 
 def _passes(error: BaseException) -> bool:

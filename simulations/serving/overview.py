@@ -79,8 +79,8 @@ def _progress(folder: Path) -> tuple[int | None, float | None, Guarantee | None]
     try:
         promise = read_json(folder / "guarantee.json")
         rounds = len(pd.read_parquet(folder / "rounds.parquet", columns=["round"]))
-    except (OSError, ValueError):
+        if not promise["holds"]:
+            return None, None, None
+        return rounds, promise["spent_epsilon"], Guarantee.from_dict(promise)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None, None, None
-    if not promise["holds"]:
-        return None, None, None
-    return rounds, promise["spent_epsilon"], Guarantee.from_dict(promise)

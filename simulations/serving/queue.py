@@ -11,7 +11,7 @@ down with that, before anything is charged or asked. `Queue.finish` writes the e
 import json
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ import sqlalchemy as sql
 
 from simulations.account.accounts import Accounts, somebody
 from simulations.config.run_config import NAME
-from simulations.serving.repetition import next_time
+from simulations.serving.repetition import moment, next_time
 from userdp.errors import BadInput
 
 STATES = {
@@ -34,6 +34,7 @@ STATES = {
 }
 """State -> its meaning."""
 OPEN = ("waiting", "running")
+_NEVER = datetime.max.replace(tzinfo=UTC)  # the time of a row that names none
 _LONGEST = 100  # letters of a name in a folder's; rows of former versions may have longer ones
 
 _TABLES = sql.MetaData()
@@ -107,7 +108,7 @@ class Queue:
         """
         with self._table() as connection:
             if under_way := _select(connection, _QUEUE.c.state == "running"):
-                (run,) = under_way
+                run = under_way[0]
                 if run.keeper != keeper:
                     raise BadInput(
                         f"run {run.number} is under way at a userdp serve with other --results: stop this one; if "
@@ -169,7 +170,8 @@ class Queue:
                 raise BadInput(
                     f"run {number} is {run.state}: only failed runs go on, so add a new one with userdp queue add"
                 )
-            _update(connection, number, state="waiting", run=None, attempts=0, every=None, earliest=_text(now))
+            attempts = min(run.attempts, 1)  # that it was submitted stays known
+            _update(connection, number, state="waiting", run=None, attempts=attempts, every=None, earliest=_text(now))
         return run
 
     @contextmanager
@@ -210,8 +212,17 @@ def _update(connection: sql.Connection, number: int, **values: Any) -> None:
 
 def _scheduled(row: Any) -> Scheduled:
     values = dict(row._mapping)
-    times = {name: datetime.fromisoformat(values[name]) for name in ("first", "earliest")}
-    return Scheduled(**values | times | {"silos": json.loads(values["silos"] or "{}")})
+    times = {name: _read(moment, values[name], _NEVER) for name in ("first", "earliest")}
+    silos = _read(json.loads, values["silos"] or "{}", {})
+    return Scheduled(**values | times | {"silos": silos if isinstance(silos, dict) else {}})
+
+
+def _read(read: Callable[[str], Any], text: str, otherwise: Any) -> Any:
+    """Return what a column says, or ``otherwise`` if it cannot be read, so that one row stops no other."""
+    try:
+        return read(text)
+    except (BadInput, ValueError, TypeError, RecursionError):
+        return otherwise
 
 
 def _text(moment: datetime) -> str:

@@ -46,6 +46,6 @@ def moment(text: str) -> datetime:
     """Read a time such as "2026-12-01 03:00", in UTC unless it names another zone; `BadInput` for anything else."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise BadInput(f"--at {text!r}: write a time such as '2026-12-01 03:00', in UTC") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
@@ -261,6 +262,31 @@ def test_a_drop_in_pays_for_those_who_evaluate_as_for_those_who_train(people, ac
     (entry,) = Accounts(accounts).read(ACCOUNT).entries
     assert entry.what == "my app"
     assert entry.price.mu_squared >= calibrate_noise(EPSILON, DELTA, 1) ** -2 * (1 - 1e-7)
+
+
+def test_each_time_that_a_strategy_is_entered_it_pays(people, accounts):
+    """A program that starts again may have released something before, with noise that is drawn again."""
+    people(100.0)
+    for _ in range(2):
+        simulations.enter(dropped_in(DropInFedAvg), ACCOUNT)
+    first, second = Accounts(accounts).read(ACCOUNT).entries
+    assert first.token != second.token
+    assert first.price == second.price
+    assert {"token", "place"}.isdisjoint(inspect.signature(simulations.enter).parameters)
+
+
+@pytest.mark.parametrize("drop_in", [True, False])
+def test_a_strategy_that_asked_and_heard_nothing_is_entered_too_late(people, accounts, drop_in):
+    """It has no record yet: its first round failed, or is under way."""
+    people(100.0)
+    strategy = dropped_in(DropInFedAvg)
+    if not drop_in:
+        strategy = DPFedSGD(Quadratic(2, 1.0, 5.0), PublicFacts(60), Privacy(EPSILON, DELTA), rounds=2)
+    inner = strategy.inner if drop_in else strategy
+    inner.state.ledger.charge(np.arange(2))
+    with pytest.raises(BadInput, match="enter it before start"):
+        simulations.enter(strategy, ACCOUNT)
+    assert Accounts(accounts).read(ACCOUNT).entries == ()
 
 
 def test_a_strategy_that_has_started_is_entered_too_late(people, monkeypatch):

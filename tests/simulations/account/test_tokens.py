@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import stat
+from unittest.mock import Mock
 
 import pytest
 from examples import altered, changed
@@ -40,6 +41,7 @@ FAULTS = {
     "truncated": lambda path, whole: path.write_bytes(whole[: len(whole) // 2]),
     "foreign": lambda path, whole: path.write_bytes(bytes(range(256)) * 9),
     "of another kind": lambda path, whole: path.write_text("[]"),
+    "deep": lambda path, whole: path.write_text("privacy = " * path.name.endswith("toml") + "[" * 100_000),
     "a folder": lambda path, whole: path.mkdir(),
     "sealed": lambda path, whole: (path.write_bytes(whole), path.chmod(0)),
 }
@@ -190,6 +192,111 @@ def test_a_run_that_kept_no_state_resumes_under_its_token_with_the_same_seed_alo
     models = [(tmp_path / name / "model.npz").read_bytes() for name in ("run", "unbroken")]
     assert models[0] == models[1]
     assert len(Accounts(accounts).read("registry").entries) == 2
+
+
+@pytest.mark.parametrize("names", [(TOKEN,), (TOKEN, "config.toml", "plan.json")], ids=len)
+def test_a_token_under_which_users_were_asked_resumes_nothing_without_a_state(names, left, tokens, tmp_path):
+    """All else was moved away, of a killed run as of one that has ended: drawing noise again is a second release."""
+    killed, over = left["secure", True], tmp_path / "over"
+    run(CONFIGS["secure"], directory=over, checkpoint=True, report=False)
+    for of, whole in (("killed", killed), ("ended", {path.name: path.read_bytes() for path in over.iterdir()})):
+        folder, before = tmp_path / of, len(tokens)
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_bytes(whole[name])
+        with pytest.raises(BadInput, match="though users were asked under the entry"):
+            admitted(CONFIGS["secure"], STRATEGIES["secure"], folder, **RESUMED)
+        assert len(tokens) == before
+
+
+def test_a_run_that_was_killed_before_it_asked_anybody_begins_under_its_token(tokens, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(simulations.records.checkpoints.Checkpoints, "keep", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(CONFIGS["secure"], directory=tmp_path, checkpoint=True, report=False)
+    assert (tmp_path / ASKED).is_file()
+    assert "asked" not in json.loads((tmp_path / TOKEN).read_text())
+    assert admitted(CONFIGS["secure"], STRATEGIES["secure"], tmp_path, **RESUMED) is None
+    assert len(tokens) == 1
+
+
+@pytest.mark.parametrize("kept", [(CHECKPOINT, ASKED), (CHECKPOINT,), ()], ids=len)
+def test_a_run_that_was_killed_while_it_removed_its_state_has_ended(kept, left, tokens, tmp_path, monkeypatch):
+    """With each of its last two files, and none; what is private does not stay."""
+    removed = list[str]()
+    with monkeypatch.context() as patched:
+        patched.setattr(simulations.records.checkpoints, "remove_checkpoints", removed.append)
+        run(CONFIGS["secure"], directory=tmp_path, checkpoint=True, report=False)
+    assert removed == [tmp_path]
+    for name in {CHECKPOINT, ASKED} - {*kept}:
+        (tmp_path / name).unlink()
+    model = (tmp_path / "model.npz").read_bytes()
+    if len(kept) == 2:
+        run(CONFIGS["secure"], directory=tmp_path, resume=True, report=False)
+    else:
+        with pytest.raises(BadInput, match="there is nothing to resume"):
+            run(CONFIGS["secure"], directory=tmp_path, resume=True, report=False)
+    assert (tmp_path / "model.npz").read_bytes() == model
+    assert not {CHECKPOINT, ASKED} & {path.name for path in tmp_path.iterdir()}
+    assert len(tokens) == 1
+
+
+@pytest.mark.parametrize("noise", list(CONFIGS))
+def test_a_state_goes_on_under_its_own_token_alone(noise, left, tokens, tmp_path):
+    """Beside another's token it would be a release that only the other run paid for."""
+    for name, content in left[noise, True].items():
+        (tmp_path / name).write_bytes(content)
+    kept = json.loads((tmp_path / TOKEN).read_text())
+    (tmp_path / TOKEN).write_text(json.dumps(kept | {"token": "another"}))
+    with pytest.raises(BadInput, match=r"checkpoint.npz is not of the run whose entry account.json names"):
+        admitted(CONFIGS[noise], STRATEGIES[noise], tmp_path, **RESUMED)
+    assert tokens == []
+    (tmp_path / TOKEN).unlink()  # then it pays again
+    assert admitted(CONFIGS[noise], STRATEGIES[noise], tmp_path, **RESUMED) is not None
+    assert len(tokens) == 1
+
+
+def test_a_run_that_resumes_says_still_under_its_token_that_users_were_asked(left, tokens, tmp_path):
+    whole = left["secure", True]
+    for name, content in whole.items():
+        (tmp_path / name).write_bytes(content)
+    admitted(CONFIGS["secure"], STRATEGIES["secure"], tmp_path, **RESUMED)
+    assert json.loads((tmp_path / TOKEN).read_text())["asked"] is True
+
+
+@pytest.mark.parametrize("named", ["data__path", "problem__initial_model"])
+@pytest.mark.parametrize("noise", list(CONFIGS))
+def test_with_seeded_noise_a_token_pays_for_the_bytes_that_it_was_entered_with(
+    named, noise, tokens, tmp_path, monkeypatch
+):
+    """The same noise on other people's data, or at another model, would be a second release."""
+    file = tmp_path / "people.csv"
+    table = {
+        "kind": "table",
+        "path": str(file),
+        "user": "u",
+        "features": ["x"],
+        "ranges": {"x": [0.0, 1.0]},
+        "users": 60,
+    }
+    table |= {"target": "y", "target_range": [0.0, 1.0]}
+    settings = SETTINGS | {"privacy__noise": noise, "problem": {"kind": "linear"}}
+    del settings["data__users"], settings["data__test_users"]
+    raw = changed(**settings, data=table)
+    if named == "problem__initial_model":
+        raw["problem"]["initial_model"] = str(tmp_path / "model.npz")
+        file = tmp_path / "model.npz"
+    config = parse_config(raw)
+    file.write_bytes(b"u,x,y\n1,.5,.5\n")
+    enter_run(config, STRATEGIES[noise], tmp_path / "run")
+    enter_run(config, STRATEGIES[noise], tmp_path / "run", resumed=True)
+    file.write_bytes(b"u,x,y\n1,.5,.4\n")
+    if noise == "secure":  # nobody was asked yet, or a state says who was
+        enter_run(config, STRATEGIES[noise], tmp_path / "run", resumed=True)
+    else:
+        with pytest.raises(BadInput, match="pays for that run alone"):
+            enter_run(config, STRATEGIES[noise], tmp_path / "run", resumed=True)
+    assert len(tokens) == 1
 
 
 @pytest.mark.parametrize("what", ["code", "versions"])

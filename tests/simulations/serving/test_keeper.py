@@ -1,6 +1,7 @@
 """Runs of the queue: charged once, run once, refused before anybody is asked, wherever the keeper is killed."""
 
 import os
+import shutil
 import stat
 import sys
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from simulations.serving.announcing import Alarm
 from simulations.serving.keeper import ATTEMPTS, PAUSE, Keeper, identity
 from simulations.serving.overview import overview
 from simulations.serving.queue import Queue
+from simulations.serving.repetition import moment as moment_in
 from simulations.terminal import BAD_INPUT
 from strategies.core.base import UserLevelStrategy
 from userdp.accounting import Total
@@ -144,9 +146,9 @@ class Killer:
         transaction, write_whole = Accounts.transaction, entering.write_whole
 
         @contextmanager
-        def watched(accounts, *, making=False):
+        def watched(accounts, **how):
             self()
-            with transaction(accounts, making=making) as connection:
+            with transaction(accounts, **how) as connection:
                 yield connection
             self()
 
@@ -324,6 +326,19 @@ def rewritten(accounts, **values):
         ("configuration", "name = " + "[" * 10_000, "failed"),
         ("configuration", text().replace("monthly", "x" * 10_000), "refused"),
         ("configuration", "", "refused"),
+        ("configuration", "epsilon = " + "9" * 5000, "failed"),
+        ("name", "a\0b", "failed"),
+        ("folder", "..", "failed"),
+        ("folder", "released", "failed"),
+        ("folder", "/tmp/elsewhere", "failed"),
+        ("attempts", "many", "failed"),
+        ("state", "nobody knows", "nobody knows"),
+        ("first", "9999-99-99", "done"),
+        ("first", 7, "done"),
+        ("silos", "{", "done"),
+        ("silos", "[1]", "done"),
+        ("earliest", "x", "waiting"),
+        ("earliest", "2026-11-01", "done"),
     ],
 )
 def test_a_row_in_which_anything_is_wrong_fails_alone(column, value, state, clinic, accounts, tmp_path):
@@ -336,6 +351,21 @@ def test_a_row_in_which_anything_is_wrong_fails_alone(column, value, state, clin
     first, second = queue_of(accounts).runs()
     assert (first.state, second.state) == (state, "done")
     assert len(overview(queue_of(accounts), tmp_path / "results").runs) == 2
+
+
+def test_two_rows_under_way_follow_one_another(clinic, accounts, tmp_path):
+    for _ in range(2):
+        added(accounts, text(epsilon=0.1))
+    with Accounts(accounts).transaction() as connection:
+        connection.exec_driver_sql("UPDATE userdp_queue SET state = 'running', keeper = 'me', folder = 'run' || number")
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    assert [run.state for run in queue_of(accounts).runs()] == ["done", "done"]
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59-14:00", "0001-01-01T00:00+14:00", "9999-99-99", "tomorrow", ""])
+def test_a_time_beyond_the_calendar_is_refused(at):
+    with pytest.raises(BadInput, match="write a time such as"):
+        moment_in(at)
 
 
 @pytest.mark.parametrize("where", ["checked", "conclude", "enter_run"])
@@ -458,6 +488,49 @@ def test_a_run_that_failed_after_a_release_goes_on_from_it_and_releases_nothing_
     after = pd.read_parquet(folder / "rounds.parquet")
     assert (run.state, len(after)) == ("done", 2)
     assert after["seconds"][0] == before["seconds"][0]
+    assert len(Accounts(accounts).read("clinic").entries) == 1
+
+
+@pytest.mark.parametrize("follows", ["it is resumed", "it failed, and is queued again", "it failed thrice"])
+def test_a_run_whose_folder_is_lost_does_not_begin_again_under_its_entry(
+    follows, clinic, accounts, tmp_path, monkeypatch
+):
+    """It may have released something, and drawing its noise again would be a second release for one entry."""
+    added(accounts, text(noise="secure"))
+    keeper, folder = keeper_of(clinic, accounts, tmp_path), tmp_path / "results" / "00001-monthly"
+    assert keeper.step()
+    with monkeypatch.context() as patch:
+        asked = UserLevelStrategy.request_of
+        patch.setattr(UserLevelStrategy, "request_of", lambda self, index: asked(self, index) if index < 2 else fail())
+        clinic.advance()
+    assert len(pd.read_parquet(folder / "rounds.parquet")) == 1
+    if follows != "it is resumed":
+        queue_of(accounts).finish(1, "failed", "a silo left", NOON)
+        queue_of(accounts).retry(1, NOON)
+    if follows == "it failed thrice":
+        rewritten(accounts, attempts=ATTEMPTS, state="failed")
+        queue_of(accounts).retry(1, NOON)
+    elif follows == "it is resumed":
+        assert keeper.step()
+    shutil.rmtree(folder)
+    for later in range(2):
+        kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=NOON + (later + 1) * PAUSE), clinic)
+        (run,) = queue_of(accounts).runs()
+        assert run.state == "failed"
+        assert "beginning again would be a second release" in run.reason
+        queue_of(accounts).retry(1, NOON)
+    assert clinic.trained == []
+    assert len(Accounts(accounts).read("clinic").entries) == 1
+
+
+def test_a_run_that_failed_before_it_was_submitted_begins_under_its_entry(clinic, accounts, tmp_path, monkeypatch):
+    added(accounts)
+    with monkeypatch.context() as patch:
+        patch.setattr(entering, "write_whole", Mock(side_effect=RecursionError()))
+        kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    assert queue_of(accounts).retry(1, NOON).state == "failed"
+    kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
+    assert [run.state for run in queue_of(accounts).runs()] == ["done"]
     assert len(Accounts(accounts).read("clinic").entries) == 1
 
 

@@ -63,6 +63,16 @@ def test_a_run_of_a_replaced_database_is_never_done_with_the_model_of_another_on
     assert (shown.report, shown.epsilon, shown.rounds) == (None, None, None)
 
 
+def test_what_another_run_published_is_never_the_copy_of_a_new_one(tmp_path, monkeypatch):
+    """Its folder was moved away, and number and name are the same in the new database."""
+    trained(database(tmp_path, "first"), tmp_path, monkeypatch, 1.0)
+    shutil.move(tmp_path / "results" / "00001-monthly", tmp_path / "elsewhere")
+    second = trained(database(tmp_path, "second"), tmp_path, monkeypatch, 0.5)
+    assert second.state == "refused"
+    assert "holds another run" in second.reason
+    assert Accounts(f"sqlite:///{tmp_path}/second.sqlite").read("clinic").entries == ()
+
+
 @pytest.mark.parametrize("left", ["account.json", "result.json", "checkpoint.npz", "nothing that is read"])
 def test_a_folder_with_anything_of_another_run_is_not_touched(left, tmp_path, monkeypatch):
     folder = tmp_path / "results" / "00001-monthly"
@@ -107,6 +117,26 @@ def test_an_older_database_is_noticed_and_what_it_lacks_is_entered(kind, tmp_pat
         assert len(Accounts(url).read("clinic").entries) == 2
 
 
+@pytest.mark.parametrize("settings", ["of another version", None])
+def test_what_any_version_ran_is_entered_where_the_operator_says(settings, tmp_path, monkeypatch):
+    """Into the database of --accounts, under its own token, which pays for what it was entered with."""
+    trained(database(tmp_path, "first"), tmp_path, monkeypatch, 1.0)
+    file = tmp_path / "results" / "00001-monthly" / TOKEN
+    kept = json.loads(file.read_text()) | {"settings": settings}
+    file.write_text(json.dumps(kept))
+    url = database(tmp_path, "second")
+    assert "00001-monthly" in call("queue", "enter", tmp_path / "results", "--accounts", url).stdout
+    (entry,) = Accounts(url).read("clinic").entries
+    assert (entry.token, entry.place) == (kept["token"], str(file.parent))
+    assert entry.price == Accounts(f"sqlite:///{tmp_path}/first.sqlite").read("clinic").entries[0].price
+    assert json.loads(file.read_text()) == kept
+    assert check(tmp_path, "--accounts", url)[0] == 0
+    file.write_text("{")
+    done = call("queue", "enter", tmp_path / "results", "--accounts", url)
+    assert done.exit_code == BAD_INPUT
+    assert "cannot be read: put it back" in " ".join(done.stderr.split())
+
+
 def test_while_the_database_lacks_an_entry_nothing_begins(tmp_path, monkeypatch, caplog):
     """It was restored beside a keeper that goes on."""
     url = database(tmp_path, "now")
@@ -143,6 +173,22 @@ def test_swapped_databases_are_noticed_both_ways(tmp_path, monkeypatch):
         assert "1 runs without an entry" in said
 
 
+def test_a_folder_that_is_not_there_is_no_proof(tmp_path, accounts):
+    code, said = check(tmp_path)
+    assert code == BAD_INPUT
+    assert "there is no such folder" in said
+
+
+def test_a_run_behind_a_link_is_compared_too(tmp_path, monkeypatch):
+    trained(database(tmp_path, "now"), tmp_path, monkeypatch, 1.0)
+    folder = tmp_path / "results" / "00001-monthly"
+    shutil.move(folder, tmp_path / "disk")
+    folder.symlink_to(tmp_path / "disk")
+    assert check(tmp_path)[0] == 0
+    monkeypatch.setenv(VARIABLE, database(tmp_path, "older"))
+    assert check(tmp_path)[0] == serve(tmp_path)[0] == BAD_INPUT
+
+
 def test_an_entry_whose_folder_is_gone_is_told_and_nothing_more(tmp_path, monkeypatch):
     trained(database(tmp_path, "now"), tmp_path, monkeypatch, 1.0)
     folder = tmp_path / "results" / "00001-monthly"
@@ -153,7 +199,7 @@ def test_an_entry_whose_folder_is_gone_is_told_and_nothing_more(tmp_path, monkey
     assert serve(tmp_path)[0] == 0
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"token": 7}', "\x00"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"token": 7}', "\x00", "[" * 100_000], ids=len)
 def test_a_token_that_cannot_be_read_has_no_entry(content, tmp_path):
     url = database(tmp_path, "now")
     folder = tmp_path / "results" / "deep" / "inside"

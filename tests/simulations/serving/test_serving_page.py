@@ -241,8 +241,9 @@ def test_a_run_that_has_not_ended_shows_all_that_is_promised_and_no_less_than_wa
     (tmp_path / "result.json").write_text("{}", encoding="utf-8")
     assert _progress(tmp_path) == (2, 4.0, replace(GUARANTEE, epsilon=4.0))
     nothing = {"spent_epsilon": None, **Guarantee.none("noise is off").as_dict()}
-    (tmp_path / "guarantee.json").write_text(json.dumps(nothing), encoding="utf-8")
-    assert _progress(tmp_path) == (None, None, None)
+    for content in (nothing, {"holds": True, "spent_epsilon": 4.0}, {}, [], "holds", 7):
+        (tmp_path / "guarantee.json").write_text(json.dumps(content), encoding="utf-8")
+        assert _progress(tmp_path) == (None, None, None)  # one that cannot be read hides no other run
 
 
 def test_no_epsilon_on_the_page_is_rounded_down_and_a_name_is_no_markup():
