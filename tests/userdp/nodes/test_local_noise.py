@@ -7,6 +7,7 @@ import pytest
 from helpers import federation_of
 
 from userdp.masking import sums
+from userdp.masking.masks import MaskKey
 from userdp.nodes import computations
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Node
@@ -84,3 +85,18 @@ def test_a_server_that_sees_noisy_values_alone_is_not_trusted_with_counts():
     assert pipeline.non_finite == 0
     assert pipeline.lengths is None
     assert pipeline.values.size == 0
+
+
+def test_nodes_of_a_masked_sum_draw_their_shares_for_their_own_users(monkeypatch):
+    """A node that drew another's share could take it off the sum."""
+    keys, drawn = [MaskKey(), MaskKey()], []
+    masked = replace(sums.MaskedSum.hiding(9.0, 9, 1.0, 0.0).among(tuple(key.public for key in keys)), seed=3)
+    share = sums.MaskedSum._share
+    monkeypatch.setattr(
+        sums.MaskedSum, "_share", lambda one, *args: drawn.append(share(one, *args)) or drawn[-1], raising=True
+    )
+    for key, users in zip(keys, (np.array([1, 2]), np.array([4, 5, 6])), strict=True):
+        pipeline = RowPipeline(Computation(reduce="sum", clip_norm=1.0, masked=masked), users, LENGTH)
+        pipeline.add(np.zeros((len(users), LENGTH)), slice(0, len(users)))
+        pipeline.masked(key, np.zeros(LENGTH))
+    assert abs(np.corrcoef(*drawn)[0, 1]) < 0.3
