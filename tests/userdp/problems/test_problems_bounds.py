@@ -245,3 +245,11 @@ def test_arguments_out_of_range_are_refused_by_field_and_value(message, make):
 def test_a_count_that_is_no_whole_number_is_refused(value):
     with pytest.raises(BadInput, match=r"problem\.levels = "):
         bounds.count("problem.levels", value)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_target_that_is_no_class_has_none(classes):
+    wrong = [-1.0, -0.5, 0.5, classes - 0.5, float(classes), 1e30, np.inf, -np.inf]
+    targets = np.array([*wrong, *range(classes)], dtype=np.float32)
+    block = Block(np.zeros((len(targets), 1), dtype=np.float32), np.arange(len(targets) + 1), targets)
+    assert bounds.without_class(block, classes).tolist() == [True] * len(wrong) + [False] * classes
