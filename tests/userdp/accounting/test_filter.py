@@ -257,3 +257,14 @@ def test_each_part_of_what_was_spent_is_in_the_epsilon_that_is_told(part):
     assert told > total.spent_epsilon(replace(spent, **{part: 0.0})) * (1 + 1e-6)
     assert told == epsilon_of(Cost(5.0, 0.2, 4e-7), 1, 1e-6)
     assert total.spent_epsilon(Price(delta=2e-6)) == math.inf
+
+
+@pytest.mark.parametrize("failure", [0.0, 1e-8])
+def test_a_test_that_participations_share_is_in_every_price_of_a_cost(failure):
+    cost = Cost(3.0, 0.1, failure, 0.4)
+    one = promise(epsilon_of(cost, 1, 1e-6), 1e-6, gaussian=False)
+    for price in prices(one, "replace_one", cost):
+        whole = Cost(price.mu_squared**-0.5 if price.mu_squared else math.inf, price.epsilon, price.delta)
+        assert epsilon_of(whole, 1, 1e-6) >= one.epsilon * (1 - 1e-9)
+    first = prices(one, "replace_one", cost)[0]
+    assert (first.epsilon, first.delta) == (0.5, failure)
