@@ -83,6 +83,7 @@ def test_sums_that_differ_are_asked_by_other_questions(name):
     one = asked(**CHANGED["statistic"])
     other = replace(one, masked=replace(one.masked, **{name: SUMMED[name]}))
     assert other.question(X) != one.question(X)
+    assert replace(one, statistic="log_size").question(X) != one.question(X)
 
 
 def test_a_parameter_counts_by_its_name_and_value_in_no_order():
