@@ -159,3 +159,13 @@ def test_values_that_are_not_finite_are_not_released(value):
 
 def test_a_release_of_huge_numbers_keeps_them():
     np.testing.assert_allclose(SecureNoise().gaussian([1e300, -5.0, 0.0], 1e-9), [1e300, -5.0, 0.0], atol=1e-7)
+
+
+def test_the_slack_covers_every_rounding_that_is_stated():
+    for terms in (1, 9, 1000):
+        for spread in (1.0, 7.0):
+            assert rounding_slack(terms, spread) >= 2**-20 + spread * (terms + 8) ** 2 * 2**-52
+            assert rounding_slack(terms, spread, 0.03) >= rounding_slack(terms, spread) + 0.03
+    with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'"):
+        rounding_slack(9, 1.0, 0.2)
+    assert SecureNoise().slack >= 2**-20

@@ -158,7 +158,8 @@ class Node:
 
         No user's data make it fail: a user with unusable data counts as the centre (zero, if there is none), and so
         does a user on whose data alone the loss itself fails, such as a torch module's. Raises `BadInput` for a user of
-        another node, a model of the wrong length, lengths of users with labels, or a masked sum in an answered round.
+        another node or one who is named twice, a model of the wrong length, lengths of users with labels, or a masked
+        sum in an answered round.
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)
@@ -180,6 +181,8 @@ class Node:
         positions = np.searchsorted(self.users, users)
         if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
             raise BadInput("the question names users that it does not hold")
+        if np.any(np.diff(users) <= 0):
+            raise BadInput("the users of a question must rise: each user once, in the order of the population")
         return positions
 
     def _warn(self, error: Exception) -> None:

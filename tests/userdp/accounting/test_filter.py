@@ -248,3 +248,23 @@ def test_the_cost_of_the_first_part_prices_that_part_alone():
     with pytest.raises(BadInput, match="exceeds what is left"):
         Total(8.0, 0.0, others=1.0).charged(Price(), [first, second], cost=cost)
     assert Total(8.0, 1e-4, others=1.0).charged(Price(), [first, second], cost=cost) == Price(0.0, 1.5, 1e-5)
+
+
+@pytest.mark.parametrize("part", ["mu_squared", "epsilon", "delta"])
+def test_each_part_of_what_was_spent_is_in_the_epsilon_that_is_told(part):
+    spent, total = Price(0.04, 0.2, 4e-7), Total(4.0, 1e-6, others=0.5)
+    told = total.spent_epsilon(spent)
+    assert told > total.spent_epsilon(replace(spent, **{part: 0.0})) * (1 + 1e-6)
+    assert told == epsilon_of(Cost(5.0, 0.2, 4e-7), 1, 1e-6)
+    assert total.spent_epsilon(Price(delta=2e-6)) == math.inf
+
+
+@pytest.mark.parametrize("failure", [0.0, 1e-8])
+def test_a_test_that_participations_share_is_in_every_price_of_a_cost(failure):
+    cost = Cost(3.0, 0.1, failure, 0.4)
+    one = promise(epsilon_of(cost, 1, 1e-6), 1e-6, gaussian=False)
+    for price in prices(one, "replace_one", cost):
+        whole = Cost(price.mu_squared**-0.5 if price.mu_squared else math.inf, price.epsilon, price.delta)
+        assert epsilon_of(whole, 1, 1e-6) >= one.epsilon * (1 - 1e-9)
+    first = prices(one, "replace_one", cost)[0]
+    assert (first.epsilon, first.delta) == (0.5, failure)

@@ -180,3 +180,35 @@ def test_users_on_either_side_of_a_centre_whose_distance_is_rounded_beyond_two_r
             assert IndicatorKernel(1.0).score(crowd) > 2
             assert (NeighbourMean(1.0).weights(crowd) == 1.0).all()
     assert found
+
+
+@pytest.mark.parametrize("batch", [7, 8, 11, 30, 1001])
+@pytest.mark.parametrize(
+    "estimator",
+    [Debiased("median", 0.5), Debiased("trimmed_mean", 0.5, 2.0), Winsorized(3.0), Winsorized(3.0, 1.0)],
+    ids=str,
+)
+def test_rounding_is_charged_by_the_formula_of_its_proof_for_each_of_two_neighbours(estimator, batch):
+    kept = 2 - batch % 2 if getattr(estimator, "statistic", "") == "median" else batch - 2 * (batch // 3 + 1)
+    farthest = 2.0**20 * estimator.radius
+    error = 2.0**-53 * (1 + 2.0**-19) * ((batch + kept + 1) * farthest + estimator.clip_width)
+    assert estimator.error(batch) >= error * (1 - 1e-12)
+    assert estimator.rounding(batch) >= 2 * error / estimator.sup_sensitivity(batch) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("batch", [12, 31, 500])
+@pytest.mark.parametrize("dimension", [1, 100, 10**6])
+def test_rounding_of_a_mean_of_neighbours_is_charged_for_each_of_two(batch, dimension):
+    mean = NeighbourMean(2.0)
+    error = 2.0**-53 * (4 * (2 * batch + 4) + 2 * 2.0**20 * math.sqrt(dimension)) * 2.0
+    least = 2.0**-19 + batch * 2.0**-54 + 2 * error / mean.l2_sensitivity(batch)
+    assert mean.rounding(batch, dimension) >= least
+
+
+@pytest.mark.parametrize("batch", [2, 7, 100])
+def test_the_largest_score_of_users_who_do_not_agree_has_room_for_the_grid_of_phi(batch):
+    room = ExpKernel(1.0).unaligned_bound(batch) - batch * (2 + math.exp(-1)) / 3
+    assert room >= batch * 2.0**-31 / 3
+    for radius in (0.1, 1.0, 3.0, 1e6):
+        kernel = ExpKernel(radius)
+        assert kernel.unaligned_bound(batch) >= batch * (2 + kernel.values(np.array([radius]))[0]) / 3

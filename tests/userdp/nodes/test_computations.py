@@ -100,3 +100,12 @@ def test_a_statistic_keeps_to_its_bounds_whatever_the_row(name):
 @pytest.mark.parametrize(("one", "same"), [("\u00e9", "e\u0301"), ("\ufb01", "fi"), (" anna", "anna\t")])
 def test_a_label_that_is_written_in_two_ways_is_one_person(one, same):
     np.testing.assert_array_equal(identities([one], bytes(16)), identities([same], bytes(16)))
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 65])
+def test_a_salt_that_could_be_tried_or_is_cut_is_refused(length):
+    node = Node(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((1, 1))), np.arange(1), labels=["anna"])
+    with pytest.raises(BadInput, match="the salt must be 16 to 64 bytes"):
+        node.identities(bytes(length))
+    for salts in ((bytes(16), b"a" + bytes(15)), (bytes(64), bytes(63) + b"a")):
+        assert len({node.identities(salt).tobytes() for salt in salts}) == 2

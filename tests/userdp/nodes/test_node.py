@@ -86,6 +86,14 @@ def test_users_that_the_node_does_not_hold_are_refused(held, users):
         node.compute(np.zeros(1), np.array(users, dtype=np.int64), Computation())
 
 
+@pytest.mark.parametrize("users", [[2, 2], [2, 3, 3], [3, 2, 3], [4, 2], [2, 3, 4, 4]])
+def test_nobody_counts_twice_however_often_a_question_names_them(users):
+    """A clip bounds one row of a user, and no guarantee covers two of them in a sum."""
+    node = Node(Quadratic(1, 9.0, 1.0), federation_of(np.ones((8, 1))), np.array([2, 3, 4]))
+    with pytest.raises(BadInput, match="users of a question must rise: each user once"):
+        node.compute(np.zeros(1), np.array(users), Computation(reduce="sum", clip_norm=1.0))
+
+
 @pytest.mark.parametrize("x", [np.zeros(3), np.zeros((2, 1)), np.zeros(0)])
 def test_a_model_of_another_shape_is_refused(x):
     node = Node(Quadratic(2, 1.0, 1.0), federation_of(np.zeros((8, 2))), np.arange(8))

@@ -1,5 +1,7 @@
 """No user moves the sum that leaves a node by more than the computation says, and some users move it as far."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from helpers import federation_of, rows_of
@@ -9,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from strategies.baselines.heavy_tailed.partitions import shuffled, spread
 from userdp.nodes.computations import Computation
+from userdp.nodes.functions import ROW_FUNCTIONS, RowFunction
 from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Quadratic
@@ -74,3 +77,35 @@ def test_a_user_moves_the_sums_of_all_groups_together_by_its_slots_in_each(draw)
 def test_nothing_is_claimed_of_users_who_are_not_clipped():
     samples = Computation("clipped_sample_sum", clip_norm=np.inf, parameters={"sample_clip_norm": 0.5})
     assert Computation().sensitivity("replace_one") is samples.sensitivity("replace_one") is None
+
+
+CORNERS = [
+    np.array([0.0, 0.0, 3.0]),
+    np.array([4.0, 0.0, 0.0]),
+    np.array([0.0, 5.0, 0.0]),
+    np.zeros(3),
+    np.full(3, 1.5),
+]
+"""Rows without negative entries; no two of them point apart."""
+
+
+@each_relation
+@pytest.mark.parametrize("centre", [None, np.array([2.0, 0.5, 1.5])], ids=["zero", "centre"])
+@pytest.mark.parametrize("l1_norm", [None, 1.2], ids=["l2", "l1"])
+@pytest.mark.parametrize("counted", [None, "log_size"], ids=["alone", "number"])
+def test_rows_that_do_not_point_apart_move_a_sum_as_far_as_is_said_and_further_about_a_centre(
+    relation, centre, l1_norm, counted, monkeypatch
+):
+    monkeypatch.setitem(ROW_FUNCTIONS, "corners", RowFunction(lambda problem, x, block: None, acute=True))
+    asked = Computation("corners", "sum", 2.0, l1_norm, centre=centre, statistic=counted)
+    sums = [total(asked, np.array([CORNERS[4], *ones])) for ones in ([one] for one in CORNERS)]
+    alone = total(asked, np.array([CORNERS[4]]))
+    pairs = combinations(sums, 2) if relation == "replace_one" else ((one, alone) for one in sums)
+    moves = [one - other for one, other in pairs]
+    for order in (1, 2):
+        most = asked.sensitivity(relation, order)
+        assert (most is None) == (order == 1 and l1_norm is None)
+        assert most is None or max(np.linalg.norm(move, order) for move in moves) <= most * (1 + 1e-9)
+    apart = 2.0 if centre is not None else 2**0.5
+    longest = 2.0 if l1_norm is None else l1_norm
+    assert asked.sensitivity("replace_one", weight=0.0) == pytest.approx(apart * longest)

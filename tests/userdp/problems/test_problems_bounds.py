@@ -245,3 +245,30 @@ def test_arguments_out_of_range_are_refused_by_field_and_value(message, make):
 def test_a_count_that_is_no_whole_number_is_refused(value):
     with pytest.raises(BadInput, match=r"problem\.levels = "):
         bounds.count("problem.levels", value)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_target_that_is_no_class_has_none(classes):
+    wrong = [-1.0, -0.5, 0.5, classes - 0.5, float(classes), 1e30, np.inf, -np.inf]
+    targets = np.array([*wrong, *range(classes)], dtype=np.float32)
+    block = Block(np.zeros((len(targets), 1), dtype=np.float32), np.arange(len(targets) + 1), targets)
+    assert bounds.without_class(block, classes).tolist() == [True] * len(wrong) + [False] * classes
+
+
+@pytest.mark.parametrize("far", [-9.0, 9.0, 1.0 + 1e-6, -1.0 - 1e-6])
+@pytest.mark.parametrize("place", [0, 1, 4, 9])
+def test_one_cell_beyond_one_end_is_clipped_wherever_it_is(place, far):
+    """All others lie within, and so do its sample and its user but for it."""
+    features, targets = np.full((5, 2), 0.5, dtype=np.float32), np.full(10, 0.5, dtype=np.float32)
+    features.flat[place] = targets[place] = far
+    for users in ([0, 5], [0, 1, 2, 5], [0, 1, 2, 3, 4, 5]):
+        held, changed = bounds.clip_features(Block(features, np.array(users)), -1.0, 1.0)
+        assert np.abs(held).max() == 1.0
+        assert np.flatnonzero(changed).tolist() == [place // 2]
+        short, changed = bounds.scale_features(Block(features, np.array(users)), 1.25)
+        assert np.abs(short).sum(axis=1).max() <= 1.25
+        assert np.flatnonzero(changed).tolist() == [place // 2]
+    block = Block(np.zeros((10, 1), dtype=np.float32), np.arange(11), targets)
+    held, changed = bounds.clip_targets(block, -1.0, 1.0)
+    assert np.abs(held).max() == 1.0
+    assert np.flatnonzero(changed).tolist() == [place]
