@@ -16,7 +16,7 @@ from query_cases import QUANTILES, SUMS, query
 from scipy.stats import norm
 
 from simulations.account.accounts import Account
-from simulations.account.entering import _wanted, promises_of
+from simulations.account.entering import promises_of, wanted
 from strategies import STRATEGIES, DropInFedAvg
 from strategies.auto.preparation import LearnCoordinates
 from userdp.accounting import Cost, Ledger, RoundLedger, Total
@@ -78,7 +78,7 @@ def method_of(name, **more):
 
 def entered(method, total):
     """The price of a run in a new account."""
-    return Account("registry", total, ()).price(_wanted(method, "a run"))
+    return Account("registry", total, ()).price(wanted(method, "a run"))
 
 
 # --- What is charged, and what is met ------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_clients_who_report_metrics_are_priced_too():
 def test_runs_of_an_audit_cost_as_often_as_they_are_made():
     method = method_of("compared")
     one, five = (
-        Account("registry", TOTALS["mixed"], ()).price(replace(_wanted(method, "an audit"), times=times))
+        Account("registry", TOTALS["mixed"], ()).price(replace(wanted(method, "an audit"), times=times))
         for times in (1, 5)
     )
     for part in ("mu_squared", "epsilon", "delta"):
