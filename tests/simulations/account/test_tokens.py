@@ -16,7 +16,16 @@ from simulations.account.accounts import Accounts
 from simulations.account.entering import admitted, enter_run
 from simulations.config.run_config import parse_config
 from simulations.records.checkpoints import digest_of
-from simulations.records.run_directory import ASKED, CHECKPOINT, FILES, TOKEN, check_no_release, write_whole
+from simulations.records.run_directory import (
+    ANSWERS,
+    ASKED,
+    CARD,
+    CHECKPOINT,
+    FILES,
+    TOKEN,
+    check_no_release,
+    write_whole,
+)
 from simulations.runs.run import run
 from simulations.serving.keeper import checked
 from userdp.accounting import Total
@@ -192,6 +201,22 @@ def test_a_run_that_kept_no_state_resumes_under_its_token_with_the_same_seed_alo
     assert len(Accounts(accounts).read("registry").entries) == 2
 
 
+@pytest.mark.parametrize("lost", ["token", "settings", "resumes"])
+def test_a_file_of_a_token_that_lacks_what_older_versions_did_not_write_pays_for_nothing(tokens, tmp_path, lost):
+    config, strategy = CONFIGS["seeded"], STRATEGIES["seeded"]
+    enter_run(config, strategy, tmp_path)
+    kept = json.loads((tmp_path / TOKEN).read_text())
+    assert lost in kept
+    for other in ({}, {lost: None}):
+        without = {name: value for name, value in kept.items() if name != lost} | other
+        if without.get("token", "") is None:
+            continue
+        (tmp_path / TOKEN).write_text(json.dumps(without))
+        with pytest.raises(BadInput, match=str(tmp_path / TOKEN)):
+            admitted(config, strategy, tmp_path, **RESUMED)
+    assert len(tokens) == 1
+
+
 @pytest.mark.parametrize("what", ["code", "versions"])
 def test_a_token_pays_for_the_code_and_the_versions_that_it_was_entered_with(tokens, tmp_path, monkeypatch, what):
     config, strategy = CONFIGS["seeded"], STRATEGIES["seeded"]
@@ -249,6 +274,18 @@ def test_a_file_that_cannot_be_read_beside_secure_noise_is_a_release(tmp_path, e
         if not alone:  # a run with secure noise that is resumed knows its noise
             with pytest.raises(BadInput, match="cannot be drawn again"):
                 check_no_release(folder, secure=True)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in (*FILES, ANSWERS, *CARD) if name not in ("config.toml", "plan.json")]
+)
+def test_each_file_that_a_run_leaves_may_be_a_release(tmp_path, name):
+    """Alone beside secure noise: an answer to a query, a card or a page releases as much as a model."""
+    (tmp_path / "config.toml").write_text('[privacy]\nnoise = "secure"\n')
+    check_no_release(tmp_path)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(BadInput, match="cannot be drawn again"):
+        check_no_release(tmp_path)
 
 
 def test_a_run_that_failed_before_it_asked_anybody_released_nothing(tmp_path, monkeypatch):

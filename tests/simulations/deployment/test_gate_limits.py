@@ -16,6 +16,7 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from helpers import PATIENCE
 
+from simulations.deployment import gate as module
 from simulations.deployment.door import Door, Server
 from simulations.deployment.gate import SMALL, gate
 from simulations.deployment.keys import make_keys
@@ -295,6 +296,44 @@ def test_no_byte_leads_to_a_traceback(request_, standing, caplog):
         assert said == b"" or said.split()[1] in (b"400", b"403", b"404", b"413"), said
         assert call(standing, headers=signed()) == 200
     assert not [record for record in caplog.records if record.exc_info or "Traceback" in record.getMessage()]
+
+
+def test_nobody_says_for_whom_he_asks(standing, caplog):
+    """A peer is the other end of its connection: else a stranger's connections would count as other addresses'."""
+    told = {"X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9", "X-Real-IP": "203.0.113.9"}
+    httpx.post(f"http://127.0.0.1:{standing}/docs", headers=told, trust_env=False, timeout=PATIENCE)
+    assert "refused 127.0.0.1: POST '/docs' is not for silos" in caplog.text
+    assert "203.0.113.9" not in caplog.text
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_the_gate_that_is_served_knows_its_superlink_and_nobody_else(tmp_path, monkeypatch, keys):
+    """With keys it has TLS on both sides, and believes in its own authority alone; `anybody` is for those without."""
+    made, given = {}, {}
+    make_keys(tmp_path, 1)
+    folder = tmp_path / "gate" if keys else None
+
+    class Served:
+        def __init__(self, app, door, host, port, **files):
+            made.update(door=door, files=files)
+
+        def run(self):
+            made["run"] = True
+
+    monkeypatch.setattr(module, "Server", Served)
+    monkeypatch.setattr(module.httpx, "AsyncClient", lambda **more: given.update(more))
+    monkeypatch.setattr(module, "gate", lambda client, door, large, *, anybody: made.update(anybody=anybody))
+    module.serve("superlink:8000", 8000, folder, Door())
+    assert made["run"]
+    assert made["anybody"] != keys
+    assert given["trust_env"] is False  # no proxy of the environment reads what silos send
+    if keys:
+        assert given["base_url"] == "https://superlink:8000"
+        assert (given["verify"].verify_mode, given["verify"].check_hostname) == (ssl.CERT_REQUIRED, True)
+        assert len(given["verify"].get_ca_certs()) == 1
+        assert set(made["files"]) == {"ssl_certfile", "ssl_keyfile"}
+    else:
+        assert (given["base_url"], made["files"]) == ("http://superlink:8000", {})
 
 
 def test_a_port_that_is_taken_is_one_sentence():

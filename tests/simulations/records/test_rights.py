@@ -1,5 +1,6 @@
 """Files that people's data went into are for their owner alone, whatever the umask; folders as well."""
 
+import json
 import os
 import stat
 from contextlib import contextmanager
@@ -175,7 +176,7 @@ def test_results_of_a_deployment_belong_to_the_owner_of_their_folder(tmp_path, u
     (out := tmp_path / "out").mkdir(mode=0o777)
     (there := tmp_path / "there").mkdir()
     for name in ("result.json", "guarantee.json", "model.npz", "report.html"):
-        (there / name).write_text('{"sentence": "(1, 0)"}')
+        (there / name).write_text(json.dumps(promise().as_dict()))
     given = []
     monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.setattr(os, "chown", lambda path, *owner: given.append((Path(path).name, owner)))
