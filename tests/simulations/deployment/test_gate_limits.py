@@ -42,6 +42,7 @@ class Behind(httpx.AsyncBaseTransport):
 
     def __init__(self):
         self.received, self.largest, self.requests = 0, 0, 0
+        self.refused, self.everybody = False, False
 
     async def handle_async_request(self, request):
         self.requests += 1
@@ -49,6 +50,7 @@ class Behind(httpx.AsyncBaseTransport):
             self.received += len(piece)
             self.largest = max(self.largest, len(piece))
         known = request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER) == signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]
+        known = (known and not self.refused) or self.everybody
         return httpx.Response(200 if known else 401, stream=httpx.ByteStream(b"well"))
 
 
@@ -150,6 +152,27 @@ def test_a_known_silos_body_is_passed_on_in_pieces_up_to_the_limit():
         assert call(port, headers={FLEET_HTTP_PUBLIC_KEY_HEADER: signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]}) == 200
         assert call(port, large, signed()) == 200
     assert behind.largest <= MIB
+
+
+def test_only_keys_that_the_superlink_answered_last_are_known(monkeypatch):
+    """One that it refused is a stranger's, one that was taken back is again, and few are kept."""
+    behind, large = Behind(), b"x" * (2 * SMALL)
+    other = generate_key_pairs()
+    with served(Door(), behind) as port:
+        assert call(port, headers=signed(*other)) == 401
+        assert call(port, large, signed(*other)) == 503  # not known
+        assert call(port, headers=signed()) == 200
+        assert call(port, large, signed()) == 200
+        behind.refused = True
+        assert call(port, headers=signed()) == 401
+        behind.refused = False
+        assert call(port, large, signed()) == 503
+        monkeypatch.setattr(module, "_MOST_KEYS", 1)
+        behind.everybody = True
+        for who in (signed(), signed(*other)):
+            assert call(port, headers=who) == 200
+        assert call(port, large, signed(*other)) == 200
+        assert call(port, large, signed()) == 503
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import simulations.records.checkpoints
 from simulations.config.run_config import load_config, parse_config
 from simulations.engines.grids import LocalGrid
-from simulations.records.checkpoints import Checkpoints
+from simulations.records.checkpoints import Checkpoints, in_use
 from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
 from simulations.runs.run import run
 from simulations.terminal import BAD_INPUT
@@ -306,6 +306,22 @@ def test_two_processes_do_not_run_in_one_directory(tmp_path, killed):
     directory = shutil.copytree(killed, tmp_path / "run")
     with Checkpoints(directory, SEEDED).held():
         refused(directory, "has not ended")
+
+
+@pytest.mark.parametrize(("config", "checkpoint"), [(SECURE, True), (SECURE, False), (SEEDED, True)])
+def test_a_run_holds_its_folder_wherever_another_one_there_would_be_a_second_release(tmp_path, config, checkpoint):
+    """It stops at once: what matters is what holds while it asks."""
+    seen = []
+
+    class Asking(LocalGrid):
+        def get_node_ids(self):
+            seen.append(in_use(tmp_path / "run"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, grid=Asking([]), directory=tmp_path / "run", checkpoint=checkpoint, report=False)
+    assert seen == [True]
+    assert not in_use(tmp_path / "run")
 
 
 def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pandas as pd
 import pytest
+from examples import GUARANTEE
 from helpers_browser import DESK, PHONE, SCHEMES, check_seen, measured, needs_chromium
 from helpers_serving import Federation, queue_of, text
 from prometheus_client.parser import text_string_to_metric_families
@@ -44,7 +45,9 @@ def kept(tmp_path_factory):
             queue.add("monthly", text(epsilon=epsilon), "clinic", NOON)
             while keeper.step():
                 federation.advance()
-        queue.add("<i>mark", text(epsilon=0.1), "clinic", NOON)
+        queue.add("mark", text(epsilon=0.1), "clinic", NOON)
+        with queue.accounts.transaction() as connection:  # a row of a former version
+            connection.exec_driver_sql("UPDATE userdp_queue SET name = '<i>mark' WHERE number = 3")
         keeper.step()
         queue.put_back(3, NOON + timedelta(days=1), "a silo of 4711 people left")
         queue.add("weekly", text(epsilon=0.1), "clinic", NOON, "weekly")
@@ -230,11 +233,11 @@ def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):
 
 def test_a_run_under_way_shows_what_its_rounds_spent_and_one_that_ended_what_it_states(tmp_path):
     """Until it has ended its guarantee.json states the whole plan, for the case that it is killed."""
-    as_text = json.dumps({"holds": True, "spent_epsilon": 4.0})
-    (tmp_path / "guarantee.json").write_text(as_text, encoding="utf-8")
+    promise = GUARANTEE.as_dict() | {"spent_epsilon": 4.0}
+    (tmp_path / "guarantee.json").write_text(json.dumps(promise), encoding="utf-8")
     pd.DataFrame({"round": [1, 2], "spent_epsilon": [0.5, 0.75]}).to_parquet(tmp_path / "rounds.parquet")
-    assert _progress(tmp_path) == (2, 0.75)
+    assert _progress(tmp_path) == (2, 0.75, GUARANTEE)
     (tmp_path / "result.json").write_text("{}", encoding="utf-8")
-    assert _progress(tmp_path) == (2, 4.0)
-    (tmp_path / "guarantee.json").write_text(json.dumps({"holds": False, "spent_epsilon": None}), encoding="utf-8")
-    assert _progress(tmp_path) == (None, None)
+    assert _progress(tmp_path) == (2, 4.0, GUARANTEE)
+    (tmp_path / "guarantee.json").write_text(json.dumps(promise | {"holds": False}), encoding="utf-8")
+    assert _progress(tmp_path) == (None, None, None)
