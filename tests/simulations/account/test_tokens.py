@@ -288,6 +288,18 @@ def test_each_file_that_a_run_leaves_may_be_a_release(tmp_path, name):
         check_no_release(tmp_path)
 
 
+@pytest.mark.parametrize("fault", ["missing", "empty", "foreign"])
+def test_a_run_without_an_account_is_not_resumed_over_its_release_whatever_its_folder_says(left, tmp_path, fault):
+    """It knows that its noise is secure; nothing was kept to resume from."""
+    for name, content in left["secure", False].items():
+        if name not in (TOKEN, "config.toml"):
+            (tmp_path / name).write_bytes(content)
+    FAULTS[fault](tmp_path / "config.toml", b"")
+    config = altered(CONFIGS["secure"], privacy__account=None)
+    with pytest.raises(BadInput, match="cannot be drawn again"):
+        admitted(config, STRATEGIES["secure"], tmp_path, resume=True, resumes=False)
+
+
 def test_a_run_that_failed_before_it_asked_anybody_released_nothing(tmp_path, monkeypatch):
     def unreachable(*_, **__):
         raise RunFailed("too few nodes are registered")
