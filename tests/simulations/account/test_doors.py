@@ -152,8 +152,13 @@ RELEASES_NOTHING = {
     **dict.fromkeys(
         ["userdp strategies", "userdp problems", "userdp data", "userdp explain", "load_config"], "lists settings"
     ),
-    **dict.fromkeys([f"userdp account {name}" for name in ("create", "show", "list", "export")], "reads accounts"),
-    **dict.fromkeys([f"userdp queue {name}" for name in ("add", "list", "cancel")], "is paid when its run begins"),
+    **dict.fromkeys(
+        [f"userdp account {name}" for name in ("create", "show", "list", "export", "check")], "reads accounts"
+    ),
+    **dict.fromkeys(
+        [f"userdp queue {name}" for name in ("add", "list", "cancel", "retry")], "is paid when its run begins"
+    ),
+    "userdp queue enter": "enters runs that released before, and asks nobody",
     **dict.fromkeys(["deployment keys", "deployment superlink", "deployment gate"], "knows no data"),
     **dict.fromkeys(["deployment split", "deployment prepare"], "writes a silo's own folder, which it keeps"),
     "deployment submit": "submits a run, which a test of deployments sees pay",
