@@ -265,8 +265,10 @@ def test_a_secure_run_goes_beside_simulations_runs_that_ended_without_a_release_
     config.write_text('privacy = { noise = "seeded" }')
     assert new_directory(tmp_path / "a", secure=True) == taken
     taken.rmdir()
+    files = RunDirectory(tmp_path / "a")
+    files.progress([], np.zeros(1), lambda: {"holds": True}, now=True)
+    files.json("result.json", {"rounds": 0, "error": "too few nodes are registered"})
     config.write_text('privacy = { noise = "secure" }')
-    (tmp_path / "a" / "result.json").write_text("{}")
     assert new_directory(tmp_path / "a", secure=True) == taken
 
 
