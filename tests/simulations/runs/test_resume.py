@@ -310,6 +310,20 @@ def test_two_processes_do_not_run_in_one_directory(tmp_path, killed):
         refused(directory, "has not ended")
 
 
+@pytest.mark.parametrize("lost", ["configuration", "versions", "format", "code"])
+def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path, lost):
+    """What older versions did not write skips no comparison, but for code, which they could not name."""
+    keeper = Checkpoints(tmp_path, SEEDED)
+    kept = {"format": 2, **keeper._settings}
+    keeper._check(tmp_path, kept)
+    del kept[lost]
+    if lost == "code":
+        keeper._check(tmp_path, kept)
+    else:
+        with pytest.raises((BadInput, LookupError)):  # of both `_read` makes a refusal
+            keeper._check(tmp_path, kept)
+
+
 def test_the_lock_of_a_run_that_ended_meanwhile_is_none(tmp_path):
     """Whoever opened it before holds a file that is there no more, or another one is."""
     keeper, lock = Checkpoints(tmp_path, SEEDED), tmp_path / ".running"
