@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, private_updates
+from strategies.wire import kept_key as kept_key_module
 from strategies.wire import private_updates as private_updates_module
 from strategies.wire.questions import Reader
 from userdp.errors import BadInput, RunFailed
@@ -171,6 +172,20 @@ def test_too_many_lost_nodes_end_the_run():
     app, _ = clients(UPDATES, silent=lambda node, number: node >= 2)
     with ClientGrid(app, 4) as grid, pytest.raises(RunFailed, match="did not answer"):
         strategy(max_missing=0.2)(grid)
+
+
+def test_a_client_with_the_key_of_another_counts_as_absent(monkeypatch, caplog):
+    """Between the two there would be no mask that hides either."""
+    made, real = [], kept_key_module.MaskKey
+
+    def keyed(secret=None, *counts):
+        made.append(secret)
+        return real(bytes([min(len(made), 3)]) * 32 if secret is None else secret, *counts)
+
+    monkeypatch.setattr(kept_key_module, "MaskKey", keyed)
+    with ClientGrid(clients(UPDATES)[0], 4) as grid, pytest.raises(RunFailed):
+        strategy(max_missing=0.2, roster_timeout=0.01)(grid)
+    assert "node 4 counts as absent, for it sent no key of its own: another node has the same" in caplog.text
 
 
 def test_clients_without_the_mod_are_named_before_the_run(caplog):
