@@ -151,12 +151,13 @@ def test_each_release_of_a_search_has_a_source_of_its_own_with_the_slack_of_all_
         return begin(streams, seed, index, purpose, slack)
 
     monkeypatch.setattr(Streams, "open", noted)
-    twice = table.assign(unit=table["team"])
-    find(twice, **ASKED | {"words": ["team", "unit"], "noise": noise, "max_samples": True})
+    twice = table[table["who"] < 400].assign(unit=table["team"])
+    more = {"all_users": 400, "epsilon": 40.0, "noise": noise, "max_samples": True}
+    find(twice, **ASKED | more | {"words": ["team", "unit"]})
     assert len({key for _, key, _ in opened}) == len(opened) == 2 * 3 + 2 + 1
     assert {secure for secure, _, _ in opened} == {noise == "secure"}
-    assert {slack for _, _, slack in opened} == {rounding_slack(USERS)}
-    raw = {"data": {"path": "t.csv", "user": "who", "all_users": USERS}, "find": {"words": ["team", "unit"]}}
+    assert {slack for _, _, slack in opened} == {rounding_slack(400)}
+    raw = {"data": {"path": "t.csv", "user": "who", "all_users": 400}, "find": {"words": ["team", "unit"]}}
     search = _Search(
         FindPlan(parse_find(raw | {"privacy": BUDGET})), pa.Table.from_pandas(twice.astype(str), preserve_index=False)
     )
