@@ -43,7 +43,7 @@ class Canaries:
 
     def __init__(self, problem: Problem, users: Indices, pulls: Vector, coins: Indices, *, absent: bool) -> None:
         self.problem, self.users, self.labels, self.clipped_samples = problem, users, None, 0
-        self.key = MaskKey()
+        self.key, self.door = MaskKey(), None  # nobody is behind it
         self._rows = pulls if absent else pulls * coins[:, None]
         self._there = coins == 1 if absent else np.ones(len(coins), dtype=bool)
 

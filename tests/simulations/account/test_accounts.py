@@ -5,8 +5,11 @@ import os
 import random
 import secrets
 import signal
+import sqlite3
 import time
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from helpers import PATIENCE
@@ -195,6 +198,50 @@ def test_entries_are_on_the_disk_when_entering_returns(tmp_path):
     with accounts._engine.begin() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3  # EXTRA
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "delete"
+
+
+class Noted:
+    """An engine of PostgreSQL without a server: it notes what is asked, and has nothing."""
+
+    def __init__(self):
+        self.asked = []
+
+    @contextmanager
+    def begin(self):
+        yield self
+        self.asked.append("COMMIT")
+
+    def execute(self, statement):
+        self.asked.append(" ".join(str(statement).split()))
+        return SimpleNamespace(one_or_none=lambda: None)
+
+    def scalars(self, statement):
+        return []
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_writers_of_postgresql_lock_before_they_read_and_wait_for_the_disk(monkeypatch, reads):
+    """Without a server. SQLite's writers lock when they begin."""
+    monkeypatch.setattr(module, "_engine", lambda *given: Noted())
+    accounts = Accounts("postgresql://me@host/database")
+    with pytest.raises(BadInput, match="there is no account"):
+        accounts.read("data") if reads else accounts.enter("data", run())
+    asked = (accounts._readers if reads else accounts._engine).asked
+    first = [] if reads else ["SET LOCAL synchronous_commit = on", "SELECT pg_advisory_xact_lock("]
+    assert [one[: len(start)] for one, start in zip(asked, first, strict=False)] == first
+    assert asked[len(first)].startswith("SELECT userdp_accounts.name")
+    assert (accounts._engine if reads else accounts._readers).asked == []
+
+
+def test_writers_of_sqlite_lock_when_they_begin(tmp_path):
+    accounts = Accounts(f"sqlite:///{tmp_path / 'accounts.sqlite'}")
+    accounts.create("data", Total(4.0, 1e-6))
+    with (
+        closing(sqlite3.connect(accounts._file, timeout=0.0, isolation_level=None)) as other,
+        accounts.transaction(),
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        other.execute("BEGIN IMMEDIATE")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,16 @@ from simulations.account.accounts import Accounts
 from simulations.account.entering import admitted, enter_run
 from simulations.config.run_config import parse_config
 from simulations.records.checkpoints import digest_of
-from simulations.records.run_directory import ASKED, CHECKPOINT, FILES, TOKEN, check_no_release, write_whole
+from simulations.records.run_directory import (
+    ANSWERS,
+    ASKED,
+    CARD,
+    CHECKPOINT,
+    FILES,
+    TOKEN,
+    check_no_release,
+    write_whole,
+)
 from simulations.runs.run import run
 from simulations.serving.keeper import checked
 from userdp.accounting import Total
@@ -296,6 +305,21 @@ def test_with_seeded_noise_a_token_pays_for_the_bytes_that_it_was_entered_with(
     else:
         with pytest.raises(BadInput, match="pays for that run alone"):
             enter_run(config, STRATEGIES[noise], tmp_path / "run", resumed=True)
+
+
+@pytest.mark.parametrize("lost", ["token", "settings", "resumes"])
+def test_a_file_of_a_token_that_lacks_what_older_versions_did_not_write_pays_for_nothing(tokens, tmp_path, lost):
+    config, strategy = CONFIGS["seeded"], STRATEGIES["seeded"]
+    enter_run(config, strategy, tmp_path)
+    kept = json.loads((tmp_path / TOKEN).read_text())
+    assert lost in kept
+    for other in ({}, {lost: None}):
+        without = {name: value for name, value in kept.items() if name != lost} | other
+        if without.get("token", "") is None:
+            continue
+        (tmp_path / TOKEN).write_text(json.dumps(without))
+        with pytest.raises(BadInput, match=str(tmp_path / TOKEN)):
+            admitted(config, strategy, tmp_path, **RESUMED)
     assert len(tokens) == 1
 
 
@@ -356,6 +380,30 @@ def test_a_file_that_cannot_be_read_beside_secure_noise_is_a_release(tmp_path, e
         if not alone:  # a run with secure noise that is resumed knows its noise
             with pytest.raises(BadInput, match="cannot be drawn again"):
                 check_no_release(folder, secure=True)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in (*FILES, ANSWERS, *CARD) if name not in ("config.toml", "plan.json")]
+)
+def test_each_file_that_a_run_leaves_may_be_a_release(tmp_path, name):
+    """Alone beside secure noise: an answer to a query, a card or a page releases as much as a model."""
+    (tmp_path / "config.toml").write_text('[privacy]\nnoise = "secure"\n')
+    check_no_release(tmp_path)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(BadInput, match="cannot be drawn again"):
+        check_no_release(tmp_path)
+
+
+@pytest.mark.parametrize("fault", ["missing", "empty", "foreign"])
+def test_a_run_without_an_account_is_not_resumed_over_its_release_whatever_its_folder_says(left, tmp_path, fault):
+    """It knows that its noise is secure; nothing was kept to resume from."""
+    for name, content in left["secure", False].items():
+        if name not in (TOKEN, "config.toml"):
+            (tmp_path / name).write_bytes(content)
+    FAULTS[fault](tmp_path / "config.toml", b"")
+    config = altered(CONFIGS["secure"], privacy__account=None)
+    with pytest.raises(BadInput, match="cannot be drawn again"):
+        admitted(config, STRATEGIES["secure"], tmp_path, resume=True, resumes=False)
 
 
 def test_a_run_that_failed_before_it_asked_anybody_released_nothing(tmp_path, monkeypatch):

@@ -7,7 +7,9 @@ import os
 import ssl
 import subprocess
 import sys
+import tomllib
 import unicodedata
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -567,6 +569,32 @@ def test_the_superlink_is_ready_only_while_healthy_and_with_every_key(flwr, tmp_
     assert seen == [False, False, False, True, True, False]
     assert [Path(line).name for line in tried.read_text().split()] == ["node-1.pub", "node-2.pub", "node-1.pub"]
     assert json.loads((tmp_path / "names").read_text()) == {"7": "node-2"}  # or 1: this SuperLink knows one number
+
+
+def test_with_keys_every_program_believes_its_own_authority_alone_and_none_is_without_tls(tmp_path, monkeypatch):
+    make_keys(tmp_path, 1)
+    keys = tmp_path / "superlink"
+    linked = tomllib.loads((Link("superlink:8000", keys).home / "config.toml").read_text())["superlink"]
+    assert linked[linked["default"]] == {"address": "superlink:8000", "root-certificates": str(keys / "ca.crt")}
+    command = superlink.command(keys)
+    given = dict(pairwise(command))
+    files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+    for option, name in files.items():
+        assert given[f"--ssl-{option.removeprefix('ssl-')}"] == str(keys / name)
+    assert given["--superexec-auth-secret-file"] == str(keys / "superexec.secret")
+    assert "--enable-supernode-auth" in command
+    assert "--insecure" not in command
+    asked = []
+
+    def opened(address, timeout, context):
+        asked.append((address.partition(":")[0], context))
+        raise OSError
+
+    monkeypatch.setattr(superlink.urllib.request, "urlopen", opened)
+    assert not superlink._healthy(keys)
+    ((scheme, context),) = asked
+    assert (scheme, context.verify_mode, context.check_hostname) == ("https", ssl.CERT_REQUIRED, True)
+    assert len(context.get_ca_certs()) == 1
 
 
 def test_a_superlink_that_does_not_listen_is_not_healthy(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from helpers import PATIENCE
 
+from simulations.deployment import gate as module
 from simulations.deployment.door import Door, Server
 from simulations.deployment.gate import SMALL, gate
 from simulations.deployment.keys import make_keys
@@ -40,7 +41,8 @@ class Behind(httpx.AsyncBaseTransport):
     """The SuperLink: it knows one key, and counts what it gets."""
 
     def __init__(self):
-        self.received, self.largest, self.requests, self.taken_back = 0, 0, 0, False
+        self.received, self.largest, self.requests = 0, 0, 0
+        self.taken_back, self.refused, self.everybody = False, False, False
 
     async def handle_async_request(self, request):
         self.requests += 1
@@ -48,7 +50,7 @@ class Behind(httpx.AsyncBaseTransport):
             self.received += len(piece)
             self.largest = max(self.largest, len(piece))
         known = request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER) == signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]
-        known = known and not self.taken_back
+        known = (known and not self.taken_back and not self.refused) or self.everybody
         return httpx.Response(200 if known else 401, stream=httpx.ByteStream(b"well"))
 
 
@@ -174,6 +176,27 @@ def test_nobody_may_say_for_whom_he_asks():
             assert call(port, headers=signed() | {"X-Forwarded-For": "10.9.8.7"}) == 200
     ((address, _),) = trusted
     assert address == "127.0.0.1"
+
+
+def test_only_keys_that_the_superlink_answered_last_are_known(monkeypatch):
+    """One that it refused is a stranger's, one that was taken back is again, and few are kept."""
+    behind, large = Behind(), b"x" * (2 * SMALL)
+    other = generate_key_pairs()
+    with served(Door(), behind) as port:
+        assert call(port, headers=signed(*other)) == 401
+        assert call(port, large, signed(*other)) == 503  # not known
+        assert call(port, headers=signed()) == 200
+        assert call(port, large, signed()) == 200
+        behind.refused = True
+        assert call(port, headers=signed()) == 401
+        behind.refused = False
+        assert call(port, large, signed()) == 503
+        monkeypatch.setattr(module, "_MOST_KEYS", 1)
+        behind.everybody = True
+        for who in (signed(), signed(*other)):
+            assert call(port, headers=who) == 200
+        assert call(port, large, signed(*other)) == 200
+        assert call(port, large, signed()) == 503
 
 
 @pytest.mark.parametrize(
@@ -328,6 +351,44 @@ def test_a_key_of_no_known_kind_is_nobodys(of, standing, caplog):
     key = b64encode(f"-----BEGIN PUBLIC KEY-----\n{inner}\n-----END PUBLIC KEY-----\n".encode()).decode()
     assert call(standing, b"x" * (SMALL + 1), signed() | {FLEET_HTTP_PUBLIC_KEY_HEADER: key}) == 413
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_nobody_says_for_whom_he_asks(standing, caplog):
+    """A peer is the other end of its connection: else a stranger's connections would count as other addresses'."""
+    told = {"X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9", "X-Real-IP": "203.0.113.9"}
+    httpx.post(f"http://127.0.0.1:{standing}/docs", headers=told, trust_env=False, timeout=PATIENCE)
+    assert "refused 127.0.0.1: POST '/docs' is not for silos" in caplog.text
+    assert "203.0.113.9" not in caplog.text
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_the_gate_that_is_served_knows_its_superlink_and_nobody_else(tmp_path, monkeypatch, keys):
+    """With keys it has TLS on both sides, and believes in its own authority alone; `anybody` is for those without."""
+    made, given = {}, {}
+    make_keys(tmp_path, 1)
+    folder = tmp_path / "gate" if keys else None
+
+    class Served:
+        def __init__(self, app, door, host, port, **files):
+            made.update(door=door, files=files)
+
+        def run(self):
+            made["run"] = True
+
+    monkeypatch.setattr(module, "Server", Served)
+    monkeypatch.setattr(module.httpx, "AsyncClient", lambda **more: given.update(more))
+    monkeypatch.setattr(module, "gate", lambda client, door, large, *, anybody: made.update(anybody=anybody))
+    module.serve("superlink:8000", 8000, folder, Door())
+    assert made["run"]
+    assert made["anybody"] != keys
+    assert given["trust_env"] is False  # no proxy of the environment reads what silos send
+    if keys:
+        assert given["base_url"] == "https://superlink:8000"
+        assert (given["verify"].verify_mode, given["verify"].check_hostname) == (ssl.CERT_REQUIRED, True)
+        assert len(given["verify"].get_ca_certs()) == 1
+        assert set(made["files"]) == {"ssl_certfile", "ssl_keyfile"}
+    else:
+        assert (given["base_url"], made["files"]) == ("http://superlink:8000", {})
 
 
 def test_a_port_that_is_taken_is_one_sentence():

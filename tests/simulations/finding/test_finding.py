@@ -15,10 +15,12 @@ from simulations.finding import grids
 from simulations.finding.facts import _Search, find_facts
 from simulations.finding.plan import FindPlan
 from simulations.finding.settings import parse_find
+from strategies.core.streams import GIVEN_SEED, Streams
 from userdp import BadInput
 from userdp.accounting.costs import together
 from userdp.errors import PopulationTooSmall
 from userdp.mechanisms import SetUnion, UserQuantile
+from userdp.noise import rounding_slack
 
 USERS = 3000
 BUDGET = {"epsilon": 4.0, "delta": 1e-6}
@@ -137,6 +139,48 @@ def test_secure_noise_finds_the_same_kind_of_facts_and_is_no_simulation(table):
     assert found.settings["categorical"] == {"team": ["blue", "green", "red"]}
     assert found.settings["ranges"]["age"][1] < 100
     assert not any("simulation" in one for one in found.guarantee.assumptions)
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_each_release_of_a_search_has_a_source_of_its_own_with_the_slack_of_all_users(table, monkeypatch, noise):
+    """Of the kind that is asked for; and users choose among the words of each column by other keys."""
+    opened, begin = [], Streams.open
+
+    def noted(streams, seed, index, purpose, slack):
+        opened.append((streams.secure, (seed, index, purpose), slack))
+        return begin(streams, seed, index, purpose, slack)
+
+    monkeypatch.setattr(Streams, "open", noted)
+    twice = table[table["who"] < 400].assign(unit=table["team"])
+    more = {"all_users": 400, "epsilon": 40.0, "noise": noise, "max_samples": True}
+    find(twice, **ASKED | more | {"words": ["team", "unit"]})
+    assert len({key for _, key, _ in opened}) == len(opened) == 2 * 3 + 2 + 1
+    assert {secure for secure, _, _ in opened} == {noise == "secure"}
+    assert {slack for _, _, slack in opened} == {rounding_slack(400)}
+    raw = {"data": {"path": "t.csv", "user": "who", "all_users": 400}, "find": {"words": ["team", "unit"]}}
+    search = _Search(
+        FindPlan(parse_find(raw | {"privacy": BUDGET})), pa.Table.from_pandas(twice.astype(str), preserve_index=False)
+    )
+    keys = [search.votes(name)[2] for name in ("team", "unit")]
+    assert not np.array_equal(*keys)
+
+
+STATED = {
+    "replace_one": ["which users there are is public, and so are the columns' names and kinds"],
+    "add_or_remove": ["the columns' names and kinds are public", "no more users are in the table than declared"],
+}
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+@pytest.mark.parametrize("relation", STATED)
+def test_all_that_a_search_rests_on_is_stated(relation, noise):
+    privacy = BUDGET | {"relation": relation, "noise": noise}
+    raw = {"data": {"path": "t.csv", "user": "who", "all_users": USERS}, "find": {"words": ["team"]}}
+    promise = FindPlan(parse_find(raw | {"privacy": privacy})).guarantee
+    always = [*STATED[relation], "a person is one value of the user column"]
+    assert list(promise.assumptions) == always + ([GIVEN_SEED] if noise == "seeded" else [])
+    assert (promise.unit, promise.relation, promise.holds) == ("user", relation, True)
+    assert "the holder of the table is trusted" in promise.adversary
 
 
 STRANGE = [b"\xff\x00", "1e400", float("inf"), None, "9" * 4000, "\ud800", 10**400, "0001-01-01", "9999-12-31T23:59"]

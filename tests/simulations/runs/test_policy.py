@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import threading
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -299,6 +300,45 @@ def test_where_only_sums_are_seen_every_value_is_masked_and_loud_enough(folders)
     assert not isinstance(error.value, Refused)
 
 
+@pytest.mark.usefixtures("flower_identity")
+def test_noise_is_measured_by_all_that_a_person_moves(folders):
+    """The number beside the vector, too, at its weight within the sum."""
+    (folders[0] / POLICY).write_text((folders[0] / POLICY).read_text() + "[sum]\nleast_noise = 0.6\n")
+    node = admitted(folders[0], replace(CLAIM, trust="sum"))
+    for weight in (0.5, 10.0):
+        beside = replace(MASKED, statistic="unclipped", masked=replace(MASKED.masked, weight=weight))
+        moved = beside.sensitivity("replace_one", weight=weight)
+        for share, error in ((0.59, Refused), (0.61, BadInput)):
+            asked = replace(beside, masked=replace(beside.masked, deviation=share * moved))
+            with pytest.raises(BadInput) as told:
+                answer_message(node, question(asked))
+            assert type(told.value) is error
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_a_folder_that_is_made_again_answers_no_run_that_was_admitted_before(folders):
+    """Flower loads the app anew for every message, and hands on the claim that was admitted."""
+    node = admitted(folders[0])
+    node.door.declarations = "of other columns"
+    with pytest.raises(Refused, match="declares other columns"):
+        answer_message(node, question(GOOD))
+
+
+NOT_ABOUT_ROWS = {
+    *("path", "cache", "user", "users", "all_users", "samples", "min_samples", "max_samples"),
+    *("test_fraction", "split_column", "split_test", "memory"),
+}
+
+
+@pytest.mark.parametrize("field", sorted(type(config_of().data).model_fields))
+def test_every_declaration_by_which_rows_are_made_is_compared(field):
+    config = config_of()
+    other = config.model_copy(update={"data": config.data.model_copy(update={field: "another"})})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is of another type
+        assert (digest(other) == digest(config)) == (field in NOT_ABOUT_ROWS)
+
+
 # The record -----------------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +370,23 @@ def test_a_run_is_entered_once_before_its_first_answer_and_stays_one_when_it_is_
     assert [entries(folder) for folder in folders] == once
 
 
+def test_what_a_server_claims_is_all_that_its_run_promises():
+    """Nothing, where it promises nothing: such a run would be free."""
+    free = parse_config(seeded() | {"strategy": {"kind": "non_private"}})
+    for promise in (None, make_strategy(free, build_problem(free), public_facts(free)).plan.guarantee):
+        assert claim_of(free, promise).epsilon == float("inf")
+    config = config_of(output={"compare_with_initial": True, "anyway": True})
+    promise = make_strategy(config, build_problem(config), public_facts(config)).plan.guarantee
+    asked, claimed = claim_of(config), claim_of(config, promise)
+    assert (claimed.epsilon, claimed.delta) == (promise.epsilon, promise.delta)
+    assert claimed.epsilon == pytest.approx(1.0)
+    assert claimed.delta == pytest.approx(1e-3)
+    for one in (asked, claimed):
+        assert (one.noise, one.trust, one.unit, one.strategy) == ("secure", "server", "user", "dp_fed_sgd")
+    assert (asked.epsilon, asked.delta) == (1.0, 1e-3)
+    assert claimed.relation == promise.relation
+
+
 def test_a_total_of_three_runs_holds_three(folders):
     for folder in folders:
         (folder / POLICY).write_text("[run]\nepsilon = 1.0\ndelta = 1e-3\n[total]\nepsilon = 3.0\ndelta = 3e-3\n")
@@ -341,6 +398,15 @@ def test_a_total_of_three_runs_holds_three(folders):
     assert [len(entries(folder)) for folder in folders] == [3] * 3
     with pytest.raises(Refused, match=r"on top of 3, 0.003 in runs.jsonl exceeds \[total\] in policy.toml: 3, 0.003"):
         door_of(folders[0]).admit(CLAIM)
+
+
+@pytest.mark.parametrize("part", ["epsilon", "delta"])
+def test_one_run_is_held_to_what_one_run_may_cost_however_much_is_left(folders, part):
+    (folders[0] / POLICY).write_text("[run]\nepsilon = 1.0\ndelta = 1e-3\n[total]\nepsilon = 9.0\ndelta = 9e-3\n")
+    with pytest.raises(Refused, match=r"\[run\] in policy.toml accepts 1, 0.001 at most"):
+        door_of(folders[0]).admit(replace(CLAIM, **{part: 1.1 * getattr(CLAIM, part)}))
+    assert entries(folders[0]) == []
+    door_of(folders[0]).admit(CLAIM)
 
 
 def test_deltas_add_up_as_epsilons_do(folders):
@@ -378,6 +444,42 @@ def test_a_line_that_was_cut_off_admitted_nothing_and_a_broken_one_admits_nothin
         path.write_text(broken + whole)
         with pytest.raises(Refused, match="has a line that is no run"):
             door.admit(replace(CLAIM, run="c", epsilon=0.1))
+
+
+def test_a_record_is_read_under_a_lock_and_on_the_disk_before_a_run_is_admitted(folders, monkeypatch):
+    """Nobody else may read it before the line is there, nor may the power end between the line and an answer."""
+    events, path = [], folders[0] / RUNS
+
+    def noted(owner, name, told):
+        real = getattr(owner, name)
+
+        def called(*given):
+            events.append(told(*given))
+            return real(*given)
+
+        monkeypatch.setattr(owner, name, called)
+
+    noted(fcntl, "flock", lambda file, kind: ("locked", kind))
+    noted(os, "pread", lambda *given: "read")
+    noted(os, "write", lambda *given: "written")
+    noted(os, "fsync", lambda handle: "file" if os.path.samestat(os.fstat(handle), path.stat()) else "folder")
+    noted(os, "close", lambda handle: "closed")
+    door_of(folders[0]).admit(CLAIM)
+    assert events == [("locked", fcntl.LOCK_EX), "read", "written", "file", "folder", "closed", "closed"]
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+
+
+@pytest.mark.parametrize("failing", ["write", "fsync"])
+def test_a_record_that_did_not_reach_the_disk_admits_nothing(folders, monkeypatch, failing):
+    def full(handle, content=b""):
+        if failing == "write" and content:
+            return len(content) - 1
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, failing, full)
+        with pytest.raises(BadInput, match="no run is accepted without a record of it"):
+            door_of(folders[0]).admit(CLAIM)
 
 
 def test_a_record_that_cannot_be_kept_admits_nothing(folders):

@@ -23,9 +23,11 @@ from hypothesis import strategies as st
 import simulations.records.checkpoints
 from simulations.config.run_config import load_config, parse_config
 from simulations.engines.grids import LocalGrid
-from simulations.records.checkpoints import Checkpoints
+from simulations.records.checkpoints import Checkpoints, in_use
+from simulations.records.released_fields import ALL_KINDS, SHARED
 from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
-from simulations.runs.run import run
+from simulations.runs import run as run_module
+from simulations.runs.run import conclude, run
 from simulations.terminal import BAD_INPUT
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
@@ -308,6 +310,64 @@ def test_two_processes_do_not_run_in_one_directory(tmp_path, killed):
         refused(directory, "has not ended")
 
 
+@pytest.mark.parametrize("lost", ["configuration", "versions", "format", "code"])
+def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path, lost):
+    """What older versions did not write skips no comparison, but for code, which they could not name."""
+    keeper = Checkpoints(tmp_path, SEEDED)
+    kept = {"format": 2, **keeper._settings}
+    keeper._check(tmp_path, kept)
+    del kept[lost]
+    if lost == "code":
+        keeper._check(tmp_path, kept)
+    else:
+        with pytest.raises((BadInput, LookupError)):  # of both `_read` makes a refusal
+            keeper._check(tmp_path, kept)
+
+
+def test_the_lock_of_a_run_that_ended_meanwhile_is_none(tmp_path):
+    """Whoever opened it before holds a file that is there no more, or another one is."""
+    keeper, lock = Checkpoints(tmp_path, SEEDED), tmp_path / ".running"
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    lock.unlink()
+    assert not keeper._locked(handle)
+    with keeper.held():
+        assert not keeper._locked(handle)
+    os.close(handle)
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("how", ["run", "conclude"])
+def test_a_report_shows_private_figures_where_they_are_asked_for_alone(tmp_path, monkeypatch, how, private):
+    """Also that of a run which was killed before it had one."""
+    shown = []
+    monkeypatch.setattr(run_module, "_render", lambda path, kinds: shown.append(kinds))
+    config = parse_config(
+        changed(strategy={"kind": "dp_fed_sgd", "rounds": 1}, output={"reference": False, "private_figures": private})
+    )
+    if how == "run":
+        run(config, directory=tmp_path / "run")
+    else:
+        tmp_path.joinpath("run").mkdir()
+        conclude(tmp_path / "run", config)
+    assert shown == [ALL_KINDS if private else SHARED]
+
+
+@pytest.mark.parametrize(("config", "checkpoint"), [(SECURE, True), (SECURE, False), (SEEDED, True)])
+def test_a_run_holds_its_folder_wherever_another_one_there_would_be_a_second_release(tmp_path, config, checkpoint):
+    """It stops at once: what matters is what holds while it asks."""
+    seen = []
+
+    class Asking(LocalGrid):
+        def get_node_ids(self):
+            seen.append(in_use(tmp_path / "run"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, grid=Asking([]), directory=tmp_path / "run", checkpoint=checkpoint, report=False)
+    assert seen == [True]
+    assert not in_use(tmp_path / "run")
+
+
 def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):
     directory = next(
         folder
@@ -399,7 +459,8 @@ from pathlib import Path
 import simulations.records.checkpoints as checkpoints
 from helpers_killed import _count_down
 from simulations.config.run_config import load_config
-from simulations.runs.run import run
+from simulations.runs import run as run_module
+from simulations.runs.run import conclude, run
 
 checkpoints.SPARING = -1e9  # after every round
 _count_down(int(sys.argv[3]))

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from examples import call
@@ -16,8 +17,10 @@ from helpers import PATIENCE
 from helpers_flower import ROOT, free_port
 
 from simulations.deployment.keys import make_keys
+from simulations.serving.command import _keep_and_show
 from simulations.serving.keeper import identity
 from simulations.terminal import BAD_INPUT
+from userdp.errors import BadInput
 
 
 @pytest.mark.usefixtures("accounts")
@@ -38,6 +41,33 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path):
 def test_with_nothing_due_once_ends(tmp_path):
     words = ("serve", "--once", "--insecure", "--results", tmp_path / "results", "--pause", "0")
     assert call(*words).exit_code == 0
+
+
+@pytest.mark.parametrize("folder", ["coordinator", "without", None])
+def test_whoever_has_a_certificate_serves_the_page_with_it_and_beyond_this_machine_nobody_else(
+    tmp_path, monkeypatch, folder
+):
+    """The token and the page travel by TLS; without keys it is a closed test bench's."""
+    (tmp_path / "without").mkdir()
+    make_keys(tmp_path, 1, serve=True)
+    keys, made = tmp_path / folder if folder else None, {}
+
+    class Made(Exception):
+        pass
+
+    def server(app, door, host, port, **files):
+        made.update(host=host, files=files)
+        raise Made
+
+    monkeypatch.setattr("simulations.deployment.door.Server", server)
+    for host in ("0.0.0.0", "127.0.0.1"):
+        made.clear()
+        with pytest.raises(BadInput if folder == "without" and host == "0.0.0.0" else Made):
+            _keep_and_show(SimpleNamespace(queue=None, results=tmp_path), host, 1, tmp_path / "token", keys, 1.0)
+        if folder == "coordinator":
+            assert made["files"] == {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")}
+        else:
+            assert not made.get("files")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Ordinary clients with the mod: what leaves a node, sums of masked updates, nodes that drop, and refusals."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, private_updates
+from strategies.wire import kept_key as kept_key_module
+from strategies.wire import private_updates as private_updates_module
+from strategies.wire.questions import Reader
 from userdp.errors import BadInput, RunFailed
 from userdp.masking.sums import MaskedSum, loudness, most_loudness
 
@@ -170,6 +174,20 @@ def test_too_many_lost_nodes_end_the_run():
         strategy(max_missing=0.2)(grid)
 
 
+def test_a_client_with_the_key_of_another_counts_as_absent(monkeypatch, caplog):
+    """Between the two there would be no mask that hides either."""
+    made, real = [], kept_key_module.MaskKey
+
+    def keyed(secret=None, *counts):
+        made.append(secret)
+        return real(bytes([min(len(made), 3)]) * 32 if secret is None else secret, *counts)
+
+    monkeypatch.setattr(kept_key_module, "MaskKey", keyed)
+    with ClientGrid(clients(UPDATES)[0], 4) as grid, pytest.raises(RunFailed):
+        strategy(max_missing=0.2, roster_timeout=0.01)(grid)
+    assert "node 4 counts as absent, for it sent no key of its own: another node has the same" in caplog.text
+
+
 def test_clients_without_the_mod_are_named_before_the_run(caplog):
     with (
         caplog.at_level(logging.WARNING),
@@ -193,6 +211,25 @@ def test_a_server_that_asks_for_the_model_gets_a_clipped_one_or_none():
         length = np.linalg.norm(np.nan_to_num(update)) if np.isfinite(update).all() else 0.0
         assert np.linalg.norm(moved) == pytest.approx(min(length, 0.5), abs=1e-6)
         assert arrays["count"].numpy() == 3
+
+
+@pytest.mark.parametrize("asked", [{"clip_norm": None}, {"masked": None}, {"users": 2}, {"users": 0}], ids=str)
+def test_a_server_that_asks_for_something_else_than_one_clipped_masked_update_gets_nothing(monkeypatch, asked):
+    """Neither the length of an update nor whom it is of is for the server to choose; the client is not even called."""
+    app, seen = clients(UPDATES)
+
+    def changed(reader, message):
+        users, computation = Reader.request(reader, message)
+        users = np.arange(asked["users"]) if "users" in asked else users
+        return users, replace(computation, **{name: None for name in asked if name != "users"})
+
+    monkeypatch.setattr(private_updates_module, "Reader", type("Changed", (Reader,), {"request": changed}))
+    with Listening(app, 4) as grid, pytest.raises(RunFailed):
+        strategy()(grid)
+    assert seen == []
+    answers = grid.replies[4:]
+    assert answers
+    assert all(reply.has_error() for reply in answers)
 
 
 def test_what_cannot_be_promised_is_refused():

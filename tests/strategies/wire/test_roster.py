@@ -287,3 +287,16 @@ def test_somebody_in_two_silos_ends_the_run():
     grid = ScriptedGrid([silo([0, 1], ["anna", "bert"]), silo([2, 3], ["carl", " anna "])])
     with pytest.raises(RunFailed, match="holds somebody twice or together with another silo"):
         roster.gather(grid, timeout=5)
+
+
+@pytest.mark.parametrize("named", ["first", "last", "amid", "required"])
+def test_either_every_node_says_who_its_users_are_or_none_does(named):
+    """Comparing some would find nobody in two silos; where people have names, nobody may keep them back."""
+    roster, grids = Roster(6), []
+    whole = [roster_content(np.array([at]), 0, identities([name], roster._salt)) for at, name in enumerate("abc")]
+    bare = [holds(at) for at in range(3, 6)]
+    grids = {"first": [*whole, *bare], "last": [*bare, *whole], "amid": [*whole[:2], bare[0], whole[2]]}
+    roster.require_identities = named == "required"
+    grid = ScriptedGrid(grids.get(named, bare))
+    with pytest.raises(RunFailed, match="every silo must give its users' labels"):
+        roster.gather(grid, timeout=5)

@@ -170,6 +170,42 @@ def test_messages_of_another_run_need_a_claim_of_their_own(admitted):
         answer_message(admitted, question(GOOD))
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_a_run_that_was_refused_gets_no_answer_to_whatever_it_asks_next(node, before, monkeypatch):
+    """Whether or not it was admitted before: its policy may have changed, or its claim."""
+    if before:
+        answer_message(node, Message(ROSTER, 1, MessageType.QUERY))
+
+    def refuse(claim):
+        raise Refused("not this one")
+
+    monkeypatch.setattr(node.door, "admit", refuse)
+    with pytest.raises(Refused, match="not this one"):
+        answer_message(node, Message(ROSTER, 1, MessageType.QUERY))
+    assert node.door.claims == {}
+    for kind in (MessageType.TRAIN, MessageType.EVALUATE):
+        with pytest.raises(Refused, match="before it has said"):
+            answer_message(node, question(GOOD, kind))
+
+
+def test_what_a_run_claims_binds_that_run_alone(node):
+    """Two runs at one node: of one it sees sums alone."""
+    for run, trust in ((5, "server"), (6, "sum"), (7, "server")):
+        asked = Message(
+            roster_question(b"s" * 16, counts=True, claim=replace(CLAIM, trust=trust)), 1, MessageType.QUERY
+        )
+        asked.metadata.__dict__["_run_id"] = run
+        answer_message(node, asked)
+    for run in (5, 6, 7):
+        asked = question(GOOD)
+        asked.metadata.__dict__["_run_id"] = run
+        if run == 6:
+            with pytest.raises(Refused, match="without a mask"):
+                answer_message(node, asked)
+        else:
+            assert not answer_message(node, asked).has_error()
+
+
 def test_where_only_sums_are_seen_every_value_is_masked(node):
     claim = replace(CLAIM, trust="sum")
     with pytest.raises(Refused, match="asks for exact counts"):
