@@ -169,3 +169,20 @@ def test_the_slack_covers_every_rounding_that_is_stated():
     with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'"):
         rounding_slack(9, 1.0, 0.2)
     assert SecureNoise().slack >= 2**-20
+
+
+def test_constants_move_nobody_and_change_no_bound():
+    scores = Scores(np.array([1.0, 2.0]), 0.7).plus(np.array([3.0, 0.0]))
+    assert scores.moved == 0.7
+    assert scores.values.tolist() == [4.0, 2.0]
+
+
+@pytest.mark.parametrize(("flips", "better"), [(False, 1 / (1 + np.exp(-1))), (True, 1 - np.exp(-1) / 2)])
+@pytest.mark.parametrize("source", [SecureNoise(), SeededNoise(np.random.default_rng(0))], ids=["secure", "seeded"])
+def test_either_way_to_choose_has_the_law_that_its_price_is_for_in_every_row(source, flips, better):
+    """False alarms: below one in a million."""
+    rows = np.tile([[0.0, 1.0], [1.0, 0.0]], (750, 1))
+    chosen = source.choose(Scores(rows, 0.5), 1.0, flips=flips)
+    for first, column in ((0, 1), (1, 0)):
+        assert np.mean(chosen[first::2] == column) == pytest.approx(better, abs=0.085)
+    assert len(set(chosen[::2].tolist())) == 2

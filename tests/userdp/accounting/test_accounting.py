@@ -31,6 +31,7 @@ from userdp.accounting import (
     rho_of,
     zcdp_to_epsilon,
 )
+from userdp.accounting.composition import promises_something
 from userdp.accounting.costs import together
 from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
 from userdp.audit.trade_off import Approximate, Gaussian
@@ -462,3 +463,9 @@ def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
 def test_bad_costs_budgets_and_conversions_are_refused(make, message):
     with pytest.raises(BadInput, match=message):
         make()
+
+
+@pytest.mark.parametrize("users", [4, 1024])
+def test_a_delta_of_one_over_n_promises_nothing(users):
+    assert promises_something(np.nextafter(1 / users, 0), users)
+    assert not promises_something(1 / users, users)
