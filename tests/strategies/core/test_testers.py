@@ -23,6 +23,7 @@ from userdp.audit import epsilon_lower_bound
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.measured import Histogram
+from userdp.noise import rounding_slack
 from userdp.problems import Logistic, Quadratic, Squared
 
 TRAIN, HELD_OUT = 60, 40
@@ -188,7 +189,15 @@ def test_the_noise_of_every_answer_is_fresh_and_as_deep_as_charged():
 def test_the_guarantee_names_the_held_out():
     strategy = evaluated()
     assert any("40 held-out users are protected alike" in one for one in strategy.plan.guarantee.assumptions)
+    assert "the server is trusted with sums of held-out users' answers" in strategy.plan.guarantee.assumptions
     assert strategy.plan.numbers["held_out_users"] == 40
+
+
+@pytest.mark.parametrize("more", [{"held_out": HELD_OUT}, {"compare_with_initial": True, "held_out": 0}], ids=str)
+def test_secure_noise_of_sums_over_everybody_covers_their_rounding(more):
+    """A cohort of three adds up fewer numbers than all who evaluate, or compare, do."""
+    strategy = evaluated(noise="secure", cohort=3, **more)
+    assert strategy._slack >= rounding_slack(TRAIN + more["held_out"]) > rounding_slack(3)
 
 
 # --- Metrics ---------------------------------------------------------------------------------------------------------
