@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulations.terminal import Debug, Json, answer, argument, option, working
-from userdp.accounting.guarantee import rounded_up
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Account
@@ -140,6 +139,7 @@ def _show(account: "Account") -> None:
     from rich.table import Column, Table  # noqa: PLC0415
 
     from simulations.reports.explain import assumptions_of  # noqa: PLC0415
+    from userdp.accounting.guarantee import rounded_up  # noqa: PLC0415
 
     total, limits, spent = account.total, account.total.limits, account.spent
     table = Table(
@@ -182,6 +182,8 @@ def _show(account: "Account") -> None:
 def _list(found: "list[Account]") -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+
+    from userdp.accounting.guarantee import rounded_up  # noqa: PLC0415
 
     table = Table("account", "relation", title="accounts")
     for name in ("epsilon", "spent", "delta", "entries"):

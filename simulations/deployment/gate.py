@@ -67,7 +67,7 @@ def gate(
     async def forward(request: Request) -> Response:
         path, peer = request.scope["path"], request.client.host if request.client else "somebody"
         if not FLEET.fullmatch(path):
-            log.warning("refused %s: %s %.100a is not for silos", peer, request.method, path)
+            log.warning("refused %s: %s %s is not for silos", peer, request.method, ascii(path)[:100])
             return _refused("this path is not for silos", 403)
         if not all(name.isascii() and value.isascii() for name, value in request.headers.raw):
             return _refused("headers have to be ASCII", 400)

@@ -98,7 +98,7 @@ def identity(results: Path) -> Iterator[str]:
 
 
 class Lost(BadInput):
-    """What a run left is gone, so that nobody knows whom it asked."""
+    """The files of a run are gone, so that nobody knows whom it asked."""
 
 
 @dataclass(frozen=True)

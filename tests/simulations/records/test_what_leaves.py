@@ -327,6 +327,7 @@ def test_what_must_not_be_handed_on_is_refused(tested, tmp_path, change, told):
 
 def test_checkpoints_hold_nothing_under_another_name(tmp_path):
     taken = Snapshot()
+    taken.add("round", 1)
     taken.add("x", np.zeros(2))
     keeper = Checkpoints(tmp_path, parse_config(changed()))
     keeper.keep(lambda: taken, must=True)

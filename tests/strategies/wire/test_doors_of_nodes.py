@@ -191,9 +191,8 @@ def test_a_run_that_was_refused_gets_no_answer_to_whatever_it_asks_next(node, be
 def test_what_a_run_claims_binds_that_run_alone(node):
     """Two runs at one node: of one it sees sums alone."""
     for run, trust in ((5, "server"), (6, "sum"), (7, "server")):
-        asked = Message(
-            roster_question(b"s" * 16, counts=True, claim=replace(CLAIM, trust=trust)), 1, MessageType.QUERY
-        )
+        claim, counts = replace(CLAIM, trust=trust), trust == "server"
+        asked = Message(roster_question(b"s" * 16, counts=counts, claim=claim), 1, MessageType.QUERY)
         asked.metadata.__dict__["_run_id"] = run
         answer_message(node, asked)
     for run in (5, 6, 7):
