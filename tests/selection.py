@@ -31,7 +31,7 @@ SETTINGS = ("pyproject.toml", "constraints.txt")
 PAGES = (".css", ".md", ".png", ".svg", ".json", ".ipynb", "LICENSE", ".yml")
 """What only the fast tests, which always run, can notice; a browser alone sees how `LOOKS` make pages look."""
 LOOKS, BROWSER = ("simulations/reports/templates/", "docs/site.css"), "tests/simulations/reports/test_in_a_browser.py"
-MOST = 5
+MOST = 3
 """Slow cases of one test that a change runs; a long run takes all."""
 LONG = 5
 """Of tests marked ``long`` a change runs one case in so many, and where it reaches some files alone, as most changes do
