@@ -15,8 +15,9 @@ from examples import call
 
 from simulations import describe, find, train
 from simulations.config.run_config import parse_config
-from simulations.runs.build import load_datasets, starting_problem
+from simulations.runs.build import held_out_users, load_datasets, starting_problem
 from simulations.runs.run import make_grid, run
+from userdp.data.source import Datasets
 from userdp.errors import BadInput, PopulationTooSmall, UserdpError
 from userdp.mechanisms import GaussianMechanism
 
@@ -145,6 +146,7 @@ def test_held_out_users_keep_the_numbers_of_their_places(tmp_path):
     done = run(config, datasets=datasets, directory=tmp_path / "run")
     assert done.result["missing_users_private"] == 0
     assert (done.result["users"], done.result["held_out"]["users"]) == (300, 100)
+    assert held_out_users(config, Datasets(datasets.train, datasets.test.select(np.arange(5)), datasets.report)) == 100
 
 
 def sums_of(people, folder, **data):
