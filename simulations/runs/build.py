@@ -151,9 +151,11 @@ def _check_number(config: RunConfig, users: int, declared: int) -> None:
 def check_places(config: RunConfig, guarantee: Guarantee) -> None:
     """Refuse (`BadInput`) a number of users that was read from the data, where it is protected.
 
-    Where a user may be added or removed, whatever is divided by that number, or shows it, would tell.
+    Where a user may be added or removed, whatever is divided by that number, or shows it, would tell. That of a public
+    data set is known.
     """
-    if config.data.declared_users is None and guarantee.users_come_and_go:
+    protected = guarantee.users_come_and_go and not config.data.published
+    if config.data.declared_users is None and protected:
         raise BadInput(
             "data.all_users is missing: a user may be added or removed, so their number is protected, and cannot be "
             "read from the table; declare a number of places that is enough for all, by public knowledge, or set "

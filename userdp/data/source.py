@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,7 @@ class Datasets:
 class DataSettings(Section):
     """A source of users: the declarations about them, and how to read them."""
 
+    published: ClassVar[bool] = False  # everybody can count the users
     kind: str
 
     @property

@@ -25,6 +25,7 @@ from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes import pipeline
 from userdp.nodes.computations import Computation
+from userdp.noise import in_units
 from userdp.problems import Softmax
 
 NAMES = [name for name in STRATEGIES if name != "non_private"]
@@ -115,7 +116,7 @@ def test_users_who_are_clipped_too_late_are_found(monkeypatch):
 @pytest.mark.slow
 def test_noise_of_a_strategy_of_the_exponential_mechanism_that_is_missing_is_found(monkeypatch):
     monkeypatch.setattr(
-        "userdp.noise.SeededNoise.choose", lambda self, scores, epsilon, flips: np.argmax(np.asarray(scores), axis=1)
+        "userdp.noise.SeededNoise.choose", lambda self, scores, epsilon, flips: np.argmax(in_units(scores), axis=1)
     )
     assert audit(config_of("private_lasso"), runs=200, workers=0).refuted
 

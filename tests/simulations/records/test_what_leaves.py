@@ -30,13 +30,13 @@ from simulations.records.released_fields import (
 from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
 from simulations.reports.explain import shown
 from simulations.reports.report import copy_released
-from simulations.runs.build import load_datasets
+from simulations.runs.build import load_datasets, make_strategy, public_facts, starting_problem
 from simulations.runs.run import run
 from strategies import STRATEGIES
 from strategies.baselines.samples.sample_options import SampleLevelOptions
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput, RunFailed
-from userdp.noise import SecureNoise, SeededNoise
+from userdp.noise import Scores, SecureNoise, SeededNoise
 
 USERS, ROWS = 320, 2
 DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleLevelOptions)}
@@ -78,7 +78,11 @@ def configuration(name, path, *, noise="seeded", trackers=()):
         strategy={"kind": name, **options_of(name)},
         output={"trackers": list(trackers), "anyway": True, "private_figures": True},
     )
-    return parse_config(raw)
+    config = parse_config(raw)
+    if make_strategy(config, starting_problem(config), public_facts(config)).plan.guarantee.users_come_and_go:
+        places = {name: value for name, value in data.items() if name != "users"} | {"all_users": 400}
+        config = parse_config(raw | {"data": places})
+    return config
 
 
 def training_user(config, path):
@@ -157,7 +161,8 @@ def drown(monkeypatch):
         original = getattr(SeededNoise, method)
 
         def alone(self, value, scale, original=original, **law):
-            return original(self, np.zeros(np.shape(value)), scale, **law)
+            nothing = Scores(np.zeros(np.shape(value.values)), 1.0) if isinstance(value, Scores) else 0 * value
+            return original(self, nothing, scale, **law)
 
         monkeypatch.setattr(SeededNoise, method, alone)
     monkeypatch.setattr(SecureNoise, "gaussian", lambda self, value, scale: np.full(np.shape(value), scale))

@@ -5,7 +5,9 @@ Only the number of places is public. A table may hold fewer users than places; m
 
 import json
 import re
+from contextlib import nullcontext
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,9 +17,11 @@ from examples import call
 
 from simulations import describe, find, train
 from simulations.config.run_config import parse_config
-from simulations.runs.build import held_out_users, load_datasets, starting_problem
+from simulations.runs.build import check_places, held_out_users, load_datasets, make_strategy, starting_problem
 from simulations.runs.run import make_grid, run
+from strategies import PublicFacts
 from userdp.data.source import Datasets
+from userdp.data.tables.sources import PublicData
 from userdp.errors import BadInput, PopulationTooSmall, UserdpError
 from userdp.mechanisms import GaussianMechanism
 
@@ -130,6 +134,15 @@ def test_where_users_are_replaced_their_number_is_public_and_the_message_helps(u
     for raw in (query(REPLACED, path), trained(path, {"strategy": {"kind": "dp_fed_sgd", "rounds": 2}})):
         with pytest.raises(PopulationTooSmall if users == FEW else BadInput, match=f"but the data have {users} users"):
             load_datasets(parse_config(raw))
+
+
+def test_the_number_of_a_public_data_set_is_public():
+    plan = make_strategy(public := parse_config(trained("t.csv")), starting_problem(public), PublicFacts(200)).plan
+    assert plan.guarantee.users_come_and_go
+    for data, refused in ((PublicData(kind="public", name="chem97"), False), (public.data, True)):
+        config = SimpleNamespace(data=data.model_copy(update={"all_users": None, "users": None}))
+        with pytest.raises(BadInput, match="all_users is missing") if refused else nullcontext():
+            check_places(config, plan.guarantee)
 
 
 def test_held_out_users_keep_the_numbers_of_their_places(tmp_path):

@@ -472,7 +472,7 @@ run(load_config(Path(sys.argv[1])), directory=Path(sys.argv[2]), checkpoint=True
 def test_the_default_strategy_on_a_module_goes_on_after_kill_9(tmp_path):
     """Table of 430 people; once the checkpoint was called damaged behind the first step of Adam."""
     (tmp_path / "net.py").write_text(MODULE)
-    section = table_section(write_table(tmp_path / "people.csv", users=430))
+    section = table_section(write_table(tmp_path / "people.csv", users=430), all_users=430)
     raw = {
         "name": "people",
         "problem": {"kind": "torch", "module": "net.py:make", "loss": "cross_entropy"},

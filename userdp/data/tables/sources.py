@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -346,6 +346,7 @@ class TableData(TableColumns):
 class PublicData(TableColumns):
     """One of the public data sets, with its own columns unless others are declared."""
 
+    published: ClassVar[bool] = True
     kind: Literal["public"]
     name: str = Field(description=f"One of {', '.join(PUBLIC_DATASETS)}.")
     cache: str | None = None
