@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import sys
 from pathlib import Path
 
@@ -34,6 +35,25 @@ def left(directory: Path, *, lengths: bool = True) -> dict[str, object]:
         "guarantee": (directory / "guarantee.json").read_text(),
         "plan": (directory / "plan.json").read_text(),
     }
+
+
+def on_disk(monkeypatch) -> list[object]:
+    """Note what reaches the disk from now on: "folder", or a file's inode and size; with its name where it is moved."""
+    events, fsync, replace = [], os.fsync, os.replace
+
+    def noted_fsync(handle):
+        found = os.fstat(handle)
+        events.append("folder" if stat.S_ISDIR(found.st_mode) else (found.st_ino, found.st_size))
+        fsync(handle)
+
+    def noted_replace(source, target):
+        replace(source, target)
+        found = Path(target).stat()
+        events.append((Path(target).name, found.st_ino, found.st_size))
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    return events
 
 
 def killed_at(config: RunConfig, directory: Path, moment: int, *, resume: bool = False) -> bool:

@@ -28,7 +28,7 @@ from simulations.records.run_directory import (
     check_no_release,
     private_folder,
     read_json,
-    write_whole,
+    write_text,
     writing,
 )
 from strategies.core.base import UserLevelStrategy
@@ -119,7 +119,7 @@ def enter_run(
         return
     content = as_json({"account": name, "token": token, "settings": settings, "resumes": resumes})
     with writing(f"output.directory: {folder}"):
-        write_whole(file, lambda partial: partial.write_text(content, encoding="utf-8"))
+        write_text(file, content)
 
 
 def _kept(file: Path, settings: str) -> str | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from simulations.deployment.submit import Link
-from simulations.records.run_directory import as_json, write_whole
+from simulations.records.run_directory import as_json, write_text
 from userdp.errors import RunFailed
 
 log = logging.getLogger("userdp.superlink")
@@ -177,7 +177,7 @@ class Keyring:
         return [node for node in present if node not in known]
 
     def _write(self, file: Path, names: dict[str, str]) -> None:
-        write_whole(file, lambda partial: partial.write_text(as_json(names), encoding="utf-8"))
+        write_text(file, as_json(names))
         self._written = names
 
 

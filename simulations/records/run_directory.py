@@ -178,12 +178,12 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     partial = partial_of(path)
     private_file(partial)
     write(partial)
-    _to_disk(partial)
+    to_disk(partial)
     os.replace(partial, path)
-    _to_disk(path.parent)
+    to_disk(path.parent)
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

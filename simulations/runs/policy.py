@@ -40,7 +40,7 @@ from pydantic import Field, ValidationError
 
 from simulations.config.errors import sentences
 from simulations.config.run_config import REFERENCE, RunConfig
-from simulations.records.run_directory import TOKEN, read_json, write_whole, writing
+from simulations.records.run_directory import TOKEN, read_json, to_disk, write_text, writing
 from strategies.wire.claims import Claim, Door, Refused
 from userdp.accounting.filter import Price
 from userdp.accounting.guarantee import Guarantee
@@ -140,7 +140,7 @@ def write_policy(config: RunConfig, folder: Path) -> None:
     """
     if not (folder / POLICY).exists():
         text = _TEXT.format(epsilon=min(config.privacy.epsilon, _WEAKEST), delta=config.privacy.delta)
-        write_whole(folder / POLICY, lambda partial: partial.write_text(text, encoding="utf-8"))
+        write_text(folder / POLICY, text)
 
 
 def read_policy(folder: Path) -> Policy:
@@ -253,11 +253,7 @@ def _record(file: int, path: Path, total: Budget, claim: Claim) -> None:
     if os.write(file, line.encode()) < len(line):
         raise OSError("the disk is full")
     os.fsync(file)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    to_disk(path.parent)
 
 
 def _read_line(line: bytes, path: Path) -> Claim:

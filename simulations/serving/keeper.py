@@ -39,7 +39,7 @@ from simulations.records.run_directory import (
     private_folder,
     read_json,
     token_of,
-    write_whole,
+    write_text,
     writing,
 )
 from simulations.reports.report import copy_released
@@ -180,8 +180,7 @@ class Keeper:
         try:
             with writing(f"--results: {folder}"):
                 private_folder(folder)
-                owner = as_json({"token": run.token})
-                write_whole(folder / _OWNER, lambda partial: partial.write_text(owner, encoding="utf-8"))
+                write_text(folder / _OWNER, as_json({"token": run.token}))
             if not (folder / TOKEN).is_file():
                 self._check_not_asked(run, folder)
                 config = configuration_of(run.configuration)

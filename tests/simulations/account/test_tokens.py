@@ -4,11 +4,11 @@ import itertools
 import json
 import os
 import shutil
-import stat
 from unittest.mock import Mock
 
 import pytest
 from examples import altered, changed
+from helpers_killed import on_disk
 
 import simulations.account.entering
 import simulations.records.checkpoints
@@ -422,20 +422,7 @@ def test_a_run_that_failed_before_it_asked_anybody_released_nothing(tmp_path, mo
 
 
 def test_the_token_and_every_file_of_a_run_is_on_the_disk_before_it_has_its_name(tokens, tmp_path, monkeypatch):
-    events, fsync, replace = [], os.fsync, os.replace
-
-    def noted_fsync(handle):
-        found = os.fstat(handle)
-        events.append("folder" if stat.S_ISDIR(found.st_mode) else (found.st_ino, found.st_size))
-        fsync(handle)
-
-    def noted_replace(source, target):
-        replace(source, target)
-        found = target.stat()
-        events.append((target.name, found.st_ino, found.st_size))
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(os, "replace", noted_replace)
+    events = on_disk(monkeypatch)
     run(CONFIGS["secure"], directory=tmp_path / "run", checkpoint=True, report=False)
     moved = [number for number, event in enumerate(events) if isinstance(event, tuple) and len(event) == 3]
     names = {events[number][0] for number in moved}

@@ -167,17 +167,6 @@ def test_a_key_that_was_taken_back_is_a_strangers_again():
     assert behind.received == 0
 
 
-def test_nobody_may_say_for_whom_he_asks():
-    """The place of a connection is its peer's, whatever a header says of proxies."""
-    trusted, door = [], Door()
-    door.trust = trusted.append
-    with served(door) as port:
-        for _ in range(2):
-            assert call(port, headers=signed() | {"X-Forwarded-For": "10.9.8.7"}) == 200
-    ((address, _),) = trusted
-    assert address == "127.0.0.1"
-
-
 def test_only_keys_that_the_superlink_answered_last_are_known(monkeypatch):
     """One that it refused is a stranger's, one that was taken back is again, and few are kept."""
     behind, large = Behind(), b"x" * (2 * SMALL)

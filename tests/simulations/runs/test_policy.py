@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import shutil
-import stat
 import threading
 import warnings
 from contextlib import suppress
@@ -510,15 +509,6 @@ def test_a_run_waits_while_another_one_is_added_up(folders):
     late.join()
     assert len(refused) == 1
     assert [entry["run"] for entry in entries(folders[0])] == ["none", "first"]
-
-
-def test_a_line_is_on_the_disk_before_a_run_is_admitted(folders, monkeypatch):
-    """The file's content, then the folder's names."""
-    reached, fsync = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (reached.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
-    door_of(folders[0]).admit(CLAIM)
-    assert reached == [str(folders[0] / RUNS), str(folders[0])]
-    assert stat.S_IMODE((folders[0] / RUNS).stat().st_mode) == 0o600
 
 
 # The policy -----------------------------------------------------------------------------------------------------------

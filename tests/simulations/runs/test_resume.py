@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tomllib
@@ -16,7 +15,7 @@ import pandas as pd
 import pytest
 import tomli_w
 from examples import call, changed, table_section, write_table
-from helpers_killed import killed_at, left
+from helpers_killed import killed_at, left, on_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -413,26 +412,14 @@ def test_a_kill_amid_a_write_leaves_the_checkpoint_before_and_nothing_when_the_r
 
 def test_a_checkpoint_is_on_the_disk_before_it_is_moved_and_so_is_the_move_after(tmp_path, monkeypatch):
     """Else a machine that fails could come back with an empty file, or with the one before: as if nobody was asked."""
-    events, fsync, replace = [], os.fsync, os.replace
-
-    def noted_fsync(handle):
-        found = os.fstat(handle)
-        events.append("folder" if stat.S_ISDIR(found.st_mode) else (found.st_ino, found.st_size))
-        fsync(handle)
-
-    def noted_replace(source, target):
-        replace(source, target)
-        events.append(("moved", target.stat().st_ino, target.stat().st_size))
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(os, "replace", noted_replace)
+    events = on_disk(monkeypatch)
     keeper, taken = Checkpoints(tmp_path, SEEDED), Snapshot()
     taken.add("round", 1)
     for name in (CHECKPOINT, ASKED):
         events.clear()
         keeper._write(name, taken)
         file = ((tmp_path / name).stat().st_ino, (tmp_path / name).stat().st_size)
-        assert events == [file, ("moved", *file), "folder"]
+        assert events == [file, (name, *file), "folder"]
 
 
 def test_only_the_owner_reads_a_checkpoint(killed):

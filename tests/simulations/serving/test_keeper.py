@@ -469,16 +469,21 @@ def test_a_run_that_failed_goes_on_under_its_entry_once(clinic, accounts, tmp_pa
     assert call("queue", "retry", 1).exit_code == BAD_INPUT
 
 
+def released_once(clinic, monkeypatch):
+    """Let a run release one round, and fail in the next."""
+    with monkeypatch.context() as patch:
+        asked = UserLevelStrategy.request_of
+        patch.setattr(UserLevelStrategy, "request_of", lambda self, index: asked(self, index) if index < 2 else fail())
+        clinic.advance()
+
+
 def test_a_run_that_failed_after_a_release_goes_on_from_it_and_releases_nothing_twice(
     clinic, accounts, tmp_path, monkeypatch
 ):
     added(accounts, text(noise="secure"))
     keeper, folder = keeper_of(clinic, accounts, tmp_path), tmp_path / "results" / "00001-monthly"
     assert keeper.step()
-    with monkeypatch.context() as patch:
-        asked = UserLevelStrategy.request_of
-        patch.setattr(UserLevelStrategy, "request_of", lambda self, index: asked(self, index) if index < 2 else fail())
-        clinic.advance()
+    released_once(clinic, monkeypatch)
     before = pd.read_parquet(folder / "rounds.parquet")
     assert len(before) == 1
     queue_of(accounts).finish(1, "failed", "a silo left", NOON)
@@ -499,10 +504,7 @@ def test_a_run_whose_folder_is_lost_does_not_begin_again_under_its_entry(
     added(accounts, text(noise="secure"))
     keeper, folder = keeper_of(clinic, accounts, tmp_path), tmp_path / "results" / "00001-monthly"
     assert keeper.step()
-    with monkeypatch.context() as patch:
-        asked = UserLevelStrategy.request_of
-        patch.setattr(UserLevelStrategy, "request_of", lambda self, index: asked(self, index) if index < 2 else fail())
-        clinic.advance()
+    released_once(clinic, monkeypatch)
     assert len(pd.read_parquet(folder / "rounds.parquet")) == 1
     if follows != "it is resumed":
         queue_of(accounts).finish(1, "failed", "a silo left", NOON)
