@@ -143,7 +143,7 @@ class Killer:
 
     def __init__(self, moment, monkeypatch):
         self.left, self.there = moment, True
-        transaction, write_whole = Accounts.transaction, entering.write_whole
+        transaction, write_text = Accounts.transaction, entering.write_text
 
         @contextmanager
         def watched(accounts, **how):
@@ -152,13 +152,13 @@ class Killer:
                 yield connection
             self()
 
-        def whole(path, write):
+        def whole(path, content):
             self()
-            write_whole(path, write)
+            write_text(path, content)
             self()
 
         monkeypatch.setattr(Accounts, "transaction", watched)
-        monkeypatch.setattr(entering, "write_whole", whole)
+        monkeypatch.setattr(entering, "write_text", whole)
 
     def __call__(self):
         if self.there:
@@ -283,7 +283,7 @@ def test_while_the_superlink_or_the_database_is_away_nothing_is_lost_refused_or_
     assert len(Accounts(accounts).read("clinic").entries) == 1
 
 
-@pytest.mark.parametrize(("module", "name"), [(entering, "write_whole"), (keeper_module, "copy_released")])
+@pytest.mark.parametrize(("module", "name"), [(entering, "write_text"), (keeper_module, "copy_released")])
 def test_while_the_disk_is_full_nothing_is_lost_refused_or_counted(
     module, name, clinic, accounts, tmp_path, monkeypatch
 ):
@@ -528,7 +528,7 @@ def test_a_run_whose_folder_is_lost_does_not_begin_again_under_its_entry(
 def test_a_run_that_failed_before_it_was_submitted_begins_under_its_entry(clinic, accounts, tmp_path, monkeypatch):
     added(accounts)
     with monkeypatch.context() as patch:
-        patch.setattr(entering, "write_whole", Mock(side_effect=RecursionError()))
+        patch.setattr(entering, "write_text", Mock(side_effect=RecursionError()))
         kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
     assert queue_of(accounts).retry(1, NOON).state == "failed"
     kept_to_the_end(keeper_of(clinic, accounts, tmp_path), clinic)
