@@ -1,7 +1,6 @@
 """Builders shared by the tests of strategies, grids and faults. Importable by Ray actors, so no test lives here."""
 
 import gc
-import logging
 import os
 import signal
 import time
@@ -19,6 +18,7 @@ from flwr.app import Message, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from simulations.engines.grids import LocalGrid, shards
+from simulations.engines.ray_grid import begin_ray
 from strategies import PrivateResult, PublicFacts, Recipe, Request, Step, UserLevelStrategy, model_vector
 from strategies.core.streams import Streams
 from strategies.wire.questions import common_records, model_record, train_content
@@ -64,14 +64,12 @@ def local_grid(problem: Problem, federation: Federation, users_per_node: int | N
 @contextmanager
 def own_ray(**resources: Any) -> Iterator[Any]:
     """A private Ray with so many CPUs, whose actors import this module and what lies beside it."""
-    import ray
-
     here = Path(__file__).resolve().parent
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **resources)
+        ray, _ = begin_ray("the tests' Ray cannot be started", **resources)
         yield ray
         with warnings.catch_warnings():  # it ends in the teardown of whichever test is the last, forgiving or not
             warnings.simplefilter("ignore", ResourceWarning)

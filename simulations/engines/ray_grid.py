@@ -23,6 +23,7 @@ from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
 ATTEMPTS = 3  # attempts in a round with actors that die; after the last their users are missing
+STARTS = 4  # attempts to start Ray, whose processes have half a minute to appear: too little on a busy machine
 
 Model = NDArray[np.float64] | None
 Task = tuple[int, NDArray[np.int64] | None, Computation | Message | None]
@@ -38,10 +39,14 @@ def begin_ray(failed: str, remedy: str = "", **settings: Any) -> tuple[Any, bool
     import ray  # noqa: PLC0415 -- a second's import that local runs do not need
 
     own = not ray.is_initialized()
-    if own:
+    for left in reversed(range(STARTS if own else 0)):
         try:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **settings)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            break
+        except Exception as error:  # of no type of its own where its processes are late
+            if left and "timed out" in str(error):
+                ray.shutdown()
+                continue
             raise RunFailed(f"{failed} ({error}){remedy}") from error
     return ray, own
 

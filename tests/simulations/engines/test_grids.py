@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.engines.grids import MOST_NODES, InMachineGrid, LocalGrid, one_thread, shards, worthwhile_nodes
-from simulations.engines.ray_grid import RayGrid
+from simulations.engines.ray_grid import STARTS, RayGrid, begin_ray
 from strategies import (
     AveragedClipping,
     AveragedClippingRestarted,
@@ -267,6 +267,23 @@ def test_blas_gets_its_threads_back():
     with one_thread():
         assert set(threads()) <= {1}
     assert threads() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [STARTS - 1, STARTS])
+def test_a_ray_whose_processes_are_late_is_started_again(monkeypatch, late):
+    import ray
+
+    began = Mock(side_effect=[Exception("The current node timed out during startup")] * late + [None])
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", began)
+    monkeypatch.setattr(ray, "shutdown", ended := Mock())
+    if late < STARTS:
+        assert begin_ray("no Ray") == (ray, True)
+    else:
+        with pytest.raises(RunFailed, match=r"no Ray \(The current node timed out"):
+            begin_ray("no Ray")
+    assert (began.call_count, ended.call_count) == (STARTS, STARTS - 1)
 
 
 @pytest.mark.slow

@@ -79,6 +79,7 @@ def test_every_strategy_goes_on_with_every_problem(case):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_fresh_process_goes_on_from_every_round(tmp_path):
     """It imports what going on imports; the process that kept all this imported more.
 
