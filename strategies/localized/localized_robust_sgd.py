@@ -6,6 +6,7 @@ iterate is released with noise. The next phase starts there with a smaller step.
 """
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from strategies.core.about import About
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number
+from strategies.localized.paper import CONDITIONS, CORRECTIONS, PRINTED, paper_numbers, paper_plan, paper_users
 from strategies.localized.phases import (
     PHASE_ABOUT,
     PHASE_FACT,
@@ -24,18 +26,11 @@ from strategies.localized.phases import (
     phase_rounding,
     phase_rounds,
 )
-from strategies.localized.search import (
-    LocalizedPlan,
-    LocalizedSetting,
-    fewest_users,
-    paper_plan,
-    paper_users,
-    refusal,
-    search,
-)
+from strategies.localized.plans import LocalizedPlan, LocalizedSetting
+from strategies.localized.search import COMPARISONS, fewest_users, refusal, search
 from strategies.robust.passing import AgreementOptions
 from strategies.robust.tested_rounds import TEST_MEANINGS, TEST_NOTES
-from userdp.errors import PopulationTooSmall
+from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import MINIMUM_BATCH
 from userdp.estimators.robust import REACH
 from userdp.problems.base import Problem
@@ -84,6 +79,9 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
             "predicted_risk_bound": "bound on the excess risk that the plan minimised",
             "smoothness": "certified bound on the Hessian's row sums",
             "gradient_bound": "certified bound on a gradient's coordinates",
+            **CONDITIONS,
+            **CORRECTIONS,
+            "printed_threshold": PRINTED,
         },
         notes={"phase": PHASE_FACT, **TEST_NOTES},
         **PHASE_ABOUT,
@@ -92,40 +90,44 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
     test: Literal["above_threshold", "min_score"] = "min_score"
     """above_threshold can stop early; min_score needs about a quarter of the users."""
     constants: Literal["paper", "calibrated"] = "calibrated"
-    """paper: the paper's batch, step and radius; calibrated: searched for the least risk."""
+    """paper: the paper's batch, steps, phases and radius; calibrated: searched for the least risk."""
+    threshold: Literal["exact", "printed"] = "exact"
+    """exact: the least private one; printed: the paper's, with its constants, where that is private."""
     batch: int | None = Field(None, ge=MINIMUM_BATCH, description="Users a step; searched if not given.")
     phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
     learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
-    phase_base: float | None = Field(None, gt=1, description="Factor between step sizes; default max(ln m, 4).")
+    phase_base: float | None = Field(
+        None, gt=1, description="Factor between step sizes; default max(ln m, 4), the paper's ln m."
+    )
     without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:
         certificate, root = given.problem.certificate, math.sqrt(given.dimension)
         self.check_estimate()
+        if self.threshold == "printed" and self.constants != "paper":
+            raise BadInput(
+                "strategy.threshold = 'printed': it is for the paper's batches; use strategy.constants = 'paper', or "
+                "leave strategy.threshold out"
+            )
         check_contractive(given, self.learning_rate, opted_out=self.without_certificate, needs={"radius": self.radius})
         setting = self._setting(given)
         chosen, users_needed = self._chosen(setting)
         projects, last = certificate.smoothness != 0 or self.constants == "paper", chosen.phases[-1]
         bound = certificate.lipschitz or math.inf
         signal = given.problem.domain.radius if projects else bound * last.learning_rate * (last.steps + 1) / 2
-        warning = (
-            "that honest users pass all tests is proven with a probability of "
-            f"{chosen.pass_probability:.2g} alone, under the declared deviation: raise strategy.radius or "
-            "strategy.batch"
-        )
         return phase_rounds(
             given,
             chosen.batch,
             chosen.phases,
             chosen.cost,
-            _numbers(setting, chosen, bound),
+            _numbers(setting, chosen, bound) | (paper_numbers(setting, chosen) if self.constants == "paper" else {}),
             projects=projects,
             rounding=_rounding(given.problem, chosen) if given.secure else 0.0,
             signal=signal * root,
             reach=signal * root,
             users_needed=users_needed,
             pass_probability=chosen.pass_probability,
-            warnings=(warning,) if chosen.pass_probability < 0.5 else (),
+            warnings=tuple(_warnings(setting, chosen)),
         )
 
     def _setting(self, given: Given) -> LocalizedSetting:
@@ -141,10 +143,10 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
             delta=given.privacy.delta,
             options=self,
             # The paper divides by log m; sums of its steps shrink only if that exceeds 2 (B.9).
-            phase_base=self.phase_base or max(math.log(samples), 4.0),
+            phase_base=self.phase_base or max(math.log(samples), 0.0 if self.constants == "paper" else 4.0),
             **{
                 name: getattr(self, name)
-                for name in ("failure", "kernel", "test", "radius", "batch", "phases", "learning_rate")
+                for name in ("failure", "kernel", "test", "threshold", "radius", "batch", "phases", "learning_rate")
             },
         )
 
@@ -155,6 +157,21 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
         if chosen is None:
             raise PopulationTooSmall(refusal(setting))
         return chosen, fewest_users(setting) or setting.users
+
+
+def _warnings(setting: LocalizedSetting, chosen: LocalizedPlan) -> Iterator[str]:
+    if chosen.pass_probability < 0.5:
+        yield (
+            "that honest users pass all tests is proven with a probability of "
+            f"{chosen.pass_probability:.2g} alone, under the declared deviation: raise strategy.radius or "
+            "strategy.batch"
+        )
+    pairs = chosen.batch**2 / 2 * sum(phase.steps for phase in chosen.phases)
+    if setting.kernel == "exp" and pairs * setting.dimension > COMPARISONS:
+        yield (
+            f"scores compare {pairs:.2g} pairs of users in {setting.dimension} coordinates, at some hundred million "
+            "comparisons a second: give a smaller strategy.batch to compare fewer"
+        )
 
 
 def _rounding(problem: Problem, chosen: LocalizedPlan) -> float:

@@ -17,7 +17,7 @@ from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import Kernel
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
-from userdp.mechanisms.concentration_tests import smallest_passing
+from userdp.mechanisms.passing_batches import smallest_passing
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches
 

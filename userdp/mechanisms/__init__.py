@@ -4,14 +4,9 @@ from typing import TYPE_CHECKING
 
 from userdp.lazy import lazily
 from userdp.mechanisms.additive import GaussianMechanism, LaplaceMechanism
-from userdp.mechanisms.concentration_tests import (
-    AboveThreshold,
-    ConcentrationTest,
-    MinimumScore,
-    Session,
-    minimum_batch,
-)
+from userdp.mechanisms.concentration_tests import AboveThreshold, ConcentrationTest, MinimumScore, Session
 from userdp.mechanisms.exponential import ExponentialMechanism, private_quantile
+from userdp.mechanisms.passing_batches import minimum_batch
 
 if TYPE_CHECKING:
     from userdp.mechanisms.additive import require_positive

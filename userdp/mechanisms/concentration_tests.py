@@ -13,8 +13,9 @@ released mechanism's sensitivity may be proven for batches one of which is align
 
 1. *At most one batch of step t* is aligned.* An unaligned batch scores at most U (the kernel's unaligned bound) and its
    neighbour at most ``U + 2 (B-1)/B``. By the choice of the threshold the test passes step t* with probability at most
-   delta for either. Halting before t* has equal probability for both, so the transcripts are within total variation
-   delta of each other, which is (0, delta)-DP. Only t* matters, so no union over steps is needed.
+   delta for either; above a higher one, less often. Halting before t* has equal probability for both, so the
+   transcripts are within total variation delta of each other, which is (0, delta)-DP. Only t* matters, so no union over
+   steps is needed.
 2. *Both are aligned.* Scores before t* are equal, that of t* differs by at most ``2 (B-1)/B`` (replacement), later ones
    by at most the kernel's movement bound, for distances change by at most ``movement`` when the model moves by what the
    estimator's sensitivity and the contractive steps allow. Let Delta be the larger bound. *AboveThreshold*: lower the
@@ -55,7 +56,6 @@ Clients of a phase see the models inside it, which are NOT private; see the stra
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -66,7 +66,6 @@ from numpy.typing import ArrayLike, NDArray
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
 from userdp.estimators.concentration import Kernel, replacement_bound
-from userdp.estimators.robust import MINIMUM_BATCH
 from userdp.noise import NoiseSource, Scores, within
 from userdp.state import Stateful
 
@@ -118,6 +117,7 @@ class ConcentrationTest(ABC):
     # bound on how far the distance of two users' rows moves in the steps after the replaced user's: twice the
     # smoothness times the bound on the models' sup-norm distance; 0 when every step is tested alone
     movement: float = 0.0
+    raised: float = 0.0  # a threshold above the least private one; 0 for the least
 
     def __post_init__(self) -> None:
         if self.batch < 2:
@@ -128,6 +128,11 @@ class ConcentrationTest(ABC):
             raise BadInput(f"test delta = {self.delta}: must lie strictly between 0 and 1/2, such as 1e-7")
         if not 0 <= self.movement < math.inf:
             raise BadInput(f"movement = {self.movement}: must be zero or a positive number")
+        if self.raised != 0 and not self.least_threshold <= self.raised < math.inf:
+            raise BadInput(
+                f"raised = {self.raised:.6g}: users who disagree could pass such a threshold too often; it must be at "
+                f"least {self.least_threshold:.6g}"
+            )
 
     @property
     def sensitivity(self) -> float:
@@ -146,7 +151,12 @@ class ConcentrationTest(ABC):
 
     @property
     def threshold(self) -> float:
-        """The public score to reach: the unaligned bound, one replacement, and the margin."""
+        """The public score to reach."""
+        return self.raised or self.least_threshold
+
+    @property
+    def least_threshold(self) -> float:
+        """The least private threshold: the unaligned bound, one replacement, and the margin."""
         return self.kernel.unaligned_bound(self.batch) + replacement_bound(self.batch) + self.margin
 
     @property
@@ -177,22 +187,29 @@ class ConcentrationTest(ABC):
     def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float: ...
 
 
+@dataclass(frozen=True, kw_only=True)
 class AboveThreshold(ConcentrationTest):
     """Each step's noisy score against one noisy threshold; stops at the first below (Dwork, Roth 2014).
 
     *Formal guarantees.* See the module, for phases and for rounds. Noises: Lap(Delta/e1) on the threshold and
-    Lap(2 Delta/e2) on each score, ``e1 : e2 = 1 : 2^(2/3)``, ``e1 + e2 = epsilon``.
+    Lap(2 Delta/e2) on each score, ``e1 + e2 = epsilon``, ``e1 : e2 = 1 : 2^(2/3)`` or equal.
     """
+
+    equal: bool = False  # e1 = e2, as printed
 
     @property
     def threshold_scale(self) -> float:
         """The scale of the threshold's Laplace noise."""
-        return self.sensitivity / (_THRESHOLD_SHARE * self.epsilon)
+        return self.sensitivity / (self._share * self.epsilon)
 
     @property
     def query_scale(self) -> float:
         """The scale of each score's Laplace noise."""
-        return 2 * self.sensitivity / ((1 - _THRESHOLD_SHARE) * self.epsilon)
+        return 2 * self.sensitivity / ((1 - self._share) * self.epsilon)
+
+    @property
+    def _share(self) -> float:
+        return 1 / 2 if self.equal else _THRESHOLD_SHARE
 
     @property
     def margin(self) -> float:
@@ -287,69 +304,6 @@ class _MinimumScoreSession(Session):
 
     def _accepts_all(self) -> bool:
         return self._least >= self._threshold
-
-
-def minimum_batch(
-    test_type: type[AboveThreshold] | type[MinimumScore],
-    kernel: Kernel,
-    *,
-    epsilon: float,
-    delta: float,
-    steps: int,
-    failure: float,
-    movement: Callable[[int], float] | float = 0.0,
-    at_least: int = MINIMUM_BATCH,
-    at_most: int = 10**9,
-) -> int:
-    """Return the smallest B at which a phase of fully concentrated users (each score B) passes often enough.
-
-    By bisection: the result always passes, and is the smallest where passing grows with B. It does for a constant
-    movement; a movement that falls with B in jumps may leave a B a few users smaller that passes too.
-
-    Args:
-        test_type: `AboveThreshold` or `MinimumScore`.
-        kernel: of the score.
-        epsilon: of the test.
-        delta: of the test.
-        steps: T, steps of a phase.
-        failure: largest probability of failing, in (0, 1).
-        movement: see `ConcentrationTest`; a function of B where the estimator's sensitivity depends on B.
-        at_least: smallest B to consider.
-        at_most: largest B to consider.
-
-    Raises `BadInput`: a setting out of range, or no B up to ``at_most`` passes.
-    """
-    if not 0 < failure < 1:
-        raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1, such as 0.01")
-
-    def passes(batch: int) -> bool:
-        moved = movement(batch) if callable(movement) else movement
-        test = test_type(batch=batch, kernel=kernel, epsilon=epsilon, delta=delta, movement=moved)
-        return test.pass_probability(batch, steps) >= 1 - failure
-
-    smallest = smallest_passing(passes, at_least, at_most)
-    if smallest > at_most:
-        raise BadInput(
-            f"no batch of up to {at_most} users passes the concentration test: raise its epsilon or delta, or "
-            "lower the step size so that scores move less"
-        )
-    return smallest
-
-
-def smallest_passing(passes: Callable[[int], bool], least: int, most: float = math.inf) -> int:
-    """Return the smallest number from ``least`` on that passes, by bisection; one above ``most`` if none up to it does.
-
-    The result always passes, if it is at most ``most``; it is the smallest where passing grows with the number.
-    """
-    low = high = least
-    while not passes(high):
-        low, high = high, 2 * high
-        if high > most:
-            return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high
 
 
 def _log_laplace_tail(x: NDArray[np.float64], scale: float) -> NDArray[np.float64]:

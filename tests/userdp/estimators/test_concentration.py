@@ -58,6 +58,17 @@ def test_every_path_gives_the_score_of_the_definition(kernel, tile, batch, dimen
         assert 1 <= score <= batch
 
 
+@each_kernel
+def test_scores_of_many_tiles_are_those_of_one_to_the_last_bit(kernel, monkeypatch):
+    """And so a score of any number of users takes the memory of one tile, and nobody's place in the batch matters."""
+    rows = np.random.default_rng(2).normal(scale=0.4, size=(2500, 3))
+    scores = [concentration_score(rows, kernel), concentration_score(rows[::-1], kernel)]
+    for tile in (4096, 500):
+        monkeypatch.setattr(concentration, "TILE", tile)
+        scores.append(concentration_score(rows, kernel))
+    assert len(set(scores)) == 1
+
+
 def all_pairs(rows, kernel):
     """The score without certificates."""
     whole = len(rows) * 2**30

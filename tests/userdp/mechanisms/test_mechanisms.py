@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 
 import dp_accounting
@@ -107,6 +108,26 @@ def test_a_neighbour_of_an_unaligned_batch_passes_with_probability_delta_exactly
     # Other steps that agree fully cannot lift it above delta.
     assert test.pass_probability([300.0] * 5 + [worst]) <= delta * (1 + 1e-7)
     assert test.pass_probability(kernel.unaligned_bound(300)) < delta
+
+
+def test_equal_shares_of_epsilon_are_the_printed_noises_for_a_score_that_moves_by_two():
+    test = replace(make(AboveThreshold, epsilon=0.5), equal=True)
+    moved = 2 * 299 / 300
+    assert (test.threshold_scale, test.query_scale) == (2 / 0.5 * moved, 4 / 0.5 * moved)
+    worst = test.kernel.unaligned_bound(300) + moved
+    assert test.pass_probability(worst) == pytest.approx(1e-6, rel=1e-7)
+
+
+@each_test
+def test_a_threshold_can_be_raised_and_never_lowered(test_type):
+    least = make(test_type)
+    worst = least.kernel.unaligned_bound(300) + replacement_bound(300)
+    raised = replace(least, raised=least.threshold + 1)
+    assert raised.threshold == least.threshold + 1
+    assert raised.pass_probability(worst) < least.pass_probability(worst)
+    for number in (least.threshold - 1e-3, 1.0, -1.0, math.nan, math.inf):
+        with pytest.raises(BadInput, match="users who disagree could pass such a threshold too often"):
+            replace(least, raised=number)
 
 
 @pytest.mark.parametrize("x", [0.3, 2.0, 17.0])
@@ -250,9 +271,11 @@ def largest_privacy_loss(pass_all, test, steps):
     return max(losses)
 
 
+@pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("movement", [0.0, 0.02])
-def test_above_threshold_of_aligned_neighbours_is_epsilon_private(movement):
-    test = make(AboveThreshold, epsilon=0.7, movement=movement)
+def test_above_threshold_of_aligned_neighbours_is_epsilon_private(movement, equal):
+    test = replace(make(AboveThreshold, epsilon=0.7, movement=movement), equal=equal)
+    test = replace(test, raised=test.threshold * 1.1)
     loss = largest_privacy_loss(test.pass_probability, test, steps=4)
     assert 0.35 < loss <= 0.7 * (1 + 1e-6)
 
