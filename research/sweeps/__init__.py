@@ -1,5 +1,7 @@
 """Sweeps of estimators and algorithms on arrays, a folder a paper: a function for each table of the papers' pages."""
 
+from sweeps.averaged_clipping import paper_tables
+from sweeps.averaged_clipping import rates as averaged_rates
 from sweeps.averaged_clipping import sweeps as averaged_clipping
 from sweeps.heavy_tailed import claims, means
 from sweeps.high_dimensional import sparse
@@ -13,6 +15,8 @@ MODULES = (
     rates,
     runs,
     averaged_clipping,
+    averaged_rates,
+    paper_tables,
     means,
     claims,
     high_dimensional,
