@@ -117,6 +117,8 @@ def pages() -> dict[str, str]:
             _written("strategies/baselines/heavy_tailed/README.md"),
             {
                 "slopes": papers.by_sweep("heavy-tailed-slopes"),
+                "iterative": papers.by_sweep("heavy-tailed-iterative"),
+                "excess": papers.by_sweep("heavy-tailed-excess"),
                 "centres": papers.by_sweep("heavy-tailed-centres"),
                 "tails": papers.by_sweep("heavy-tailed-tails"),
                 "outliers": papers.by_sweep("heavy-tailed-outliers"),

@@ -4,6 +4,7 @@ from sweeps.averaged_clipping import paper_tables
 from sweeps.averaged_clipping import rates as averaged_rates
 from sweeps.averaged_clipping import sweeps as averaged_clipping
 from sweeps.heavy_tailed import claims, means
+from sweeps.heavy_tailed import rates as heavy_rates
 from sweeps.high_dimensional import sparse
 from sweeps.high_dimensional import sweeps as high_dimensional
 from sweeps.robust import rates, runs
@@ -19,6 +20,7 @@ MODULES = (
     paper_tables,
     means,
     claims,
+    heavy_rates,
     high_dimensional,
     sparse,
     sparse_means,
