@@ -1,17 +1,30 @@
 """Sweeps of estimators and algorithms on arrays, a folder a paper: a function for each table of the papers' pages."""
 
+from sweeps.averaged_clipping import paper_tables
+from sweeps.averaged_clipping import rates as averaged_rates
 from sweeps.averaged_clipping import sweeps as averaged_clipping
 from sweeps.heavy_tailed import claims, means
+from sweeps.heavy_tailed import rates as heavy_rates
 from sweeps.high_dimensional import sparse
 from sweeps.high_dimensional import sweeps as high_dimensional
-from sweeps.robust import rates
+from sweeps.robust import rates, runs
 from sweeps.sparse_gradients import descent
 from sweeps.sparse_gradients import means as sparse_means
 from sweeps.sweep import Sweep
 
-SWEEPS: dict[str, Sweep] = {
-    name: sweep
-    for module in (rates, averaged_clipping, means, claims, high_dimensional, sparse, sparse_means, descent)
-    for name, sweep in module.SWEEPS.items()
-}
+MODULES = (
+    rates,
+    runs,
+    averaged_clipping,
+    averaged_rates,
+    paper_tables,
+    means,
+    claims,
+    heavy_rates,
+    high_dimensional,
+    sparse,
+    sparse_means,
+    descent,
+)
+SWEEPS: dict[str, Sweep] = {name: sweep for module in MODULES for name, sweep in module.SWEEPS.items()}
 """Name of a table -> how it is made."""

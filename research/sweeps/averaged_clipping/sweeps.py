@@ -6,28 +6,18 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from strategies.baselines.averaged_clipping.parameters import (
-    Parameters,
-    TheoryConstants,
-    average_clip,
-    constrained,
-    paper_noise,
-)
+from strategies.baselines.averaged_clipping.parameters import TheoryConstants, average_clip, constrained, paper_noise
 from strategies.baselines.averaged_clipping.reference.descent import (
-    MeanGradient,
     averaged_clipping_sgd,
     ball,
     batch_mean,
     poisson_rows,
-    restarted_clipping_sgd,
     sample_clipping_sgd,
     smoothed_truncation_gd,
 )
-from strategies.baselines.averaged_clipping.restarts import radii, restarted, rounds_per_run
 from strategies.baselines.samples.poisson_samples import PoissonSamples
 from sweeps.sweep import Sweep
 from userdp.accounting.amplified import poisson_epsilon
@@ -111,65 +101,6 @@ def rates_cost() -> pd.DataFrame:
         rows.append((constants.samples, found.rounds, found.batch, constants.delta, seen, spent))
     columns = ["n", "rounds", "batch", "delta_claimed", "delta_at_least", "epsilon_found"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def rates() -> pd.DataFrame:
-    """Median gap of Theorem 3's run with the paper's noise and fresh batches, and the gap that the theorem allows.
-
-    ``||x||^2 / 2`` from a unit vector in the unit ball, gradients with centred Pareto(2.2) noise.
-    """
-    rows: list[tuple[float, ...]] = []
-    for power in range(4, 12):
-        constants = TheoryConstants(10**power, DIMENSION, 1.0, 10.0**-power)
-        found = constrained(constants)
-        gaps = [_gap(found, seed) for seed in range(31)] if power <= 7 else [math.nan]
-        gap = float(np.median(gaps))
-        slope = math.log(gap / rows[0][4]) / math.log(constants.samples / rows[0][0]) if rows else math.nan
-        sizes = constants.samples, DIMENSION, found.rounds, found.batch
-        rows.append((*sizes, gap, min(gaps), max(gaps), slope, found.risk_bound))
-    columns = ["n", "d", "rounds", "batch", "error", "least", "most", "slope_from_the_first", "bound"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _gap(found: Parameters, seed: int) -> float:
-    rng = np.random.default_rng(seed)
-    descent = averaged_clipping_sgd(
-        lambda _, x: x + _pareto(rng, (found.batch, DIMENSION)).mean(axis=0),
-        np.eye(DIMENSION)[0],
-        found.rounds,
-        step=found.step,
-        clip=found.clip,
-        noise_multiplier=found.noise_deviation / (2 * found.clip),
-        rng=rng,
-        project=ball(np.zeros(DIMENSION), 1.0),
-    )
-    return float(descent.average @ descent.average / 2)
-
-
-def _pareto(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Centred, infinitely skewed noise (index 2.2) whose squared norm has mean 1."""
-    raw = rng.pareto(2.2, size=shape) - 1 / 1.2
-    return np.asarray(raw * math.sqrt(1.2**2 * 0.2 / 2.2 / shape[-1]))
-
-
-def restarts() -> pd.DataFrame:
-    """Gaps of Algorithm 2 for ``||x||^2 / 2`` (mu = L = 1) from ``||x|| = 5``, n = 1e9, epsilon = 1, delta = 1e-9."""
-    constants, first = TheoryConstants(10**9, DIMENSION, 1.0, 1e-9), 12.5
-    rounds = rounds_per_run(constants, 1.0)
-    runs = restarted(constants, 1.0, first, 6, rounds)
-    rng = np.random.default_rng(0)
-
-    def oracle(_: int, batch: int) -> MeanGradient:
-        noise = _pareto(rng, (rounds, batch, DIMENSION)).mean(axis=1)
-        return lambda index, x: x + noise[index]
-
-    found = restarted_clipping_sgd(oracle, 5 * np.eye(DIMENSION)[0], runs, rounds, rng)
-    rows: list[tuple[float, ...]] = [(0, math.nan, next(radii(first, 1.0)), math.nan, first)]
-    for index, (run, descent) in enumerate(zip(runs, found, strict=True), start=1):
-        # The mean of N0 iterates that follow noise of deviation s has a gap of about d s^2 / (2 N0).
-        floor = DIMENSION * run.noise_deviation**2 / (2 * rounds)
-        rows.append((index, rounds, run.radius, floor, float(descent.average @ descent.average / 2)))
-    return pd.DataFrame(rows, columns=["run", "rounds", "distance_counted_on", "gap_of_the_noise_alone", "gap"])
 
 
 # Least squares, as the paper has them: (<a, x> - y)^2, normal features, noise by Student's t with 3 degrees -----------
@@ -280,8 +211,6 @@ SWEEPS: dict[str, Sweep] = {
     "averaged-clipping-bias": Sweep(bias),
     "averaged-clipping-closed-form": Sweep(closed_form),
     "averaged-clipping-rates-cost": Sweep(rates_cost),
-    "averaged-clipping-rates": Sweep(rates),
-    "averaged-clipping-restarts": Sweep(restarts),
     "averaged-clipping-order": Sweep(order, quick=False),
     "averaged-clipping-truncated": Sweep(truncated),
 }

@@ -15,6 +15,7 @@ from scipy.special import gammaln
 from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radius, simple_radius
 from strategies.baselines.heavy_tailed.reference.estimators import group_means, random_partition, simple_clip_mean
+from sweeps.slopes import slope
 from sweeps.sweep import Sweep
 from userdp.accounting.composition import rho_for
 from userdp.arrays.types import Rows, Vector
@@ -81,8 +82,8 @@ def slopes() -> pd.DataFrame:
         row: dict[str, object] = {"slope_in": along}
         for order in ORDERS:
             own = table[table["p"] == order]
-            row[f"p_=_{order:g}"] = float(np.polyfit(np.log(own[along]), np.log(own["error"]), 1)[0])
-            row[f"theory,_p_=_{order:g}"] = exponent(order)
+            row[f"p_=_{order:g}"], error = slope(own[along].to_numpy(), own["error"].to_numpy())
+            row |= {f"standard_error,_p_=_{order:g}": error, f"theory,_p_=_{order:g}": exponent(order)}
         rows.append(row)
     return pd.DataFrame(rows)
 

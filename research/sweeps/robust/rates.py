@@ -1,24 +1,26 @@
-"""Tables of the founding paper's page: its rate and its lower bound beside plans and runs.
+"""What plans promise, beside the founding paper's Theorem 3.1: the price of privacy, and from which n they pay.
 
-A linear loss on a box, ``f(x; z) = -<x, z>``: its excess risk is linear in the noise, as in the paper's theorems. The
-second term of Theorem 3.1 is ``d^(3/2) / (n eps^2 sqrt(m))``, that of the lower bound, Theorem 4.1, has eps for eps^2.
+Losses on a box of half-width 1, for samples in [-1, 1]: linear, quadratic, and logistic (rates on the logit scale). The
+second term of the theorem is ``d^(3/2) / (n eps^2 sqrt(m))``; its lower bound, Theorem 4.1, has eps for eps^2.
 """
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from simulations.config.run_config import RunConfig, parse_config
-from simulations.runs.build import build_problem, load_datasets, make_strategy, public_facts
-from simulations.runs.run import make_grid
-from strategies import LocalizedRobustSGD, PublicFacts, model_vector
+from strategies import DPFedSGD, LocalizedClipping, LocalizedRobustSGD, PublicFacts
+from strategies.core.base import UserLevelStrategy
+from sweeps.slopes import slope
 from sweeps.sweep import Sweep
 from userdp import Privacy
-from userdp.arrays.types import Vector
-from userdp.problems import Linear
+from userdp.errors import PopulationTooSmall
+from userdp.problems import Bernoulli, Linear, Quadratic
+from userdp.problems.base import Problem
 
 DELTA = 1e-9
 USUAL = {"n": 1e6, "m": 100.0, "d": 10.0, "eps": 1.0}
@@ -30,115 +32,140 @@ ALONG: Mapping[str, tuple[float, ...]] = {
 }
 THEORY = {"n": -1.0, "m": -0.5, "d": 1.5, "eps": -2.0}
 """Powers of the second term of Theorem 3.1."""
-PIECES: Mapping[str, Mapping[str, Any]] = {
-    "the paper's": {"estimate": "debiased", "kernel": "exp", "test": "above_threshold"},
-    "ours": {},
+PAPER: Mapping[str, Any] = {"estimate": "debiased", "kernel": "exp", "test": "above_threshold"}
+LOSSES: Mapping[str, Callable[[int], Problem]] = {
+    "linear": lambda d: Linear(d, bound=1.0),
+    "quadratic": lambda d: Quadratic(d, bound=1.0, radius=1.0),
+    "logistic": lambda d: Bernoulli(d, radius=1.0),
 }
+DEVIATION = 0.5
+"""Of a sample's coordinate: half of the bound."""
 
 
 # --- Slopes ----------------------------------------------------------------------------------------------------------
 
 
-def slope(at: Vector, found: Vector) -> tuple[float, float]:
-    """Return the slope of log ``found`` in log ``at``, (k,) both, and its standard error by least squares."""
-    fit, covariance = np.polyfit(np.log(at), np.log(found), 1, cov=True)
-    return float(fit[0]), float(math.sqrt(covariance[0, 0]))
+def at_the_papers(
+    problem: Problem, pieces: Mapping[str, Any], *, n: float, m: float, eps: float, phases: int
+) -> UserLevelStrategy:
+    """Return a strategy with the paper's radius and step, and its batch half as large again.
 
-
-def planned(pieces: Mapping[str, Any], *, n: float, m: float, d: float, eps: float) -> float:
-    """Return d times the planned noise on a coordinate of the mean gradient, of one phase.
-
-    The radius is the paper's for G = 1; the batch is half as large again, as noise is for scores that move by 2.
-    A linear loss loses a coordinate's mean where the noise turns its sign: that much, up to a factor below one.
+    The batch is larger because noise is for scores that move by 2. The step of a smooth loss is the longest that the
+    lemma on query sensitivity allows, ``1 / (6 beta B)``; a linear loss has one phase, in which its length cancels.
     """
-    batch = math.ceil(150 * math.log(n * m * d / DELTA) / eps)
-    strategy = LocalizedRobustSGD(
-        Linear(int(d), bound=6.0),
+    batch = math.ceil(150 * math.log(n * m * problem.dimension / DELTA) / eps)
+    smoothness = problem.certificate.smoothness or 0.0
+    return LocalizedRobustSGD(
+        problem,
         PublicFacts(users=int(n), min_samples=int(m)),
         Privacy(eps, DELTA),
         seed=0,
         batch=batch,
-        radius=math.log(n * m * d) / math.sqrt(m),
-        phases=1,
-        learning_rate=1.0,
-        deviation=1.0,
+        radius=(problem.certificate.lipschitz or 1.0) * math.log(n * m * problem.dimension) / math.sqrt(m),
+        phases=phases,
+        learning_rate=1 / (6 * smoothness * batch) if smoothness else 1.0,
+        deviation=DEVIATION,
         **pieces,
     )
-    (phase,) = strategy.scheme.phases
+
+
+def planned(loss: str, pieces: Mapping[str, Any], *, n: float, m: float, d: float, eps: float) -> float:
+    """Return d times the planned noise on a coordinate of the mean gradient, of one phase.
+
+    A linear loss loses a coordinate's mean where the noise turns its sign: that much, up to a factor below one.
+    """
+    (phase,) = at_the_papers(LOSSES[loss](int(d)), pieces, n=n, m=m, eps=eps, phases=1).scheme.phases
     travelled = phase.learning_rate * (phase.steps + 1) / 2
     return d * phase.mechanism.standard_deviation / travelled
 
 
 def slopes() -> pd.DataFrame:
-    """Slopes of the planned privacy term in users, samples, columns and epsilon, beside the theorem's."""
+    """Slopes of the planned privacy term in users, samples, columns and epsilon; losses with the same share a row."""
     rows = []
-    for along, values in ALONG.items():
-        row: dict[str, Any] = {"slope_in": along, "Theorem_3.1": THEORY[along]}
-        for name, pieces in PIECES.items():
-            found = np.array([planned(pieces, **(USUAL | {along: value})) for value in values])
-            row[name], row[f"standard_error,_{name}"] = slope(np.array(values), found)
-        rows.append(row)
+    for loss in LOSSES:
+        for along, values in ALONG.items():
+            row: dict[str, Any] = {"loss": loss, "slope_in": along, "Theorem_3.1": THEORY[along]}
+            for name, pieces in {"the paper's": PAPER, "ours": {}}.items():
+                found = np.array([planned(loss, pieces, **(USUAL | {along: value})) for value in values])
+                row[name], row[f"standard_error,_{name}"] = slope(np.array(values), found)
+            rows.append(row)
+    table = pd.DataFrame(rows).round(9)
+    found = [column for column in table if column != "loss"]
+    return table.groupby(found, sort=False, as_index=False)["loss"].agg(", ".join)[["loss", *found]]
+
+
+# --- From which n, and from which m ----------------------------------------------------------------------------------
+
+USERS = tuple(round(10 ** (power / 8)) for power in range(16, 65))
+SAMPLES = tuple(10**power for power in range(7))
+Plan = Callable[[Problem, PublicFacts, Privacy], UserLevelStrategy]
+
+
+def _paper(problem: Problem, public: PublicFacts, privacy: Privacy) -> UserLevelStrategy:
+    """Return the plan with the least forecast of up to three phases."""
+    sizes = {"n": public.users, "m": public.min_samples, "eps": privacy.epsilon}
+    counts = (1, 2, 3) if problem.certificate.smoothness else (1,)
+    return min((at_the_papers(problem, PAPER, phases=count, **sizes) for count in counts), key=forecast)
+
+
+def _clipping(problem: Problem, public: PublicFacts, privacy: Privacy) -> UserLevelStrategy:
+    """Return user-level clipping at the longest gradient, in three rounds, or in one that leaves the box."""
+    clip = (problem.certificate.lipschitz or 1.0) * math.sqrt(problem.dimension)
+    steps = {"rounds": 3} if problem.certificate.smoothness else {"rounds": 1, "learning_rate": 1e6}
+    return DPFedSGD(problem, public, privacy, seed=0, clip_norm=clip, **steps)
+
+
+PLANS: Mapping[str, Plan] = {
+    "the paper's": _paper,
+    "ours": lambda *given: LocalizedRobustSGD(*given, seed=0, deviation=DEVIATION),
+    "localized_clipping": lambda *given: LocalizedClipping(*given, seed=0, deviation=DEVIATION),
+    "dp_fed_sgd": _clipping,
+}
+
+
+def forecast(strategy: UserLevelStrategy) -> float:
+    """Return the excess risk that the plan forecasts."""
+    assert strategy.plan.forecast is not None
+    assert strategy.plan.forecast.excess is not None
+    return strategy.plan.forecast.excess
+
+
+def _forecast(name: str, problem: Problem, n: int, m: int, eps: float) -> float:
+    """Return the forecast of that name's plan; infinite for too few users."""
+    try:
+        return forecast(PLANS[name](problem, PublicFacts(users=n, min_samples=m), Privacy(eps, DELTA)))
+    except PopulationTooSmall:
+        return math.inf
+
+
+def pays() -> pd.DataFrame:
+    """The n from which a forecast is below half of the start's excess risk, and the m from which ours beats clipping.
+
+    d = 10, m = 100 for the first, n = 10,000 for the second. Empty: not up to 1e8 users, or 1e6 samples a user.
+    """
+    rows = []
+    for loss, make in LOSSES.items():
+        problem = make(10)
+        for eps in (1.0, 4.0):
+            row: dict[str, Any] = {"loss": loss, "eps": eps}
+            for name in PLANS:
+                enough = partial(_enough, name, problem, eps)
+                index = bisect_left(USERS, True, key=enough)
+                row[f"n,_{name}"] = USERS[index] if index < len(USERS) else math.nan
+            ours = [_forecast("ours", problem, 10_000, m, eps) for m in SAMPLES]
+            for rival in ("localized_clipping", "dp_fed_sgd"):
+                theirs = [_forecast(rival, problem, 10_000, m, eps) for m in SAMPLES]
+                behind = [m for m, own, other in zip(SAMPLES, ours, theirs, strict=True) if own >= other]
+                first = max(behind, default=0.1) * 10
+                row[f"m,_ours_below_{rival}"] = first if first <= SAMPLES[-1] else math.nan
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
-# --- The lower bound -------------------------------------------------------------------------------------------------
-
-SEEDS = range(10)
-FULL = 10.0
-"""Users of the hard law, in units of ``sqrt(d) / eps``; the others hold zeros (appendix C, Lemma C.1)."""
-STRATEGY_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "dp_fed_sgd": {"rounds": 1, "clip_norm": 6.0, "learning_rate": 1e6},
-    "localized_robust_sgd": {"deviation": 3.0},
-    "auto": {},
-}
-"""Written down once; a step of a million leaves the box, which a linear loss asks for."""
+def _enough(name: str, problem: Problem, eps: float, n: int) -> bool:
+    """Return whether that name's plan for n users of 100 samples forecasts less than half of the start's excess."""
+    return _forecast(name, problem, n, 100, eps) < problem.landscape.start / 2
 
 
-def hard_instance() -> pd.DataFrame:
-    """Excess risk on the mixture of Lemma C.1, beside the start and the bound of Theorem 4.1 without its logarithms."""
-    rows = []
-    d, m, epsilon = 10, 10, 1.0
-    for n in (1_000, 10_000, 100_000):
-        row: dict[str, Any] = {"n": n, "bound,_d^(3/2)_/_(n_eps)": d**1.5 / (n * epsilon)}
-        share = FULL * math.sqrt(d) / (epsilon * n)
-        for name, settings in STRATEGY_SETTINGS.items():
-            found = [_excess(_hard(n, m, d, epsilon, share, {"kind": name, **settings}, seed)) for seed in SEEDS]
-            starts, ends = np.array(found).T
-            row.setdefault("start", float(starts.mean()))
-            row[name] = float(ends.mean())
-            row[f"standard_error,_{name}"] = float(ends.std(ddof=1) / math.sqrt(len(ends)))
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _hard(n: int, m: int, d: int, epsilon: float, share: float, strategy: Mapping[str, Any], seed: int) -> RunConfig:
-    data = {"kind": "synthetic", "population": "hard_instance", "users": n, "test_users": 0, "samples_per_user": m}
-    return parse_config(
-        {
-            "name": "hard-instance",
-            "seed": seed,
-            "problem": {"kind": "linear", "bound": 6.0 * math.sqrt(m), "radius": 1.0},
-            "data": {**data, "dimension": d, "share": share},
-            "privacy": {"epsilon": epsilon, "delta": DELTA},
-            "strategy": strategy,
-        }
-    )
-
-
-def _excess(config: RunConfig) -> tuple[float, float]:
-    """Return the excess risk of the start and of the trained model; the start's where the strategy refuses."""
-    problem, datasets = build_problem(config), load_datasets(config)
-    assert datasets.train is not None
-    strategy = make_strategy(config, problem, public_facts(config, datasets.train))
-    with make_grid(config, problem, datasets) as grid:
-        released = model_vector(strategy.start(grid).arrays)
-    start, end = (problem.excess_risk(x, datasets.train) for x in (problem.initial(), released))
-    assert start is not None
-    assert end is not None
-    return start, end
-
-
-SWEEPS: dict[str, Sweep] = {
-    "robust-slopes": Sweep(slopes),
-    "robust-hard-instance": Sweep(hard_instance, quick=False),
-}
+SWEEPS: dict[str, Sweep] = {"robust-slopes": Sweep(slopes), "robust-pays": Sweep(pays, quick=False)}
+"""The sweeps of plans."""
