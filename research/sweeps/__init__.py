@@ -2,7 +2,7 @@
 
 from sweeps.averaged_clipping import sweeps as averaged_clipping
 from sweeps.heavy_tailed import claims, means
-from sweeps.high_dimensional import sparse
+from sweeps.high_dimensional import figures, sparse
 from sweeps.high_dimensional import sweeps as high_dimensional
 from sweeps.robust import rates
 from sweeps.sparse_gradients import descent
@@ -11,7 +11,7 @@ from sweeps.sweep import Sweep
 
 SWEEPS: dict[str, Sweep] = {
     name: sweep
-    for module in (rates, averaged_clipping, means, claims, high_dimensional, sparse, sparse_means, descent)
+    for module in (rates, averaged_clipping, means, claims, high_dimensional, sparse, figures, sparse_means, descent)
     for name, sweep in module.SWEEPS.items()
 }
 """Name of a table -> how it is made."""
