@@ -7,11 +7,35 @@ from sweeps.high_dimensional import sweeps as high_dimensional
 from sweeps.robust import rates
 from sweeps.sparse_gradients import descent
 from sweeps.sparse_gradients import means as sparse_means
+from sweeps.sparse_gradients import rates as sparse_rates
 from sweeps.sweep import Sweep
 
+MODULES = (
+    rates,
+    averaged_clipping,
+    means,
+    claims,
+    high_dimensional,
+    sparse,
+    figures,
+    sparse_means,
+    descent,
+    sparse_rates,
+)
 SWEEPS: dict[str, Sweep] = {
     name: sweep
-    for module in (rates, averaged_clipping, means, claims, high_dimensional, sparse, figures, sparse_means, descent)
+    for module in (
+        rates,
+        averaged_clipping,
+        means,
+        claims,
+        high_dimensional,
+        sparse,
+        figures,
+        sparse_means,
+        descent,
+        sparse_rates,
+    )
     for name, sweep in module.SWEEPS.items()
 }
 """Name of a table -> how it is made."""

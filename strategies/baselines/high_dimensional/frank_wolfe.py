@@ -210,7 +210,7 @@ class FrankWolfeTheory:
         return self.polytope.diameter * (bias / scale + spread * scale / (self.samples // rounds))
 
     def root_rounds(self) -> int:
-        """T of Theorem 3, ``sqrt(n epsilon / ln(d / zeta))``, from 1 to n / 50; the theorem leaves its constant open."""
+        """T of Theorem 3, ``sqrt(n epsilon / ln(d / zeta))``, from 1 to n / 50; its constant is left open."""
         found = math.sqrt(self.samples * self.epsilon / math.log(self.dimension / self.failure))
         return max(1, min(self.samples // 50, math.floor(found)))
 

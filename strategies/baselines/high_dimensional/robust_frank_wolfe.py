@@ -43,11 +43,12 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
     coordinate of which is truncated to ``s B(beta)`` after that, so replacing a user moves each coordinate of the
     cohort's mean by at most ``2 s B(beta) / m``, m users in the cohort, and the difference of two vertices' scores by
     at most their l1 distance times that: scores move by half the l1 diameter of the polytope times that, up to one
-    constant on all of them, which changes no choice. Vertices are public. The exponential mechanism on these scores is (epsilon, 0)-DP. Cohorts are disjoint and drawn without looking at
-    data, so rounds compose in parallel: a run is (epsilon, 0)-DP, with no delta. Under ``unit = "sample"`` the record
-    is a sample: every sample is truncated, cohorts are still of users, whose samples stay together, and the divisor m
-    is the public number N of samples times the cohort's share of the users, whatever samples the cohort has; a user
-    keeps its number of samples between neighbours. Every iterate is released.
+    constant on all of them, which changes no choice. Vertices are public. The exponential mechanism on these scores is
+    (epsilon, 0)-DP. Cohorts are disjoint and drawn without looking at data, so rounds compose in parallel: a run is
+    (epsilon, 0)-DP, with no delta. Under ``unit = "sample"`` the record is a sample: every sample is truncated, cohorts
+    are still of users, whose samples stay together, and the divisor m is the public number N of samples times the
+    cohort's share of the users, whatever samples the cohort has; a user keeps its number of samples between neighbours.
+    Every iterate is released.
 
     *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as requested.
     """

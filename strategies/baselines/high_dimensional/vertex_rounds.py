@@ -33,7 +33,7 @@ class VertexRoundsOptions(StrategyOptions):
         None,
         gt=0,
         le=1,
-        description="Constant step towards the vertex; by theory if not given, 2 / (t + 2) in round t.",
+        description="Constant step towards the vertex; 2 / (t + 2) in round t, or by a schedule.",
     )
     failure: float = Field(0.1, gt=0, lt=1, description="zeta, the chance that a bound of the theory fails.")
 

@@ -153,17 +153,7 @@ class SparseRecovery:
         """(d,) the private mean from a matrix and its `mechanism`; zero where noise is expected to be as large as L."""
         if mechanism.standard_deviation * math.sqrt(self.count) >= self.members.norm:
             return np.zeros(self.dimension)
-        return self.finish(basis_pursuit(matrix, mechanism.release(matrix @ mean, noise)))
-
-    def finish(self, recovered: Vector) -> Vector:
-        """Return the recovered mean: zero if it is longer than 2 L, otherwise projected on the set of means.
-
-        Neither step moves it away from a mean in that set: a vector longer than 2 L is more than L from it, and zero is
-        not; projections move no two points apart.
-        """
-        if np.linalg.norm(recovered) > 2 * self.members.norm:
-            return np.zeros_like(recovered)
-        return self.members.project(recovered)
+        return self.members.settled(basis_pursuit(matrix, mechanism.release(matrix @ mean, noise)))
 
     def _check_paper(self) -> None:
         s, d, m = self.members.sparsity, self.dimension, self.count
