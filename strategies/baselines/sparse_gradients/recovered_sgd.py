@@ -10,7 +10,7 @@ from pydantic import Field
 from strategies import CLIP_FACTS, About, Given, MeanRounds, Number, Recipe
 from strategies.baselines.declared_bounds import declared_sparsity
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
-from strategies.baselines.sparse_gradients.recovery import Matrix, basis_pursuit, gershgorin_stretch
+from strategies.baselines.sparse_gradients.recovery import TOLERANCE, Matrix, basis_pursuit, gershgorin_stretch
 from strategies.clipping import ClippedOptions, NoisyMean, rounds_of
 from userdp.arrays import Vector
 from userdp.errors import BadInput
@@ -36,7 +36,10 @@ class Measurements:
 
     def recover(self, measured: Vector) -> Vector:
         """(d,) of the least l1 norm among what has these measurements, put where means lie."""
-        return self.members.settled(basis_pursuit(self.matrix, measured))
+        found = basis_pursuit(self.matrix, measured)
+        # What the iterations leave instead of zero.
+        found[np.abs(found) <= TOLERANCE * np.abs(found).max()] = 0.0
+        return self.members.settled(found)
 
 
 class RecoveredSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate"}):
@@ -71,7 +74,7 @@ class RecoveredSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
         needs="sparse gradients of samples (one_hot losses are certified)",
         without_secure_noise="how measurements of a sum are rounded has not been bounded",
         promise="user level, against other nodes too",
-        example={"rounds": 3, "sparsity": 1, "measurements": 1},
+        example={"rounds": 3, "sparsity": 1, "measurements": 1, "clip_norm": 0.7},
         meanings={
             "l1_clip_norm": "l1 norm that gradients are clipped to as well",
             "sparsity": "most non-zeros of a sample's gradient",
@@ -91,8 +94,8 @@ class RecoveredSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
     measurements: int | None = Field(
         None,
         ge=1,
-        description="m, fewer than the model's entries; as many as balance their noise and what they leave open, if "
-        "not given, or none where that is no fewer than d / ln(m)^2.",
+        description="m; as many as balance their noise and what they leave open, if not given, or none where m ln(m)^2 "
+        "exceeds the model's entries. As many as these, or more, are none.",
     )
 
     def scheme(self, given: Given) -> MeanRounds:
@@ -132,12 +135,7 @@ class RecoveredSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
         """
         d = given.dimension
         if self.measurements is not None:
-            if not self.measurements < d or sparsity >= d:
-                raise BadInput(
-                    f"strategy.measurements = {self.measurements} with strategy.sparsity = {sparsity}: both must be "
-                    f"below the model's {d} entries; leave measurements out, or use projected_sgd"
-                )
-            return self.measurements
+            return min(self.measurements, d)
         if sparsity >= d:
             return d
         multiplier = given.mean_mechanism(sampler, 1.0).noise_multiplier

@@ -28,6 +28,9 @@ from userdp.randomness import stream
 Matrix = NDArray[np.float64]
 Isometry = Literal["paper", "kappa", "gershgorin"]
 
+TOLERANCE = 1e-7
+"""At which basis pursuit stops, relative to the largest entry."""
+
 _PAPER_STRETCH = 1.5
 """The paper's upper isometry constant."""
 
@@ -207,7 +210,7 @@ def gershgorin_stretch(matrix: Matrix, sparsity: int) -> float:
     return math.sqrt(float(squares.max()) + (sparsity - 1) * coherence)
 
 
-def basis_pursuit(matrix: Matrix, target: Vector, iterations: int = 2000, tolerance: float = 1e-7) -> Vector:
+def basis_pursuit(matrix: Matrix, target: Vector, iterations: int = 2000, tolerance: float = TOLERANCE) -> Vector:
     """A solution z of ``matrix z = target`` of (nearly) the least l1 norm, by Douglas-Rachford splitting.
 
     Each iterate returned solves the equations, whenever it stops; privacy rests on nothing that happens here.

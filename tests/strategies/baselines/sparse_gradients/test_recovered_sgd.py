@@ -76,13 +76,15 @@ def test_as_many_measurements_are_taken_as_balance_noise_and_what_they_leave_ope
     multiplier = plan.numbers["noise_multiplier"]
     assert plan.numbers["measurements"] == math.ceil(100 * math.sqrt(4 * math.log(2500)) / multiplier)
     assert strategy(40_000, 50, 1.0, measurements=None, rounds=1).plan.numbers["measurements"] == 50
+    for none in ({"measurements": 6}, {"measurements": 100}, {"measurements": None, "sparsity": 6}):
+        assert strategy(**none).plan.numbers["measurements"] == 6
+        assert strategy(**none).plan.numbers["stretch"] == 1.0
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"measurements": 6}, "strategy.measurements = 6 with strategy.sparsity = 2: both must be below the model's 6"),
-        ({"sparsity": 6}, "strategy.measurements = 3 with strategy.sparsity = 6"),
+        ({"measurements": 0}, "strategy.measurements = 0"),
         ({"sparsity": None}, "strategy.sparsity is not set, and quadratic certifies none"),
         ({"noise_corrected": True, "server_optimiser": "adam"}, "how much noise a recovery leaves is not known"),
         ({"delta": 0.0}, "cannot promise pure privacy"),
