@@ -87,7 +87,7 @@ def _least_squares(told: str, dimension: int, samples: int) -> tuple[float, ...]
 
 
 def _features(samples: int, dimension: int, rng: np.random.Generator) -> Rows:
-    return np.exp(SHAPE * rng.standard_normal((samples, dimension)))
+    return np.asarray(np.exp(SHAPE * rng.standard_normal((samples, dimension))))
 
 
 def _truth(dimension: int, seed: int) -> Vector:

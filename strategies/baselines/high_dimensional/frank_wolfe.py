@@ -22,7 +22,7 @@ Mode = Literal["tight", "paper"]
 Schedule = Literal["falling", "root"]
 
 _ROUNDING = 1e-12
-"""How far outside, relative to its size, a model may lie by rounding."""
+"""The distance outside, relative to its size, at which rounding may put a model."""
 
 
 class Polytope(ABC):
@@ -45,7 +45,7 @@ class Polytope(ABC):
 
     @abstractmethod
     def holds(self, x: Vector) -> bool:
-        """Whether x lies in it, up to rounding."""
+        """Return True if x lies in it, up to rounding."""
 
     def check_start(self, x: Vector) -> None:
         """Refuse a model outside. Raises `BadInput`: it lies outside."""

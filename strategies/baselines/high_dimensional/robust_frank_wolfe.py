@@ -139,7 +139,7 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
         )
 
     def _polytope(self, given: Given) -> Polytope:
-        """Where models lie; it must lie in the problem's domain."""
+        """Return the polytope of models; `BadInput` if it leaves the problem's domain."""
         if self.polytope == "l1_ball":
             return self.ball(given)
         if self.polytope == "simplex":
