@@ -210,7 +210,7 @@ def boosted_sgd(
 
     def score(run: StoppedRun) -> float:
         exact = aim.score(run.model, lambda x: clipped(x, np.arange(records)), records)
-        return float(mechanism.release(exact, noise))
+        return float(mechanism.release(np.asarray(exact), noise))
 
     return private_select(
         lambda _: stopped_sgd(clipped, start, steps, oracle, rate, rng, noise, project=project, output=aim.output),
