@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     PrivateLasso: Constructor
     ProjectedSGD: Constructor
     RecentredClipping: Constructor
+    RecoveredSGD: Constructor
     RobustFrankWolfe: Constructor
     RobustRounds: Constructor
     SampleClippedSGD: Constructor
@@ -116,6 +117,7 @@ __all__ = [
     "PublicFacts",
     "RecentredClipping",
     "Recipe",
+    "RecoveredSGD",
     "Request",
     "RobustFrankWolfe",
     "RobustRounds",

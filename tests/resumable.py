@@ -186,6 +186,7 @@ RUNS = {
     **{f"{name}, averaged": Run(name, {"ema_decay": 0.8, "rounds": 4}) for name in ("adaptive_clipping", "dp_fed_sgd")},
     **{f"{kind}, sampled": Run("dp_fed_sgd", {"sampling": kind, "rounds": 4}) for kind in ("poisson", "allocation")},
     "stopped_sgd, runs": Run("stopped_sgd", {"runs": 3}),
+    "stopped_sgd, random runs": Run("stopped_sgd", {"runs": 3, "output": "random", "gap": 1.0}),
     **{f"stopped_sgd, {kind}": Run("stopped_sgd", {"output": kind, "gap": 1.0}) for kind in ("average", "random")},
     **{
         f"localized_robust_sgd, {kind}": Run("localized_robust_sgd", {"phases": 3, "test": kind})

@@ -27,6 +27,17 @@ def declared(given: Given, setting: str, value: float | None, use: str) -> float
     return value
 
 
+def declared_sparsity(given: Given, setting: int | None) -> int:
+    """Return the s that rows are clipped for; `BadInput` if it is neither set nor certified."""
+    s = setting or given.problem.certificate.sparsity
+    if s is None:
+        raise BadInput(
+            f"strategy.sparsity is not set, and {given.problem.name} certifies none: set it to the most non-zeros that "
+            "a sample's gradient can have, or use dp_fed_sgd"
+        )
+    return min(s, given.dimension)
+
+
 def no_better(bound: float, untrained: float, remedy: str) -> tuple[str, ...]:
     """The warning that a bound on the excess risk says nothing beyond that of the start, if it does not."""
     if bound < untrained:

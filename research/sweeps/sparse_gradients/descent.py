@@ -20,6 +20,7 @@ from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.reference.descent import Gradients, StoppedRun, stopped_sgd
 from strategies.baselines.sparse_gradients.stopping import Accounting, StepBudget, convex_rate, typical_length
+from sweeps.sparse_gradients.rates import FAILURE, ThreeBlocks
 from sweeps.sweep import Sweep
 from userdp.accounting import calibrate_noise
 from userdp.noise import SeededNoise
@@ -30,7 +31,6 @@ DRAWS = 20_000
 """Of estimates, for a bias."""
 SIMULATED = 2000
 """Runs, for a length."""
-FAILURE = 0.1
 
 
 def _delta(records: int) -> float:
@@ -187,18 +187,10 @@ def output_rates() -> pd.DataFrame:
     rows = []
     for records, dimension in [*((n, 100) for n in (1000, 2000, 4000, 8000, 16_000)), (4000, 10_000)]:
         rng = np.random.default_rng(records + dimension)
-        blocks = np.zeros((3, dimension))
-        blocks[np.arange(12) // 4, np.arange(12)] = 0.5
         shares = np.bincount(rng.integers(0, 3, records), minlength=3) / records
-        targets = blocks @ (blocks.sum(axis=0) / math.sqrt(3))
-        risk = ConvexRisk(records, dimension, 4, 1.0, 500.0)
-        plan = PerturbedMinimiser.planned(risk, risk.best_regularisation(1.0, 1e-6, 1.0, FAILURE), 1.0, 1e-6)
-
-        def gradient(x: Numbers, blocks: Numbers = blocks, shares: Numbers = shares, at: Numbers = targets) -> Numbers:
-            return np.asarray((shares * np.clip((blocks @ x - at) / 0.002, -1, 1)) @ blocks)
-
-        models = [plan(gradient, np.zeros(dimension), SeededNoise(rng)) for _ in range(10)]
-        excess = float(np.mean([shares @ np.abs(blocks @ model - targets) for model in models]))
+        data = ThreeBlocks(records, dimension, shares, 0.002)
+        plan = PerturbedMinimiser.planned(data.risk, data.risk.best_regularisation(1.0, 1e-6, 1.0, FAILURE), 1.0, 1e-6)
+        excess = float(np.mean([data.absolute(model) for model in data.models(plan, SeededNoise(rng))]))
         rows.append({
             "d": dimension,
             "n": records,

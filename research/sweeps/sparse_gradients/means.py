@@ -11,6 +11,7 @@ from simulations.runs.run import run
 from strategies.baselines.sparse_gradients.projection_mechanism import ProjectionMechanism, SparseVectors
 from strategies.baselines.sparse_gradients.recovery import Isometry, SparseRecovery, least_measurements
 from strategies.baselines.sparse_gradients.reference.hard_instances import block_data, hardest_blocks
+from sweeps.slopes import slope
 from sweeps.sweep import Sweep
 from userdp.noise import SeededNoise
 
@@ -63,16 +64,15 @@ def slopes() -> pd.DataFrame:
         few = [_error(records, HIGH, SPARSITY, delta, 3) for records in SIZES]
         many = [_error(n, LOW, SPARSITY, delta, 20, 100 * place) for place, n in enumerate(LARGE_SIZES)]
         dense = [_error(4000, HIGH, sparsity, delta, 3) for sparsity in SPARSITIES]
-        rows += [
-            {"error_along": f"n, d = {HIGH:,}", "delta": delta, "slope": _slope(SIZES, few), "theory": -0.5},
-            {"error_along": f"n, d = {LOW:,}", "delta": delta, "slope": _slope(LARGE_SIZES, many), "theory": -1.0},
-            {"error_along": "s", "delta": delta, "slope": _slope(SPARSITIES, dense), "theory": in_sparsity},
-        ]
+        for along, at, errors, theory in (
+            (f"n, d = {HIGH:,}", SIZES, few, -0.5),
+            (f"n, d = {LOW:,}", LARGE_SIZES, many, -1.0),
+            ("s", SPARSITIES, dense, in_sparsity),
+        ):
+            found, spread = slope(np.array(at), np.array(errors))
+            told = {"slope": found, "standard_error": spread, "theory": theory}
+            rows.append({"error_along": along, "delta": delta} | told)
     return pd.DataFrame(rows)
-
-
-def _slope(at: tuple[int, ...], errors: list[float]) -> float:
-    return float(np.polyfit(np.log(at), np.log(errors), 1)[0])
 
 
 def dimension() -> pd.DataFrame:

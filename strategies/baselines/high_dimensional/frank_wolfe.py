@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 from strategies.baselines.smoothed_truncation import coordinate_sensitivity
 from userdp.arrays import Vector
@@ -17,15 +19,21 @@ from userdp.errors import BadInput
 from userdp.noise import Scores
 
 Mode = Literal["tight", "paper"]
+Schedule = Literal["falling", "root"]
+
+_ROUNDING = 1e-12
+"""The distance outside, relative to its size, at which rounding may put a model."""
 
 
 class Polytope(ABC):
     """The convex hull of finitely many vertices; the score of a vertex v at a gradient g is ``-<v, g>``."""
 
+    name: str  # as messages have it
     count: int  # number of vertices
     diameter: float  # largest l1 distance of two vertices
     diameter_l2: float  # largest l2 distance of two vertices
-    reach: float  # an l1 ball of this radius, wherever its centre, holds all vertices
+    least: Vector | float  # of each coordinate
+    most: Vector | float  # of each coordinate
 
     @abstractmethod
     def scores(self, gradient: Vector) -> Vector:
@@ -35,6 +43,15 @@ class Polytope(ABC):
     def towards(self, x: Vector, vertex: int, step: float) -> Vector:
         """``(1 - step) x + step v``."""
 
+    @abstractmethod
+    def holds(self, x: Vector) -> bool:
+        """Return True if x lies in it, up to rounding."""
+
+    def check_start(self, x: Vector) -> None:
+        """Refuse a model outside. Raises `BadInput`: it lies outside."""
+        if not self.holds(x):
+            raise BadInput(f"initial model of l1 norm {np.abs(x).sum():.6g}: must lie in {self.name}")
+
     def scored(self, gradient: Vector, moved: float) -> Scores:
         """The scores at a gradient of which one user moves no coordinate by more than ``moved``."""
         return Scores(self.scores(gradient), self.score_sensitivity(moved))
@@ -42,11 +59,11 @@ class Polytope(ABC):
     def score_sensitivity(self, gradient_sensitivity: float, mode: Mode = "tight") -> float:
         """Return how far scores move, up to a constant on all of them, if no coordinate of g moves farther than given.
 
-        "tight" is ``reach`` times that: with c the centre, ``-<v, g> = -<v - c, g> - <c, g>``, where the first moves by
-        at most ``||v - c||_1`` times the change of a coordinate and the second is the same for all vertices. "paper"
-        takes the l1 diameter, up to twice as much, by the same argument with a vertex for c.
+        "tight" is half the l1 diameter times that. Let g move by b: the changes ``-<v, b>`` of two scores differ by
+        ``<w - v, b>``, at most the diameter times the largest entry of b. So all changes lie in an interval of that
+        length, and its middle is the constant. "paper" takes the whole diameter.
         """
-        return gradient_sensitivity * (self.reach if mode == "tight" else self.diameter)
+        return gradient_sensitivity * self.diameter / (2 if mode == "tight" else 1)
 
 
 class L1Ball(Polytope):
@@ -56,11 +73,10 @@ class L1Ball(Polytope):
     """
 
     def __init__(self, radius: float, dimension: int) -> None:
-        if not 0 < radius < math.inf or dimension < 1:
-            raise BadInput(f"an l1 ball of radius {radius} in {dimension} dimensions: both must be positive")
+        _check_radius("an l1 ball", radius, dimension)
         self.radius, self.dimension, self.count = radius, dimension, 2 * dimension
         self.diameter = self.diameter_l2 = 2 * radius
-        self.reach = radius
+        self.least, self.most, self.name = -radius, radius, f"the l1 ball of radius {radius:g}"
 
     def scores(self, gradient: Vector) -> Vector:
         return np.concatenate([-self.radius * gradient, self.radius * gradient])
@@ -71,10 +87,78 @@ class L1Ball(Polytope):
         moved[vertex % self.dimension] += sign * step * self.radius
         return moved
 
+    def holds(self, x: Vector) -> bool:
+        return float(np.abs(x).sum()) <= self.radius * (1 + _ROUNDING)
+
+
+class Simplex(Polytope):
+    """``{x : x >= 0, sum of x = radius}``; vertex j is ``radius e_j``. O(d) a round.
+
+    Raises `BadInput` for a number out of range, or a single vertex.
+    """
+
+    def __init__(self, radius: float, dimension: int) -> None:
+        _check_radius("a simplex", radius, dimension, 2)
+        self.radius, self.count = radius, dimension
+        self.diameter, self.diameter_l2 = 2 * radius, math.sqrt(2) * radius
+        self.least, self.most, self.name = 0.0, radius, f"the simplex of entries that add up to {radius:g}"
+
+    def scores(self, gradient: Vector) -> Vector:
+        return -self.radius * gradient
+
+    def towards(self, x: Vector, vertex: int, step: float) -> Vector:
+        moved = (1 - step) * x
+        moved[vertex] += step * self.radius
+        return moved
+
+    def holds(self, x: Vector) -> bool:
+        slack = self.radius * _ROUNDING
+        return float(x.min()) >= -slack and abs(float(x.sum()) - self.radius) <= slack
+
+
+class Hull(Polytope):
+    """The convex hull of any vertices. O(count d) a round; its diameters take O(count^2 d) once.
+
+    Raises `BadInput` unless vertices (count, d) are finite, and at least two of them differ.
+    """
+
+    def __init__(self, vertices: NDArray[np.float64]) -> None:
+        if vertices.ndim != 2 or not np.isfinite(vertices).all() or not (vertices != vertices[:1]).any():
+            raise BadInput(f"vertices of shape {vertices.shape}: must be finite (count, d), at least two different")
+        self.vertices = vertices
+        self.count, self.name = len(vertices), f"the hull of {len(vertices)} vertices"
+        gaps = [vertices - vertex for vertex in vertices]
+        self.diameter = max(float(np.abs(gap).sum(axis=1).max()) for gap in gaps)
+        self.diameter_l2 = max(float(np.linalg.norm(gap, axis=1).max()) for gap in gaps)
+        self.least, self.most = vertices.min(axis=0), vertices.max(axis=0)
+
+    def scores(self, gradient: Vector) -> Vector:
+        return np.asarray(-(self.vertices @ gradient))
+
+    def towards(self, x: Vector, vertex: int, step: float) -> Vector:
+        return np.asarray((1 - step) * x + step * self.vertices[vertex])
+
+    def holds(self, x: Vector) -> bool:
+        equations = np.vstack([self.vertices.T, np.ones(self.count)])
+        return bool(linprog(np.zeros(self.count), A_eq=equations, b_eq=np.append(x, 1.0)).status == 0)
+
+
+def _check_radius(told: str, radius: float, dimension: int, least: int = 1) -> None:
+    if not 0 < radius < math.inf or dimension < least:
+        raise BadInput(
+            f"{told} of radius {radius} in {dimension} dimensions: the radius must be positive, and there must be at "
+            f"least {least} dimensions"
+        )
+
 
 def step_size(index: int) -> float:
     """``2 / (t + 2)`` in round t = index + 1, so 2/3 first; T rounds leave the start ``2 / ((T + 1) (T + 2))``."""
     return 2 / (index + 3)
+
+
+def root_step(rounds: int) -> float:
+    """``1 / sqrt(T)``, the same in all rounds: of Theorem 3, for losses that are not convex."""
+    return 1 / math.sqrt(rounds)
 
 
 @dataclass(frozen=True)
@@ -124,6 +208,11 @@ class FrankWolfeTheory:
         """
         bias, spread = self._terms(rounds)
         return self.polytope.diameter * (bias / scale + spread * scale / (self.samples // rounds))
+
+    def root_rounds(self) -> int:
+        """T of Theorem 3, ``sqrt(n epsilon / ln(d / zeta))``, from 1 to n / 50; its constant is left open."""
+        found = math.sqrt(self.samples * self.epsilon / math.log(self.dimension / self.failure))
+        return max(1, min(self.samples // 50, math.floor(found)))
 
     def rounds(self, smoothness: float | None) -> int:
         """T that minimises `excess_bound` without the start: ``(4 C^2 n / (D^2 a b))^(1/3)``, from 1 to n / 50.

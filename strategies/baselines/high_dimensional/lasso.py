@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from strategies.baselines.composition import advanced_composition
 from userdp.accounting import largest_rho, zcdp_to_epsilon
-from userdp.arrays import Vector
 from userdp.errors import BadInput
 
 Accounting = Literal["zcdp", "paper"]
@@ -89,10 +88,3 @@ class Selections:
                 f"more than epsilon = {epsilon:g} at delta = {delta:g}; use accounting = 'zcdp'"
             )
         return each
-
-
-def check_in_ball(x: Vector, radius: float) -> None:
-    """Refuse a model outside the l1 ball, beyond rounding. Raises `BadInput`: it lies outside."""
-    length = float(np.abs(x).sum())
-    if not length <= radius * (1 + 1e-12):
-        raise BadInput(f"initial model of l1 norm {length:.6g}: must lie in the l1 ball of radius {radius:g}")

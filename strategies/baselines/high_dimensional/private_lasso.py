@@ -87,6 +87,7 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
         kinds = ("truncated_regression_gradient", "truncated_regression_sum")
         numbers = {"truncation": threshold, "score_sensitivity": mechanism.sensitivity, "choice_epsilon": each}
         return vertex_rounds(
+            given,
             self,
             ball,
             mechanism,

@@ -1,8 +1,7 @@
-"""Private Frank-Wolfe: rounds that choose a vertex of an l1 ball privately, and step towards it."""
+"""Private Frank-Wolfe: rounds that choose a vertex of a polytope privately, and step towards it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,13 @@ from pydantic import Field
 
 from strategies import Fact, Given, Outline, StrategyOptions
 from strategies.baselines.declared_bounds import check_room
-from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, step_size
-from strategies.baselines.high_dimensional.lasso import check_in_ball
+from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, Polytope, step_size
 from strategies.baselines.propose_then_release import ProposeThenRelease, choice
 from userdp.arrays import Vector
 from userdp.mechanisms import ExponentialMechanism
 
 MEANINGS: Mapping[str, str] = {
-    "l1_radius": "models lie in the l1 ball of this radius",
+    "l1_radius": "half the l1 diameter of the polytope that models lie in",
     "choice_epsilon": "epsilon of choosing one vertex",
     "score_sensitivity": "most that one user can change the score",
 }
@@ -27,10 +25,15 @@ NOTES: Mapping[str, Fact] = {"step": Fact("public", "step size")}
 class VertexRoundsOptions(StrategyOptions):
     """Settings of strategies that move towards a vertex a round."""
 
-    l1_radius: float = Field(1.0, gt=0, allow_inf_nan=False, description="r: models lie in the l1 ball about zero.")
+    l1_radius: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="r: models lie in the l1 ball of this radius about zero."
+    )
     rounds: int | None = Field(None, ge=1, description="T; by theory if not given.")
     learning_rate: float | None = Field(
-        None, gt=0, le=1, description="Constant step towards the vertex; 2 / (t + 2) in round t if not given."
+        None,
+        gt=0,
+        le=1,
+        description="Constant step towards the vertex; 2 / (t + 2) in round t, or by a schedule.",
     )
     failure: float = Field(0.1, gt=0, lt=1, description="zeta, the chance that a bound of the theory fails.")
 
@@ -50,8 +53,9 @@ def resting_on(public: str, given: Given) -> tuple[str, ...]:
 
 
 def vertex_rounds(
+    given: Given,
     options: VertexRoundsOptions,
-    ball: L1Ball,
+    polytope: Polytope,
     mechanism: ExponentialMechanism,
     outline: Outline,
     *,
@@ -59,28 +63,33 @@ def vertex_rounds(
     records: float,
     largest: float,
     expected: float,
+    step: Callable[[int], float] = step_size,
     **fields: Any,
 ) -> ProposeThenRelease:
     """The scheme of vertices chosen by the exponential mechanism, at a gradient that users sum up.
 
     ``divisor``, public, makes of the sum a mean over so many ``records``. No coordinate of a record exceeds
-    ``largest``; by declared moments none is expected to exceed ``expected``, where training starts at zero. ``fields``
-    are the scheme's others.
+    ``largest``; by declared moments none is expected to exceed ``expected``, where training starts. ``step`` gives the
+    step of a round, unless ``options`` do. If the problem's own start lies outside, the first step is 1, from anywhere.
+    ``fields`` are the scheme's others.
     """
     moved = 2 * largest / records  # by a replaced record, in each coordinate of the mean
     # What the choice of a vertex may miss, in units of a gradient's coordinate; one choice in two misses less.
-    missed = mechanism.shortfall(ball.count, 0.5) / ball.radius
-    numbers, warnings = {"l1_radius": ball.radius, **outline.numbers}, _missed_vertices(missed, min(largest, expected))
+    radius = polytope.diameter / 2
+    missed = mechanism.shortfall(polytope.count, 0.5) / radius
+    numbers, warnings = {"l1_radius": radius, **outline.numbers}, _missed_vertices(missed, min(largest, expected))
+    outside = not polytope.holds(given.problem.initial())
 
     def follow(index: int, x: Vector, vertex: int) -> tuple[Vector, Mapping[str, float]]:
-        step = options.learning_rate or step_size(index)
-        return ball.towards(x, vertex, step), {"step": step}
+        # A start outside is left behind at once.
+        taken = 1.0 if outside and index == 0 else options.learning_rate or step(index)
+        return polytope.towards(x, vertex, taken), {"step": taken}
 
     return ProposeThenRelease(
         **fields,
-        **choice(mechanism, lambda total: ball.scored(total / divisor, moved)),
+        **choice(mechanism, lambda total: polytope.scored(total / divisor, moved)),
         outline=replace(outline, noise=missed, signal=largest, numbers=numbers, warnings=warnings),
-        check_start=partial(check_in_ball, radius=ball.radius),
+        check_start=None if outside else polytope.check_start,
         follow=follow,
     )
 
@@ -88,8 +97,8 @@ def vertex_rounds(
 def _missed_vertices(missed: float, largest: float) -> tuple[str, ...]:
     """The warning that choices may miss more than there is to find, if they do.
 
-    Over the l1 ball of radius R a convex risk at zero is at most R times the largest coordinate of its gradient above
-    the least one, and R ``missed`` is what a choice may miss.
+    Over a polytope of l1 diameter 2 R, a convex risk at a point that is nowhere farther than R from it is at most R
+    times the largest coordinate of its gradient above the least one, and R ``missed`` is what a choice may miss.
     """
     if missed < largest:
         return ()

@@ -1,8 +1,8 @@
-"""The computation by which models are chosen among: how much each of them changes a user's loss."""
+"""The computations by which models are chosen among: a user's change of loss, or its gradient, at each of them."""
 
 import numpy as np
 
-from userdp.arrays import Rows, Vector
+from userdp.arrays import Rows, Vector, clip_rows, dense
 from userdp.data import Block
 from userdp.nodes import RowFunction
 from userdp.problems import Problem, user_averages
@@ -23,3 +23,11 @@ def loss_changes(problem: Problem, x: Vector, block: Block, models: Rows, reach:
 
 
 LOSS_CHANGES = RowFunction(loss_changes, length=lambda dimension, arrays: len(arrays["models"]))
+
+
+def model_gradients(problem: Problem, x: Vector, block: Block, models: Rows, norm: float) -> Rows:
+    """Compute (U, k p): each user's mean gradient at each of k models, clipped to ``norm``, one after the other."""
+    return np.hstack([clip_rows(dense(problem.user_gradients(model, block)), norm) for model in models])
+
+
+MODEL_GRADIENTS = RowFunction(model_gradients, length=lambda dimension, arrays: arrays["models"].size)

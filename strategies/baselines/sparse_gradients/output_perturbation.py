@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -147,6 +147,11 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
     regularisation: float | None = Field(
         None, gt=0, description="lambda, weight of the squared distance from the start; by theory if not given."
     )
+    risk: Literal["empirical", "population"] = Field(
+        "empirical",
+        description="What regularisation is for if not given. empirical: the least bound on the loss of these people; "
+        "population: that of people like them, by Theorem 7.6, with a constant of 1.",
+    )
     rounds: int | None = Field(
         None, ge=1, description="T, gradients of all data; as many as slack asks for if not given. Fewer cost noise."
     )
@@ -162,7 +167,8 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
         samples, epsilon, delta = given.privacy.unit == "sample", given.privacy.epsilon, given.privacy.delta
         risk, radius = _risk(given), self.radius or given.problem.domain.radius * math.sqrt(given.dimension)
         radius = declared(given, "radius", radius, "weighs noise against it, and the domain is unbounded")
-        weight = self.regularisation or risk.best_regularisation(epsilon, delta, radius, self.failure)
+        chosen = risk.best_regularisation if self.risk == "empirical" else risk.population_regularisation
+        weight = self.regularisation or chosen(epsilon, delta, radius, self.failure)
         if self.rounds is None:
             algorithm = PerturbedMinimiser.planned(risk, weight, epsilon, delta, self.slack)
         else:

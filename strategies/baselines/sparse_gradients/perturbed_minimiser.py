@@ -158,6 +158,23 @@ class ConvexRisk:
             choices.append((bound, weight))
         return min(choices)[1]
 
+    def population_regularisation(self, epsilon: float, delta: float, radius: float, failure: float) -> float:
+        """The lambda of Theorem 7.6, for the risk of the law that records are drawn from.
+
+        ``(L / D) (ln(n) ln(1/beta) / n + sqrt(s ln(1/delta) ln(d/beta)) / (epsilon n))^(1/2)`` for ``delta > 0``, and
+        ``(L^2 H s ln(d/beta) / (D^2 epsilon n))^(1/3)`` for ``delta = 0``, with D the radius and beta the failure. The
+        theorem leaves out one constant factor, which is 1 here. Privacy does not rest on it. Raises `BadInput`: pure
+        privacy without a smoothness.
+        """
+        require_positive(epsilon=epsilon, radius=radius)
+        slope, n, spread = self.gradient_norm, self.records, math.log(self.dimension / failure)
+        if delta > 0:
+            private = math.sqrt(self.sparsity * math.log(1 / delta) * spread) / (epsilon * n)
+            return slope / radius * math.sqrt(math.log(n) * math.log(1 / failure) / n + private)
+        if not self.smoothness:
+            raise BadInput("the paper's weight for pure privacy needs a smooth loss: set regularisation")
+        return math.cbrt(slope**2 * self.smoothness / radius**2 * self.sparsity * spread / (epsilon * n))
+
     # The paper's own constants ---------------------------------------------------------------------------------------
 
     def paper_scale(self, regularisation: float, epsilon: float, delta: float) -> float:

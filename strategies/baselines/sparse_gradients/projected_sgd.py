@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies import CLIP_FACTS, About, Given, MeanRounds, Number, Recipe, as_is
+from strategies.baselines.declared_bounds import declared_sparsity
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
 from strategies.clipping import SECRET_COHORTS, ClippedOptions, NoisyMean, rounds_of
 from userdp.accounting import Cost
@@ -98,7 +99,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
                 f"strategy.noise_corrected with projection = {self.projection!r}: how much noise a projection "
                 "leaves is not known; set projection = 'none', or leave it out"
             )
-        members, p = SparseVectors(self._sparsity(given), self.clip_norm), given.dimension
+        members, p = SparseVectors(declared_sparsity(given, self.sparsity), self.clip_norm), given.dimension
         gradients = Computation("user_gradient", "sum", self.clip_norm, l1_norm=members.l1_norm)
         mean = self._mean(given, members)
         ball = None if self.projection == "none" else self.projection
@@ -136,13 +137,3 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
             "noise_before": mechanism.standard_deviation * math.sqrt(given.dimension),
         }
         return NoisyMean(sampler, mechanism, multiplier, given.accounted(sampler, multiplier), numbers)
-
-    def _sparsity(self, given: Given) -> int:
-        """Return the s that rows are clipped for; refuse if it is neither set nor certified."""
-        s = self.sparsity or given.problem.certificate.sparsity
-        if s is None:
-            raise BadInput(
-                f"strategy.sparsity is not set, and {given.problem.name} certifies none: set it to the most non-zeros "
-                "that a sample's gradient can have, or use dp_fed_sgd"
-            )
-        return min(s, given.dimension)

@@ -50,6 +50,14 @@ class SparseVectors:
             return project_l1(vector, self.l1_norm)
         return project_l1_l2(vector, self.l1_norm, self.norm)
 
+    def settled(self, recovered: Vector) -> Vector:
+        """Return a recovered mean: zero if it is longer than 2 L, otherwise projected on the set of means.
+
+        Neither step moves it away from a mean in that set: a vector longer than 2 L is more than L from it, and zero is
+        not; projections move no two points apart.
+        """
+        return np.zeros_like(recovered) if np.linalg.norm(recovered) > 2 * self.norm else self.project(recovered)
+
 
 def expected_error(
     mechanism: LaplaceMechanism | GaussianMechanism, members: SparseVectors, dimension: int, ball: Ball = "l1l2"

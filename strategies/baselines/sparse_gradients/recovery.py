@@ -28,6 +28,9 @@ from userdp.randomness import stream
 Matrix = NDArray[np.float64]
 Isometry = Literal["paper", "kappa", "gershgorin"]
 
+TOLERANCE = 1e-7
+"""At which basis pursuit stops, relative to the largest entry."""
+
 _PAPER_STRETCH = 1.5
 """The paper's upper isometry constant."""
 
@@ -153,17 +156,7 @@ class SparseRecovery:
         """(d,) the private mean from a matrix and its `mechanism`; zero where noise is expected to be as large as L."""
         if mechanism.standard_deviation * math.sqrt(self.count) >= self.members.norm:
             return np.zeros(self.dimension)
-        return self.finish(basis_pursuit(matrix, mechanism.release(matrix @ mean, noise)))
-
-    def finish(self, recovered: Vector) -> Vector:
-        """Return the recovered mean: zero if it is longer than 2 L, otherwise projected on the set of means.
-
-        Neither step moves it away from a mean in that set: a vector longer than 2 L is more than L from it, and zero is
-        not; projections move no two points apart.
-        """
-        if np.linalg.norm(recovered) > 2 * self.members.norm:
-            return np.zeros_like(recovered)
-        return self.members.project(recovered)
+        return self.members.settled(basis_pursuit(matrix, mechanism.release(matrix @ mean, noise)))
 
     def _check_paper(self) -> None:
         s, d, m = self.members.sparsity, self.dimension, self.count
@@ -217,7 +210,7 @@ def gershgorin_stretch(matrix: Matrix, sparsity: int) -> float:
     return math.sqrt(float(squares.max()) + (sparsity - 1) * coherence)
 
 
-def basis_pursuit(matrix: Matrix, target: Vector, iterations: int = 2000, tolerance: float = 1e-7) -> Vector:
+def basis_pursuit(matrix: Matrix, target: Vector, iterations: int = 2000, tolerance: float = TOLERANCE) -> Vector:
     """A solution z of ``matrix z = target`` of (nearly) the least l1 norm, by Douglas-Rachford splitting.
 
     Each iterate returned solves the equations, whenever it stops; privacy rests on nothing that happens here.

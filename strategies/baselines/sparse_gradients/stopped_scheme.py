@@ -1,5 +1,6 @@
 """Runs that a privacy filter ends: their rounds and what these cost, their estimates, and the choice among them."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -52,7 +53,12 @@ class StoppedRounds:
     @cached_property
     def ends(self) -> frozenset[int]:
         """Rounds with which a run ends."""
-        return frozenset((np.cumsum([len(run) for run in self._runs if len(run)]) - 1).tolist())
+        return frozenset((np.cumsum(self.lengths) - 1).tolist())
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Steps of each run that has any."""
+        return tuple(len(run) for run in self._runs if len(run))
 
     @property
     def steps(self) -> int:
@@ -93,17 +99,34 @@ class StoppedRounds:
 
 
 @dataclass
-class IterateAverage(Stateful):
-    """The memory of a run that gives the average of its iterates, the start included; or of several such runs."""
+class Iterates(Stateful, ABC):
+    """The memory of runs, one after the other, that all start where the first does."""
 
-    remembered: ClassVar[tuple[str, ...]] = ("start", "finished", "_total", "_count")
+    remembered: ClassVar[tuple[str, ...]] = ("start", "finished")
     start: Vector | None = None  # where each run starts; None before the first step
     finished: list[Vector] = field(default_factory=list)  # what the runs before this one gave
+
+    @abstractmethod
+    def output(self, x: Vector, following: Vector) -> Vector:
+        """The model after a step from ``x``."""
+
+    def restart(self, model: Vector) -> Vector:
+        """Keep what a run gave, and say where the next one starts."""
+        assert self.start is not None  # a run of no steps is none
+        self.finished.append(model)
+        return self.start
+
+
+@dataclass
+class IterateAverage(Iterates):
+    """Runs that give the average of their iterates, the start included."""
+
+    remembered: ClassVar[tuple[str, ...]] = (*Iterates.remembered, "_total", "_count")
     _total: Vector | None = None
     _count: int = 0
 
     def output(self, x: Vector, following: Vector) -> Vector:
-        """The model after a step from ``x``."""
+        """The average so far."""
         if self._total is None:
             self.start, self._total, self._count = x, x.copy(), 1
         self._total += following
@@ -111,34 +134,32 @@ class IterateAverage(Stateful):
         return self._total / self._count
 
     def restart(self, model: Vector) -> Vector:
-        """Keep what a run gave, and say where the next one starts."""
-        assert self.start is not None  # a run of no steps is none
-        self.finished.append(model)
         self._total = None
-        return self.start
+        return super().restart(model)
 
 
 @dataclass
-class RandomIterate(Stateful):
-    """The memory of a run that gives the iterate with ``kept_at`` steps behind it, drawn before it starts."""
+class RandomIterate(Iterates):
+    """Runs that give an iterate each, the one with ``kept_at`` steps behind it, drawn before they start."""
 
-    remembered: ClassVar[tuple[str, ...]] = ("_steps", "_kept")
+    remembered: ClassVar[tuple[str, ...]] = (*Iterates.remembered, "_steps", "_kept")
     given: ClassVar[tuple[str, ...]] = ("kept_at",)
-    kept_at: int
+    kept_at: tuple[int, ...] = (0,)
     _steps: int = 0
     _kept: Vector | None = None
 
     def output(self, x: Vector, following: Vector) -> Vector:
-        """The model after a step from ``x``: the latest iterate until the drawn one is reached."""
+        """The latest iterate until the drawn one is reached."""
         if self._kept is None:
-            self._kept = x
+            self.start = self._kept = x
         self._steps += 1
-        if self._steps <= self.kept_at:
+        if self._steps <= self.kept_at[len(self.finished)]:
             self._kept = following
         return self._kept
 
-
-Iterates = IterateAverage | RandomIterate
+    def restart(self, model: Vector) -> Vector:
+        self._steps, self._kept = 0, None
+        return super().restart(model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,27 +173,30 @@ class StoppedScheme(Scheme):
     members: SparseVectors  # s and L, which gradients are clipped to
     l1_norm: float | None  # l1 norm that they are clipped to as well, where the oracle needs it
     rate: float  # step size
+    by_gradient: bool  # whether runs are compared by how long the gradient is at their ends, not by their loss
 
     def ask(self, index: int, memory: Iterates) -> Request:
-        """The gradients of the round's cohort; in the end everybody's change of loss at the model of each run."""
+        """The gradients of the round's cohort; in the end everybody's gradient, or change of loss, at runs' models."""
         computation = Computation("user_gradient", clip_norm=self.members.norm, l1_norm=self.l1_norm)
         if index == self.sampler.steps:
-            models, reach = self.ends(memory)
-            computation = Computation("loss_changes", arrays={"models": models, "reach": reach})
+            computation = self._comparison(memory)
         return Request(self.sampler.cohort(index), computation)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Iterates, noise: Noise) -> Step:
         """A step along the estimate of the round's draw; in the end the choice among the runs."""
         if index == self.sampler.steps:
             models, reach = self.ends(memory)
-            chosen = self.choose(gathered.values, reach, noise(0))
+            if self.by_gradient:
+                chosen = self.choose_by_gradient(gathered.values.reshape(models.shape), noise(0))
+            else:
+                chosen = self.choose(gathered.values, reach, noise(0))
             return Step(models[chosen], models[chosen], {"chosen_run": float(chosen + 1)})
         draw = self.sampler.draw(index)
         following = self.domain.project(x - self.rate * self.estimate(draw, gathered.values, noise(0)))
         # Not how many took part: that would tell whether the single user is in the batch, which the accounting hides.
         facts = {"level": float(draw.level)}
         released = memory.output(x, following)
-        if index in self.sampler.ends and self.sampler.choice_epsilon and isinstance(memory, IterateAverage):
+        if index in self.sampler.ends and self.sampler.choice_epsilon:
             following = memory.restart(released)
         return Step(following, released, facts)
 
@@ -189,10 +213,28 @@ class StoppedScheme(Scheme):
 
     def ends(self, memory: Iterates) -> tuple[NDArray[np.float64], Vector]:
         """((k, p) what several runs gave, (k,) how far from its loss at the start a user's may lie there)."""
-        assert isinstance(memory, IterateAverage)
         assert memory.start is not None
         models = np.array(memory.finished)
         return models, np.asarray(self.members.norm * np.linalg.norm(models - memory.start, axis=1))
+
+    def _comparison(self, memory: Iterates) -> Computation:
+        """Everybody's clipped gradient at the model of each run, added up; or everybody's change of loss."""
+        models, reach = self.ends(memory)
+        if not self.by_gradient:
+            return Computation("loss_changes", arrays={"models": models, "reach": reach})
+        norm = self.members.norm
+        # What a user's row can be at most, and a little more: a clip of the whole row would mix models.
+        longest = norm * float(np.sqrt(len(models))) * (1 + 1e-9)
+        return Computation("model_gradients", "sum", longest, parameters={"norm": norm}, arrays={"models": models})
+
+    def choose_by_gradient(self, totals: NDArray[np.float64], noise: NoiseSource) -> int:
+        """Choose one of k models from (k, p) sums of users' gradients, each clipped to L: of the shortest sum.
+
+        Replacing a user moves a sum by 2 L at most, and so its length, by the triangle inequality.
+        """
+        moved = 2 * self.members.norm
+        scores = Scores(-np.linalg.norm(totals, axis=1), moved)
+        return ExponentialMechanism(moved, self.sampler.choice_epsilon).choose(scores, noise)
 
     def choose(self, changes: NDArray[np.float64], reach: Vector, noise: NoiseSource) -> int:
         """Choose one of k models from (n, k) changes of users' losses, clipped to their bound again."""

@@ -51,7 +51,9 @@ class StoppedSGD(Recipe):
     too; levels of one run are independent of another's. The model among their ends is chosen by the exponential
     mechanism: a user's change of loss from the start to model j is held to ``+- L ||x_j - start||_2``, a number of
     released models, by the node and again by the server, so a user moves a sum by at most twice the largest of
-    these; that is (choice_share epsilon, 0)-DP, and added. With the oracle "recovery" rows are clipped to l1 norm
+    these; that is (choice_share epsilon, 0)-DP, and added. With ``output = "random"`` the score of a model is minus
+    the length of the sum of users' gradients there, each of which its node clips to L: a user moves the sum, and so
+    its length, by at most 2 L. With the oracle "recovery" rows are clipped to l1 norm
     L sqrt(s) as well, and a mean is measured by a public matrix whose stretch on such rows is known (`RecoveredMean`).
 
     *Assumptions.* n is public. Who takes part in which round stays secret, from other nodes too. The server is
@@ -66,7 +68,7 @@ class StoppedSGD(Recipe):
         family="sparse",
         cost="about 2n / ln(1 / delta) rounds of log2(n) users on average, n at worst; node O(N d), a row of d numbers "
         "a user up; server O(U d + d log d)",
-        paper="Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithms 1, 3, 4), corrected",
+        paper="Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithms 1, 3, 4), corrected; Algorithm 5 for nodes",
         needs="any loss; sparse gradients and very many users to be of use",
         promise="user level; against other nodes too, unless cohorts are drawn without replacement",
         adversary=DRAWN_TOGETHER,
@@ -110,7 +112,7 @@ class StoppedSGD(Recipe):
         ge=1,
         le=100,
         description="Runs that share the budget; of several, a last round of all users chooses the one of the lowest "
-        "loss. For output = 'average'.",
+        "loss, or for output = 'random' of the shortest gradient.",
     )
     choice_share: float = Field(0.1, gt=0, lt=1, description="Of epsilon, for the choice among several runs.")
     output: theory.Output = Field(
@@ -135,7 +137,7 @@ class StoppedSGD(Recipe):
         if recovery:
             oracle = RecoveredMean(p, members, budget.oracle_epsilon, budget.oracle_delta, given.seed)
         second_moment, length = second_moment_bound(budget.levels, oracle), theory.typical_length(budget)
-        new_memory = self._new_memory(given.seed, sampler.rounds)
+        new_memory = self._new_memory(sampler, given.seed)
         rate = self.learning_rate or self._default_rate(given, second_moment, length)
         rests_on = (
             "n is public, and who takes part in which round stays secret, from other nodes too (what a large node "
@@ -158,6 +160,7 @@ class StoppedSGD(Recipe):
             members=members,
             l1_norm=members.l1_norm if recovery else None,
             rate=rate,
+            by_gradient=self.output == "random",
         )
 
     def _members(self, given: Given) -> SparseVectors:
@@ -180,16 +183,12 @@ class StoppedSGD(Recipe):
             )
         return theory.stationary_rate(self.gap, smoothness, second_moment, length)
 
-    def _new_memory(self, seed: int, rounds: int) -> Callable[[], Iterates]:
-        """Return the function that makes the memory of a run of this many rounds."""
+    def _new_memory(self, sampler: StoppedRounds, seed: int) -> Callable[[], Iterates]:
+        """Return the function that makes the memory of these runs."""
         if self.output == "average":
             return IterateAverage
-        if self.runs > 1:
-            raise BadInput(
-                "strategy.runs must be 1 with output = 'random': runs are compared by their loss, which says nothing "
-                "of a gradient"
-            )
-        return partial(RandomIterate, int(stream(seed, "sampling", _OUTPUT).integers(rounds + 1)))
+        rng = stream(seed, "sampling", _OUTPUT)
+        return partial(RandomIterate, kept_at=tuple(int(rng.integers(steps + 1)) for steps in sampler.lengths))
 
     def _outline(
         self, given: Given, sampler: StoppedRounds, members: SparseVectors, rate: float, moment: float, length: int

@@ -16,7 +16,7 @@ KINDS = (
         "adaptive_clipping auto averaged_clipping averaged_clipping_restarted dp_fed_avg dp_fed_sgd dp_ftrl "
         "iterative_mean_sgd local_dp localized_clipping localized_robust_sgd localized_weighting non_private "
         "outlier_removal output_perturbation poisson_sample_sgd private_hard_thresholding private_lasso projected_sgd "
-        "recentred_clipping robust_frank_wolfe robust_rounds sample_clipped_sgd smoothed_truncation_gd "
+        "recentred_clipping recovered_sgd robust_frank_wolfe robust_rounds sample_clipped_sgd smoothed_truncation_gd "
         "sparse_exponential sparse_optimisation stopped_sgd vote_descent winsorized_rotation",
     ),
     (

@@ -8,8 +8,7 @@ import pytest
 from scipy import stats
 from scipy.special import expit, log_softmax, logsumexp, softmax
 
-from strategies.baselines.high_dimensional.frank_wolfe import L1Ball
-from strategies.baselines.high_dimensional.reference.frank_wolfe import Hull
+from strategies.baselines.high_dimensional.frank_wolfe import Hull, L1Ball, Simplex
 from userdp.accounting import Cost, delta_of
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
@@ -29,7 +28,7 @@ def log_law(mechanism, scores):
 def polytopes():
     rng = np.random.default_rng(0)
     far = 100 + rng.normal(size=(6, 4))
-    return [L1Ball(2.0, 4), Hull(far), Hull(np.concatenate([np.eye(4), -np.eye(4)]))]
+    return [L1Ball(2.0, 4), Hull(far), Hull(np.concatenate([np.eye(4), -np.eye(4)])), Simplex(2.0, 4)]
 
 
 @pytest.mark.sweep(1)
@@ -42,7 +41,7 @@ def test_choices_follow_the_softmax_t06(noise):
 
 
 @pytest.mark.sweep(1)
-@pytest.mark.parametrize("polytope", polytopes(), ids=["ball", "far", "hull"])
+@pytest.mark.parametrize("polytope", polytopes(), ids=["ball", "far", "hull", "simplex"])
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 def test_no_two_gradients_that_close_are_told_apart_t06(polytope, mode):
     """Also where scores move by many times the sensitivity, but together."""
@@ -56,11 +55,11 @@ def test_no_two_gradients_that_close_are_told_apart_t06(polytope, mode):
         worst = max(worst, float(np.abs(ratio).max()))
         assert np.ptp(ratio) <= epsilon * (1 + 1e-9)
     assert worst <= epsilon * (1 + 1e-9)
-    if isinstance(polytope, L1Ball):
+    if isinstance(polytope, (L1Ball, Simplex)):
         assert worst == pytest.approx(1.0 if mode == "tight" else 0.5, abs=0.05)
 
 
-def test_half_the_reach_would_not_be_private_t06():
+def test_less_than_half_the_diameter_would_not_be_private_t06():
     """The ball's sensitivity is the least: with nine tenths of it a pair is told apart by more than epsilon."""
     ball = L1Ball(1.0, 3)
     mechanism = ExponentialMechanism(0.9 * ball.score_sensitivity(0.3), 1.0)

@@ -5,37 +5,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, Polytope, step_size
+from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, step_size
 from strategies.baselines.smoothed_truncation import coordinate_sensitivity, smoothed_truncation_mean
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
 from userdp.noise import SeededNoise
 from userdp.randomness import stream
-
-
-class Hull(Polytope):
-    """The convex hull of any vertices. O(count d) a round; its diameters take O(count^2 d) once.
-
-    Raises `BadInput` unless vertices (count, d) are finite, and at least two of them differ.
-    """
-
-    def __init__(self, vertices: NDArray[np.float64]) -> None:
-        if vertices.ndim != 2 or not np.isfinite(vertices).all() or not (vertices != vertices[:1]).any():
-            raise BadInput(f"vertices of shape {vertices.shape}: must be finite (count, d), at least two different")
-        self.vertices = vertices
-        self.count = len(vertices)
-        gaps = [vertices - vertex for vertex in vertices]
-        self.diameter = max(float(np.abs(gap).sum(axis=1).max()) for gap in gaps)
-        self.diameter_l2 = max(float(np.linalg.norm(gap, axis=1).max()) for gap in gaps)
-        middle = (vertices.min(axis=0) + vertices.max(axis=0)) / 2
-        self.reach = min(self.diameter, float(np.abs(vertices - middle).sum(axis=1).max()))
-
-    def scores(self, gradient: Vector) -> Vector:
-        return np.asarray(-(self.vertices @ gradient))
-
-    def towards(self, x: Vector, vertex: int, step: float) -> Vector:
-        return np.asarray((1 - step) * x + step * self.vertices[vertex])
 
 
 def excess_bound(rounds: int, curvature: float, start_gap: float, error: float) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, step_size
-from strategies.baselines.high_dimensional.lasso import check_in_ball, choice_sensitivity, gradient_bound
+from strategies.baselines.high_dimensional.lasso import choice_sensitivity, gradient_bound
 from strategies.baselines.truncated_rows import truncated_gradients
 from userdp.arrays import Vector
 from userdp.data import Block
@@ -33,7 +33,7 @@ def private_lasso(
     Raises `BadInput`: a start outside the ball.
     """
     ball = L1Ball(radius, len(start))
-    check_in_ball(start, radius)
+    ball.check_start(start)
     mechanism = ExponentialMechanism(choice_sensitivity(radius, threshold, block.users), epsilon)
     points = np.empty((rounds + 1, len(start)))
     points[0] = start

@@ -7,7 +7,7 @@ is good half of the time becomes good almost always.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from strategies.baselines.sparse_gradients.bias_reduction import ProjectedMean, second_moment_bound
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.reference.descent import Gradients, StoppedRun, stopped_sgd
-from strategies.baselines.sparse_gradients.stopping import StepBudget, convex_rate, typical_length
+from strategies.baselines.sparse_gradients.stopping import (
+    Output,
+    StepBudget,
+    convex_rate,
+    stationary_rate,
+    typical_length,
+)
 from userdp.arrays import Rows, Vector, clip_rows, finite_rows
 from userdp.errors import BadInput
 from userdp.mechanisms import LaplaceMechanism, require_positive
@@ -119,22 +125,73 @@ def private_select(
     return best
 
 
+@dataclass(frozen=True)
+class LowRisk:
+    """The aim for convex losses: runs give their average, and the lowest empirical risk is best.
+
+    Raises `BadInput`: a range that is not one of two finite numbers, the lower one first.
+    """
+
+    losses: Callable[[Vector], NDArray[np.float64]]  # (n,) of all records at a model; each depends on its record alone
+    low: float  # losses are held to low and high
+    high: float
+    distance: float  # D, bound on the l2 distance from start to minimiser, for the step size
+    output: ClassVar[Output] = "average"
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise BadInput(f"low = {self.low}, high = {self.high}: must be finite numbers, the lower one first")
+
+    def rate(self, second_moment: float, length: int) -> float:
+        """The step size of Theorem 5.7."""
+        return convex_rate(self.distance, second_moment, length)
+
+    def sensitivity(self, norm: float) -> float:
+        """B, of the sum of n scores."""
+        return self.high - self.low
+
+    def score(self, model: Vector, gradients: Callable[[Vector], Rows], records: int) -> float:
+        """The risk; a loss that is NaN counts as the highest. Raises `BadInput`: another number of losses than n."""
+        values = self.losses(model)
+        if values.shape != (records,):
+            raise BadInput(f"losses have shape {values.shape}, one for each of {records} records is needed")
+        return float(np.clip(np.nan_to_num(values, nan=self.high), self.low, self.high).mean())
+
+
+@dataclass(frozen=True)
+class SmallGradient:
+    """The aim for losses that are not convex: runs give a random iterate, and the shortest mean gradient is best."""
+
+    gap: float  # Gamma, how far the risk at the start lies above its minimum
+    smoothness: float  # H
+    output: ClassVar[Output] = "random"
+
+    def rate(self, second_moment: float, length: int) -> float:
+        """The step size of Theorem 5.8."""
+        return stationary_rate(self.gap, self.smoothness, second_moment, length)
+
+    def sensitivity(self, norm: float) -> float:
+        """2 L: the mean of n gradients moves by 2 L / n, and so its length."""
+        return 2 * norm
+
+    def score(self, model: Vector, gradients: Callable[[Vector], Rows], records: int) -> float:
+        """The length of the mean gradient."""
+        return float(np.linalg.norm(gradients(model).mean(axis=0)))
+
+
 def boosted_sgd(
     gradients: Gradients,  # of records at a model; what becomes of a record depends on that record alone
-    losses: Callable[[Vector], NDArray[np.float64]],  # (n,) of all records at a model, likewise
     start: Vector,  # (d,)
     records: int,  # n, at least 2
     members: SparseVectors,  # s and L
-    # lowest and highest loss of a record; the score of a model has sensitivity ``(high - low) / n``
-    loss_range: tuple[float, float],
-    distance: float,  # D, bound on the l2 distance from start to minimiser, for the step size
+    aim: LowRisk | SmallGradient,  # by what runs are compared
     budget: SelectionBudget,  # of everything
     rng: np.random.Generator,  # tosses coins, draws levels and batches; secret
     noise: NoiseSource,  # of gradients and scores
     *,
     project: Callable[[Vector], Vector] = lambda x: x,  # the nearest point of the domain
 ) -> StoppedRun:
-    """The run of `stopped_sgd`, of a random number of them, whose noisy empirical risk is the lowest (convex losses).
+    """The run of `stopped_sgd`, of a random number of them, whose noisy score is the lowest.
 
     *Formal guarantees.* Unit: a record; relation: replace-one, n public. What is returned is (epsilon, delta)-DP, by
     `SelectionBudget` over runs by `StepBudget`, as long as ``rng`` and the number of runs (and what shows it, such as
@@ -143,25 +200,20 @@ def boosted_sgd(
 
     Raises `BadInput` for a number out of range, or another number of losses than n.
     """
-    low, high = loss_range
-    if not -math.inf < low < high < math.inf:
-        raise BadInput(f"loss_range = {loss_range}: must be two finite numbers, the lower one first")
     steps = StepBudget(records, budget.run_epsilon, budget.run_delta)
     oracle = ProjectedMean(len(start), members, steps.noise_multiplier)
-    rate = convex_rate(distance, second_moment_bound(steps.levels, oracle), typical_length(steps))
-    mechanism = budget.score_mechanism((high - low) / records)
+    rate = aim.rate(second_moment_bound(steps.levels, oracle), typical_length(steps))
+    mechanism = budget.score_mechanism(aim.sensitivity(members.norm) / records)
 
     def clipped(x: Vector, who: NDArray[np.int64]) -> Rows:
         return clip_rows(finite_rows(gradients(x, who))[0], members.norm)
 
     def score(run: StoppedRun) -> float:
-        values = losses(run.model)
-        if values.shape != (records,):
-            raise BadInput(f"losses have shape {values.shape}, one for each of {records} records is needed")
-        return float(mechanism.release(np.clip(np.nan_to_num(values, nan=high), low, high).mean(), noise))
+        exact = aim.score(run.model, lambda x: clipped(x, np.arange(records)), records)
+        return float(mechanism.release(np.asarray(exact), noise))
 
     return private_select(
-        lambda _: stopped_sgd(clipped, start, steps, oracle, rate, rng, noise, project=project),
+        lambda _: stopped_sgd(clipped, start, steps, oracle, rate, rng, noise, project=project, output=aim.output),
         score,
         budget.stop_chance,
         budget.most_runs,

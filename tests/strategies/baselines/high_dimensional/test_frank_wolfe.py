@@ -8,9 +8,11 @@ from helpers import WILD, Wild, federation_of, gathered, local_grid, make, reque
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from simulations.config.run_config import parse_config
+from simulations.runs.run import run as run_config
 from strategies import RobustFrankWolfe, model_record, model_vector
-from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, L1Ball, step_size
-from strategies.baselines.high_dimensional.reference.frank_wolfe import Hull, excess_bound, robust_frank_wolfe
+from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, Hull, L1Ball, Simplex, step_size
+from strategies.baselines.high_dimensional.reference.frank_wolfe import excess_bound, robust_frank_wolfe
 from strategies.baselines.smoothed_truncation import largest_truncated, smoothed_truncation_mean
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.problems import Quadratic
@@ -39,16 +41,31 @@ def starting_at(dimension, length=0.5):
 # --- The polytope ----------------------------------------------------------------------------------------------------
 
 
-def test_an_l1_ball_and_the_hull_of_its_vertices_agree():
-    ball, rng = L1Ball(1.5, 4), np.random.default_rng(0)
-    hull = Hull(1.5 * np.concatenate([np.eye(4), -np.eye(4)]))
-    assert (ball.count, ball.diameter, ball.diameter_l2, ball.reach) == (8, 3.0, 3.0, 1.5)
-    assert (hull.count, hull.diameter, hull.reach) == (8, 3.0, 1.5)
-    assert hull.diameter_l2 == pytest.approx(3.0)
+@pytest.mark.parametrize(
+    ("named", "vertices"),
+    [
+        (L1Ball(1.5, 4), 1.5 * np.concatenate([np.eye(4), -np.eye(4)])),
+        (Simplex(1.5, 4), 1.5 * np.eye(4)),
+    ],
+    ids=["ball", "simplex"],
+)
+def test_a_named_polytope_and_the_hull_of_its_vertices_agree(named, vertices):
+    hull, rng = Hull(vertices), np.random.default_rng(0)
+    assert (named.count, named.diameter) == (hull.count, hull.diameter) == (len(vertices), 3.0)
+    assert hull.diameter_l2 == pytest.approx(named.diameter_l2)
+    np.testing.assert_array_equal(np.broadcast_to(named.least, 4), hull.least)
+    np.testing.assert_array_equal(np.broadcast_to(named.most, 4), hull.most)
     gradient, x = rng.normal(size=4), rng.normal(size=4)
-    np.testing.assert_allclose(ball.scores(gradient), hull.scores(gradient))
-    for vertex in range(8):
-        np.testing.assert_allclose(ball.towards(x, vertex, 0.3), hull.towards(x, vertex, 0.3))
+    np.testing.assert_allclose(named.scores(gradient), hull.scores(gradient))
+    for vertex in range(hull.count):
+        np.testing.assert_allclose(named.towards(x, vertex, 0.3), hull.towards(x, vertex, 0.3))
+    for weights in rng.dirichlet(np.ones(hull.count), 20):
+        inside = weights @ vertices
+        assert named.holds(inside)
+        assert hull.holds(inside)
+        assert not named.holds(inside + 1.6)
+        assert not hull.holds(inside + 1.6)
+    assert named.holds(np.zeros(4)) == hull.holds(np.zeros(4)) == (len(vertices) == 8)
 
 
 # --- T6: privacy of a round ------------------------------------------------------------------------------------------
@@ -260,6 +277,69 @@ def test_the_strategy_is_the_algorithm_on_its_cohorts_t12():
     assert np.abs(models).sum(axis=1).max() <= 1 + 1e-12
 
 
+POLYTOPES = {
+    "simplex": (Simplex(1.0, 3), "simplex"),
+    "triangle": (Hull(np.array([[0, 0, 0.5], [0.5, 0, 0], [-0.5, 1, 0]])), [[0, 0, 0.5], [0.5, 0, 0], [-0.5, 1, 0]]),
+    "about zero": (
+        Hull(np.array([[1.0, 0, 0], [-1, 0.5, 0], [-1, -0.5, 0]])),
+        [[1, 0, 0], [-1, 0.5, 0], [-1, -0.5, 0]],
+    ),
+}
+
+
+@pytest.mark.parametrize(("polytope", "setting"), POLYTOPES.values(), ids=POLYTOPES)
+def test_models_lie_in_the_polytope_of_a_configuration(polytope, setting, tmp_path):
+    """End to end; the start is zero, and left behind at once where the polytope does not hold it."""
+    config = parse_config({
+        "name": "polytope",
+        "problem": {"kind": "quadratic", "radius": 2.0, "bound": 5.0},
+        "data": {"kind": "synthetic", "population": "gaussian", "dimension": 3, "users": 400, "samples_per_user": 2},
+        "privacy": {"epsilon": 8.0, "delta": 0.0},
+        "strategy": {"kind": "robust_frank_wolfe", "rounds": 8, "polytope": setting},
+    })  # fmt: skip
+    found = run_config(config, directory=tmp_path / "run", report=False)
+    x = np.asarray(found.model, dtype=np.float64)
+    assert polytope.holds(x + 0.0)
+    assert found.result["guarantee"]["epsilon"] <= 8.0
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize(("polytope", "setting"), POLYTOPES.values(), ids=POLYTOPES)
+def test_replacing_a_user_changes_no_choice_from_a_polytope_by_more_than_epsilon(polytope, setting):
+    """From the worst users there can be to the law of the vertex."""
+    method, rng, worst = (
+        strategy(12, problem=Wild(3), rounds=2, epsilon=0.7, polytope=setting),
+        np.random.default_rng(0),
+        0,
+    )
+    mechanism = method.scheme.mechanism
+    for _ in range(200):
+        codes = rng.integers(0, len(WILD), (12, 3))
+        user = int(rng.choice(requested(method, 0).users))
+        other = codes.copy()
+        other[user] = rng.integers(0, len(WILD), 3)
+        laws = [
+            log_softmax(
+                0.7
+                * method.scheme.propose(np.zeros(3), gathered(method, federation_of(c), 0, np.zeros(3)).values).values
+                / (2 * mechanism.sensitivity)
+            )
+            for c in (codes, other)
+        ]
+        worst = max(worst, float(np.abs(laws[0] - laws[1]).max()))
+    assert 0.2 < worst <= 0.7 * (1 + 1e-9)
+
+
+def test_theorem_3_has_its_own_steps_and_rounds():
+    falling, root = strategy(100_000, rounds=None), strategy(100_000, rounds=None, schedule="root")
+    assert root.plan.rounds == math.floor(math.sqrt(100_000 / math.log(3 / 0.1)))
+    assert falling.plan.rounds != root.plan.rounds
+    steps = [follow(t, np.zeros(3), 0)[1]["step"] for follow in [root.scheme.follow] for t in (0, 5)]
+    assert steps == [1 / math.sqrt(root.plan.rounds)] * 2
+    assert falling.scheme.follow(5, np.zeros(3), 0)[1]["step"] == step_size(5)
+    assert strategy(schedule="root", learning_rate=0.25).scheme.follow(5, np.zeros(3), 0)[1]["step"] == 0.25
+
+
 REFUSED = [
     *[
         (Hull, {"vertices": vertices}, "vertices of shape")
@@ -271,6 +351,10 @@ REFUSED = [
     ],
     (strategy, {"l1_radius": 2.5}, r"strategy.l1_radius = 2.5: the l1 ball about zero must lie in .* room for 2"),
     (strategy, {"rounds": 601}, r"strategy.rounds = 601: every round takes fresh users, and there are 600"),
+    (strategy, {"polytope": [[1.0, 0.0], [0.0, 1.0]]}, r"polytope: vertex 1 has 2 entries, and models have 3"),
+    (strategy, {"polytope": [[1.0, 0.0, 3.0], [0.0, 1.0, 0.0]]}, r"polytope: the hull of 2 vertices reaches 3 .* 2"),
+    (strategy, {"polytope": [[1.0, 0.0, 0.0]]}, "at least two different"),
+    (strategy, {"polytope": "simplex", "l1_radius": 2.5}, r"simplex of entries that add up to 2.5 reaches 2.5"),
     (strategy, {"unit": "sample"}, r"data.samples must be declared"),
     (strategy, {"l1_radius": math.inf}, r"strategy.l1_radius = inf"),
 ]

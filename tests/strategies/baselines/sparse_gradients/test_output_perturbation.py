@@ -393,6 +393,27 @@ def test_excess_stays_below_the_papers_bound_and_its_own_c25(delta):
         assert (weight, paper) == (pytest.approx(4 * q / radius), pytest.approx(4 * radius * q))
 
 
+def test_the_weight_for_the_population_is_theorem_7_6s():
+    risk = ConvexRisk(5000, 300, 5, 2.0, 0.25)
+    spread = math.log(300 / 0.1)
+    pure = (2.0**2 * 0.25 / 3.0**2 * 5 * spread / (0.7 * 5000)) ** (1 / 3)
+    assert risk.population_regularisation(0.7, 0.0, 3.0, 0.1) == pytest.approx(pure)
+    noisy = math.log(5000) * math.log(10) / 5000 + math.sqrt(5 * math.log(1e6) * spread) / (0.7 * 5000)
+    assert risk.population_regularisation(0.7, 1e-6, 3.0, 0.1) == pytest.approx(2.0 / 3.0 * math.sqrt(noisy))
+    with pytest.raises(BadInput, match="needs a smooth loss"):
+        ConvexRisk(5000, 300, 5, 2.0).population_regularisation(0.7, 0.0, 3.0, 0.1)
+
+
+@pytest.mark.parametrize("delta", [1e-4, 0.0])
+def test_a_strategy_for_the_population_has_its_weight_and_promises_the_same(delta):
+    own, other = method_of(delta=delta), method_of(delta=delta, risk="population")
+    risk = other.scheme.algorithm.risk
+    wanted = risk.population_regularisation(4.0, delta, 2.0 * math.sqrt(3), 0.1)
+    assert other.plan.numbers["regularisation"] == pytest.approx(wanted, rel=1e-6)
+    assert own.plan.numbers["regularisation"] != other.plan.numbers["regularisation"]
+    assert own.plan.guarantee.epsilon == pytest.approx(other.plan.guarantee.epsilon)
+
+
 @pytest.mark.slow
 def test_excess_falls_with_the_root_of_n_and_hardly_depends_on_the_dimension_c25():
     """Absolute errors, rounded off within 0.002: L = 1, H = 500; records lie in three blocks of four coordinates."""

@@ -306,7 +306,7 @@ def test_what_follows_recovery_is_short_and_no_further_from_the_mean_c11(data, s
     recovered = size * data.draw(arrays(np.float64, 8, elements=st.floats(-1, 1, width=32)))
     mean = enforce_membership(rows, sparsity, 0.8).mean(axis=0)
     recovery = SparseRecovery(3, 8, SparseVectors(sparsity, 0.8), 1.0, 1e-3, measurements=4)
-    finished = recovery.finish(recovered)
+    finished = recovery.members.settled(recovered)
     assert np.linalg.norm(finished) <= 0.8 * (1 + 1e-12)
     assert np.linalg.norm(finished - mean) <= np.linalg.norm(recovered - mean) + 1e-12
 

@@ -13,11 +13,12 @@ from strategies import StoppedSGD
 from strategies.baselines.sparse_gradients.bias_reduction import TruncatedGeometric, bias_reduced_gradient
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.recovery import RecoveredMean
-from strategies.baselines.sparse_gradients.stopped_scheme import IterateAverage
+from strategies.baselines.sparse_gradients.stopped_scheme import IterateAverage, RandomIterate
 from strategies.baselines.sparse_gradients.stopping import StepBudget
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
+from userdp.nodes.node import Node
 from userdp.noise import SeededNoise, in_units
 from userdp.problems import Quadratic
 
@@ -110,11 +111,64 @@ def test_the_best_of_runs_is_chosen_when_the_budget_allows_it():
     assert scheme.choose(changes, np.zeros(2), noise) == 0
 
 
-def test_runs_are_refused_where_they_are_not_compared():
-    with pytest.raises(BadInput, match=r"strategy\.runs must be 1 with output = 'random'"):
-        method_for(runs=2, output="random", gap=1.0)
+def test_runs_are_at_least_one():
     with pytest.raises(BadInput, match="runs = 0"):
         StepBudget(10, 1.0, 1e-6, runs=0)
+
+
+# --- Several runs for losses that are not convex ---------------------------------------------------------------------
+
+FAR = np.array([0.0, 1e6, -1e6, 0.5, -0.5])
+
+
+def test_of_runs_for_a_stationary_point_one_with_a_short_gradient_is_chosen_among_their_random_iterates():
+    values = np.full((USERS, 2), 0.5)
+    method = method_for(runs=3, output="random", gap=1.0, learning_rate=0.05)
+    sampler, released, facts = method.scheme.sampler, [], []
+    result = method.start(
+        local_grid(Quadratic(2, 1.0, 2.0), federation_of(values), 7),
+        on_round=lambda record: facts.append(record.facts),
+        evaluate_fn=lambda _, arrays: released.append(method.wire.vector(arrays)) or None,
+    )
+    ends = [released[end + 1] for end in sorted(sampler.ends)]
+    chosen = int(facts[-1]["chosen_run"]) - 1
+    np.testing.assert_array_equal(method.wire.vector(result.arrays), ends[chosen])
+    assert method.state.ledger.epsilon() <= 4.0
+    sure = method_for(epsilon=1e3, delta=1e-3, runs=2, output="random", gap=1.0).scheme
+    totals, noise = np.array([[300, 400.0], [-490.0, 0.0], [0.0, 510.0]]), SeededNoise(np.random.default_rng(0))
+    assert {sure.choose_by_gradient(totals, noise) for _ in range(50)} == {1}
+    kept = method.scheme.new_memory().kept_at
+    assert len(kept) == 3
+    assert all(0 <= at <= steps for at, steps in zip(kept, sampler.lengths, strict=True))
+    assert len(set(kept)) > 1
+
+
+@pytest.mark.sweep(1)
+def test_no_user_moves_the_length_of_a_gradient_by_more_than_the_choice_is_made_for():
+    """Through nodes and their clips, of the worst users there can be, to what the choice hears."""
+    method = make(StoppedSGD, Quadratic(2, 1e7, 2.0), 60, 4.0, 1e-6, runs=2, output="random", gap=1, clip_norm=0.5)
+    scheme, rng, worst = method.scheme, np.random.default_rng(0), 0.0
+    models = [np.zeros(2), np.array([1.0, -1.0]), np.array([0.3, 0.7])]
+    memory = RandomIterate(np.zeros(2), models, kept_at=(0, 0, 0))
+    asked = scheme.ask(scheme.sampler.steps, memory)
+    for _ in range(300):
+        rows = rng.choice(FAR, (60, 2))
+        other = rows.copy()
+        other[0] = rng.choice(FAR, 2)
+        heard = []
+
+        class Listening(SeededNoise):
+            def choose(self, scores, epsilon, *, flips=False, heard=heard):
+                assert epsilon == scheme.sampler.choice_epsilon
+                heard.append(in_units(scores))
+                return super().choose(scores, epsilon, flips=flips)
+
+        for data in (rows, other):
+            node = Node(method.original, federation_of(data), np.arange(60))
+            total = node.compute(np.zeros(2), np.arange(60), asked.computation).values[0]
+            scheme.choose_by_gradient(total.reshape(3, 2), Listening(np.random.default_rng(0)))
+        worst = max(worst, float(np.abs(heard[0] - heard[1]).max()))
+    assert 0.9 < worst <= 1 + 1e-9
 
 
 # --- Recovery --------------------------------------------------------------------------------------------------------

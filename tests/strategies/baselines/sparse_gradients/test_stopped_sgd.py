@@ -14,7 +14,13 @@ from scipy import stats
 from strategies import StoppedSGD
 from strategies.baselines.sparse_gradients.bias_reduction import Draw, bias_reduced_gradient
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
-from strategies.baselines.sparse_gradients.reference.boosting import SelectionBudget, boosted_sgd, private_select
+from strategies.baselines.sparse_gradients.reference.boosting import (
+    LowRisk,
+    SelectionBudget,
+    SmallGradient,
+    boosted_sgd,
+    private_select,
+)
 from strategies.baselines.sparse_gradients.reference.descent import ExactMean, stopped_sgd
 from strategies.baselines.sparse_gradients.stopping import (
     StepBudget,
@@ -412,16 +418,14 @@ BOOSTED = SelectionBudget(6.0, 1e-5, 0.3)
 CENTERS = np.linspace(-1, 1, 64)[:, None] * [1.0, 0.0]
 
 
-def boosted(listening, losses, seed=0, **changes):
+def boosted(listening, losses, seed=0, loss_range=(1.0, 3.0), **changes):
     tried = []
     arguments = {
         "gradients": lambda x, who: 1e6 * (x - CENTERS[who]),  # far longer than the clip
-        "losses": lambda x: tried.append(x) or losses(x),
         "start": np.full(2, 0.5),
         "records": len(CENTERS),
         "members": SparseVectors(1, 0.7),
-        "loss_range": (1.0, 3.0),
-        "distance": 1.0,
+        "aim": LowRisk(lambda x: tried.append(x) or losses(x), *loss_range, distance=1.0),
         "budget": BOOSTED,
     } | changes
     return boosted_sgd(**arguments, rng=generator(seed), noise=listening), tried
@@ -456,9 +460,48 @@ def test_no_record_moves_a_boosted_score_by_more_than_its_share_c16(wild):
     assert heard[2] in heard[:2]
 
 
+def clipped_at(x, own=CENTERS):
+    """The mean of the gradients that `boosted` asks for, each clipped to 0.7."""
+    rows = 1e6 * (x - own)
+    return (rows * np.minimum(1, 0.7 / np.maximum(np.linalg.norm(rows, axis=1), 1e-300))[:, None]).mean(axis=0)
+
+
+def test_boosted_runs_for_losses_that_are_not_convex_give_the_shortest_noisy_gradient_c16():
+    counts = []
+    for seed in range(8):
+        listening, tried = Listening(seed), []
+
+        def asked(x, who, tried=tried):
+            if len(who) == len(CENTERS) and np.array_equal(who, np.arange(len(CENTERS))):
+                tried.append(x)
+            return 1e6 * (x - CENTERS[who])
+
+        found, _ = boosted(listening, None, seed, gradients=asked, aim=SmallGradient(1.0, 1.0))
+        np.testing.assert_array_equal(found.model, tried[int(np.argmin(listening.scores))])
+        np.testing.assert_allclose(listening.exact, [np.linalg.norm(clipped_at(x)) for x in tried])
+        assert list(listening.scales) == [pytest.approx(24 * 0.7 / (64 * BOOSTED.epsilon))]  # as it is printed
+        counts.append(len(tried))
+    assert max(counts) > min(counts)
+
+
+@pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf, 1e300, -1e300])
+def test_no_record_moves_a_boosted_gradient_by_more_than_its_share_c16(wild):
+    heard = []
+    for first in (1.0, -1.0, wild):
+        listening = Listening(0)
+
+        def asked(x, who, first=first):
+            return np.where((who == 0)[:, None], np.full(2, first), np.full(2, 0.1))
+
+        boosted(listening, None, gradients=asked, aim=SmallGradient(1.0, 1.0))
+        heard.append(listening.exact[0])
+    assert max(heard) - min(heard) <= 2 * 0.7 / 64 * (1 + 1e-9)
+    assert heard[0] - heard[1] == pytest.approx(2 * 0.7 / 64)
+
+
 def test_boosted_runs_refuse_ranges_and_losses_that_prove_nothing():
     for loss_range in ((1.0, 1.0), (0.0, math.inf), (math.nan, 1.0)):
-        with pytest.raises(BadInput, match="loss_range"):
+        with pytest.raises(BadInput, match="low = "):
             boosted(Listening(0), lambda x: np.ones(64), loss_range=loss_range)
     with pytest.raises(BadInput, match="one for each of 64 records"):
         boosted(Listening(0), lambda x: np.ones(63))
@@ -575,7 +618,7 @@ def test_the_output_of_a_run_is_of_its_iterates(output):
     for index in range(method.plan.rounds):
         steps.append(taken(method, index, iterates[-1], gathered(method, federation, index, iterates[-1])))
         iterates.append(steps[-1].following)
-    expected = np.mean(iterates, axis=0) if output == "average" else iterates[method.memory.kept_at]
+    expected = np.mean(iterates, axis=0) if output == "average" else iterates[method.memory.kept_at[0]]
     np.testing.assert_allclose(steps[-1].released, expected)
     assert any("unbounded domains" in warning for warning in method.plan.warnings) == (output == "random")
 
