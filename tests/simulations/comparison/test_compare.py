@@ -205,7 +205,7 @@ def searching(**settings):
         (changed(seeds=0), "seeds = 0"),
         (changed(seeds=[1, 1]), "seeds = [1, 1]"),
         (changed(nam="x"), "unknown key nam"),
-        (changed(engine={"kind": "ray"}), "engine.kind = 'ray'"),
+        (changed(engine={"kind": "spark"}), "engine.kind = 'spark'"),
         (changed(problem=None), "no problem"),
         (changed(grid={"strategy.rounds": [1]}), "'strategy.rounds': the grid varies keys of problem, data, privacy"),
         (changed(grid={"privacy.unit": ["user", "sample"]}), "compared at one unit"),
