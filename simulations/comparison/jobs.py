@@ -84,8 +84,8 @@ def compare(
     """Run every cell that has not been run, and write the table and the report.
 
     ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process, and
-    so does the ray engine, whose actors need the CPUs. The ``directory`` is by default the file's output directory and name; ``watch`` is called after every run. BadInput if
-    the directory cannot be written, RunFailed without Ray.
+    so does the ray engine, whose actors need the CPUs. The ``directory`` is by default the file's output directory and
+    name; ``watch`` is called after every run. BadInput if the directory cannot be written, RunFailed without Ray.
     """
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
     with writing(f"output.directory: {root}"):

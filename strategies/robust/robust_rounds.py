@@ -63,8 +63,8 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
     )
 
     rounds: int | None = Field(None, ge=1)
-    """Rounds in all; the cohort is n * epochs / rounds. If not given, the plan chooses them, and the step if that is not
-    given either, for the least risk that it predicts."""
+    """Rounds in all; the cohort is n * epochs / rounds. If not given, the plan chooses them, and the step if that is
+    not given either, for the least risk that it predicts."""
     test: Literal["above_threshold", "min_score"] | None = None
     """min_score: a test a round, each paid for; above_threshold: one for all rounds, paid once, which stops at the
     first failure; the one that leaves less noise if not given."""
@@ -82,7 +82,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         return self._scheme(given) if self.rounds else self._chosen(given)._scheme(given)
 
     def _chosen(self, given: Given) -> Self:
-        """Return these settings with the rounds, and the step, of least predicted risk; most rounds if none is known."""
+        """Return these settings with the rounds, and the step, of least predicted risk; most rounds if unknown."""
         passing = [each for count in TRIED_ROUNDS if (each := self._of(given, count * self.epochs)) is not None]
         steps = (self.learning_rate,) if self.learning_rate else [given.default_step * each for each in TRIED_STEPS]
 
