@@ -25,9 +25,8 @@ def section() -> str:
     }
     flat = curves[ITEM]
     always = [name for name in curves if all(one[1] < two[1] for one, two in zip(curves[name], flat, strict=True))]
-    below = [
-        f"`{low}` from m of about {float(f'{place:.2g}'):g}" for place, low, high in crossings(curves) if high == ITEM
-    ]
+    lower = [(low, float(f"{place:.2g}")) for place, low, high in crossings(curves) if high == ITEM]
+    below = [f"`{name}` from m of about {place:g}" for name, place in lower]
     below += [f"`{name}` at every m" for name in always]
     slopes = ", ".join(f"`{name}` {_slope(curve)}" for name, curve in curves.items())
     (first, *_), (last, *_) = flat[0], flat[-1]
