@@ -25,26 +25,19 @@ def section() -> str:
     }
     flat = curves[ITEM]
     always = [name for name in curves if all(one[1] < two[1] for one, two in zip(curves[name], flat, strict=True))]
-    lower = [(low, float(f"{place:.2g}")) for place, low, high in crossings(curves) if high == ITEM]
-    below = [f"`{name}` from m of about {place:g}" for name, place in lower]
-    below += [f"`{name}` at every m" for name in always]
-    slopes = ", ".join(f"`{name}` {_slope(curve)}" for name, curve in curves.items())
-    (first, *_), (last, *_) = flat[0], flat[-1]
-    told = fill(
-        f"{data['users']:,} simulated users hold m samples each, of a mean of {data['dimension']} numbers. Each *user* "
-        f"is protected with epsilon = {privacy['epsilon']:g} and delta = {privacy['delta']:g}. Item level clips single "
-        f"samples and protects a user's m by group privacy, set as well as a search on public data can: from m = "
-        f"{first:,} to {last:,} its excess risk goes from {flat[0][1]:.2g} to {flat[-1][1]:.2g}. At user level it "
-        f"falls like 1 / m, and is below item level: {', '.join(below)}. Slopes on logarithmic axes, with standard "
-        f"errors, where theory has -1 at user level and 0 at item level: {slopes}. A clip round the start, as in "
-        f"`dp_fed_sgd`, has to reach the best model, so its slope is less steep. Lines are medians of "
-        f"{rows['seed'].nunique()} seeds, bands their range; the start is at {rows['initial'].median():.2g}."
+    below = dict.fromkeys(always, "at every m")
+    below |= {low: f"from m = {float(f'{place:.2g}'):g} on" for place, low, high in crossings(curves) if high == ITEM}
+    told = ", ".join(f"`{name}` {where} (slope {_slope(curves[name])})" for name, where in below.items())
+    return fill(
+        f"{data['users']:,} simulated users hold m samples each of a mean of {data['dimension']} numbers; each *user* "
+        f"has epsilon = {privacy['epsilon']:g}, delta = {privacy['delta']:g}. Clipping samples needs group privacy for "
+        f"a user's m: `{ITEM}` gains nothing (slope {_slope(flat)}). User level falls like 1 / m, and is "
+        f"below it: {told}. Theory has slope -1. Medians of {rows['seed'].nunique()} seeds, with their range, by "
+        f"`userdp compare simulations/configs/{NAME}.toml`, in a minute."
     )
-    command = f"userdp compare simulations/configs/{NAME}.toml    # makes it, within a minute on two cores"
-    return f"{told}\n\n```\n{command}\n```"
 
 
 def _slope(curve: list[tuple[float, float, float, float]]) -> str:
     """Return the slope of the medians by least squares, and its standard error."""
     fit = linregress(*np.log([[one[0], one[1]] for one in curve]).T)
-    return f"{fit.slope:.2f} \N{PLUS-MINUS SIGN} {fit.stderr:.2f}"
+    return f"{fit.slope:.2f}\N{PLUS-MINUS SIGN}{fit.stderr:.2f}"
