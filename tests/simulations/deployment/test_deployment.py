@@ -111,7 +111,7 @@ def own_model(folder):
 @pytest.mark.parametrize(
     ("configured", "sizes", "deployed"),
     [
-        (lambda folder: demo(), [30, 30, 30], True),
+        (lambda folder: demo(), [80, 80, 80], True),
         (lambda folder: table(folder / "all.csv", [f"p{n}" for n in range(10)]), [4, 3, 3], False),
         (own_model, [10, 10, 10], False),
     ],
