@@ -29,7 +29,7 @@ demo: $(STAMP)
 		--set tuning.repeats=1 --set 'grid={"data.samples_per_user"=[10, 100, 1000]}'
 	@echo
 	@echo "The picture: $(CURDIR)/comparisons/user-level/report.html (error against samples of a user; lower is better)"
-	@echo "Next: the same on your table or settings, $(BIN)/userdp run simulations/configs/quickstart.toml, and make test"
+	@echo "Next: $(BIN)/userdp run simulations/configs/quickstart.toml trains one model; docs/train.md takes your table"
 
 install: $(STAMP)
 
