@@ -38,6 +38,7 @@ from making import (
     strategies,
     strategy_pages,
     structure,
+    user_level,
     what_leaves,
     zero_tuning,
 )
@@ -64,7 +65,7 @@ def pages() -> dict[str, str]:
         "composition": concepts.composition(),
     }
     written = {
-        "README.md": put(_written("README.md"), {"result": courses.of_real_people(), "strategies": strategies.table()}),
+        "README.md": put(_written("README.md"), {"result": user_level.section(), "strategies": strategies.table()}),
         "research/README.md": put(
             _written("research/README.md"),
             {"promises": promises.section(), "neural": neural_speed.section(), **speed.sections()},
@@ -213,7 +214,8 @@ def pages() -> dict[str, str]:
         "docs/zero-tuning.md": put(_written("docs/zero-tuning.md"), {"zero tuning": zero_tuning.section()}),
     }
     found = pictures.pictures() | paper_pictures.pictures() | speed.pictures()
-    drawn = {f"docs/pictures/{name}.svg": svg for name, svg in found.items()}
+    drawn = {user_level.PICTURE: found.pop(user_level.NAME)}
+    drawn |= {f"docs/pictures/{name}.svg": svg for name, svg in found.items()}
     return written | strategy_pages.pages() | papers_index.pages() | drawn | courses.pictures()
 
 

@@ -1,7 +1,7 @@
-"""The table behind the pictures of strategies' pages and of the README: how far their runs get, round by round.
+"""The table behind the pictures of strategies' pages: how far their runs get, round by round.
 
-Runs the example of every strategy (docs/making/examples.toml) and simulations/configs/insteval.toml with five seeds
-each, and `auto` on the same people. What the table has already is kept, unless the configuration has changed since.
+Runs the example of every strategy (docs/making/examples.toml) with five seeds, and `auto` on the same people. What the
+table has already is kept, unless the configuration has changed since.
 
     python docs/make_courses.py                   what is missing; under two minutes for all examples
     python docs/make_courses.py --again auto      one anew, after a change of its code
@@ -20,9 +20,8 @@ import numpy as np
 import pandas as pd
 from making import courses, examples
 
-from simulations.config.run_config import RunConfig, parse_config
-from simulations.records.evaluation import Evaluation, main_metric
-from simulations.runs.build import build_problem, load_datasets
+from simulations.config.run_config import parse_config
+from simulations.records.evaluation import main_metric
 from simulations.runs.run import run
 from userdp.errors import BadInput
 
@@ -68,10 +67,9 @@ def main() -> None:
 
 def _rows(name: str, config: dict[str, Any]) -> list[dict[str, Any]]:
     """A row a round: the share of the way that seeds had gone, and how far `auto` gets on the same people."""
-    from_constant = name == courses.REAL
-    found = [_course(config, seed, from_constant=from_constant) for seed in SEEDS]
+    found = [_course(config, seed) for seed in SEEDS]
     beside = config | {"privacy": {**config["privacy"], "unit": "user"}, "strategy": {"kind": "auto"}}
-    auto = median(_course(beside, seed, from_constant=from_constant).shares[-1] for seed in SEEDS)
+    auto = median(_course(beside, seed).shares[-1] for seed in SEEDS)
     last = min(len(course.rounds) for course in found) - 1  # runs that stop by themselves differ in their rounds
     rows = []
     for place in sorted({round(place) for place in np.linspace(0, last, POINTS)}):
@@ -91,35 +89,18 @@ def _rows(name: str, config: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _course(config: dict[str, Any], seed: int, *, from_constant: bool) -> Course:
-    """The way begins at the initial model, or at the best constant."""
+def _course(config: dict[str, Any], seed: int) -> Course:
     parsed = parse_config(config | {"seed": seed})
     with TemporaryDirectory(prefix="courses-") as folder:
         directory = Path(folder) / "run"
         result = run(parsed, directory=directory, report=False).result
         rounds = pd.read_parquet(directory / "rounds.parquet")
     metric = main_metric(result["metrics"])
-    initial = result["reference"]["initial"][metric]
-    start = _best_constant(parsed) if from_constant else initial
+    start = result["reference"]["initial"][metric]
     end = result["reference_private"]["non_private"][metric]
-    values = [initial, *rounds[f"metric.{metric}"]]
+    values = [start, *rounds[f"metric.{metric}"]]
     shares = [(start - value) / (start - end) for value in values]
     return Course([0, *rounds["round"].astype(int)], shares, gain=1 - end / start)
-
-
-def _best_constant(config: RunConfig) -> float:
-    """The loss on held-out users of the constant that serves training users best; of squares with an intercept."""
-    problem, datasets = build_problem(config), load_datasets(config)
-    if datasets.train is None:
-        raise BadInput("there are no training users")
-    on_training, held_out = (Evaluation(problem, None, users) for users in (datasets.train, datasets.test))
-    constants = np.zeros((3, problem.dimension))
-    constants[:, -1] = (-1.0, 0.0, 1.0)
-    below, middle, above = (on_training(constant)["test_loss"] for constant in constants)
-    # The loss is a parabola in the constant, so three of its values say where it is least.
-    best = np.zeros(problem.dimension)
-    best[-1] = (below - above) / (2 * (below + above - 2 * middle))
-    return held_out(best)["test_loss"]
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ NAMES = (
     "high-dimensional-logistic",
     "compare-hard-instance",
     "robust-paper",
+    "user-level",
     "sparse-means",
     "sparse-choice",
     "sparse-runs",

@@ -265,9 +265,9 @@ def at_most(runs):
     made = jobs._executor
 
     @contextmanager
-    def stopped(workers):
+    def stopped(workers, engine):
         left = runs
-        with made(workers) as execute:
+        with made(workers, engine) as execute:
 
             def some(wanted, root):
                 nonlocal left

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from simulations.config.run_config import parse_config
-from simulations.runs.build import build_problem, load_datasets, make_plan
+from simulations.runs.build import make_plan
 from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,26 +120,6 @@ def test_labels_of_a_picture_lie_apart_and_inside(pages):
         heights = np.array(sorted(map(float, found)))
         assert (np.diff(heights) >= FEWEST_PIXELS).all(), path
         assert heights[-1] < courses.HEIGHT, path
-
-
-def test_the_best_constant_is_the_one_that_serves_training_users_best(pages):
-    config = {
-        "name": "constants",
-        "problem": {"kind": "squared", "intercept": True, "target_range": [-1.0, 1.0]},
-        "data": {"kind": "synthetic", "population": "linear_regression", "dimension": 2, "users": 60, "test_users": 40},
-        "privacy": {"epsilon": 1.0, "delta": 1e-6},
-    }
-    parsed = parse_config(config)
-    problem, datasets = build_problem(parsed), load_datasets(parsed)
-
-    def loss(constant: float, federation) -> float:
-        model = np.zeros(problem.dimension)
-        model[-1] = constant
-        return float(np.mean(problem.metrics(model, federation.block(np.arange(federation.users)))["test_loss"]))
-
-    grid = np.linspace(-0.5, 0.5, 201)
-    best = min(grid, key=lambda constant: loss(constant, datasets.train))
-    assert pages["make_courses"]._best_constant(parsed) == pytest.approx(loss(best, datasets.test), abs=1e-4)
 
 
 def test_what_pages_claim_of_the_examples_is_in_the_table(pages):

@@ -1,11 +1,10 @@
 """The progress of the strategies' examples, as pictures and sentences, from the table of `docs/make_courses.py`.
 
-A share of 0% is the initial model (for real people's data the best constant), 100% the model without privacy.
+A share of 0% is the initial model, 100% the model without privacy.
 Pictures are written directly as SVG, which is small and fast.
 """
 
 import textwrap
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,6 @@ from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "research" / "results" / "strategies.csv"
-REAL = "insteval"
-"""The example of real people in the README."""
 COLUMNS = ("example", "round", "median", "least", "most", "auto", "gain", "seeds", "configuration", "userdp")
 WIDTH, HEIGHT = 480, 250
 LEFT, RIGHT, TOP, BOTTOM = 60, 124, 16, 36
@@ -32,9 +29,8 @@ LINE = 16
 
 
 def configurations() -> dict[str, dict[str, Any]]:
-    """Return the configuration of each example, by name: those of the strategies, and that of real people."""
-    text = (ROOT / "simulations" / "configs" / f"{REAL}.toml").read_text(encoding="utf-8")
-    return {name: configuration(name) for name in STRATEGIES} | {REAL: tomllib.loads(text)}
+    """Return the configuration of each strategy's example, by name."""
+    return {name: configuration(name) for name in STRATEGIES}
 
 
 def table() -> pd.DataFrame:
@@ -44,17 +40,13 @@ def table() -> pd.DataFrame:
 
 def picture_of(name: str) -> str:
     """Return the path of an example's picture."""
-    return f"docs/{REAL}.svg" if name == REAL else f"docs/pictures/strategy-{name}.svg"
+    return f"docs/pictures/strategy-{name}.svg"
 
 
 def pictures() -> dict[str, str]:
     """Return the SVG of each measured example, by its path in the repository."""
     found = {str(name): rows for name, rows in table().groupby("example", sort=False)}
-    return {
-        picture_of(name): _svg(found[name], "best constant" if name == REAL else "initial model")
-        for name in (*STRATEGIES, REAL)
-        if name in found
-    }
+    return {picture_of(name): _svg(found[name]) for name in STRATEGIES if name in found}
 
 
 def sentence(name: str) -> str:
@@ -74,25 +66,6 @@ def sentence(name: str) -> str:
     )
     words = f"Share of the gap closed between the initial model and training without privacy, by round of {name}"
     return f"![{words}](../pictures/strategy-{name}.svg)\n\n{fill(text)}\n"
-
-
-def of_real_people() -> str:
-    """Return the description of the README's picture."""
-    rows = table()
-    rows = rows[rows["example"] == REAL]
-    if rows.empty:
-        return "Not measured yet: `python docs/make_courses.py` makes the table behind the picture."
-    first, last, config = rows.iloc[0], rows.iloc[-1], configurations()[REAL]
-    privacy, strategy = config["privacy"], config["strategy"]
-    return fill(
-        "Students of ETH Zurich rate lectures. A model of the rating is trained with each *student* protected, epsilon "
-        f"= {privacy['epsilon']:g} and delta = {privacy['delta']:g}, in {strategy['rounds']} rounds of "
-        f"`{strategy['kind']}`. 0% is the best constant, which predicts one rating for everybody; 100% is training "
-        f"without privacy. {_ended(last)}; `auto`, without any setting, closes {_percent(last['auto'])}. The "
-        f"initial model is at {_percent(first['median'])}, below the picture. These ratings can hardly be predicted: "
-        f"the whole gap is {_percent(last['gain'])} of the best constant's loss. Loss is measured on held-out "
-        f"students; the line is the median of {int(last['seeds'])} seeds, the band their range."
-    )
 
 
 def fill(text: str) -> str:
@@ -149,13 +122,8 @@ class _Frame:
         return written
 
 
-def _svg(rows: pd.DataFrame, start: str) -> str:
-    """The chart of one example.
-
-    Args:
-        rows: of the table, in the order of rounds.
-        start: what 0% is.
-    """
+def _svg(rows: pd.DataFrame) -> str:
+    """Return the chart of one example, from the rows of the table in the order of rounds."""
     rounds, shares = rows["round"].to_list(), rows["median"].to_list()
     last = rows.iloc[-1]
     beside = {} if last["example"] == "auto" else {"auto": (float(last["auto"]), RED)}
@@ -173,7 +141,9 @@ def _svg(rows: pd.DataFrame, start: str) -> str:
         f'height="{HEIGHT - TOP - BOTTOM}"/></clipPath>',
         f'<g clip-path="url(#inside)"><polygon points="{band}" fill="{BLUE}" fill-opacity=".18"/>'
         f'<polyline points="{frame.points(rounds, shares)}" fill="none" stroke="{BLUE}" stroke-width="2"/></g>',
-        *frame.labels({"without privacy": (1.0, INK), **beside, "this run": (shares[-1], BLUE), start: (0.0, INK)}),
+        *frame.labels(
+            {"without privacy": (1.0, INK), **beside, "this run": (shares[-1], BLUE), "initial model": (0.0, INK)}
+        ),
     ]
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     style = f'font-family="sans-serif" font-size="15" fill="{INK}"'

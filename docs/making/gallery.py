@@ -78,7 +78,7 @@ SHOWN = (
     Shown(
         name="audit",
         title="An audit",
-        command="audit simulations/configs/demo.toml --runs 200",
+        command="audit simulations/configs/demo.toml --set strategy.kind=dp_fed_sgd --runs 200",
         look="Look at the chart: if the claim holds, no attack reaches the shaded area. The measured epsilon stays "
         "below the claimed one, and close enough to it that a gross mistake would show.",
         quietly=("--workers", "0"),

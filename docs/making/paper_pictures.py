@@ -90,6 +90,9 @@ PICTURES = {
     "paper-core-as-written": Picture(
         "robust-paper", "privacy.epsilon", Theory("paper-calibrated", _one_over_square, "1 / epsilon^2, Theorem 3.1")
     ),
+    "user-level": Picture(
+        "user-level", "data.samples_per_user", Theory("robust_rounds", lambda samples: 1 / samples, "1 / m")
+    ),
     "paper-high-dimension": Picture(
         "high-dimensional-dimension",
         "data.dimension",

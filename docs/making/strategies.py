@@ -6,8 +6,8 @@ from strategies.core.recipe import guarantees
 Strategies = list[type[Recipe]]
 
 
-FIRST = ("auto", "dp_fed_sgd", "dp_fed_avg", "adaptive_clipping")
-"""The strategies that most people look for."""
+FIRST = ("robust_rounds", "localized_robust_sgd", "auto", "dp_fed_sgd", "dp_fed_avg", "sample_clipped_sgd")
+"""The robust aggregation that userdp began with, and what it is compared with: clipped users, and clipped samples."""
 
 
 def table() -> str:

@@ -64,15 +64,13 @@ class Cell:
 
 
 def expand(config: ComparisonConfig) -> Iterator[Cell]:
-    """Yield every cell, strategies side by side; BadInput for an unusable name, engine, grid, seed or setting."""
+    """Yield every cell, strategies side by side; BadInput for an unusable name, grid, seed or setting."""
     problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
     entries = [*((entry, False) for entry in config.strategy), *((entry, True) for entry in oracle_entries(config))]
     labels = [entry.name for entry, _ in entries]
     for names, key in ((labels, "strategy.label"), ([entry.label for entry in problems], "problems.label")):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"{key} = {twice[0]!r} stands for two entries: give each entry a label of its own")
-    if config.engine.get("kind", "local") != "local":
-        raise BadInput(f"engine.kind = {config.engine['kind']!r}: cells always run on the local engine; remove the key")
     _check_settings(config)
     for entry, point, (strategy, oracle), seed in product(problems, combinations(grid), entries, seeds):
         sections = _sections(config, entry, strategy, point)

@@ -26,7 +26,7 @@ from simulations.comparison.config import Cell, Comparison
 from simulations.comparison.one_cell import Record, finished, run_job
 from simulations.comparison.oracle import TRIED, scales_of
 from simulations.comparison.table import NOT_RUN, row, write_table
-from simulations.config.run_config import RunConfig
+from simulations.config.run_config import EngineSection, RunConfig
 from simulations.engines.ray_grid import begin_ray
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
@@ -83,9 +83,9 @@ def compare(
 ) -> ComparisonOutcome:
     """Run every cell that has not been run, and write the table and the report.
 
-    ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process. The
-    ``directory`` is by default the file's output directory and name; ``watch`` is called after every run. BadInput if
-    the directory cannot be written, RunFailed without Ray.
+    ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process, and
+    so does the ray engine, whose actors need the CPUs. The ``directory`` is by default the file's output directory and
+    name; ``watch`` is called after every run. BadInput if the directory cannot be written, RunFailed without Ray.
     """
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
     with writing(f"output.directory: {root}"):
@@ -93,7 +93,7 @@ def compare(
         write_text(root / "comparison.toml", comparison.toml())
     state = _State(comparison, root, watch)
     try:
-        with _executor(workers) as execute:
+        with _executor(workers, comparison.cells[0].config().engine) as execute:
             state.run(execute)
     finally:
         # After an interruption the table says what is missing.
@@ -128,7 +128,7 @@ class _State:
 
     def _tuning(self, cell: Cell) -> Search:
         return [
-            (options, Job("tuning", cell.strategy, cell.config(seed=seed, **options)))
+            (options, Job("tuning", cell.strategy, _in_process(cell.config(seed=seed, **options))))
             for options in self.comparison.candidates(cell)
             for seed in self.comparison.public_seeds
         ]
@@ -143,7 +143,7 @@ class _State:
             log.warning("the oracle could not look at the data (%s): it has no settings to try", type(error).__name__)
             settings = [{}]
         return [
-            (options, Job("oracle", cell.strategy, cell.config(seed=seed, **options), private=False))
+            (options, Job("oracle", cell.strategy, _in_process(cell.config(seed=seed, **options)), private=False))
             for options in settings
         ]
 
@@ -195,10 +195,15 @@ class _State:
 
 def reference_job(cell: Cell) -> Job:
     """Return the run without privacy on a cell's data, which all strategies and budgets share."""
-    config = cell.reference()
+    config = _in_process(cell.reference())
     trusting = {"trust": "server", "colluding": 0.0, "lost_nodes": 0}
     budget = config.privacy.model_copy(update={"epsilon": 1.0, "delta": 1e-12, **trusting})
     return Job("reference", "non_private", config.model_copy(update={"privacy": budget}))
+
+
+def _in_process(config: RunConfig) -> RunConfig:
+    """Return the run on the local engine, which gives the same model."""
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"kind": "local"})})
 
 
 def measured(record: Record) -> float:
@@ -210,18 +215,24 @@ def measured(record: Record) -> float:
 
 
 @contextmanager
-def _executor(workers: int | None) -> Iterator[Execute]:
-    if workers == 0:
-        yield lambda jobs, root: (
-            (job, run_job(job.config.toml(), job.digest, root / job.folder, job.private)) for job in jobs
-        )
+def _executor(workers: int | None, engine: EngineSection) -> Iterator[Execute]:
+    actors = engine.kind == "ray"
+    if workers == 0 and not actors:
+        yield _one_by_one
         return
-    ray, own = begin_ray("Ray cannot be started", "; --workers 0 runs without it", num_cpus=workers)
+    where = {"address": engine.address or "local", "num_cpus": None if engine.address else engine.workers}
+    remedy = "" if actors else "; --workers 0 runs without it"
+    ray, own = begin_ray("Ray cannot be started", remedy, **(where if actors else {"num_cpus": workers}))
     try:
-        yield _side_by_side
+        yield _one_by_one if actors else _side_by_side  # the grids of all cells use one Ray
     finally:
         if own:
             ray.shutdown()
+
+
+def _one_by_one(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
+    for job in jobs:
+        yield job, run_job(job.config.toml(), job.digest, root / job.folder, job.private)
 
 
 def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:

@@ -99,7 +99,7 @@ def _charts(
 ) -> list[tuple[str, str, str]]:
     """Draw the main metric against every numeric key with the others fixed, or one chart for each point without one.
 
-    Returns (title, SVG, why its slope is expected) of each chart.
+    Returns (caption, SVG, why its slope is expected) of each chart.
     """
     numeric = [key for key in keys if all(type(point["values"][key]) in (int, float) for point in points)]
     charts = []
@@ -110,10 +110,23 @@ def _charts(
             chart, drawn = sweep_chart(
                 line, key, ranking.short(key), labels, title, None if slope is None else slope["power"]
             )
-            charts.append((title, chart, slope["reason"] if slope is not None and drawn else ""))
+            passing = ranking.crossed(ranking.crossings(_curves(line, key, labels)))
+            caption = f"{title}. By {ranking.short(key)}: {passing}" if passing else title
+            charts.append((caption, chart, slope["reason"] if slope is not None and drawn else ""))
     if not numeric:
         charts = [(f"{point['index']}: {point['metric']}", dot_chart(point), "") for point in points]
     return [chart for chart in charts if chart[1]]
+
+
+def _curves(
+    line: Sequence[dict[str, Any]], key: str, labels: Sequence[str]
+) -> dict[str, list[tuple[float, float, float, float]]]:
+    curves: dict[str, list[tuple[float, float, float, float]]] = {label: [] for label in labels}
+    for point in line:
+        for one in point["ranking"]:
+            if one["median"] is not None:
+                curves[one["strategy"]].append((float(point["values"][key]), one["median"], one["low"], one["high"]))
+    return curves
 
 
 def _lines(points: Sequence[dict[str, Any]], key: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -68,7 +68,9 @@ class ComparisonConfig(Section):
     problem: dict[str, Any] | None = Field(None, description="As in a run; not needed with [[problems]].")
     data: dict[str, Any] | None = Field(None, description="As in a run; not needed with [[problems]].")
     privacy: dict[str, Any] = Field(description="As in a run; leave out the keys that [grid] sets.")
-    engine: dict[str, Any] = Field({}, description="As in a run; always the local engine, cells run in parallel.")
+    engine: dict[str, Any] = Field({})
+    """The nodes, as in a run. local: cells run side by side. ray: one after the other, each in Ray actors; searches
+    and training without privacy stay in this process."""
     output: ComparisonOutput = ComparisonOutput.model_validate({})
     strategy: list[StrategyEntry] = Field(min_length=1, description="The strategies, written [[strategy]].")
     grid: dict[str, Any] = Field({})

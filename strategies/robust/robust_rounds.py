@@ -1,12 +1,16 @@
 """Robust rounds: a tested, noisy robust mean of user gradients every round; any loss, and nodes are protected too."""
 
 import math
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from itertools import product
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
 from strategies.core.about import About
+from strategies.core.forecast import Forecast
+from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -14,8 +18,15 @@ from strategies.core.row_rounds import Agreement, AnyTest, RowRounds
 from strategies.robust.passing import KERNELS, TESTS, AgreementOptions, needed_ratio, needed_score
 from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, TestedOptions
 from userdp.accounting import calibrate_noise
+from userdp.errors import PopulationTooSmall
 from userdp.estimators import ExpKernel, RampKernel, concentration_score
 from userdp.mechanisms import AboveThreshold, MinimumScore, minimum_batch
+
+TRIED_ROUNDS = (10, 5, 3, 2, 1)  # An epoch, where they are not given
+TRIED_STEPS = tuple(2.0**-halvings for halvings in range(7))  # In default steps, where neither is given
+
+START = 1 / 3
+"""The squared distance from the start that is expected of a best model, over the largest: any point of the domain."""
 
 
 class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, restates={"rounds"}):
@@ -51,7 +62,9 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         **TESTED_ABOUT,
     )
 
-    rounds: int = Field(10, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
+    rounds: int | None = Field(None, ge=1)
+    """Rounds in all; the cohort is n * epochs / rounds. If not given, the plan chooses them, and the step if that is
+    not given either, for the least risk that it predicts."""
     test: Literal["above_threshold", "min_score"] | None = None
     """min_score: a test a round, each paid for; above_threshold: one for all rounds, paid once, which stops at the
     first failure; the one that leaves less noise if not given."""
@@ -62,10 +75,38 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         if not found.learnt:
             return {}
         deviation = CLIP_WIDTH * found.length * math.sqrt(found.samples / found.dimension)
-        return {"deviation": deviation, **found.steps(self.rounds)}
+        return {"deviation": deviation, **found.steps(self.count)}
 
     def scheme(self, given: Given) -> RowRounds:
         self.check_estimate()
+        return self._scheme(given) if self.rounds else self._chosen(given)._scheme(given)
+
+    def _chosen(self, given: Given) -> Self:
+        """Return these settings with the rounds, and the step, of least predicted risk; most rounds if unknown."""
+        passing = [each for count in TRIED_ROUNDS if (each := self._of(given, count * self.epochs)) is not None]
+        steps = (self.learning_rate,) if self.learning_rate else [given.default_step * each for each in TRIED_STEPS]
+
+        def risk(one: tuple[tuple[Self, NoisySteps], float]) -> float:
+            (_, path), rate = one
+            forecast = Forecast.of(given.problem, replace(path, rate=rate))
+            return 0.0 if forecast.excess is None else forecast.excess - (1 - START) * forecast.undone
+
+        if not passing:
+            return self.model_copy(update={"rounds": self.epochs})
+        (best, _), rate = min(product(passing, steps), key=risk)
+        return best.model_copy(update={"learning_rate": rate})
+
+    def _of(self, given: Given, rounds: int) -> tuple[Self, NoisySteps] | None:
+        """Return these settings with so many rounds, and their path; None if their cohorts cannot pass a test."""
+        chosen = self.model_copy(update={"rounds": rounds})
+        try:
+            path = chosen._scheme(given).outline.path
+        except PopulationTooSmall:
+            return None
+        assert isinstance(path, NoisySteps)
+        return chosen, path
+
+    def _scheme(self, given: Given) -> RowRounds:
         search = partial(self._search, given)
         return self.agreeing_rounds(given, search, self._least(given), by_theory=self.radius is None)
 
@@ -111,12 +152,12 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
             return None
         if self.radius is not None:
             return self.radius if score <= 0.9 * batch else None
-        ratio = needed_ratio(self.kernel, batch, given.dimension, self.rounds, self.failure / 2, score)
+        ratio = needed_ratio(self.kernel, batch, given.dimension, self.count, self.failure / 2, score)
         return None if ratio is None else ratio * self.declared_deviation(given, UNDECLARED.format(norm="sup norm"))
 
     def _each_test(self, kind: type[AnyTest]) -> tuple[int, float]:
         """Return the rounds that one test sees, and the probability with which honest users may fail it."""
-        failure, rounds = self.failure / 2, self.rounds
+        failure, rounds = self.failure / 2, self.count
         return (rounds, failure) if kind is AboveThreshold else (1, failure / rounds)
 
     def _least(self, given: Given) -> int:

@@ -69,13 +69,18 @@ TESTED_ABOUT: Mapping[str, Any] = {
 class RowOptions(DeviationOptions):
     """Settings of a strategy of `RowRounds`, a base of its recipe beside `Recipe`."""
 
-    rounds: int = Field(5, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
+    rounds: int | None = Field(5, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
     epochs: int = Field(1, ge=1, description="How often each user takes part.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
+    @property
+    def count(self) -> int:
+        """The rounds in all; the fewest, an epoch each, while they are to be chosen."""
+        return self.rounds or self.epochs
+
     def cohort(self, users: int) -> int:
         """Return the users of a round; zero where rounds outnumber participations."""
-        return min(users, users * self.epochs // self.rounds)
+        return min(users, users * self.epochs // self.count)
 
     def declared_deviation(self, given: Given, undeclared: str) -> float:
         """Return the standard deviation of one coordinate of the average gradient of a user with the fewest samples.
@@ -106,12 +111,12 @@ class RowOptions(DeviationOptions):
         Plans show ``numbers``. Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm`` (if given),
         and cohorts of fewer than ``smallest`` users have no scheme.
         """
-        rounds, rate = min(self.rounds, sampler.rounds), self.learning_rate or given.default_step
+        rounds, rate = min(self.count, sampler.rounds), self.learning_rate or given.default_step
         deviation = mechanism.standard_deviation
         outline = Outline(
             rounds=rounds,
             cohort=sampler.batch,
-            users_needed=math.ceil(smallest * self.rounds / self.epochs),
+            users_needed=math.ceil(smallest * self.count / self.epochs),
             path=NoisySteps(steps=rounds, rate=rate, deviation=deviation, longest=signal),
             noise=deviation * math.sqrt(given.dimension),
             signal=signal,
@@ -174,10 +179,10 @@ class TestedOptions(RowOptions):
         n, batch = given.users, self.cohort(given.users)
         best, smallest = search(batch), smallest_passing(lambda size: search(size) is not None, least)
         if best is None:
+            fewer = "fewer strategy.rounds, " if self.count > 1 else ""
             raise PopulationTooSmall(
-                f"data.users = {n} in {self.rounds} rounds give cohorts of {batch} users; a cohort "
-                f"that passes its test takes {smallest}: use fewer strategy.rounds, more users, or a larger "
-                "privacy.epsilon"
+                f"data.users = {n} in {self.count} rounds give cohorts of {batch} users; a cohort "
+                f"that passes its test takes {smallest}: use {fewer}more users, or a larger privacy.epsilon"
             )
         test, bound = best.test, given.problem.certificate.gradient_norm
         cost, sampler = self.cost(given, test), DisjointBatches(n, batch, self.epochs, given.seed)
@@ -195,7 +200,7 @@ class TestedOptions(RowOptions):
             },
             signal=math.inf if bound is None else bound,
             smallest=smallest,
-            pass_probability=_pass_probability(test, min(self.rounds, sampler.rounds)) if by_theory else None,
+            pass_probability=_pass_probability(test, min(self.count, sampler.rounds)) if by_theory else None,
             guarantee=given.promise(
                 epsilon_of(cost, self.epochs, given.privacy.delta),
                 f"{ACCOUNTANT}, parallel within an epoch",

@@ -115,7 +115,7 @@ class WinsorizedRotation(Recipe, RowOptions):
         n, batch, privacy = given.users, self.cohort(given.users), given.privacy
         if batch < 1:
             raise PopulationTooSmall(
-                f"data.users = {n}: {self.rounds} rounds need a user each; use fewer strategy.rounds"
+                f"data.users = {n}: {self.count} rounds need a user each; use fewer strategy.rounds"
             )
         rotation = HadamardRotation(given.dimension, given.seed)
         grid, size = self._grid(given, rotation, batch), rotation.size

@@ -26,7 +26,7 @@ from simulations.comparison.config import load_comparison, parse_comparison
 from simulations.comparison.jobs import Progress, compare, live, reference_job
 from simulations.comparison.one_cell import DONE
 from simulations.comparison.plots import dot_chart, sweep_chart
-from simulations.comparison.ranking import rankings
+from simulations.comparison.ranking import crossed, crossings, rankings
 from simulations.comparison.report import render_comparison
 from simulations.comparison.table import NOT_RUN, SUMMARY
 from simulations.reports.explain import percent
@@ -205,7 +205,7 @@ def searching(**settings):
         (changed(seeds=0), "seeds = 0"),
         (changed(seeds=[1, 1]), "seeds = [1, 1]"),
         (changed(nam="x"), "unknown key nam"),
-        (changed(engine={"kind": "ray"}), "engine.kind = 'ray'"),
+        (changed(engine={"kind": "spark"}), "engine.kind = 'spark'"),
         (changed(problem=None), "no problem"),
         (changed(grid={"strategy.rounds": [1]}), "'strategy.rounds': the grid varies keys of problem, data, privacy"),
         (changed(grid={"privacy.unit": ["user", "sample"]}), "compared at one unit"),
@@ -537,3 +537,44 @@ def test_the_comparison_shows_what_is_promised_to_a_user_and_to_a_sample(public_
     assert (results["reference_private"] < results["initial"]).all()
     report = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "for a user of 20 samples by group privacy: noise calibrated to epsilon =" in report
+
+
+# The shipped comparisons -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_no_strategy_of_the_quick_comparison_ends_worse_than_it_starts_at_its_default_settings(epsilon, tmp_path):
+    raw = load_comparison(next(path for path in CONFIGS if path.stem == "compare-quick")).raw
+    plain = [{"kind": entry["kind"]} for entry in raw["strategy"]]
+    raw = {key: value for key, value in raw.items() if key != "tuning"}
+    raw |= {"seeds": 5, "strategy": plain, "grid": {"privacy.epsilon": [epsilon]}}
+    rows = compare(parse_comparison(raw), workers=0, directory=tmp_path).rows
+    assert len(rows) == 5 * len(plain)
+    worse = [(row["strategy"], row["seed"], row["value"]) for row in rows if not row["value"] < row["initial"]]
+    assert not worse
+
+
+@forgive_ray
+def test_cells_on_ray_give_what_cells_in_this_process_give(tmp_path):
+    raw = changed(TUNED, seeds=1)
+    local = compare(parse_comparison(raw), workers=0, directory=tmp_path / "local").rows
+    engine = {"kind": "ray", "workers": 2, "users_per_node": 100}
+    on_ray = compare(parse_comparison(raw | {"engine": engine}), directory=tmp_path / "ray").rows
+    assert [row["value"] for row in on_ray] == pytest.approx([row["value"] for row in local], rel=1e-12)
+    engines = {json.loads(path.read_text())["engine"] for path in (tmp_path / "ray" / "cells").rglob("result.json")}
+    assert engines == {"ray"}
+    searched = list((tmp_path / "ray" / "tuning").rglob("result.json"))
+    assert searched
+    assert {json.loads(path.read_text())["engine"] for path in searched} == {"local"}
+
+
+def test_reports_say_from_where_on_a_strategy_is_below_another():
+    at = (1.0, 10.0, 100.0)
+    flat = [(x, 1.0, 0.9, 1.1) for x in at]
+    falls = [(x, 10.0 / x, 9.0 / x, 11.0 / x) for x in at]
+    wide = [(x, 10.0 / x, 0.0, 2.0) for x in at]
+    swings = [(x, value, value, value) for x, value in zip(at, (2.0, 0.5, 2.0), strict=True)]
+    (one,) = crossings({"flat": flat, "falls": falls, "never": [(x, 99.0, 99.0, 99.0) for x in at]})
+    assert one == (pytest.approx(10.0), "falls", "flat")
+    assert crossings({"flat": flat, "wide": wide}) == crossings({"flat": flat, "swings": swings}) == []
+    assert crossed([one]) == "falls below flat from about 10 on"

@@ -56,7 +56,7 @@ SALT = b"s" * 16
 
 
 def demo(*overrides):
-    return load_config(DEMO, ["data.users=90", "privacy.noise='seeded'", *overrides])
+    return load_config(DEMO, ["data.users=240", "privacy.noise='seeded'", *overrides])
 
 
 def raw_table(path, **more):
@@ -111,7 +111,7 @@ def own_model(folder):
 @pytest.mark.parametrize(
     ("configured", "sizes", "deployed"),
     [
-        (lambda folder: demo(), [30, 30, 30], True),
+        (lambda folder: demo(), [80, 80, 80], True),
         (lambda folder: table(folder / "all.csv", [f"p{n}" for n in range(10)]), [4, 3, 3], False),
         (own_model, [10, 10, 10], False),
     ],
@@ -205,7 +205,7 @@ def test_a_node_checks_labels_and_salt():
 
 
 def test_what_the_server_of_a_deployment_may_read(tmp_path):
-    assert server_datasets(demo()).train.users == 90
+    assert server_datasets(demo()).train.users == 240
     raw = raw_table(tmp_path / "t.csv")
     cases = {
         "output.reference = true": raw | {"output": {"reference": True}},
@@ -271,13 +271,13 @@ def test_how_many_samples_a_user_holds_does_not_keep_a_silo_away(tmp_path, caplo
 
 
 def test_silos_of_the_demo_share_held_out_users_and_measure_privately_without_a_key(tmp_path):
-    few = ["data.users=90", "data.test_users=30", "output.anyway=true", "engine.roster_timeout=0.1"]
+    few = ["data.users=240", "data.test_users=30", "output.anyway=true", "engine.roster_timeout=0.1"]
     config = load_config(DEMO, few)
     assert config.privacy.evaluate
     folders = three(tmp_path)
-    assert split(config, folders) == [40, 40, 40]
+    assert split(config, folders) == [90, 90, 90]
     nodes = nodes_of(config, folders)
-    assert [np.count_nonzero(node.users >= 90) for node in nodes] == [10, 10, 10]
+    assert [np.count_nonzero(node.users >= 240) for node in nodes] == [10, 10, 10]
     with LocalGrid(nodes) as grid:
         done = run(config, grid=grid, directory=tmp_path / "run", report=False, deployed=True)
     assert done.result["held_out"]["users"] == 30
@@ -287,7 +287,7 @@ def test_silos_of_the_demo_share_held_out_users_and_measure_privately_without_a_
         without = run(config, grid=grid, directory=tmp_path / "without", report=False, deployed=True)
     assert {"log_loss", "accuracy"} <= set(without.result["held_out"]["metrics"])
     seeded = load_config(DEMO, [*few, "privacy.noise='seeded'"])
-    assert [len(node.users) for node in nodes_of(seeded, folders)] == [30, 30, 30]
+    assert [len(node.users) for node in nodes_of(seeded, folders)] == [80, 80, 80]
     with LocalGrid(nodes_of(seeded, folders)) as grid:
         simulated = run(seeded, grid=grid, directory=tmp_path / "seeded", report=False, deployed=True)
     assert "held_out" not in simulated.result
@@ -295,9 +295,9 @@ def test_silos_of_the_demo_share_held_out_users_and_measure_privately_without_a_
 
 def test_a_node_config_with_a_silo_reads_that_silo(tmp_path):
     split(demo(), [tmp_path])
-    asked = {"config": str(DEMO), "overrides": "data.users=90; privacy.noise='seeded'"}
+    asked = {"config": str(DEMO), "overrides": "data.users=240; privacy.noise='seeded'"}
     node = node_of(Context(1, 1, {"silo": str(tmp_path)}, RecordDict(), asked))
-    assert len(node.users) == 90
+    assert len(node.users) == 240
     assert node.labels[7] == "synthetic-7"
     assert separated(" ; a=1;") == ("a=1",)
 

@@ -79,8 +79,11 @@ def federation(image, folders):
     return containers
 
 
+CLIPPING = {"strategy.kind": '"dp_fed_sgd"', "strategy.clip_norm": 0.5, "strategy.learning_rate": 10.0}
+
+
 def overrides(rounds, max_missing=0.4, **more):
-    settings = {"strategy.rounds": rounds, "strategy.max_missing": max_missing} | PATIENT | more
+    settings = CLIPPING | {"strategy.rounds": rounds, "strategy.max_missing": max_missing} | PATIENT | more
     return "; ".join([SEEDED, *(f"{key}={value}" for key, value in settings.items())])
 
 
@@ -100,7 +103,7 @@ def test_one_command_gives_the_model_and_the_guarantee_of_the_simulation(demo, t
     guarantee = json.loads((out / "guarantee.json").read_text())
     assert guarantee == json.loads((tmp_path / "local" / "guarantee.json").read_text())
     result = json.loads((out / "result.json").read_text())
-    assert result["engine"] == "flower"
+    assert (result["engine"], result["strategy"]) == ("flower", "robust_rounds")
     assert result["missing_users_private"] == 0
     for name, value in here.result["metrics"].items():
         assert result["metrics"][name] == pytest.approx(value, rel=CLOSE["rtol"])

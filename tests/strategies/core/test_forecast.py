@@ -51,7 +51,11 @@ SILENT = {
         WORSE,
     ),
     "its constants": ("robust-mean", [LOCALIZED + 'constants="paper"}'], "the steps are too few or too short"),
-    "few users": ("robust-mean", ['strategy={kind="robust_rounds"}', "data.users=4000", "privacy.epsilon=4"], MAYBE),
+    "few users": (
+        "robust-mean",
+        ['strategy={kind="robust_rounds", rounds=10}', "data.users=4000", "privacy.epsilon=4"],
+        MAYBE,
+    ),
 }
 
 

@@ -1,0 +1,43 @@
+"""The first page's picture and words: error against samples of a user, from research/results/papers/user-level.csv."""
+
+import tomllib
+
+import numpy as np
+import pandas as pd
+from scipy.stats import linregress
+
+from making.courses import ROOT, fill
+from making.papers import RESULTS
+from simulations.comparison.ranking import crossings
+
+NAME, ALONG, ITEM = "user-level", "data.samples_per_user", "item-level"
+PICTURE = f"docs/{NAME}.svg"
+
+
+def section() -> str:
+    """Return the words below the picture."""
+    rows = pd.read_csv(RESULTS / f"{NAME}.csv")
+    config = tomllib.loads((ROOT / "simulations" / "configs" / f"{NAME}.toml").read_text(encoding="utf-8"))
+    data, privacy = config["data"], config["privacy"]
+    curves = {
+        str(name): list(own.groupby(ALONG)["value"].agg(["median", "min", "max"]).itertuples(name=None))
+        for name, own in rows.groupby("strategy", sort=False)
+    }
+    flat = curves[ITEM]
+    always = [name for name in curves if all(one[1] < two[1] for one, two in zip(curves[name], flat, strict=True))]
+    below = dict.fromkeys(always, "at every m")
+    below |= {low: f"from m = {float(f'{place:.2g}'):g} on" for place, low, high in crossings(curves) if high == ITEM}
+    told = ", ".join(f"`{name}` {where} (slope {_slope(curves[name])})" for name, where in below.items())
+    return fill(
+        f"{data['users']:,} simulated users hold m samples each of a mean of {data['dimension']} numbers; each *user* "
+        f"has epsilon = {privacy['epsilon']:g}, delta = {privacy['delta']:g}. Clipping samples needs group privacy for "
+        f"a user's m: `{ITEM}` gains nothing (slope {_slope(flat)}). User level falls like 1 / m, and is "
+        f"below it: {told}. Theory has slope -1. Medians of {rows['seed'].nunique()} seeds, with their range, by "
+        f"`userdp compare simulations/configs/{NAME}.toml`, in a minute."
+    )
+
+
+def _slope(curve: list[tuple[float, float, float, float]]) -> str:
+    """Return the slope of the medians by least squares, and its standard error."""
+    fit = linregress(*np.log([[one[0], one[1]] for one in curve]).T)
+    return f"{fit.slope:.2f}\N{PLUS-MINUS SIGN}{fit.stderr:.2f}"
