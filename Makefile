@@ -107,7 +107,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/regress.py $(REGRESS_ARGS)
 
 # The tables behind the pages' numbers that are not there yet; each goes on where it was. make results RESULTS="papers"
-RESULTS ?= papers paper_sweeps zero_tuning neural_table server_steps byzantine
+RESULTS ?= papers zero_tuning neural_table server_steps byzantine
 results: $(STAMP)
 	for table in $(RESULTS); do $(BIN)/python research/$$table.py || exit 1; done
 

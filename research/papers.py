@@ -1,7 +1,8 @@
-"""The comparisons behind the numbers on the papers' pages: runs them, and keeps what they found as small tables.
+"""The tables behind the numbers on the papers' pages: makes them, and keeps each as a small table.
 
-Each table is results/papers/NAME.csv, one row a run, of simulations/configs/NAME.toml; docs/papers shows them
-(docs/make.py). A comparison goes on where it was stopped.
+Each paper's room, a folder of strategies with a paper.toml, holds its results/NAME.csv: of the comparison
+configs/NAME.toml, one row a run, or of a function in sweeps. The room's page shows them (docs/make.py). A comparison
+goes on where it was stopped.
 
     python research/papers.py                                those that have no table yet
     python research/papers.py --only high-dimensional-sparse --again
@@ -11,68 +12,81 @@ Each table is results/papers/NAME.csv, one row a run, of simulations/configs/NAM
 
 import argparse
 import shutil
+import tomllib
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from sweeps.sweep import Sweep
 
 from simulations.comparison.config import load_comparison
 from simulations.comparison.jobs import compare
-from simulations.runs.run import versions
+from simulations.records.environment import versions
 
-HERE = Path(__file__).resolve().parent
-CONFIGURATIONS = HERE.parent / "simulations" / "configs"
-RESULTS = HERE / "results" / "papers"
-WORK = HERE.parent / "build" / "papers"
-NAMES = (
-    "heavy-tailed-p2",
-    "heavy-tailed-p3",
-    "heavy-tailed-p4",
-    "high-dimensional-frank-wolfe",
-    "high-dimensional-lasso",
-    "high-dimensional-sparse",
-    "high-dimensional-dimension",
-    "high-dimensional-sparsity",
-    "high-dimensional-logistic",
-    "compare-hard-instance",
-    "robust-paper",
-    "user-level",
-    "sparse-means",
-    "sparse-choice",
-    "sparse-runs",
-    "biweight",
-    "sparse-gradients",
-    "heavy-tailed-linear",
-    "heavy-tailed-logistic",
-    "averaged-clipping-restarts",
-    "averaged-clipping-rough",
-)
-"""Comparisons that a page shows."""
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = sorted(path.parent for path in ROOT.glob("strategies/**/paper.toml"))
+WORK = ROOT / "build" / "papers"
 KEPT = ("problem", "strategy", "seed", "main_metric", "value", "initial", "reference_private", "error_private")
-"""Columns of every table, beside those of the comparison's grid."""
+"""Columns of every table of a comparison, beside those of its grid."""
+
+
+def comparisons() -> dict[str, Path]:
+    """Return the configuration of each comparison that a page shows, by name; in its room, or at the front door."""
+    folders = [ROOT / "simulations" / "configs", *(room / "configs" for room in ROOMS)]
+    files = {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
+    return {name: files[name] for room in ROOMS for name in _declared(room) if name in files}
+
+
+def _declared(room: Path) -> list[str]:
+    return list(tomllib.loads((room / "paper.toml").read_text(encoding="utf-8"))["tables"].values())
+
+
+@cache
+def _sweeps() -> dict[str, tuple[Path, Sweep]]:
+    found = {}
+    for room in ROOMS:
+        for file in sorted((room / "sweeps").glob("*.py")):
+            module = import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+            found |= {name: (room, sweep) for name, sweep in getattr(module, "SWEEPS", {}).items()}
+    return found
+
+
+def sweeps() -> dict[str, Sweep]:
+    """Return the maker of each sweep, by name."""
+    return {name: sweep for name, (_, sweep) in _sweeps().items()}
+
+
+def table_of(name: str) -> Path:
+    """Return the path of a table."""
+    room = _sweeps()[name][0] if name in _sweeps() else next(room for room in ROOMS if name in _declared(room))
+    return room / "results" / f"{name}.csv"
 
 
 def measured(name: str, workers: int) -> pd.DataFrame:
-    """One row a run of that comparison, with the versions that made it."""
-    comparison = load_comparison(CONFIGURATIONS / f"{name}.toml")
+    """Make a table, with the versions that made it."""
+    made = {tool: found for tool, found in versions().items() if tool in {"userdp", "numpy", "python"}}
+    if name in sweeps():
+        return sweeps()[name].make().assign(**made)
+    comparison = load_comparison(comparisons()[name])
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns) as progress:
         task = progress.add_task(name, total=len(comparison.cells))
         outcome = compare(comparison, workers=workers, directory=WORK / name, watch=lambda *_: progress.advance(task))
-    rows = pd.DataFrame(outcome.rows)[[*comparison.grid_keys, *KEPT]]
-    return rows.assign(**{tool: found for tool, found in versions().items() if tool in {"userdp", "numpy", "python"}})
+    return pd.DataFrame(outcome.rows)[[*comparison.grid_keys, *KEPT]].assign(**made)
 
 
 def main() -> None:
+    names = [*comparisons(), *sweeps()]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="comparisons to run")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="tables to make", metavar="NAME")
     parser.add_argument("--again", action="store_true", help="forget their tables and runs first")
-    parser.add_argument("--left", action="store_true", help="run nothing; say what is missing")
+    parser.add_argument("--left", action="store_true", help="make nothing; say what is missing")
     parser.add_argument("--workers", type=int, default=0, help="processes; 0 runs one cell after the other in this one")
     arguments = parser.parse_args()
-    RESULTS.mkdir(parents=True, exist_ok=True)
     for name in arguments.only:
-        table = RESULTS / f"{name}.csv"
+        table = table_of(name)
         if arguments.again:
             table.unlink(missing_ok=True)
             shutil.rmtree(WORK / name, ignore_errors=True)
@@ -81,7 +95,8 @@ def main() -> None:
         if arguments.left:
             print(name)
             continue
-        measured(name, arguments.workers).to_csv(table, index=False)
+        table.parent.mkdir(exist_ok=True)
+        measured(name, arguments.workers).to_csv(table, index=False, float_format="%.6g" if name in sweeps() else None)
         print(table)
 
 

@@ -34,6 +34,9 @@ BASE: dict[str, Any] = {
     "strategy": {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 3},
 }
 """A run of a tenth of a second."""
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = {path.stem: path for part in ("simulations", "strategies/**") for path in ROOT.glob(f"{part}/configs/*.toml")}
+"""Name -> every configuration that is in the repository, those of the papers' rooms included."""
 GUARANTEE = Guarantee(
     unit="user",
     relation="replace_one",

@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(
-    path for package in ("userdp", "strategies", "simulations", "apps") for path in (ROOT / package).rglob("*.py")
+    path
+    for package in ("userdp", "strategies", "simulations", "apps")
+    for path in (ROOT / package).rglob("*.py")
+    if "sweeps" not in path.parts
 )
 OPENINGS = {
     *("Of", "That", "Those", "By", "As", "Over", "From", "Also", "Likewise", "Who", "Whose", "What", "How", "Whether"),

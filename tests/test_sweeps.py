@@ -25,7 +25,7 @@ def test_the_standard_error_over_seeds_is_how_far_slopes_scatter(slopes):
 
 
 def test_runs_side_by_side_take_the_steps_of_the_reference(module_of, monkeypatch):
-    tables = module_of("sweeps.averaged_clipping.paper_tables")
+    tables = module_of("strategies.baselines.averaged_clipping.sweeps.paper_tables")
     sizes = {"SAMPLES": 40, "BATCH": 10, "EPOCHS": 6, "EARLIER": (2,), "SEEDS": 2}
     for name, value in sizes.items():
         monkeypatch.setattr(tables, name, value)
@@ -60,7 +60,7 @@ def test_runs_side_by_side_take_the_steps_of_the_reference(module_of, monkeypatc
 
 
 def test_the_best_model_of_the_tables_has_no_gradient(module_of, monkeypatch):
-    tables = module_of("sweeps.averaged_clipping.paper_tables")
+    tables = module_of("strategies.baselines.averaged_clipping.sweeps.paper_tables")
     rng = np.random.default_rng(2)
     features = rng.standard_normal((500, 10))
     for model in tables.MODELS.values():

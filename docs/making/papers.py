@@ -1,11 +1,9 @@
 """The measured tables of the papers' pages, from the results of research/papers.py."""
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-RESULTS = Path(__file__).resolve().parents[2] / "research" / "results" / "papers"
 HEADINGS = {
     "way": "sampling",
     "least": "minimum",
@@ -41,9 +39,8 @@ VERSIONS = ("userdp", "numpy", "python")
 """The columns with the versions that made a table; pages leave them out."""
 
 
-def by_cell(name: str) -> str:
+def by_cell(rows: pd.DataFrame, file: str) -> str:
     """Return a row per problem and cell of the grid, a column per strategy: the median and range over seeds."""
-    rows = pd.read_csv(RESULTS / f"{name}.csv")
     strategies = list(dict.fromkeys(rows["strategy"]))
     keys = [key for key in _cell_keys(rows) if key != "problem" or rows["problem"].nunique() > 1]
     head = [*(_word(key) for key in keys), "start", *(f"`{strategy}`" for strategy in strategies)]
@@ -57,24 +54,22 @@ def by_cell(name: str) -> str:
     seeds, version = rows["seed"].nunique(), rows["userdp"].iloc[0]
     return "\n".join(
         [
-            f"`simulations/configs/{name}.toml`: {measure}, median of {seeds} seeds, range in brackets "
-            f"(userdp {version}).",
+            f"`{file}`: {measure}, median of {seeds} seeds, range in brackets (userdp {version}).",
             "",
             *lines,
         ]
     )
 
 
-def by_sweep(name: str) -> str:
-    """Return the table of one sweep of research/paper_sweeps.py."""
-    rows = pd.read_csv(RESULTS / "sweeps" / f"{name}.csv")
+def by_sweep(rows: pd.DataFrame, name: str) -> str:
+    """Return the table of one sweep."""
     shown = [column for column in rows.columns if column not in VERSIONS]
     lines = [
         f"| {' | '.join(HEADINGS.get(column, column.replace('_', ' ')) for column in shown)} |",
         f"|{'---|' * len(shown)}",
     ]
     lines += [f"| {' | '.join(_told(value) for value in row)} |" for row in rows[shown].itertuples(index=False)]
-    told = f"`python research/paper_sweeps.py --only {name}` (userdp {rows['userdp'].iloc[0]})."
+    told = f"`python research/papers.py --only {name}` (userdp {rows['userdp'].iloc[0]})."
     return "\n".join([told, "", *lines])
 
 

@@ -1,17 +1,14 @@
 """docs/papers/README.md: every algorithm and experiment of the papers, and its place in this project.
 
-The entries are in papers_index.toml; a test looks up every module, configuration and test named there.
+The entries are in the rooms' paper.toml; a test looks up every module, configuration and test named there.
 """
 
 import posixpath
-import tomllib
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from making.rooms import Entry, Room, rooms
 from strategies import STRATEGIES
 
-FILE = Path(__file__).with_suffix(".toml")
-ROOT = FILE.parents[2]
 PAGE = "docs/papers/README.md"
 HOW = ("as printed", "corrected", "in part", "left out")
 
@@ -20,83 +17,33 @@ HEAD = """\
 
 This page lists each algorithm and experiment of five papers with its place here: as printed; corrected, with the
 change; in part; or left out, with the reason. A paper's page has the errors in its proofs and our measurements. Under
-*Here*, a link is a `strategy.kind`, other names are modules; configurations are files of `simulations/configs`.
+*Here*, a link is a `strategy.kind`, other names are modules; configurations are files in the papers'
+folders and in `simulations/configs`.
 
-This page is made by `docs/make.py` from `docs/making/papers_index.toml`.
+This page is made by `docs/make.py` from the `paper.toml` of each paper's folder.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """An algorithm, theorem or experiment of a paper.
-
-    Attributes:
-        what: Its name in the paper.
-        how: One of `HOW`.
-        why: The change, or the reason why it is left out.
-        code: Strategies, ``module`` or ``module:name``.
-        configurations: Names of files of simulations/configs.
-        tests: Paths of test files.
-    """
-
-    what: str
-    how: str
-    why: str = ""
-    code: list[str] = field(default_factory=list)
-    configurations: list[str] = field(default_factory=list)
-    tests: list[str] = field(default_factory=list)
-
-    def item(self) -> str:
-        """Return the list item; a list fits a narrow screen better than a table."""
-        how = f"{self.how}: {self.why}" if self.why else self.how
-        parts = {
-            "Here": ", ".join(map(_code, self.code)),
-            "Configurations": ", ".join(f"`{name}.toml`" for name in self.configurations),
-            "Tests": ", ".join(f"[{Path(test).stem}](../../{test})" for test in self.tests),
-        }
-        return "\n".join(
-            [f"- **{self.what}**, {how}.", *(f"  {name}: {told}." for name, told in parts.items() if told)]
-        )
+def item(entry: Entry) -> str:
+    """Return the list item; a list fits a narrow screen better than a table."""
+    how = f"{entry.how}: {entry.why}" if entry.why else entry.how
+    parts = {
+        "Here": ", ".join(map(_code, entry.code)),
+        "Configurations": ", ".join(f"`{name}.toml`" for name in entry.configurations),
+        "Tests": ", ".join(f"[{Path(test).stem}](../../{test})" for test in entry.tests),
+    }
+    return "\n".join([f"- **{entry.what}**, {how}.", *(f"  {name}: {told}." for name, told in parts.items() if told)])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Paper:
-    """A paper.
-
-    Attributes:
-        title: The title.
-        authors: The authors.
-        cited: The beginning of its citation in the strategies' classes.
-        page: The path of its page in the repository.
-        entries: Its algorithms, theorems and experiments.
-    """
-
-    title: str
-    authors: str
-    cited: str
-    page: str
-    entries: list[Entry]
-
-    def section(self) -> str:
-        """Return the heading and the list."""
-        return "\n".join(
-            [
-                f"## {self.title}\n",
-                f"{self.authors}: [its page]({posixpath.relpath(self.page, posixpath.dirname(PAGE))}).\n",
-                *(entry.item() for entry in self.entries),
-            ]
-        )
-
-
-def papers() -> list[Paper]:
-    """Return all papers of the file, in its order."""
-    told = tomllib.loads(FILE.read_text(encoding="utf-8"))["paper"]
-    return [Paper(entries=[Entry(**entry) for entry in one.pop("entry")], **one) for one in told]
+def _section(room: Room) -> str:
+    """Return the heading of a paper and the list."""
+    page = posixpath.relpath(room.page, posixpath.dirname(PAGE))
+    return "\n".join([f"## {room.title}\n", f"{room.authors}: [its page]({page}).\n", *map(item, room.entry)])
 
 
 def pages() -> dict[str, str]:
     """Return the text of the page, by path."""
-    return {PAGE: "\n\n".join([HEAD.rstrip(), *(paper.section() for paper in papers())]) + "\n"}
+    return {PAGE: "\n\n".join([HEAD.rstrip(), *map(_section, rooms())]) + "\n"}
 
 
 def _code(name: str) -> str:

@@ -14,8 +14,8 @@ ELSEWHERE = {
     "benchmarks/README.md": "benchmarks.md",
     "research/README.md": "research.md",
     **{
-        f"strategies/baselines/{folder}/README.md": f"papers/{folder}.md"
-        for folder in ("averaged_clipping", "heavy_tailed", "high_dimensional", "sparse_gradients")
+        f"{room.parent.relative_to(ROOT).as_posix()}/README.md": f"papers/{room.parent.name}.md"
+        for room in sorted(ROOT.glob("strategies/**/paper.toml"))
     },
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",

@@ -24,9 +24,14 @@ STRATEGIES = {
 }
 
 
+def _modules(root: Path, package: str) -> list[Path]:
+    """Return the files of a package's modules; sweeps of papers are measurements beside it."""
+    return [file for file in (root / package).rglob("*.py") if "sweeps" not in file.parts]
+
+
 def arrows(root: Path, package: str) -> dict[str, set[str]]:
     """Room -> the rooms of the same package that its modules import; what a package's `__init__` offers is its door."""
-    modules = {".".join(file.relative_to(root).with_suffix("").parts) for file in (root / package).rglob("*.py")}
+    modules = {".".join(file.relative_to(root).with_suffix("").parts) for file in _modules(root, package)}
 
     def room(module: str) -> str:
         folder = module if f"{module}.__init__" in modules else module.rpartition(".")[0]
@@ -50,7 +55,7 @@ def files(root: Path) -> dict[str, set[str]]:
     places = {
         ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file
         for package in PACKAGES
-        for file in (root / package).rglob("*.py")
+        for file in _modules(root, package)
     }
     graph = {}
     for module, file in places.items():
@@ -82,13 +87,13 @@ def in_circles(graph: dict[str, set[str]]) -> set[str]:
 
 def lines(root: Path, package: str) -> int:
     """Count the lines of a package's modules, without those of the papers' baselines."""
-    house = (file for file in (root / package).rglob("*.py") if "baselines" not in file.parts)
+    house = (file for file in _modules(root, package) if "baselines" not in file.parts)
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in house)
 
 
 def rooms(root: Path, package: str) -> dict[str, int]:
     """The numbers of a package's rooms."""
-    files = [file for file in (root / package).rglob("*.py") if file.name != "__init__.py"]
+    files = [file for file in _modules(root, package) if file.name != "__init__.py"]
     folders = [file.parent for file in files]
     graph = arrows(root, package)
     return {

@@ -1,4 +1,4 @@
-"""The first page's picture and words: error against samples of a user, from research/results/papers/user-level.csv."""
+"""The first page's picture and words: error against samples of a user, from the founding paper's room."""
 
 import tomllib
 
@@ -7,7 +7,6 @@ import pandas as pd
 from scipy.stats import linregress
 
 from making.courses import ROOT, fill
-from making.papers import RESULTS
 from simulations.comparison.ranking import crossings
 
 NAME, ALONG, ITEM = "user-level", "data.samples_per_user", "item-level"
@@ -16,7 +15,7 @@ PICTURE = f"docs/{NAME}.svg"
 
 def section() -> str:
     """Return the words below the picture."""
-    rows = pd.read_csv(RESULTS / f"{NAME}.csv")
+    rows = pd.read_csv(ROOT / "strategies" / "robust" / "results" / f"{NAME}.csv")
     config = tomllib.loads((ROOT / "simulations" / "configs" / f"{NAME}.toml").read_text(encoding="utf-8"))
     data, privacy = config["data"], config["privacy"]
     curves = {

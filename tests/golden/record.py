@@ -11,10 +11,10 @@ an epsilon or a delta is a root that is rounded outward in steps of 1e-10 of its
 one step more; and what a case calls its own `tolerance`, where samples are made in single precision or noise is
 calibrated by a numerical composition, whose sums carry 1e-16 into tails of delta.
 
-A case is a run (its sections, over those of its `base`), a file of simulations/configs (`shipped`: what it plans;
-with `run = true` also what it gives; a comparison's plans are those at both ends of its grid and its search), a table
-of a comparison (`comparison`), or a strategy for ordinary Flower clients (`drop_in`). A table that data.path names is
-written first.
+A case is a run (its sections, over those of its `base`), a file of simulations/configs or of a paper's room (`shipped`:
+what it plans; with `run = true` also what it gives; a comparison's plans are those at both ends of its grid and its
+search), a table of a comparison (`comparison`), or a strategy for ordinary Flower clients (`drop_in`). A table that
+data.path names is written first.
 """
 
 import argparse
@@ -46,6 +46,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [entry for entry in (str(ROOT), str(HERE.parent)) if entry not in sys.path]
 
+from examples import SHIPPED  # noqa: E402
 from helpers_flower import ClientGrid, FlowerEngine  # noqa: E402
 
 import strategies  # noqa: E402
@@ -54,7 +55,6 @@ from simulations.cli import app  # noqa: E402
 from simulations.runs.run import run  # noqa: E402
 
 VALUES = HERE / "values.json"
-CONFIGS = ROOT / "simulations" / "configs"
 COMMAND = "python tests/golden/record.py"
 TOLERANCE = 1e-12
 ACCOUNTED = 1e-9
@@ -161,7 +161,7 @@ def _config(case: Case, folder: Path) -> Path:
 
 
 def _shipped(case: Case, folder: Path) -> Values:
-    path = CONFIGS / f"{case['shipped']}.toml"
+    path = SHIPPED[case["shipped"]]
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     if isinstance(raw["strategy"], dict):
         values: Values = {"plan": _plan(path)}
@@ -205,7 +205,7 @@ def _plan(path: Path) -> Values:
 
 
 def _comparison(case: Case, folder: Path) -> Values:
-    path = CONFIGS / f"{case['comparison']}.toml"
+    path = SHIPPED[case["comparison"]]
     outcome = CliRunner().invoke(app, ["compare", str(path), "--workers", "0", "--output", str(folder), "--json"])
     assert outcome.exit_code == 0, outcome.stderr
     rows = [{key: value for key, value in row.items() if key not in ENVIRONMENT} for row in json.loads(outcome.stdout)]

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import numpy as np
 import pandas as pd
 import pytest
-from examples import COMPARISON, call
+from examples import COMPARISON, SHIPPED, call
 from helpers import PATIENCE, at_most, forgive_ray
 from rich.console import Console
 
@@ -36,7 +36,7 @@ from userdp.errors import BadInput
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted(
     path
-    for path in (ROOT / "simulations" / "configs").glob("*.toml")
+    for path in SHIPPED.values()
     if isinstance(tomllib.loads(path.read_text(encoding="utf-8")).get("strategy"), list)
 )
 SEARCH = {"cost": "free, tuned on public synthetic data", "public_seed": 1000}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from any_strategy import options_of
-from examples import BASE, changed, table_section, write_table
+from examples import BASE, SHIPPED, changed, table_section, write_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,10 +23,9 @@ CATEGORIES = {"kind": "synthetic", "population": "categorical", "levels": 3, "us
 ROBUST = {"kind": "localized_robust_sgd"}
 MODULE = {"kind": "torch", "loss": "mse", "has_targets": False}
 SECURE = {"privacy__noise": "secure"}
-FOLDER = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 CONFIGS = sorted(
     path
-    for path in FOLDER.glob("*.toml")
+    for path in SHIPPED.values()
     if isinstance(tomllib.loads(path.read_text(encoding="utf-8")).get("strategy"), dict)
     and path.stem != "language"  # which needs a model that userdp pretrain makes: test_language_file.py
 )

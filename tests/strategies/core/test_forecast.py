@@ -1,11 +1,11 @@
 """Plans tell the truth: what they predict of the model, what they warn of, and what has to be insisted on."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from any_strategy import options_of, problem_of
+from examples import SHIPPED
 from helpers import federation_of, final, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,6 @@ from userdp.errors import BadInput
 from userdp.problems import Bernoulli, Huber, Logistic, Quadratic, SparseSquared, Squared
 from userdp.problems.separable import Linear
 
-CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 WORSE = "Doing nothing is better than this run"
 MAYBE = "Doing nothing may be as good"
 ONE_ROUND = "the budget is spent and the model stays as it is"
@@ -62,7 +61,7 @@ SILENT = {
 @pytest.mark.parametrize("case", SILENT)
 def test_what_was_silent_is_told_and_the_papers_choices_have_to_be_insisted_on(case):
     config, overrides, sentence = SILENT[case]
-    plan = make_plan(load_config(CONFIGS / f"{config}.toml", overrides))
+    plan = make_plan(load_config(SHIPPED[config], overrides))
     assert said(plan, sentence)
     assert case != "the paper's choices" or plan.forecast.hopeless
     assert case != "on the hard instance" or plan.forecast.noise > plan.forecast.reach
@@ -216,10 +215,10 @@ def test_noise_on_the_best_model_costs_no_more_than_its_bound(problem, deviation
 def test_a_run_that_is_worse_than_doing_nothing_asks_and_runs_when_insisted_on(tmp_path):
     hopeless = 'strategy={kind="local_dp", rounds=20}'
     overrides = [hopeless, "data.users=400", "privacy.epsilon=0.5", "problem.radius=1.0"]
-    config = load_config(CONFIGS / "quickstart.toml", overrides)
+    config = load_config(SHIPPED["quickstart"], overrides)
     with pytest.raises(BadInput, match=r"--anyway or output\.anyway"):
         insist(config, make_plan(config))
-    insisted = load_config(CONFIGS / "quickstart.toml", [*overrides, "output.anyway=true"])
+    insisted = load_config(SHIPPED["quickstart"], [*overrides, "output.anyway=true"])
     insist(insisted, make_plan(insisted))
 
 

@@ -1,9 +1,8 @@
 """The paper's own algorithm from a configuration: every part of it is in use, and what it comes to is said."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
+from examples import SHIPPED
 
 from simulations.comparison.config import load_comparison
 from simulations.runs.build import make_strategy, public_facts, starting_problem
@@ -11,7 +10,7 @@ from simulations.runs.run import run
 from userdp.estimators import Debiased, ExpKernel
 from userdp.mechanisms import AboveThreshold
 
-PATH = Path(__file__).resolve().parents[3] / "simulations" / "configs" / "robust-paper.toml"
+PATH = SHIPPED["robust-paper"]
 PAPER = {"paper-median": "median", "paper-trimmed-mean": "trimmed_mean"}
 
 

@@ -2,10 +2,10 @@
 
 import math
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import SHIPPED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -37,7 +37,6 @@ REFERENCES = {
 }
 every_law = pytest.mark.parametrize("name", LAWS)
 INF = math.inf
-CONFIGS = Path(__file__).resolve().parents[4] / "simulations" / "configs"
 
 
 def everything(population, users=4000, samples=25, seed=3) -> Block:
@@ -397,7 +396,7 @@ def test_gradient_moments_bound_every_direction_within_the_distance(order, spher
 
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_shipped_comparisons_declare_moments_that_are_true_and_no_larger_than_they_must_be(order):
-    comparison = load_comparison(CONFIGS / f"heavy-tailed-p{order}.toml")
+    comparison = load_comparison(SHIPPED[f"heavy-tailed-p{order}"])
     cell = next(cell for cell in comparison.cells if cell.strategy == "sample_clipped_sgd")
     settings_ = cell.config()
     options, population, problem = cell.raw["strategy"], settings_.data.recipe, build_problem(settings_)

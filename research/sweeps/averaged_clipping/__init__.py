@@ -1,1 +1,0 @@
-"""The sweeps of one paper."""
