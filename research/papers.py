@@ -81,16 +81,15 @@ def main() -> None:
     names = [*comparisons(), *sweeps()]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="tables to make", metavar="NAME")
-    parser.add_argument("--again", action="store_true", help="forget their tables and runs first")
+    parser.add_argument("--again", action="store_true", help="make them anew, from the first run")
     parser.add_argument("--left", action="store_true", help="make nothing; say what is missing")
     parser.add_argument("--workers", type=int, default=0, help="processes; 0 runs one cell after the other in this one")
     arguments = parser.parse_args()
     for name in arguments.only:
         table = table_of(name)
         if arguments.again:
-            table.unlink(missing_ok=True)
             shutil.rmtree(WORK / name, ignore_errors=True)
-        if table.exists():
+        elif table.exists():
             continue
         if arguments.left:
             print(name)
