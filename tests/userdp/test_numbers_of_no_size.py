@@ -26,7 +26,7 @@ ENDLESS = {(Cost, "noise_multiplier"), (SampledRounds, "noise_multiplier")}  # n
 ZERO = {
     *((Cost, name) for name in ("pure_epsilon", "failure_delta", "shared_epsilon")),
     *((Privacy, name) for name in ("delta", "colluding")),
-    *((one, "movement") for one in (AboveThreshold, MinimumScore)),
+    *((one, name) for one in (AboveThreshold, MinimumScore) for name in ("movement", "raised")),
     (SecureNoise, "slack"),
     (Total, "others"),
 }
