@@ -80,7 +80,7 @@ def load_cases() -> list[Case]:
         for key, value in case.items():
             merged = isinstance(value, dict) and key in base and "kind" not in value
             base[key] = base[key] | value if merged else value
-        cases.append(base)
+        cases.append({"name": f"shipped-{base.get('shipped')}"} | base)
     names = [case["name"] for case in cases]
     assert len(names) == len(set(names)), "every case has a name of its own"
     return cases
