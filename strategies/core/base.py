@@ -125,7 +125,7 @@ class UserLevelStrategy(Strategy):
 
     def _rounding_slack(self, scheme: Scheme) -> float:
         """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of other questions."""
-        own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
+        own = scheme.rounding_slack(self.public.users)
         alone = self.around == Around() and self._everybody == self.public.users
         return own if alone else max(own, rounding_slack(self._everybody))
 

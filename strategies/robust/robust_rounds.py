@@ -18,7 +18,7 @@ from strategies.core.row_rounds import Agreement, AnyTest, RowRounds
 from strategies.robust.passing import KERNELS, TESTS, AgreementOptions, needed_ratio, needed_score
 from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, TestedOptions
 from userdp.accounting import calibrate_noise
-from userdp.errors import PopulationTooSmall
+from userdp.errors import BadInput
 from userdp.estimators import ExpKernel, RampKernel, concentration_score
 from userdp.mechanisms import AboveThreshold, MinimumScore, minimum_batch
 
@@ -97,12 +97,15 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         return best.model_copy(update={"learning_rate": rate})
 
     def _of(self, given: Given, rounds: int) -> tuple[Self, NoisySteps] | None:
-        """Return these settings with so many rounds, and their path; None if their cohorts cannot pass a test."""
+        """Return these settings with so many rounds, and their path; None if their cohorts have no scheme."""
         chosen = self.model_copy(update={"rounds": rounds})
         try:
-            path = chosen._scheme(given).outline.path
-        except PopulationTooSmall:
+            scheme = chosen._scheme(given)
+            if given.secure:
+                scheme.rounding_slack(given.users)
+        except BadInput:  # which the fewest rounds raise again, if it is everybody's
             return None
+        path = scheme.outline.path
         assert isinstance(path, NoisySteps)
         return chosen, path
 

@@ -29,8 +29,9 @@ _SMALLEST = 2.0**-500
 
 
 class Polytope(ABC):
-    """The convex hull of finitely many vertices; the score of a vertex v at a gradient g is ``-<v, g>``, up to one
-    constant on all of them.
+    """The convex hull of finitely many vertices.
+
+    The score of a vertex v at a gradient g is ``-<v, g>``, up to one constant on all of them.
     """
 
     name: str  # as messages have it
@@ -164,8 +165,8 @@ class Hull(Polytope):
 def _check_radius(told: str, radius: float, dimension: int, least: int = 1) -> None:
     if not _SMALLEST < radius < 1 / _SMALLEST or dimension < least:
         raise BadInput(
-            f"{told} of radius {radius} in {dimension} dimensions: the radius must be positive, from {_SMALLEST:.0e} to "
-            f"{1 / _SMALLEST:.0e}, and there must be at least {least} dimensions"
+            f"{told} of radius {radius} in {dimension} dimensions: the radius must be positive, from {_SMALLEST:.0e} "
+            f"to {1 / _SMALLEST:.0e}, and there must be at least {least} dimensions"
         )
 
 
