@@ -119,6 +119,7 @@ class UserLevelStrategy(Strategy):
             self.problem, self._coordinates, found = before.settle(self.recipe)
             self.recipe = self.recipe.model_copy(update=found)
             self._given = replace(self._given, problem=self.problem)
+        self.recipe = self.recipe.settled(self._given)
         scheme = self.recipe.scheme(self._given)
         self._slack = self._rounding_slack(scheme) if self.privacy.noise == "secure" else 0.0
         return replace(scheme, guarantee=stated(scheme.guarantee, self._given, drawn=self._drawn))

@@ -77,9 +77,13 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         deviation = CLIP_WIDTH * found.length * math.sqrt(found.samples / found.dimension)
         return {"deviation": deviation, **found.steps(self.count)}
 
-    def scheme(self, given: Given) -> RowRounds:
+    def settled(self, given: Given) -> Self:
+        """See `Recipe.settled`: the rounds, and the step."""
         self.check_estimate()
-        return self._scheme(given) if self.rounds else self._chosen(given)._scheme(given)
+        return self if self.rounds else self._chosen(given)
+
+    def scheme(self, given: Given) -> RowRounds:
+        return self.settled(given)._scheme(given)
 
     def _chosen(self, given: Given) -> Self:
         """Return these settings with the rounds, and the step, of least predicted risk; most rounds if unknown."""
