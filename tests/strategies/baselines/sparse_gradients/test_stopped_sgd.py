@@ -513,6 +513,14 @@ def test_boosted_runs_refuse_ranges_and_losses_that_prove_nothing():
             boosted(Listening(0), lambda x: np.ones(64), loss_range=loss_range)
     with pytest.raises(BadInput, match="one for each of 64 records"):
         boosted(Listening(0), lambda x: np.ones(63))
+    for numbers, told in (
+        ((0.0, 1.0), "gap"),
+        ((-1.0, 1.0), "gap"),
+        ((1.0, 0.0), "smoothness"),
+        ((1.0, math.nan), "sm"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            SmallGradient(*numbers)
 
 
 # --- The strategy ----------------------------------------------------------------------------------------------------
