@@ -119,13 +119,14 @@ class UserLevelStrategy(Strategy):
             self.problem, self._coordinates, found = before.settle(self.recipe)
             self.recipe = self.recipe.model_copy(update=found)
             self._given = replace(self._given, problem=self.problem)
+        self.recipe = self.recipe.settled(self._given)
         scheme = self.recipe.scheme(self._given)
         self._slack = self._rounding_slack(scheme) if self.privacy.noise == "secure" else 0.0
         return replace(scheme, guarantee=stated(scheme.guarantee, self._given, drawn=self._drawn))
 
     def _rounding_slack(self, scheme: Scheme) -> float:
         """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of other questions."""
-        own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
+        own = scheme.rounding_slack(self.public.users)
         alone = self.around == Around() and self._everybody == self.public.users
         return own if alone else max(own, rounding_slack(self._everybody))
 

@@ -46,6 +46,10 @@ class Recipe(StrategyOptions):
     def scheme(self, given: Given) -> Scheme:
         """Make the scheme, from public facts alone; `BadInput` for a setting that does not suit them."""
 
+    def settled(self, given: Given) -> Self:
+        """Return these settings with those that the plan chooses, once: they stay, whatever a preparation finds."""
+        return self
+
     @classmethod
     def __pydantic_init_subclass__(cls, **more: Any) -> None:
         """Refuse a missing or misspelt declaration; the `BadInput` names class, fault and remedy."""

@@ -13,6 +13,7 @@ from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
+from userdp.noise import rounding_slack
 from userdp.problems.base import Problem
 from userdp.state import Stateful
 
@@ -72,6 +73,10 @@ class Scheme(ABC):
             memory: made by ``new_memory``.
             noise: opens the round's noise.
         """
+
+    def rounding_slack(self, users: int) -> float:
+        """Return how much rounding adds to sensitivities, relatively. Raises `BadInput`: too much for secure noise."""
+        return rounding_slack(self.summands or users, self.spread, self.rounding)
 
     def checked_start(self, problem: Problem, x: Vector) -> Vector:
         """Return the (p,) initial model. Raises `BadInput`: it lies outside the domain, or the scheme refuses it."""

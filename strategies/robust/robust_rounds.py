@@ -18,7 +18,7 @@ from strategies.core.row_rounds import Agreement, AnyTest, RowRounds
 from strategies.robust.passing import KERNELS, TESTS, AgreementOptions, needed_ratio, needed_score
 from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, TestedOptions
 from userdp.accounting import calibrate_noise
-from userdp.errors import PopulationTooSmall
+from userdp.errors import BadInput
 from userdp.estimators import ExpKernel, RampKernel, concentration_score
 from userdp.mechanisms import AboveThreshold, MinimumScore, minimum_batch
 
@@ -77,9 +77,13 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         deviation = CLIP_WIDTH * found.length * math.sqrt(found.samples / found.dimension)
         return {"deviation": deviation, **found.steps(self.count)}
 
-    def scheme(self, given: Given) -> RowRounds:
+    def settled(self, given: Given) -> Self:
+        """See `Recipe.settled`: the rounds, and the step."""
         self.check_estimate()
-        return self._scheme(given) if self.rounds else self._chosen(given)._scheme(given)
+        return self if self.rounds else self._chosen(given)
+
+    def scheme(self, given: Given) -> RowRounds:
+        return self.settled(given)._scheme(given)
 
     def _chosen(self, given: Given) -> Self:
         """Return these settings with the rounds, and the step, of least predicted risk; most rounds if unknown."""
@@ -97,12 +101,15 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         return best.model_copy(update={"learning_rate": rate})
 
     def _of(self, given: Given, rounds: int) -> tuple[Self, NoisySteps] | None:
-        """Return these settings with so many rounds, and their path; None if their cohorts cannot pass a test."""
+        """Return these settings with so many rounds, and their path; None if their cohorts have no scheme."""
         chosen = self.model_copy(update={"rounds": rounds})
         try:
-            path = chosen._scheme(given).outline.path
-        except PopulationTooSmall:
+            scheme = chosen._scheme(given)
+            if given.secure:
+                scheme.rounding_slack(given.users)
+        except BadInput:  # which the fewest rounds raise again, if it is everybody's
             return None
+        path = scheme.outline.path
         assert isinstance(path, NoisySteps)
         return chosen, path
 

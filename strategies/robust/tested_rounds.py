@@ -179,7 +179,8 @@ class TestedOptions(RowOptions):
         n, batch = given.users, self.cohort(given.users)
         best, smallest = search(batch), smallest_passing(lambda size: search(size) is not None, least)
         if best is None:
-            fewer = "fewer strategy.rounds, " if self.count > 1 else ""
+            whole = "fewer strategy.epochs, " if self.epochs > 1 else ""
+            fewer = "fewer strategy.rounds, " if batch < n else whole
             raise PopulationTooSmall(
                 f"data.users = {n} in {self.count} rounds give cohorts of {batch} users; a cohort "
                 f"that passes its test takes {smallest}: use {fewer}more users, or a larger privacy.epsilon"

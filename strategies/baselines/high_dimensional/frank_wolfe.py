@@ -24,9 +24,15 @@ Schedule = Literal["falling", "root"]
 _ROUNDING = 1e-12
 """The distance outside, relative to its size, at which rounding may put a model."""
 
+_SMALLEST = 2.0**-500
+"""Above this, and below its inverse, squares of diameters and scores neither vanish nor overflow."""
+
 
 class Polytope(ABC):
-    """The convex hull of finitely many vertices; the score of a vertex v at a gradient g is ``-<v, g>``."""
+    """The convex hull of finitely many vertices.
+
+    The score of a vertex v at a gradient g is ``-<v, g>``, up to one constant on all of them.
+    """
 
     name: str  # as messages have it
     count: int  # number of vertices
@@ -119,35 +125,48 @@ class Simplex(Polytope):
 class Hull(Polytope):
     """The convex hull of any vertices. O(count d) a round; its diameters take O(count^2 d) once.
 
-    Raises `BadInput` unless vertices (count, d) are finite, and at least two of them differ.
+    Scores are those of the vertices less the middle of their ranges. That is one constant on all scores, and keeps what
+    rounding does to a score far below the sensitivity, however far from zero the polytope lies.
+
+    Raises `BadInput` unless vertices (count, d) are finite, and the diameters neither zero nor near the range's ends.
     """
 
     def __init__(self, vertices: NDArray[np.float64]) -> None:
-        if vertices.ndim != 2 or not np.isfinite(vertices).all() or not (vertices != vertices[:1]).any():
-            raise BadInput(f"vertices of shape {vertices.shape}: must be finite (count, d), at least two different")
+        told = f"polytope of vertices of shape {vertices.shape}: must be finite (count, d), at least two different"
+        if vertices.ndim != 2 or not len(vertices) or not np.isfinite(vertices).all():
+            raise BadInput(told)
         self.vertices = vertices
         self.count, self.name = len(vertices), f"the hull of {len(vertices)} vertices"
-        gaps = [vertices - vertex for vertex in vertices]
-        self.diameter = max(float(np.abs(gap).sum(axis=1).max()) for gap in gaps)
-        self.diameter_l2 = max(float(np.linalg.norm(gap, axis=1).max()) for gap in gaps)
         self.least, self.most = vertices.min(axis=0), vertices.max(axis=0)
+        self._middle = self.least / 2 + self.most / 2
+        self._offsets = vertices - self._middle
+        self.diameter = self.diameter_l2 = 0.0
+        with np.errstate(over="ignore"):
+            for offset in self._offsets:
+                gaps = self._offsets - offset
+                self.diameter = max(self.diameter, float(np.abs(gaps).sum(axis=1).max()))
+                self.diameter_l2 = max(self.diameter_l2, float(np.linalg.norm(gaps, axis=1).max()))
+        if not _SMALLEST < self.diameter < 1 / _SMALLEST:
+            raise BadInput(f"{told}, and from {_SMALLEST:.0e} to {1 / _SMALLEST:.0e} apart (l1 norm)")
 
     def scores(self, gradient: Vector) -> Vector:
-        return np.asarray(-(self.vertices @ gradient))
+        return np.asarray(-(self._offsets @ gradient))
 
     def towards(self, x: Vector, vertex: int, step: float) -> Vector:
         return np.asarray((1 - step) * x + step * self.vertices[vertex])
 
     def holds(self, x: Vector) -> bool:
-        equations = np.vstack([self.vertices.T, np.ones(self.count)])
-        return bool(linprog(np.zeros(self.count), A_eq=equations, b_eq=np.append(x, 1.0)).status == 0)
+        # In units of the diameter, for which the solver's tolerance is made.
+        equations = np.vstack([self._offsets.T / self.diameter, np.ones(self.count)])
+        wanted = np.append((x - self._middle) / self.diameter, 1.0)
+        return bool(linprog(np.zeros(self.count), A_eq=equations, b_eq=wanted).status == 0)
 
 
 def _check_radius(told: str, radius: float, dimension: int, least: int = 1) -> None:
-    if not 0 < radius < math.inf or dimension < least:
+    if not _SMALLEST < radius < 1 / _SMALLEST or dimension < least:
         raise BadInput(
-            f"{told} of radius {radius} in {dimension} dimensions: the radius must be positive, and there must be at "
-            f"least {least} dimensions"
+            f"{told} of radius {radius} in {dimension} dimensions: the radius must be positive, from {_SMALLEST:.0e} "
+            f"to {1 / _SMALLEST:.0e}, and there must be at least {least} dimensions"
         )
 
 

@@ -30,6 +30,9 @@ _REPEATS = 2000
 _BLOCK = 1 << 20
 """Simulated steps in memory at once."""
 
+_HELD = 700.0
+"""An exponent whose exponential floats hold."""
+
 
 class PrivacyFilter:
     """Charges steps as long as all of them together stay within a budget (Whitehouse, Ramdas, Rogers, Wu 2023).
@@ -213,8 +216,12 @@ class StepBudget:
 
 
 def amplified(epsilon: float, rate: Numbers) -> Numbers:
-    """Epsilon of an epsilon-private mechanism on a secret share ``rate`` of the records, drawn without replacement."""
-    return np.asarray(np.log1p(rate * math.expm1(epsilon)))
+    """Epsilon of an epsilon-private mechanism on a secret share ``rate`` of the records, drawn without replacement.
+
+    Beyond what floats hold, a bound on it: ``1 + q (exp(e + x) - 1) <= exp(x) (1 + q (exp(e) - 1))``.
+    """
+    held = min(epsilon, _HELD)
+    return np.asarray(np.log1p(rate * math.expm1(held)) + (epsilon - held))
 
 
 @lru_cache(maxsize=64)

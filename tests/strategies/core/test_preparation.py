@@ -70,8 +70,7 @@ def prepared(name, problem=None, users=USERS, epsilon=4.0, **options):
         epsilon,
         1e-5,
         preparation=LearnCoordinates,
-        **WELL_OFF.get(name, {}),
-        **options,
+        **WELL_OFF.get(name, {}) | options,
     )
 
 
@@ -200,6 +199,15 @@ def test_a_promise_that_would_change_with_what_is_found_ends_the_run_before_its_
     with pytest.raises(RunFailed, match="would promise something else"):
         run(method, ill_scaled(USERS))
     assert method.spent_epsilon <= method.around.before.epsilon
+
+
+def test_what_is_found_does_not_change_the_rounds_of_the_plan():
+    """They would be others with the second length, for whose noise more and shorter steps pay."""
+    method = prepared("robust_rounds", users=6000, epsilon=3000.0, epochs=15, rounds=None)
+    _, found = method.around.before.found()
+    for length in (10.0, 0.1):
+        recipe = method.recipe.model_copy(update=method.recipe.found(replace(found, length=length)))
+        assert recipe.scheme(method._given).outline.rounds == method.plan.rounds - method.around.before.rounds
 
 
 def test_secure_noise_can_be_had():

@@ -15,6 +15,7 @@ from simulations.runs.run import run as run_config
 from strategies import RobustRounds
 from userdp.accounting import Cost, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
+from userdp.errors import PopulationTooSmall
 from userdp.estimators import concentration_score, replacement_bound
 from userdp.problems import Linear, Quadratic, TorchProblem
 from userdp.randomness import stream
@@ -182,6 +183,26 @@ def test_a_torch_module_trains_without_a_certificate():
     result = run(method, federation)
     assert result.guarantee.holds
     assert [record.facts["passed"] for record in result.rounds] == [1.0] * 3
+
+
+@pytest.mark.parametrize("users", [60_000, 400_000])
+def test_rounds_are_chosen_among_those_whose_rounding_secure_noise_covers(users):
+    def chosen(noise):
+        method = make(RobustRounds, Quadratic(2, 1.0, 1.0), users, 2.0, 1e-7, facts={"min_samples": 50}, noise=noise)
+        return method.plan.rounds
+
+    assert chosen("seeded") == 1
+    assert chosen("secure") == {60_000: 2, 400_000: 10}[users]
+
+
+def test_too_few_users_are_told_what_would_make_cohorts_larger():
+    for options, told in (
+        ({"epochs": 2}, "fewer strategy.epochs"),
+        ({"rounds": 4}, "fewer strategy.rounds"),
+        ({}, "use more"),
+    ):
+        with pytest.raises(PopulationTooSmall, match=told):
+            make(RobustRounds, Quadratic(2, 1.0, 1.0), 100, 2.0, 1e-6, facts={"min_samples": 50}, **options)
 
 
 def test_the_shipped_table_is_learnt_from_with_secure_noise(tmp_path):

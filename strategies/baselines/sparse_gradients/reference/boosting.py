@@ -160,11 +160,17 @@ class LowRisk:
 
 @dataclass(frozen=True)
 class SmallGradient:
-    """The aim for losses that are not convex: runs give a random iterate, and the shortest mean gradient is best."""
+    """The aim for losses that are not convex: runs give a random iterate, and the shortest mean gradient is best.
+
+    Raises `BadInput`: a number that is not positive.
+    """
 
     gap: float  # Gamma, how far the risk at the start lies above its minimum
     smoothness: float  # H
     output: ClassVar[Output] = "random"
+
+    def __post_init__(self) -> None:
+        require_positive(gap=self.gap, smoothness=self.smoothness)
 
     def rate(self, second_moment: float, length: int) -> float:
         """The step size of Theorem 5.8."""

@@ -56,7 +56,8 @@ def test_a_named_polytope_and_the_hull_of_its_vertices_agree(named, vertices):
     np.testing.assert_array_equal(np.broadcast_to(named.least, 4), hull.least)
     np.testing.assert_array_equal(np.broadcast_to(named.most, 4), hull.most)
     gradient, x = rng.normal(size=4), rng.normal(size=4)
-    np.testing.assert_allclose(named.scores(gradient), hull.scores(gradient))
+    gaps = [one.scores(gradient) - one.scores(gradient)[0] for one in (named, hull)]
+    np.testing.assert_allclose(*gaps, atol=1e-12)
     for vertex in range(hull.count):
         np.testing.assert_allclose(named.towards(x, vertex, 0.3), hull.towards(x, vertex, 0.3))
     for weights in rng.dirichlet(np.ones(hull.count), 20):
@@ -66,6 +67,25 @@ def test_a_named_polytope_and_the_hull_of_its_vertices_agree(named, vertices):
         assert not named.holds(inside + 1.6)
         assert not hull.holds(inside + 1.6)
     assert named.holds(np.zeros(4)) == hull.holds(np.zeros(4)) == (len(vertices) == 8)
+
+
+def test_a_choice_is_private_however_far_from_zero_the_polytope_lies():
+    """Scores that are computed, not exact ones: vertices whose products with a gradient round to its steps of 2."""
+    hull, moved, worst = Hull(np.array([[1e16], [1e16 + 2.0]])), 0.01, 0.0
+    for gradient in np.linspace(0.3, 0.5, 500):
+        laws = [
+            log_softmax(hull.scores(np.array([g])) / (2 * hull.score_sensitivity(moved)))
+            for g in (gradient, gradient + moved)
+        ]
+        worst = max(worst, float(np.abs(laws[0] - laws[1]).max()))
+    assert 0.4 < worst <= 1 + 1e-9
+
+
+def test_a_hull_knows_what_it_holds_in_any_units():
+    for unit in (1e-12, 1e12):
+        hull = Hull(unit * np.array([[3.0, 3.0], [4.0, 3.0], [3.0, 4.0]]))
+        assert hull.holds(unit * np.array([3.2, 3.2]))
+        assert not hull.holds(unit * np.array([3.6, 3.6]))
 
 
 # --- T6: privacy of a round ------------------------------------------------------------------------------------------
@@ -345,6 +365,8 @@ REFUSED = [
         (Hull, {"vertices": vertices}, "vertices of shape")
         for vertices in (np.zeros((3, 2)), np.zeros((0, 2)), np.full((2, 2), np.nan), np.zeros(3))
     ],
+    *[(Hull, {"vertices": np.array([[size], [-size]])}, "from 3e-151 to 3e.150 apart") for size in (1e308, 1e-320)],
+    *[(strategy, {"l1_radius": 1e-320, "polytope": named}, "from 3e-151") for named in ("l1_ball", "simplex")],
     *[
         (theory, {name: value}, name)
         for name, value in (("epsilon", 0.0), ("second_moment", -1.0), ("inverse_variance", math.nan), ("failure", 1.0))

@@ -59,6 +59,14 @@ def test_the_papers_costs_are_at_least_the_exact_ones_c08(records, epsilon):
     np.testing.assert_allclose(budget.step_deltas, (3 * rate + 1 / records) * d)
 
 
+@pytest.mark.parametrize("rate", [1e-6, 0.3, 1.0])
+@pytest.mark.parametrize("epsilon", [699.0, 701.0, 5000.0, 1e300])
+def test_amplified_steps_have_a_price_however_large_epsilon_is(rate, epsilon):
+    found = float(amplified(epsilon, np.array(rate)))
+    assert found >= epsilon + math.log(rate) - 1e-9
+    assert found == pytest.approx(epsilon + math.log(rate), rel=1e-12)
+
+
 def test_numbers_c08():
     budget = StepBudget(1024, 1.0, 1e-8, "paper")
     exact = amplified(3 / 32, budget.levels.batches / 1024) + amplified(1 / 32, np.array(1 / 1024))
@@ -505,6 +513,14 @@ def test_boosted_runs_refuse_ranges_and_losses_that_prove_nothing():
             boosted(Listening(0), lambda x: np.ones(64), loss_range=loss_range)
     with pytest.raises(BadInput, match="one for each of 64 records"):
         boosted(Listening(0), lambda x: np.ones(63))
+    for numbers, told in (
+        ((0.0, 1.0), "gap"),
+        ((-1.0, 1.0), "gap"),
+        ((1.0, 0.0), "smoothness"),
+        ((1.0, math.nan), "sm"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            SmallGradient(*numbers)
 
 
 # --- The strategy ----------------------------------------------------------------------------------------------------
