@@ -15,10 +15,10 @@ HOW = ("as printed", "corrected", "in part", "left out")
 HEAD = """\
 # Papers
 
-This page lists each algorithm and experiment of five papers with its place here: as printed; corrected, with the
-change; in part; or left out, with the reason. A paper's page has the errors in its proofs and our measurements. Under
-*Here*, a link is a `strategy.kind`, other names are modules; configurations are files in the papers'
-folders and in `simulations/configs`.
+This page lists the algorithms, theorems and experiments of five papers with their place here: as printed; corrected,
+with the change; in part; or left out, with the reason. A paper's page has the errors in its proofs and our
+measurements. Under *Here*, a link is a `strategy.kind`, other names are modules; configurations are files in the
+papers' folders and in `simulations/configs`.
 
 This page is made by `docs/make.py` from the `paper.toml` of each paper's folder.
 """

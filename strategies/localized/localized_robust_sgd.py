@@ -69,7 +69,7 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
         cost="all users in disjoint phases: one gradient a user and step, a row of d numbers each; server "
         "O(U^2 d) a tested phase, at worst",
         compares_users=True,
-        paper="Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours",
+        paper="Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised, ramp, one test: ours",
         example={"radius": 1.0},
         meanings={
             **TEST_MEANINGS,

@@ -19,8 +19,8 @@ The median is the trimmed mean with ``k = floor((B-1)/2)``: K = 1 for odd B, K =
 middle two). The trim that the lemma needs leaves something for every B >= 7 (and B = 5, not 6), hence `MINIMUM_BATCH`.
 
 **Lemma (clipping).** ``|clip(c, a-r, a+r) - clip(d, b-r, b+r)| <= max(|a-b|, |c-d|)``, for a clip is the median of
-three numbers that move by at most that (Ghazi et al. 2025, Lemma 3.3). So every estimator here is 1-Lipschitz in the
-sup norm: rows that all move by at most h move it by at most h, aligned or not.
+three numbers that move by at most that (Ghazi et al. 2025, Lemma 3.3, B.2). So every estimator here is 1-Lipschitz in
+the sup norm: rows that all move by at most h move it by at most h, aligned or not.
 
 *Floating point.* A sum of numbers far larger than rho is rounded by more than the sensitivity. So each estimator first
 clips every row by itself to `REACH` radii in each coordinate, a 1-Lipschitz map that keeps every ball in a ball: all of
@@ -186,8 +186,8 @@ class Debiased(Estimator):
     *Formal guarantees.* Unit: one row (a user), replaced. Assumption: at least one of the two neighbouring batches is
     aligned at ``radius``, and B >= 7. Then ``||g - g'||_inf <= 2 radius / K + 2 width``: the robust statistics differ
     by at most ``2 radius / K`` (lemma of this module; K = 1 or 2 for the median, B - 2 trim for the trimmed mean), and
-    each result lies within ``width`` of its statistic. The paper's bound is ``4 radius + 2 width``. It is 1-Lipschitz
-    in the sup norm without any assumption.
+    each result lies within ``width`` of its statistic. The paper's bound (Lemma 3.3, B.3) is ``4 radius + 2 width``. It
+    is 1-Lipschitz in the sup norm without any assumption.
     """
 
     default_width: ClassVar[float] = 1.0

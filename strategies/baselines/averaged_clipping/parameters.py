@@ -160,7 +160,7 @@ def non_smooth(
 
 
 def balanced_alpha(constants: TheoryConstants, exponent: float, rounds: int) -> float:
-    """``M (8 R / sqrt(2N))^{1+nu}``: equal first and second terms of Theorem 7's bound."""
+    """``M (8 R / sqrt(2N))^{1+nu}``: equal first and second terms of the bound in A.5, Theorem 7's first and third."""
     return float(constants.smoothness * (8 * constants.radius / math.sqrt(2 * rounds)) ** (1 + exponent))
 
 

@@ -162,9 +162,8 @@ class ConvexRisk:
         """The lambda of Theorem 7.6, for the risk of the law that records are drawn from.
 
         ``(L / D) (ln(n) ln(1/beta) / n + sqrt(s ln(1/delta) ln(d/beta)) / (epsilon n))^(1/2)`` for ``delta > 0``, and
-        ``(L^2 H s ln(d/beta) / (D^2 epsilon n))^(1/3)`` for ``delta = 0``, with D the radius and beta the failure. The
-        theorem leaves out one constant factor, which is 1 here. Privacy does not rest on it. Raises `BadInput`: pure
-        privacy without a smoothness.
+        ``(L^2 H s ln(d/beta) / (D^2 epsilon n))^(1/3)`` for ``delta = 0``, with D the radius and beta the failure.
+        Privacy does not rest on it. Raises `BadInput`: pure privacy without a smoothness.
         """
         require_positive(epsilon=epsilon, radius=radius)
         slope, n, spread = self.gradient_norm, self.records, math.log(self.dimension / failure)

@@ -131,7 +131,7 @@ class RecoveredSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
     def _count(self, given: Given, sampler: Sampler, sparsity: int) -> int:
         """m: as set, or ``B sqrt(2 s ln(d / s)) / z``, with B users a round and noise of multiplier z; d for none.
 
-        It is the rule of Theorem 3.4, with a round's epsilon, ``sqrt(2 ln(1 / delta)) / z``, in place of the run's.
+        It is the rule of Algorithm 2, with a round's epsilon, ``sqrt(2 ln(1 / delta)) / z``, in place of the run's.
         """
         d = given.dimension
         if self.measurements is not None:

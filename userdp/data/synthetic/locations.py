@@ -64,8 +64,8 @@ class Location(WithMean):
 class HardInstance(Location):
     """The lower bound of Ghazi et al. (2025), appendix C: z[k] ~ N(mean[k], m) for a user with m samples.
 
-    That is the law P_1. Lemma C.1 is for P_2, in which only a few users, about ``sqrt(d) / epsilon``, have that law and
-    the others hold zeros alone: set ``share``. A clip at ``sqrt(m)`` times a logarithm is the problem's (``bound``).
+    That is the law P_1. In Lemma C.1's P_2 (epsilon up to 0.1) about ``sqrt(d) / epsilon`` users have it, others hold
+    zeros: set ``share``. A clip at ``sqrt(m)`` times a logarithm is the problem's (``bound``).
 
     Attributes:
         share: the probability with which a user has the law, in (0, 1]; the population's mean is ``share mean``.
