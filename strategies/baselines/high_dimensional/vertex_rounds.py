@@ -70,7 +70,7 @@ def vertex_rounds(
 
     ``divisor``, public, makes of the sum a mean over so many ``records``. No coordinate of a record exceeds
     ``largest``; by declared moments none is expected to exceed ``expected``, where training starts. ``step`` gives the
-    step of a round, unless ``options`` do. If the problem's own start lies outside, the first step is 1, from anywhere.
+    step of a round, unless ``options`` do. Where zero, at which training starts, lies outside, the first step is 1.
     ``fields`` are the scheme's others.
     """
     moved = 2 * largest / records  # by a replaced record, in each coordinate of the mean
@@ -78,10 +78,11 @@ def vertex_rounds(
     radius = polytope.diameter / 2
     missed = mechanism.shortfall(polytope.count, 0.5) / radius
     numbers, warnings = {"l1_radius": radius, **outline.numbers}, _missed_vertices(missed, min(largest, expected))
-    outside = not polytope.holds(given.problem.initial())
+    start = given.problem.initial()
+    outside = not start.any() and not polytope.holds(start)
 
     def follow(index: int, x: Vector, vertex: int) -> tuple[Vector, Mapping[str, float]]:
-        # A start outside is left behind at once.
+        # Zero is left behind at once where it lies outside.
         taken = 1.0 if outside and index == 0 else options.learning_rate or step(index)
         return polytope.towards(x, vertex, taken), {"step": taken}
 
