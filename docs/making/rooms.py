@@ -79,6 +79,7 @@ class Room:
         title: The title.
         authors: The authors.
         cited: The beginning of its citation in the strategies' classes.
+        typed: Numbers with two decimals or more that its page has by hand: settings, and constants of proofs.
         tables: Part of the page -> a comparison of configs, or a sweep.
         picture: Its pictures.
         entry: Its algorithms, theorems and experiments.
@@ -88,6 +89,7 @@ class Room:
     title: str
     authors: str
     cited: str
+    typed: list[str]
     tables: dict[str, str]
     picture: list[Picture]
     entry: list[Entry]

@@ -126,9 +126,8 @@ class UserLevelStrategy(Strategy):
 
     def _rounding_slack(self, scheme: Scheme) -> float:
         """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of other questions."""
-        own = scheme.rounding_slack(self.public.users)
         alone = self.around == Around() and self._everybody == self.public.users
-        return own if alone else max(own, rounding_slack(self._everybody))
+        return max(scheme.rounding_slack(self.public.users), 0.0 if alone else rounding_slack(self._everybody))
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
         """Open the noise of round ``index``, once; ``purpose`` separates the releases of a round."""
