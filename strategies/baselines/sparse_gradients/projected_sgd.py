@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies import CLIP_FACTS, About, Given, MeanRounds, Number, Recipe, as_is
-from strategies.baselines.declared_bounds import declared_sparsity
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
-from strategies.clipping import SECRET_COHORTS, ClippedOptions, NoisyMean, rounds_of
+from strategies.baselines.sparse_gradients.sparse_clips import SparselyClippedOptions
+from strategies.clipping import SECRET_COHORTS, NoisyMean, rounds_of
 from userdp.accounting import Cost
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -38,7 +38,7 @@ class LaplaceBatches(DisjointBatches):
         return Cost(pure_epsilon=1 / noise_multiplier)
 
 
-class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate"}):
+class ProjectedSGD(Recipe, SparselyClippedOptions):
     """Clipped mean of user gradients plus noise, projected on the means that sparse gradients can have, every round.
 
     With s-sparse gradients of samples, of l2 norm at most L, a user's average gradient lies in the l1 ball of radius
@@ -80,13 +80,6 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
         notes=CLIP_FACTS,
     )
 
-    clip_norm: float = Field(
-        1.0, gt=0, description="L: l2 norm that each user's average gradient is clipped to; its l1 norm to L sqrt(s)."
-    )
-    learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / smoothness, or 0.5, or 0.1 for adam.")
-    sparsity: int | None = Field(
-        None, ge=1, description="s: most non-zeros of a sample's gradient; the problem's certificate if not given."
-    )
     projection: Literal["l1l2", "l1", "none"] = Field(
         "l1l2",
         description="What the noisy mean is projected on: the l1 ball of radius L sqrt(s), within the l2 ball of "
@@ -99,7 +92,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
                 f"strategy.noise_corrected with projection = {self.projection!r}: how much noise a projection "
                 "leaves is not known; set projection = 'none', or leave it out"
             )
-        members, p = SparseVectors(declared_sparsity(given, self.sparsity), self.clip_norm), given.dimension
+        members, p = self.members(given), given.dimension
         gradients = Computation("user_gradient", "sum", self.clip_norm, l1_norm=members.l1_norm)
         mean = self._mean(given, members)
         ball = None if self.projection == "none" else self.projection

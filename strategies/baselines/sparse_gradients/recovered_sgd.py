@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from strategies import CLIP_FACTS, About, Given, MeanRounds, Number, Recipe
-from strategies.baselines.declared_bounds import declared_sparsity
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors, expected_error
 from strategies.baselines.sparse_gradients.recovery import TOLERANCE, Matrix, basis_pursuit, gershgorin_stretch
-from strategies.clipping import ClippedOptions, NoisyMean, rounds_of
+from strategies.baselines.sparse_gradients.sparse_clips import SparselyClippedOptions
+from strategies.clipping import NoisyMean, rounds_of
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.nodes import Computation
@@ -42,7 +42,7 @@ class Measurements:
         return self.members.settled(found)
 
 
-class RecoveredSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate"}):
+class RecoveredSGD(Recipe, SparselyClippedOptions):
     """Noise on m random measurements of users' mean gradient, from which the least l1 norm recovers it, every round.
 
     Users' gradients are clipped as those of `projected_sgd`: to l2 norm L, and to l1 norm ``L sqrt(s)``. The server
@@ -84,13 +84,6 @@ class RecoveredSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
         notes=CLIP_FACTS,
     )
 
-    clip_norm: float = Field(
-        1.0, gt=0, description="L: l2 norm that each user's average gradient is clipped to; its l1 norm to L sqrt(s)."
-    )
-    learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / smoothness, or 0.5, or 0.1 for adam.")
-    sparsity: int | None = Field(
-        None, ge=1, description="s: most non-zeros of a sample's gradient; the problem's certificate if not given."
-    )
     measurements: int | None = Field(
         None,
         ge=1,
@@ -103,7 +96,7 @@ class RecoveredSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
             raise BadInput(
                 "strategy.noise_corrected = true: how much noise a recovery leaves is not known; leave it out"
             )
-        members, sampler = SparseVectors(declared_sparsity(given, self.sparsity), self.clip_norm), self.sampler(given)
+        members, sampler = self.members(given), self.sampler(given)
         count = self._count(given, sampler, members.sparsity)
         gradients = Computation("user_gradient", "sum", self.clip_norm, l1_norm=members.l1_norm)
         matrix, stretch = None, 1.0
