@@ -179,7 +179,8 @@ def _assert_close(one, other, close):
     if isinstance(one, dict):
         assert one.keys() == other.keys()
         for key, value in one.items():
-            _assert_close(value, other[key], close)
+            if not (key == "start" and value is None):  # format 1 did not keep where the run of `RandomIterate` began
+                _assert_close(value, other[key], close)
     elif isinstance(one, list):
         for value, expected in zip(one, other, strict=True):
             _assert_close(value, expected, close)
