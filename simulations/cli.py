@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from simulations.account.command import app as accounts
-from simulations.commands.language import pretrain
 from simulations.commands.results import explain_model, export, predict, report
 from simulations.commands.tables import find, query
 from simulations.commands.training import advise, audit, compare, plan, run
@@ -27,7 +26,7 @@ app = typer.Typer(
     epilog="Start with [bold]userdp plan FILE[/bold] (reads no data), then [bold]userdp run FILE[/bold]. "
     "Ready-made files are in simulations/configs.",
 )
-for verb in (run, plan, advise, compare, audit, report, predict, export, explain_model, query, find, pretrain, serve):
+for verb in (run, plan, advise, compare, audit, report, predict, export, explain_model, query, find, serve):
     text = [getdoc(verb) or "", "[dim]Examples:[/dim]", *(f"  {example}" for example in vars(verb)["examples"])]
     app.command(help="\n\n".join(text))(verb)
 app.add_typer(accounts, name="account")

@@ -149,7 +149,6 @@ RELEASES_NOTHING = {
     **dict.fromkeys(["userdp plan", "userdp advise", "plan"], "opens no data"),
     **dict.fromkeys(["userdp report", "userdp export", "userdp explain-model", "render"], "reads a run's own files"),
     **dict.fromkeys(["userdp predict", "load_model"], "scores a table for its holder alone, by a released model"),
-    "userdp pretrain": "reads public text",
     **dict.fromkeys(
         ["userdp strategies", "userdp problems", "userdp data", "userdp explain", "load_config"], "lists settings"
     ),
