@@ -126,7 +126,7 @@ DOORS = {
     "userdp query": lambda folder: done(call("query", query(folder))),
     "userdp find": lambda folder: done(call("find", searching(folder), "--output", folder / "declared.toml")),
     "userdp audit": lambda folder: done(call("audit", training(folder), "--one-run", "--canaries", "20")),
-    "userdp serve": served,
+    "userdp serve start": served,
     "train": trained,
     "describe": described,
     "find": lambda folder: simulations.find(
@@ -146,19 +146,17 @@ DOORS = {
 REFUSES_ACCOUNTS = {"userdp compare", "compare"}
 """Trains without privacy, too, which no account can cover: a test of comparisons sees that it refuses accounts."""
 RELEASES_NOTHING = {
-    **dict.fromkeys(["userdp plan", "userdp advise", "plan"], "opens no data"),
-    **dict.fromkeys(["userdp report", "userdp export", "userdp explain-model", "render"], "reads a run's own files"),
+    **dict.fromkeys(["userdp plan", "plan"], "opens no data"),
+    **dict.fromkeys(["userdp report", "userdp export", "render"], "reads a run's own files"),
     **dict.fromkeys(["userdp predict", "load_model"], "scores a table for its holder alone, by a released model"),
-    **dict.fromkeys(
-        ["userdp strategies", "userdp problems", "userdp data", "userdp explain", "load_config"], "lists settings"
-    ),
+    **dict.fromkeys(["userdp list", "load_config"], "lists settings"),
     **dict.fromkeys(
         [f"userdp account {name}" for name in ("create", "show", "list", "export", "check")], "reads accounts"
     ),
     **dict.fromkeys(
-        [f"userdp queue {name}" for name in ("add", "list", "cancel", "retry")], "is paid when its run begins"
+        [f"userdp serve {name}" for name in ("add", "list", "cancel", "retry")], "is paid when its run begins"
     ),
-    "userdp queue enter": "charges runs that a database lacks",
+    "userdp serve enter": "charges runs that a database lacks",
     **dict.fromkeys(["deployment keys", "deployment superlink", "deployment gate"], "knows no data"),
     **dict.fromkeys(["deployment split", "deployment prepare"], "writes a silo's own folder, which it keeps"),
     "deployment submit": "submits a run, which a test of deployments sees pay",

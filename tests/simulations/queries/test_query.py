@@ -70,7 +70,7 @@ def test_the_command_answers_and_writes_open_files(file, tmp_path):
     shown = call("query", file, "--output", tmp_path / "runs")
     assert "teams: answers" in shown.stdout
     assert "-differential privacy for replacing one whole" in shown.stdout
-    refused = call("advise", file)
+    refused = call("plan", "--all", file)
     assert (refused.exit_code, "no strategies are ranked for it" in refused.output) == (2, True)
     planned = call("plan", file, "--json")
     assert json.loads(planned.stdout)["guarantee"]["epsilon"] <= 4.0
