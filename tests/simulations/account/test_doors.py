@@ -77,7 +77,7 @@ def trained(folder):
 
 
 def described(folder):
-    simulations.describe(table(folder), **COLUMNS, **BUDGET, all_users=60, max_samples=4, progress=False)
+    simulations.query(table(folder), **COLUMNS, **BUDGET, all_users=60, max_samples=4, progress=False)
 
 
 def fitted(folder, kind):
@@ -128,7 +128,7 @@ DOORS = {
     "userdp audit": lambda folder: done(call("audit", training(folder), "--one-run", "--canaries", "20")),
     "userdp serve start": served,
     "train": trained,
-    "describe": described,
+    "query": described,
     "find": lambda folder: simulations.find(
         table(folder), user="who", all_users=60, **FIND, **BUDGET | {"epsilon": 20.0}
     ),
@@ -162,7 +162,7 @@ RELEASES_NOTHING = {
     "deployment submit": "submits a run, which a test of deployments sees pay",
     **dict.fromkeys(["build_problem", "make_strategy", "load_datasets"], "parts of a run that ask nobody"),
     **dict.fromkeys(
-        ["ComparisonResult", "Description", "Found", "RunConfig", "RunOutcome", "SavedModel", "TrainedModel"],
+        ["ComparisonResult", "QueryResult", "Found", "RunConfig", "RunOutcome", "SavedModel", "TrainedModel"],
         "a result or a configuration",
     ),
 }
