@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from simulations.account.command import Address
+from simulations.account.command import Address, accounts_of
 from simulations.terminal import Debug, File, Json, Overrides, answer, argument, exit_codes, option, working
+from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.serving.keeper import Keeper
@@ -98,10 +102,9 @@ def enter(
 ) -> None:
     """Enter runs that the database lacks, because it was lost or is older, each at the price of its whole plan."""
     with working(debug):
-        from simulations.account.entering import accounts_at  # noqa: PLC0415
         from simulations.serving.keeper import enter_missing  # noqa: PLC0415
 
-        entered = enter_missing(accounts_at(accounts), results)
+        entered = enter_missing(accounts_of(accounts), results)
     for folder in entered:
         typer.echo(f"entered: {folder}")
 
@@ -163,7 +166,6 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
     from simulations.deployment.door import Door, Server  # noqa: PLC0415
     from simulations.serving.overview import overview  # noqa: PLC0415
     from simulations.serving.page import Pulse, page, token_in  # noqa: PLC0415
-    from userdp.errors import BadInput  # noqa: PLC0415
 
     files: dict[str, Any] = {}
     if keys is not None:
@@ -202,16 +204,12 @@ async def _step(keeper: "Keeper", pulse: "Pulse", pause: float) -> None:
 
 
 def _queue(accounts: str | None) -> "Queue":
-    from simulations.account.entering import accounts_at  # noqa: PLC0415
     from simulations.serving.queue import Queue  # noqa: PLC0415
 
-    return Queue(accounts_at(accounts))
+    return Queue(accounts_of(accounts))
 
 
 def _list(runs: "list[Scheduled]") -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
 
     table = Table("run", "name", "account", "due (UTC)", "state", "why", title="queue")
     for run in runs:
