@@ -94,6 +94,11 @@ def test_without_a_share_they_are_those_of_the_model_without_errors(tmp_path):
     assert table.standard_error.isna().all()
     shown = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--coefficients"])
     assert "strategy.coefficients = 0.5" in " ".join(shown.output.split())
+    both = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--coefficients", "--card"])
+    assert both.exit_code == 2
+    assert "--card and --coefficients are two answers: give one of them" in both.output
+    written = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--json"])
+    assert json.loads(written.stdout) == {"file": str(tmp_path / "run" / "report.html")}
 
 
 def test_where_noise_hides_the_errors_the_table_says_so(tmp_path):
