@@ -1,6 +1,6 @@
 """A small language model fine-tuned on people's texts with user-level privacy: which part of it, and whose clip.
 
-Every cell trains a model of `userdp pretrain`, and measures bits a byte on a held-out twentieth of the people, all of
+Every cell trains a model of `pretrain.py`, and measures bits a byte on a held-out twentieth of the people, all of
 them with at most two windows of 128 bytes. ``roles`` are those of GerDraCor's plays; ``chats`` are what people wrote in
 the Ubuntu channel (`chats.py` makes the table), with the same settings. It trains low-rank adapters, the whole model,
 or the same architecture from random weights, by one of three strategies:
@@ -19,7 +19,7 @@ stopped at any time, and goes on where it stood. A cell takes eight minutes on a
 begin at one base: made again on another machine, a base differs in last digits, and the seed's rows have to be measured
 anew.
 
-    userdp pretrain base
+    python research/pretrain.py base
     USERDP_DATA=folder python research/language.py --base base      all that the table does not have yet
     python research/language.py --base base --epsilons 8 --seeds 0  these cells
     python research/language.py --left                              run nothing; say what is missing
@@ -244,7 +244,7 @@ def add(path: Path, row: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", type=Path, help="folder of the model, as userdp pretrain writes it")
+    parser.add_argument("--base", type=Path, help="folder of the model, as pretrain.py writes it")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], help="models to run")
     parser.add_argument("--strategies", nargs="+", choices=[*STRATEGIES], default=[*STRATEGIES], help="strategies")
     parser.add_argument("--epsilons", nargs="+", type=float, default=[*EPSILONS], help="budgets to run")
@@ -267,7 +267,7 @@ def main() -> None:
         print(*left, f"{len(left)} of {len(wanted)} are missing", sep="\n")
         return
     if arguments.base is None:
-        parser.error("--base is missing: the folder that `userdp pretrain FOLDER` made")
+        parser.error("--base is missing: the folder that `python research/pretrain.py FOLDER` made")
     measure(left, Material(arguments.base, arguments.chats), arguments.csv, done=len(wanted) - len(left))
 
 

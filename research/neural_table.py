@@ -12,7 +12,8 @@ of simulators would have printed (research/neural_convention.py). docs/neural.md
     python research/neural_table.py --again auto                ... or a strategy's
     python research/neural_table.py --left                      run nothing; say what is missing
 
-The sets' files have no public address: `userdp data NAME` says what they are made from; USERDP_DATA names their folder.
+The sets' files have no public address: `userdp list data NAME` says what they are made from; USERDP_DATA names
+their folder.
 """
 
 import argparse

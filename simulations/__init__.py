@@ -1,7 +1,7 @@
 """Runs: configuration, engines, the `userdp` command, run directories and reports.
 
-`train`, `plan`, `compare`, `find` and `load_model` do the command's work in Python. Every name is imported on first
-use, so that `userdp --help` does not wait for Flower, Ray or torch.
+`train`, `plan`, `compare`, `query`, `find` and `load_model` do the command's work in Python. Every name is imported on
+first use, so that `userdp --help` does not wait for Flower, Ray or torch.
 """
 
 import os
@@ -17,8 +17,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 if TYPE_CHECKING:
     from simulations.account.entering import enter
     from simulations.api.comparing import ComparisonResult, compare
-    from simulations.api.describing import Description, describe
     from simulations.api.prediction import SavedModel, load_model
+    from simulations.api.querying import QueryResult, query
     from simulations.api.training import TrainedModel, plan, train
     from simulations.config.run_config import RunConfig, load_config
     from simulations.finding.facts import Found
@@ -29,15 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ComparisonResult",
-    "Description",
     "Found",
+    "QueryResult",
     "RunConfig",
     "RunOutcome",
     "SavedModel",
     "TrainedModel",
     "build_problem",
     "compare",
-    "describe",
     "enter",
     "find",
     "load_config",
@@ -45,6 +44,7 @@ __all__ = [
     "load_model",
     "make_strategy",
     "plan",
+    "query",
     "render",
     "train",
 ]

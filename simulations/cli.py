@@ -10,13 +10,11 @@ from typing import Annotated
 import typer
 
 from simulations.account.command import app as accounts
-from simulations.commands.language import pretrain
-from simulations.commands.results import explain_model, export, predict, report
+from simulations.commands.results import export, predict, report
 from simulations.commands.tables import find, query
-from simulations.commands.training import advise, audit, compare, plan, run
-from simulations.serving.command import app as queue
-from simulations.serving.command import serve
-from simulations.terminal import Json, Name, exit_codes
+from simulations.commands.training import audit, compare, plan, run
+from simulations.serving.command import app as serving
+from simulations.terminal import Json, argument, exit_codes
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,11 +25,11 @@ app = typer.Typer(
     epilog="Start with [bold]userdp plan FILE[/bold] (reads no data), then [bold]userdp run FILE[/bold]. "
     "Ready-made files are in simulations/configs.",
 )
-for verb in (run, plan, advise, compare, audit, report, predict, export, explain_model, query, find, pretrain, serve):
+for verb in (run, plan, compare, audit, report, predict, export, query, find):
     text = [getdoc(verb) or "", "[dim]Examples:[/dim]", *(f"  {example}" for example in vars(verb)["examples"])]
     app.command(help="\n\n".join(text))(verb)
 app.add_typer(accounts, name="account")
-app.add_typer(queue, name="queue")
+app.add_typer(serving, name="serve")
 
 
 def main() -> None:
@@ -56,38 +54,23 @@ def options(
     """Federated learning with user-level differential privacy: run it, plan it, trust every epsilon."""
 
 
-@app.command()
-def strategies(name: Name = None, as_json: Json = False) -> None:
-    """List the strategies; with a NAME also its needs, paper, cost, guarantees and settings."""
-    _list("strategies", name, as_json)
-
-
-@app.command()
-def problems(name: Name = None, as_json: Json = False) -> None:
-    """List the problems (losses) with their certificates; with a NAME also its settings."""
-    _list("problems", name, as_json)
-
-
-@app.command()
-def data(name: Name = None, as_json: Json = False) -> None:
-    """List the data: synthetic populations, tables, public data sets; with a NAME also its settings."""
-    _list("data", name, as_json)
-
-
-@app.command()
-def explain(
-    key: Annotated[str, typer.Argument(help="Such as privacy.epsilon, strategy.clip_norm, or clip_norm alone.")],
+@app.command(name="list", no_args_is_help=True)
+def listed(
+    what: Annotated[str, argument("WHAT", "strategies, problems (losses), data, or settings of a configuration.")],
+    name: Annotated[str | None, argument("[NAME]", "Show everything about this one.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain one setting of a configuration: values, default, meaning, effect on privacy, and an example."""
-    from simulations.listings import explain as shown  # noqa: PLC0415
+    """List what a configuration can name: strategies, problems, data, settings; with a NAME, everything about one.
 
+    userdp list strategies dp_fed_sgd: its needs, paper, cost, guarantee and settings
+
+    userdp list problems: losses with their certificates
+
+    userdp list data insteval: users, samples, license, and where the file comes from
+
+    userdp list settings privacy.epsilon: values, default, meaning, effect on privacy, and an example
+    """
     with exit_codes(debug=False):
-        shown(key, as_json)
+        from simulations.listings import show  # noqa: PLC0415
 
-
-def _list(what: str, name: str | None, as_json: bool) -> None:
-    from simulations.listings import show  # noqa: PLC0415
-
-    with exit_codes(debug=False):
         show(what, name, as_json)

@@ -1,4 +1,4 @@
-"""Listings of strategies, problems and data, each a list of plain objects, and `userdp explain KEY`."""
+"""`userdp list`: strategies, problems, data and settings, each a list of plain objects."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,19 +21,30 @@ from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings
 
 Entry = dict[str, Any]
-COLUMNS = {
-    "strategies": ("name", "unit", "summary"),
-    "problems": ("name", "family", "summary", "certificate"),
-    "data": ("name", "family", "users", "samples", "summary"),
-}
-"""Listing -> the columns of its overview."""
 _UNKNOWN = (None, None, None)  # users, samples and license of data that are not public
 
 
-def strategies(place: str | None = None) -> list[Entry]:
-    """List every strategy that can be loaded, or the class at a place, with its paper and its guarantee."""
-    return [
-        {
+def show(what: str, name: str | None, as_json: bool) -> None:
+    """Print a listing, or everything about its entries of a name; BadInput if there is no such listing or entry."""
+    if what not in LISTINGS:
+        raise BadInput(f"userdp list has no {what!r}{_nearest(what, LISTINGS)}")
+    listing, columns = LISTINGS[what]
+    entries = listing(name)
+    tables = [overview(what, columns, entries)] if name is None else map(details, entries)
+    answer(as_json, entries, lambda: Console().print(*tables, sep="\n"))
+
+
+def strategies(name: str | None = None) -> list[Entry]:
+    """List every strategy that can be loaded, or one of them, or the class at a place."""
+    loaded, faults = STRATEGIES.loaded()
+    if name in faults:
+        raise faults[name]
+    for fault in faults.values():
+        complain(str(fault))
+    if name is not None and STRATEGIES.is_place(name):
+        loaded = {name: STRATEGIES[name]}
+    entries = {
+        kind: {
             "name": strategy.about.name,
             "family": strategy.about.family,
             "paper": strategy.about.paper,
@@ -44,26 +55,28 @@ def strategies(place: str | None = None) -> list[Entry]:
             "summary": strategy.about.summary_line,
             "settings": _settings(strategy, ()),
         }
-        for strategy in ([STRATEGIES[place]] if place else STRATEGIES.loaded()[0].values())
-    ]
+        for kind, strategy in loaded.items()
+    }
+    return _chosen("strategies", name, entries)
 
 
-def problems() -> list[Entry]:
-    """List every loss with its certificate."""
-    return [
-        {
-            "name": name,
+def problems(name: str | None = None) -> list[Entry]:
+    """List every loss with its certificate, or one of them."""
+    entries = {
+        kind: {
+            "name": kind,
             "family": section.family,
             "summary": section.summary,
             "certificate": section.certificate,
             "settings": _settings(section, tuple(ProblemSettings.model_fields)),
         }
-        for name, section in PROBLEMS.loaded()[0].items()
-    ]
+        for kind, section in PROBLEMS.loaded()[0].items()
+    }
+    return _chosen("problems", name, entries)
 
 
-def data() -> list[Entry]:
-    """List every source of users."""
+def data(name: str | None = None) -> list[Entry]:
+    """List every source of users, or one of them."""
     common = tuple(SyntheticData.model_fields)
     keys = ("name", "family", "summary", "source", "users", "samples", "license", "settings")
     rows: list[tuple[Any, ...]] = [
@@ -77,65 +90,14 @@ def data() -> list[Entry]:
         (one.name, "public", one.summary, one.source, one.users, one.samples, one.license, dict(settings))
         for one in PUBLIC_DATASETS.values()
     ]
-    return [dict(zip(keys, row, strict=True)) for row in rows]
+    return _chosen("data", name, {str(row[0]): dict(zip(keys, row, strict=True)) for row in rows})
 
 
-def _settings(model: Any, left_out: tuple[str, ...]) -> dict[str, str]:
-    return {name: field.description or "" for name, field in model.model_fields.items() if name not in left_out}
-
-
-def overview(what: str, entries: list[Entry]) -> Table:
-    """Return a table with one row for each entry."""
-    columns = COLUMNS[what]
-    table = Table(*(Column(column, no_wrap=column == "name", overflow="fold") for column in columns), title=what)
-    for each in entries:
-        table.add_row(*(_cell(each[column]) for column in columns))
-    table.caption = f"userdp {what} NAME shows everything about one"
-    return table
-
-
-def details(title: str, facts: Mapping[str, Any]) -> Table:
-    """Return a table of everything about one thing."""
-    table = Table(show_header=False, title=escape(title))
-    for name, value in facts.items():
-        if value not in (None, "", []):
-            table.add_row(name, escape(_cell(value)))
-    return table
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return ", ".join(value) if isinstance(value, list) else shown(value)
-
-
-def show(what: str, name: str | None, as_json: bool) -> None:
-    """Print a listing (strategies, problems or data), or everything about one entry; BadInput if there is none."""
-    place = None
-    if what == "strategies":
-        faults = STRATEGIES.loaded()[1]
-        if name in faults:
-            raise faults[name]
-        for fault in faults.values():
-            complain(str(fault))
-        place = name if name is not None and STRATEGIES.is_place(name) else None
-    entries = strategies(place) if what == "strategies" else problems() if what == "problems" else data()
-    if name is not None and place is None:
-        names = [entry["name"] for entry in entries]
-        if name not in names:
-            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
-            raise BadInput(f"{what} has no {name!r}{hint}")
-        entries = [entries[names.index(name)]]
-    facts = {key: value for key, value in entries[0].items() if key not in ("name", "settings")}
-    one = name and details(entries[0]["name"], facts | entries[0]["settings"])
-    answer(as_json, entries, lambda: Console().print(one or overview(what, entries)))
-
-
-def explain(name: str, as_json: bool) -> None:
-    """Print what a key of a configuration means, once for each meaning; BadInput if there is no such key."""
-    found = [
+def settings(name: str | None = None) -> list[Entry]:
+    """List every key of a configuration, or those of a name, each once for each of its meanings."""
+    return [
         {
-            "key": key.name,
+            "name": key.name,
             "meaning": key.meaning,
             "values": values(key.field).replace("`", ""),
             "default": key.default,
@@ -145,5 +107,52 @@ def explain(name: str, as_json: bool) -> None:
         }
         for key in explained(name)
     ]
-    tables = [details(str(facts.pop("key")), facts) for facts in map(dict, found)]
-    answer(as_json, found, lambda: Console().print(*tables, sep="\n"))
+
+
+LISTINGS = {
+    "strategies": (strategies, ("name", "unit", "summary")),
+    "problems": (problems, ("name", "family", "summary", "certificate")),
+    "data": (data, ("name", "family", "users", "samples", "summary")),
+    "settings": (settings, ("name", "default", "meaning")),
+}
+"""Word of `userdp list` -> the function that lists it, and the columns of its overview."""
+
+
+def _settings(model: Any, left_out: tuple[str, ...]) -> dict[str, str]:
+    return {name: field.description or "" for name, field in model.model_fields.items() if name not in left_out}
+
+
+def _chosen(what: str, name: str | None, entries: Mapping[str, Entry]) -> list[Entry]:
+    if name is None:
+        return list(entries.values())
+    if name not in entries:
+        raise BadInput(f"{what} has no {name!r}{_nearest(name, entries)}")
+    return [entries[name]]
+
+
+def _nearest(word: str, words: Mapping[str, object]) -> str:
+    return did_you_mean(word, words) or f"; there are {', '.join(words)}"
+
+
+def overview(what: str, columns: tuple[str, ...], entries: list[Entry]) -> Table:
+    """Return a table with one row for each entry."""
+    table = Table(*(Column(column, no_wrap=column == "name", overflow="fold") for column in columns), title=what)
+    for each in entries:
+        table.add_row(*(_cell(each[column]) for column in columns))
+    table.caption = f"userdp list {what} NAME shows everything about one"
+    return table
+
+
+def details(entry: Entry) -> Table:
+    """Return a table of everything about one entry."""
+    table = Table(show_header=False, title=escape(entry["name"]))
+    for name, value in (entry | entry.get("settings", {})).items():
+        if name not in ("name", "settings") and value not in (None, "", []):
+            table.add_row(name, escape(_cell(value)))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return ", ".join(value) if isinstance(value, list) else shown(value)

@@ -42,7 +42,6 @@ File = Annotated[Path, argument("FILE", "Configuration file (TOML).")]
 _SET = "Override a key, such as privacy.epsilon=2; repeatable. A whole section: 'strategy={kind=\"non_private\"}'."
 Overrides = Annotated[list[str] | None, option(_SET, "--set", metavar="KEY=VALUE")]
 Json = Annotated[bool, option("Print JSON to standard output and nothing else.", "--json")]
-Name = Annotated[str | None, argument("[NAME]", "Show everything about one.")]
 TrustCode = Annotated[bool, option("Run code that the run's directory names, such as problem.module.", "--trust-code")]
 Debug = Annotated[bool, option(f"Show the traceback of an error, like {DEBUG}=1.", "--debug")]
 Output = Annotated[str | None, option("Overrides output.directory.", "--output", metavar="DIR")]

@@ -22,7 +22,7 @@ from rich.console import Console
 import simulations
 import strategies
 import userdp.sklearn
-from simulations import ComparisonResult, compare, describe, find, load_model, plan, train
+from simulations import ComparisonResult, compare, find, load_model, plan, query, train
 from simulations.account.command import _show
 from simulations.account.entering import accounts_at, enter
 from simulations.api.console import show_advice
@@ -70,7 +70,7 @@ def made(tmp_path_factory):
         "load_model": load_model(folder / "run"),
         "plan": plan(path, **ASKED),
         "make_strategy": make_strategy(config, starting_problem(config), public_facts(config)),
-        "describe": describe(path, directory=folder / "query", all_users=60, **columns, **budget, **quiet),
+        "query": query(path, directory=folder / "query", all_users=60, **columns, **budget, **quiet),
         "find": find(path, user="who", all_users=60, max_samples=True, **budget),
         "compare": compare(path, directory=folder / "compared", **quiet, **several),
     }
@@ -165,7 +165,7 @@ def test_below_a_table_each_assumption_stands_once_with_those_that_rest_on_it():
 
 
 def test_everything_that_python_prints_has_the_assumptions(made):
-    for name in ("train", "plan", "describe", "compare"):
+    for name in ("train", "plan", "query", "compare"):
         shown = [repr(made[name]), *([made[name]._repr_html_()] if hasattr(made[name], "_repr_html_") else [])]
         for text in shown:
             assert shown_whole(text, *promises_of(made[name])), name

@@ -2,8 +2,8 @@
 
 The names here cover most programs, and are imported on first use. Further names are in the packages
 `userdp.accounting`, `userdp.data`, `userdp.mechanisms`, `userdp.problems`, `userdp.sampling` and in `userdp.errors`.
-`train`, `plan`, `compare`, `find`, `enter` and `load_model` are those of `simulations`, even if your own folder has
-that name.
+`train`, `plan`, `compare`, `query`, `find`, `enter` and `load_model` are those of `simulations`, even if your own
+folder has that name.
 
 >>> from userdp import Privacy
 >>> Privacy(epsilon=1.0, delta=1e-6).unit
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simulations.account.entering import enter
     from simulations.api.comparing import compare
     from simulations.api.prediction import load_model
+    from simulations.api.querying import query
     from simulations.api.training import plan, train
     from simulations.finding.find import find
     from userdp.accounting import Guarantee, Privacy
@@ -48,6 +49,7 @@ __all__ = [
     "find",
     "load_model",
     "plan",
+    "query",
     "read_table",
     "train",
 ]

@@ -1,8 +1,9 @@
 """The two packages beside this one, imported even if the user's own folder has the name of one of them.
 
-Imports point one way, and `userdp` needs neither: only `userdp.train`, `userdp.plan`, `userdp.compare`, `userdp.find`
-and `userdp.load_model` import them, on first use. ``from simulations import train`` would find a folder ``simulations``
-beside the user's program first; this module finds the package installed together with `userdp`.
+Imports point one way, and `userdp` needs neither: only `userdp.train`, `userdp.plan`, `userdp.compare`, `userdp.query`,
+`userdp.find`, `userdp.enter` and `userdp.load_model` import them, on first use. ``from simulations import train`` would
+find a folder ``simulations`` beside the user's program first; this module finds the package installed together with
+`userdp`.
 """
 
 import sys

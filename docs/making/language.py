@@ -8,9 +8,9 @@ import pandas as pd
 MEASURED = Path(__file__).resolve().parents[2] / "research" / "results" / "language.csv"
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DATA = {
-    "roles": "**Roles of German plays**, after a base that has read German prose (`userdp pretrain base`).",
+    "roles": "**Roles of German plays**, after a base that has read German prose (`research/pretrain.py base`).",
     "chats": "**People in the Ubuntu channel** (`research/chats.py`), after a base that has read Python's enhancement "
-    "proposals (`userdp pretrain base --text FILE`), with the settings of the roles.",
+    "proposals (`research/pretrain.py base --text FILE`), with the settings of the roles.",
 }
 """Data set -> what it is."""
 ROWS = {

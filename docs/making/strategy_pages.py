@@ -32,8 +32,8 @@ LIST = """\
 # Strategies
 
 Each name is a `strategy.kind` of a configuration and a class of `strategies`. Its page says when to use it and when
-not, and gives its guarantee with the reason, its cost and its settings. `userdp advise FILE` ranks the strategies for a
-run by the predictions of their plans; [compare strategies](../compare-strategies.md) ranks them on data.
+not, and gives its guarantee with the reason, its cost and its settings. `userdp plan FILE --all` ranks the strategies
+for a run by the predictions of their plans; [compare strategies](../compare-strategies.md) ranks them on data.
 [Guarantees](../guarantees.md) explains the terms.
 
 `docs/make.py` makes this page and the pages of the strategies from the strategies' classes, `docs/making/examples.toml`

@@ -37,7 +37,7 @@ class Compared:
             f"{self.results} holds {len(self.missing)} runs without an entry in {self.url} "
             f"({names}{f' and {more} more' if more > 0 else ''}): the database is older than the results, or another "
             "one, and what they released would not count. Restore the newer database; if it is lost, enter them with "
-            f"userdp queue enter {self.results}"
+            f"userdp serve enter {self.results}"
         )
 
 

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
 
 from simulations.terminal import Debug, Json, answer, argument, option, working
+from userdp.errors import BadInput
 
 if TYPE_CHECKING:
-    from simulations.account.accounts import Account
+    from simulations.account.accounts import Account, Accounts
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,15 +56,13 @@ def create(
     and deltas of everything else add up, within the share that --others sets aside.
     """
     with working(debug):
-        from simulations.account.entering import accounts_at  # noqa: PLC0415
         from simulations.config.run_config import NAME  # noqa: PLC0415
         from userdp.accounting.filter import Total  # noqa: PLC0415
-        from userdp.errors import BadInput  # noqa: PLC0415
 
         if not re.fullmatch(NAME, name):
             raise BadInput(f"NAME = {name!r}: use letters, digits, dots, dashes and underscores, at most 100")
         share = float(delta == 0) if others is None else others
-        place = accounts_at(accounts)
+        place = accounts_of(accounts)
         place.create(name, Total(epsilon, delta, relation, share))  # type: ignore[arg-type]
     typer.echo(f"{name}: epsilon = {epsilon:g}, delta = {delta:g}, {relation}; in {place.url}")
 
@@ -69,9 +71,7 @@ def create(
 def show(name: Named, accounts: Address = None, as_json: Json = False, debug: Debug = False) -> None:
     """Show what is spent on what, by whom and when, and what is left."""
     with working(debug):
-        from simulations.account.entering import accounts_at  # noqa: PLC0415
-
-        account = accounts_at(accounts).read(name)
+        account = accounts_of(accounts).read(name)
     answer(as_json, account.as_dict(), lambda: _show(account))
 
 
@@ -79,9 +79,7 @@ def show(name: Named, accounts: Address = None, as_json: Json = False, debug: De
 def listed(accounts: Address = None, as_json: Json = False, debug: Debug = False) -> None:
     """List all accounts with what is spent."""
     with working(debug):
-        from simulations.account.entering import accounts_at  # noqa: PLC0415
-
-        place = accounts_at(accounts)
+        place = accounts_of(accounts)
         found = [place.read(name) for name in place.names()]
     answer(as_json, [account.as_dict() for account in found], lambda: _list(found))
 
@@ -95,11 +93,10 @@ def export(
 ) -> None:
     """Write all entries as events of dp-accounting, and what is spent as Flower states it, in JSON."""
     with working(debug):
-        from simulations.account.entering import accounts_at  # noqa: PLC0415
         from simulations.account.export import exported  # noqa: PLC0415
         from simulations.records.run_directory import writing  # noqa: PLC0415
 
-        text = json.dumps(exported(accounts_at(accounts).read(name)), indent=2) + "\n"
+        text = json.dumps(exported(accounts_of(accounts).read(name)), indent=2) + "\n"
         if output is not None:
             with writing(f"--output {output}"):
                 output.write_text(text, encoding="utf-8")
@@ -120,12 +117,10 @@ def check(
     """
     with working(debug):
         from simulations.account.checking import compared  # noqa: PLC0415
-        from simulations.account.entering import accounts_at  # noqa: PLC0415
-        from userdp.errors import BadInput  # noqa: PLC0415
 
         if not results.is_dir():
             raise BadInput(f"RESULTS = {results}: there is no such folder, so nothing was compared; correct the path")
-        place = accounts_at(accounts)
+        place = accounts_of(accounts)
         found = compared(place, results)
         for told in found.absent:
             typer.echo(told)
@@ -133,10 +128,14 @@ def check(
         typer.echo(f"{found.runs} runs of {results} have their entries in {place.url}")
 
 
+def accounts_of(address: str | None) -> "Accounts":
+    """Return the accounts at an address of the command line."""
+    from simulations.account.entering import accounts_at  # noqa: PLC0415
+
+    return accounts_at(address)
+
+
 def _show(account: "Account") -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Column, Table  # noqa: PLC0415
 
     from simulations.reports.explain import assumptions_of  # noqa: PLC0415
     from userdp.accounting.guarantee import rounded_up  # noqa: PLC0415
@@ -180,8 +179,6 @@ def _show(account: "Account") -> None:
 
 
 def _list(found: "list[Account]") -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
 
     from userdp.accounting.guarantee import rounded_up  # noqa: PLC0415
 

@@ -1,22 +1,13 @@
 """Verbs that read the directories of runs."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 
-from simulations.terminal import (
-    Debug,
-    Json,
-    TrustCode,
-    answer,
-    argument,
-    examples,
-    exit_codes,
-    option,
-    working,
-)
+from simulations.terminal import Debug, Json, TrustCode, answer, argument, examples, option, working
 from userdp.errors import BadInput
 
 
@@ -24,6 +15,7 @@ from userdp.errors import BadInput
     "userdp report runs/quickstart-auto-seed1",
     "userdp report runs/quickstart-auto-seed1 --released for-others",
     "userdp report runs/quickstart-auto-seed1 --card",
+    "userdp report runs/visits-auto-seed0 --coefficients --json | jq '.[] | {coefficient, estimate, interval}'",
 )
 def report(
     directory: Annotated[Path, argument("DIR", "Directory of a run, a comparison or an audit.")],
@@ -43,25 +35,46 @@ def report(
             "--card",
         ),
     ] = False,
+    coefficients: Annotated[
+        bool,
+        option(
+            "Show the coefficients of a run's linear model instead, in the units of the table's columns; with standard "
+            "errors and intervals if the run set a share of its budget aside (strategy.coefficients = 0.5).",
+            "--coefficients",
+        ),
+    ] = False,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write the report of a finished or failed run, comparison or audit again."""
-    with exit_codes(debug):
+    with working(debug):
         from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
         from simulations.comparison.report import render_comparison  # noqa: PLC0415
         from simulations.comparison.table import SUMMARY  # noqa: PLC0415
         from simulations.reports.card import render_card  # noqa: PLC0415
         from simulations.reports.report import copy_released, render  # noqa: PLC0415
 
+        if card and coefficients:
+            raise BadInput("--card and --coefficients are two answers: give one of them")
         copied = None if released is None else copy_released(directory, released)
-        if card:
-            typer.echo(render_card(released or directory))
-        elif copied is not None:
-            typer.echo(copied)
-        elif (directory / AUDIT).is_file():
-            typer.echo(render_audit(directory))
+        values: Any
+        if coefficients:
+            from simulations.api.prediction import load_model  # noqa: PLC0415 -- slow, and for this alone
+            from simulations.reports.coefficients import show_coefficients  # noqa: PLC0415
+
+            values = list(load_model(released or directory).coefficient_rows)
+            show = partial(show_coefficients, values, Console())
         else:
-            typer.echo((render_comparison if (directory / SUMMARY).is_file() else render)(directory))
+            if card:
+                written = render_card(released or directory)
+            elif copied is not None:
+                written = copied
+            elif (directory / AUDIT).is_file():
+                written = render_audit(directory)
+            else:
+                written = (render_comparison if (directory / SUMMARY).is_file() else render)(directory)
+            values, show = {"file": str(written)}, partial(typer.echo, written)
+    answer(as_json, values, show)
 
 
 @examples(
@@ -133,25 +146,3 @@ def export(
 
             values, show = meaning(written), show_meaning
     answer(as_json, values, lambda: show(values, Console()))
-
-
-@examples(
-    "userdp explain-model runs/visits-auto-seed0",
-    "userdp explain-model runs/visits-auto-seed0 --json | jq '.[] | {coefficient, estimate, interval}'",
-)
-def explain_model(
-    directory: Annotated[Path, argument("RUN_DIRECTORY", "Directory of a run, or a copy made by report --released.")],
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Show the coefficients of a run's linear model in the units of the table's columns.
-
-    They have standard errors and intervals if the run set a share of its budget aside (strategy.coefficients = 0.5).
-    """
-    with working(debug):
-        from simulations.api.prediction import load_model  # noqa: PLC0415
-        from simulations.reports.coefficients import show_coefficients  # noqa: PLC0415
-
-        saved = load_model(directory)
-        rows = saved.coefficient_rows
-    answer(as_json, list(rows), lambda: show_coefficients(rows, Console()))

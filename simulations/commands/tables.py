@@ -1,4 +1,4 @@
-"""Verbs that describe a table, and find what a run has to declare about it."""
+"""Verbs that query a table, and find what a run has to declare about it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +31,7 @@ def query(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Describe a table: counts, means, quantiles, histograms and more, with intervals, from one budget.
+    """Query a table: counts, means, quantiles, histograms and more, with intervals, from one budget.
 
     The file declares the table under [data] and the budget under [privacy], and asks one statistic in each [[ask]]. It
     writes a run directory with answers.csv, result.json, guarantee.json and report.html. userdp plan FILE shows the
@@ -39,7 +39,7 @@ def query(
     """
     with working(debug):
         from simulations.api.console import show_outcome  # noqa: PLC0415
-        from simulations.api.describing import checked  # noqa: PLC0415
+        from simulations.api.querying import checked  # noqa: PLC0415
 
         given = {"engine.kind": engine, "output.directory": output}
         config = checked(loaded(file, [*(overrides or []), *assignments(given)]))

@@ -1,7 +1,8 @@
 """Verbs that plan, train, compare and attack."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -67,50 +68,42 @@ def run(
 @examples(
     "userdp plan simulations/configs/insteval.toml",
     "userdp plan my.toml --set data.users=100000 --json",
+    "userdp plan my.toml --all --json | jq '.[0].strategy'",
 )
 def plan(
     file: File,
     overrides: Overrides = None,
-    everything: Annotated[bool, option("Plan every strategy, like userdp advise.", "--all")] = False,
+    everything: Annotated[
+        bool, option("Plan every strategy for the same users, problem and budget, and rank them.", "--all")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show every number of a run before it reads any data: users needed, noise against signal, the guarantee."""
-    if everything:
-        advise(file, overrides, as_json, debug)
-        return
+    """Show every number of a run before it reads any data: users needed, noise against signal, the guarantee.
+
+    With --all the file's strategy has the file's settings, all others have their defaults, and the rank is by predicted
+    excess risk. A prediction is for a stand-in as far from the start as the declared bounds allow: it ranks strategies,
+    and promises nothing.
+    """
     with working(debug):
-        from simulations.api.console import show_plan  # noqa: PLC0415
+        from simulations.api.console import show_advice, show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
-        from simulations.runs.build import make_plan  # noqa: PLC0415
+        from simulations.reports.progress import counting_bar  # noqa: PLC0415
+        from simulations.runs.build import advise, make_plan  # noqa: PLC0415
         from strategies.core.plan import explained  # noqa: PLC0415
         from strategies.registry import STRATEGIES  # noqa: PLC0415
 
-        planned = make_plan(config := loaded(file, overrides or []))
-        values, meanings = plain(planned.as_dict()), explained(STRATEGIES[config.strategy.kind].about)
-    answer(as_json, values, lambda: show_plan(planned, values, meanings))
-
-
-@examples(
-    "userdp advise simulations/configs/insteval.toml",
-    "userdp advise my.toml --set privacy.epsilon=1 --json | jq '.[0].strategy'",
-)
-def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug: Debug = False) -> None:
-    """Plan every strategy for the declared users, problem and budget, and rank them by predicted excess risk.
-
-    It opens no data. The file's own strategy has the file's settings, all others have their defaults. A prediction is
-    for a stand-in as far from the start as the declared bounds allow: it ranks strategies, and promises nothing.
-    """
-    with working(debug):
-        from simulations.api.console import show_advice  # noqa: PLC0415
-        from simulations.records.run_directory import plain  # noqa: PLC0415
-        from simulations.reports.progress import counting_bar  # noqa: PLC0415
-        from simulations.runs.build import advise as rank  # noqa: PLC0415
-
         config = loaded(file, overrides or [])
-        with counting_bar("planning", "{done} of {of} strategies planned") as progress:
-            found = rank(config, progress)
-    answer(as_json, [plain(each.as_dict()) for each in found], lambda: show_advice(found))
+        values: Any
+        if everything:
+            with counting_bar("planning", "{done} of {of} strategies planned") as progress:
+                ranked = advise(config, progress)
+            values, show = [plain(each.as_dict()) for each in ranked], partial(show_advice, ranked)
+        else:
+            planned, meanings = make_plan(config), explained(STRATEGIES[config.strategy.kind].about)
+            values = plain(planned.as_dict())
+            show = partial(show_plan, planned, values, meanings)
+    answer(as_json, values, show)
 
 
 @examples(

@@ -98,23 +98,32 @@ def _keys() -> Iterator[Key]:
             yield Key(f"{section}.{name}", kind, field)
 
 
-def explained(name: str) -> list[Key]:
-    """Return the keys of a name, one for each meaning that it has; the section may be left out.
+@cache
+def _meanings() -> dict[tuple[str, str, str], list[Key]]:
+    """Return the keys of each name, meaning and default."""
+    found: dict[tuple[str, str, str], list[Key]] = {}
+    for key in keys():
+        found.setdefault((key.name, key.meaning, key.default), []).append(key)
+    return found
+
+
+def explained(name: str | None = None) -> list[Key]:
+    """Return all keys, or those of a name, which may lack its section: one key for each meaning.
 
     Raises:
         BadInput: no configuration has such a key; names the nearest.
     """
-    found = [key for key in keys() if name in (key.name, key.name.rpartition(".")[2])]
+    every = [same[0] for same in _meanings().values()]
+    found = [key for key in every if name in (None, key.name, key.name.rpartition(".")[2])]
     if not found:
-        names = {key.name for key in keys()}
-        raise BadInput(f"no configuration has a key {name!r}{did_you_mean(name, names)}: docs/configuration.md has all")
-    return list({(key.name, key.meaning, key.default): key for key in reversed(found)}.values())[::-1]
+        near = did_you_mean(str(name), {word for key in every for word in (key.name, key.name.rpartition(".")[2])})
+        raise BadInput(f"no configuration has a key {name!r}{near}: docs/configuration.md has all")
+    return found
 
 
 def having(key: Key) -> list[str]:
     """Return the kinds that have a key with this meaning and default; empty if every kind does."""
-    same = [one for one in keys() if (one.name, one.meaning, one.default) == (key.name, key.meaning, key.default)]
-    return [one.kind for one in same if one.kind is not None]
+    return [one.kind for one in _meanings()[key.name, key.meaning, key.default] if one.kind is not None]
 
 
 def values(field: FieldInfo) -> str:

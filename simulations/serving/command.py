@@ -1,4 +1,4 @@
-"""`userdp queue` and `userdp serve`: runs of a federation that is kept."""
+"""`userdp serve`: keep a federation, which takes runs from a queue."""
 
 import time
 from datetime import UTC, datetime
@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from simulations.account.command import Address
-from simulations.terminal import Debug, File, Json, Overrides, answer, argument, examples, exit_codes, option, working
+from simulations.account.command import Address, accounts_of
+from simulations.terminal import Debug, File, Json, Overrides, answer, argument, exit_codes, option, working
+from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.serving.keeper import Keeper
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Schedule runs of a federation, which [bold]userdp serve[/bold] takes one after the other.",
+    help="Keep a federation: runs wait in a queue, and [bold]userdp serve start[/bold] takes one after the other.",
     epilog="The queue is in the database of the accounts: USERDP_ACCOUNTS, or --accounts.",
 )
 Number = Annotated[int, argument("NUMBER", "Number of the run in the queue.")]
@@ -76,7 +80,7 @@ def cancel(number: Number, accounts: Address = None, debug: Debug = False) -> No
         run = _queue(accounts).cancel(number)
     typer.echo(f"run {number}, {run.name}, is cancelled")
     if run.run is not None:
-        typer.echo("it is under way: userdp serve stops it at Flower with its next step")
+        typer.echo("it is under way: userdp serve start stops it at Flower with its next step")
 
 
 @app.command()
@@ -92,25 +96,21 @@ def retry(number: Number, accounts: Address = None, debug: Debug = False) -> Non
 
 @app.command()
 def enter(
-    results: Annotated[Path, argument("RESULTS", "Folder of results of userdp serve.")],
+    results: Annotated[Path, argument("RESULTS", "Folder of results of userdp serve start.")],
     accounts: Address = None,
     debug: Debug = False,
 ) -> None:
     """Enter runs that the database lacks, because it was lost or is older, each at the price of its whole plan."""
     with working(debug):
-        from simulations.account.entering import accounts_at  # noqa: PLC0415
         from simulations.serving.keeper import enter_missing  # noqa: PLC0415
 
-        entered = enter_missing(accounts_at(accounts), results)
+        entered = enter_missing(accounts_of(accounts), results)
     for folder in entered:
         typer.echo(f"entered: {folder}")
 
 
-@examples(
-    "userdp serve --superlink 127.0.0.1:8000 --keys keys/coordinator --results /srv/results --port 8443",
-    "userdp serve --superlink 127.0.0.1:8000 --insecure --results /srv/results --once",
-)
-def serve(
+@app.command()
+def start(
     superlink: Annotated[str, option("Address of the SuperLink.", metavar="HOST:PORT")] = "superlink:8000",
     keys: Annotated[
         Path, option("Folder of ca.crt; for a page beyond this machine also of server.crt and server.key.")
@@ -138,7 +138,7 @@ def serve(
     accounts: Address = None,
     debug: Debug = False,
 ) -> None:
-    """Keep a federation: take runs from the queue, within the budgets of their accounts, one at a time.
+    """Take runs from the queue, within the budgets of their accounts, one at a time; optionally show a page.
 
     It may be stopped or killed at any moment, and started again: no run is lost, made twice or charged twice.
     """
@@ -166,7 +166,6 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
     from simulations.deployment.door import Door, Server  # noqa: PLC0415
     from simulations.serving.overview import overview  # noqa: PLC0415
     from simulations.serving.page import Pulse, page, token_in  # noqa: PLC0415
-    from userdp.errors import BadInput  # noqa: PLC0415
 
     files: dict[str, Any] = {}
     if keys is not None:
@@ -205,16 +204,12 @@ async def _step(keeper: "Keeper", pulse: "Pulse", pause: float) -> None:
 
 
 def _queue(accounts: str | None) -> "Queue":
-    from simulations.account.entering import accounts_at  # noqa: PLC0415
     from simulations.serving.queue import Queue  # noqa: PLC0415
 
-    return Queue(accounts_at(accounts))
+    return Queue(accounts_of(accounts))
 
 
 def _list(runs: "list[Scheduled]") -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
 
     table = Table("run", "name", "account", "due (UTC)", "state", "why", title="queue")
     for run in runs:

@@ -208,7 +208,7 @@ class Keeper:
         if run.attempts and run.token in self.queue.accounts.places():
             raise Lost(
                 f"{folder} has lost what the run left there: its entry pays for that, and beginning again would be a "
-                "second release; put the folder back, and userdp queue retry, or add a new run"
+                "second release; put the folder back, and userdp serve retry, or add a new run"
             )
 
     def _refuse(self, run: Scheduled, why: str) -> None:

@@ -112,7 +112,7 @@ class Queue:
                 if run.keeper != keeper:
                     raise BadInput(
                         f"run {run.number} is under way at a userdp serve with other --results: stop this one; if "
-                        f"those results are lost, give the run up with userdp queue cancel {run.number}"
+                        f"those results are lost, give the run up with userdp serve cancel {run.number}"
                     )
                 return run
             due = (_QUEUE.c.state == "waiting") & (_QUEUE.c.earliest <= _text(now))
@@ -168,7 +168,7 @@ class Queue:
             run = _one(connection, number)
             if run.state != "failed":
                 raise BadInput(
-                    f"run {number} is {run.state}: only failed runs go on, so add a new one with userdp queue add"
+                    f"run {number} is {run.state}: only failed runs go on, so add a new one with userdp serve add"
                 )
             attempts = min(run.attempts, 1)  # that it was submitted stays known
             _update(connection, number, state="waiting", run=None, attempts=attempts, every=None, earliest=_text(now))
@@ -202,7 +202,7 @@ def _select(connection: sql.Connection, *where: sql.ColumnElement[bool]) -> list
 def _one(connection: sql.Connection, number: int) -> Scheduled:
     found = _select(connection, _QUEUE.c.number == number)
     if not found:
-        raise BadInput(f"there is no run {number} in the queue: userdp queue list")
+        raise BadInput(f"there is no run {number} in the queue: userdp serve list")
     return found[0]
 
 

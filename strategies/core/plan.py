@@ -191,7 +191,7 @@ def check_budget(recipe: AnyRecipe, privacy: Privacy, users: int, seed: int | No
     if privacy.trust == "sum" and not about.masked:
         raise BadInput(
             f"privacy.trust = 'sum': {about.name} does not work on sums that nodes make noisy and mask; use "
-            "dp_fed_sgd or another strategy that `userdp explain privacy.trust` names, or trust = 'server'"
+            "dp_fed_sgd or another strategy that `userdp list settings privacy.trust` names, or trust = 'server'"
         )
     if seed is None and privacy.noise == "seeded" and (privacy.trust == "sum" or not about.server_trusted):
         against = "trust = 'sum'" if privacy.trust == "sum" else about.name

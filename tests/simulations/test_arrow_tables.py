@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from examples import ASKED, DECLARED, write_table
 
-from simulations import compare, describe, find, plan, train
+from simulations import compare, find, plan, query, train
 from userdp.errors import BadInput
 
 MADE = {
@@ -46,7 +46,7 @@ def test_one_plan_description_search_and_comparison(frame, kind):
     stream = MADE[kind](frame)
     assert plan(stream, **ASKED) == plan(frame, **ASKED)  # which reads nothing: the stream is still whole
     asked = {"user": "who", "features": ["height"], "ranges": {"height": [150, 200]}, "epsilon": 2.0, "delta": 1e-3}
-    found = [describe(one, **asked, progress=False).table for one in (stream, frame)]
+    found = [query(one, **asked, progress=False).table for one in (stream, frame)]
     pd.testing.assert_frame_equal(*found)
     assert find(MADE[kind](frame), **FACTS).settings == find(frame, **FACTS).settings
     settings = {**DECLARED, "problem": "logistic", "users": 48, "epsilon": [4.0, 8.0], "delta": 1e-3}

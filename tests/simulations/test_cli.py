@@ -9,13 +9,15 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
+import typer
 from examples import BASE, call, changed, table_section, write_table
 from rich.console import Console
 
-import simulations.listings
 import simulations.reports.progress
 import simulations.runs.run
 from simulations import terminal
+from simulations.cli import app
+from simulations.config.keys import explained
 from simulations.config.run_config import load_config, parse_config
 from simulations.reports.progress import progress_bar
 from strategies.registry import STRATEGIES
@@ -139,23 +141,24 @@ LISTED = {
     "strategies": ([*STRATEGIES], "dp_fed_sgd", {"family", "paper", "unit", "guarantee", "cost", "needs"}),
     "problems": ([*PROBLEMS], "one_hot_poisson", {"certificate"}),
     "data": ([*POPULATIONS, "table", *PUBLIC_DATASETS], "movielens", {"users", "samples", "source"}),
+    "settings": ([key.name for key in explained()], "privacy.epsilon", {"meaning", "default", "effect on privacy"}),
 }
 
 
-@pytest.mark.parametrize("verb", LISTED)
-def test_what_there_is_is_listed_for_programs_and_as_a_table_for_people(verb, monkeypatch):
-    names, one, keys = LISTED[verb]
-    entries = {entry["name"]: entry for entry in json.loads(call(verb, "--json").stdout)}
-    assert list(entries) == names
-    assert all(keys <= entry.keys() for entry in entries.values())
-    if verb == "data":
-        insteval = entries["insteval"]
+@pytest.mark.parametrize("what", LISTED)
+def test_what_there_is_is_listed_for_programs_and_as_a_table_for_people(what, monkeypatch):
+    names, one, keys = LISTED[what]
+    listed = json.loads(call("list", what, "--json").stdout)
+    assert [entry["name"] for entry in listed] == names
+    assert all(keys <= entry.keys() for entry in listed)
+    if what == "data":
+        (insteval,) = (entry for entry in listed if entry["name"] == "insteval")
         assert (insteval["users"], insteval["samples"]) == (2972, 73421)
         assert insteval["source"].startswith("https://")
-    else:
-        assert [name for name, entry in entries.items() if not all(entry.values())] in ([], ["linear"])
+    elif what != "settings":
+        assert [entry["name"] for entry in listed if not all(entry.values())] in ([], ["linear"])
     monkeypatch.setenv("COLUMNS", "200")
-    outcome = call(verb)
+    outcome = call("list", what)
     assert outcome.exit_code == 0
     assert one in outcome.stdout
 
@@ -170,13 +173,24 @@ def test_certificates_of_problems_are_in_words():
 
 def test_one_strategy_is_shown_with_its_guarantee_cost_and_settings(monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
-    shown = call("strategies", "dp_fed_sgd").stdout
-    (entry,) = json.loads(call("strategies", "dp_fed_sgd", "--json").stdout)
+    shown = call("list", "strategies", "dp_fed_sgd").stdout
+    (entry,) = json.loads(call("list", "strategies", "dp_fed_sgd", "--json").stdout)
     for text in (entry["paper"], entry["cost"], entry["guarantee"][:60], *entry["settings"]):
         assert text in shown
-    unknown = call("problems", "logistik")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["problems", "logistik"], "problems has no 'logistik'; did you mean 'logistic'?"),
+        (["strategie"], "userdp list has no 'strategie'; did you mean 'strategies'?"),
+        (["losses"], "userdp list has no 'losses'; there are strategies, problems, data, settings"),
+    ],
+)
+def test_an_unknown_word_gets_the_nearest_or_all(words, told):
+    unknown = call("list", *words)
     assert unknown.exit_code == 2
-    assert "problems has no 'logistik'; did you mean 'logistic'?" in unknown.stderr
+    assert told in unknown.stderr
 
 
 # Exit codes --------------------------------------------------------------------------------------------------------
@@ -255,14 +269,14 @@ def test_warnings_of_the_library_reach_standard_error(capsys):
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("verb", ["run", "plan", "compare", "report", "predict", "strategies", "problems", "data"])
+@pytest.mark.parametrize("verb", typer.main.get_command(app).commands)
 def test_every_verb_explains_itself(verb):
     outcome = call(verb, "--help")
     assert outcome.exit_code == 0
     assert "Usage" in outcome.stdout
 
 
-@pytest.mark.parametrize("verb", ["run", "plan", "compare", "advise"])
+@pytest.mark.parametrize("verb", ["run", "plan", "compare", "query"])
 def test_a_missing_configuration_is_exit_code_2(verb, tmp_path):
     outcome = call(verb, tmp_path / "absent.toml")
     assert outcome.exit_code == 2

@@ -59,11 +59,11 @@ def test_the_example_finds_what_the_table_was_made_of(trained):
 
 def test_the_command_prints_them_and_the_report_draws_them(trained):
     model, folder = trained
-    shown = CliRunner().invoke(app, ["explain-model", str(folder)])
+    shown = CliRunner().invoke(app, ["report", str(folder), "--coefficients"])
     assert shown.exit_code == 0
     assert "against sex=f" in shown.output
     assert "interval" in shown.output
-    rows = json.loads(CliRunner().invoke(app, ["explain-model", str(folder), "--json"]).output)
+    rows = json.loads(CliRunner().invoke(app, ["report", str(folder), "--coefficients", "--json"]).output)
     assert [row["coefficient"] for row in rows] == list(model.coefficients().index)
     assert rows == model.result["coefficients"]
     page = (folder / "report.html").read_text(encoding="utf-8")
@@ -92,8 +92,13 @@ def test_without_a_share_they_are_those_of_the_model_without_errors(tmp_path):
     assert table.estimate["x"] == pytest.approx(high - low, rel=1e-4)
     assert table.estimate["intercept"] == pytest.approx(low, abs=1e-4)
     assert table.standard_error.isna().all()
-    shown = CliRunner().invoke(app, ["explain-model", str(tmp_path / "run")])
+    shown = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--coefficients"])
     assert "strategy.coefficients = 0.5" in " ".join(shown.output.split())
+    both = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--coefficients", "--card"])
+    assert both.exit_code == 2
+    assert "--card and --coefficients are two answers: give one of them" in both.output
+    written = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--json"])
+    assert json.loads(written.stdout) == {"file": str(tmp_path / "run" / "report.html")}
 
 
 def test_where_noise_hides_the_errors_the_table_says_so(tmp_path):

@@ -55,7 +55,7 @@ CALLS = {
     "read_table": lambda path: userdp.read_table(path, user="whom"),
     "enter": lambda path: userdp.enter(DropInFedAvg(users=200, epsilon=1.0, delta=1e-6), "nobody's"),
     "find": lambda path: userdp.find(path, user="whom", all_users=60, epsilon=1.0, delta=1e-3),
-    "describe": lambda path: simulations.describe(path, user="whom", users=60, epsilon=1.0, delta=1e-3),
+    "query": lambda path: simulations.query(path, user="whom", users=60, epsilon=1.0, delta=1e-3),
     "load_config": load_config,
     "render": lambda path: render(path.parent),
     "build_problem": lambda path: simulations.build_problem(UNKNOWN),

@@ -147,9 +147,9 @@ def test_a_class_that_leaves_a_declaration_out_is_refused_when_it_is_made(missin
 
 
 def listed_with(monkeypatch, place):
-    """What ``userdp strategies --json`` does with one line more in the registry."""
+    """What ``userdp list strategies --json`` does with one line more in the registry."""
     monkeypatch.setitem(registry.STRATEGIES.places, "new", place)
-    return CliRunner().invoke(app, ["strategies", "--json"])
+    return CliRunner().invoke(app, ["list", "strategies", "--json"])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_misspelt_line_of_the_registry_says_so_and_the_others_are_listed(monke
     assert [entry["name"] for entry in json.loads(done.stdout)] == before
     assert said in done.stderr
     assert "defect" not in done.stderr
-    one = CliRunner().invoke(app, ["strategies", "new"])
+    one = CliRunner().invoke(app, ["list", "strategies", "new"])
     assert one.exit_code == 2
     assert said in one.stderr
 

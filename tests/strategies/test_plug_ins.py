@@ -65,7 +65,7 @@ def test_its_settings_are_checked_by_name_as_those_of_any_other(folder):
 
 
 def test_it_is_shown_by_its_place(folder):
-    shown = call("strategies", f"{folder / 'mine.py'}:SignDescent", "--json")
+    shown = call("list", "strategies", f"{folder / 'mine.py'}:SignDescent", "--json")
     assert shown.exit_code == 0, shown.output
     (one,) = json.loads(shown.stdout)
     assert one["name"] == "sign_descent"
@@ -184,7 +184,7 @@ def userdp(environment, *arguments):
 
 def test_an_installed_package_adds_a_strategy(tmp_path):
     environment = package(tmp_path, "sign_descent = signs:SignDescent")
-    listed = json.loads(userdp(environment, "strategies", "--json").stdout)
+    listed = json.loads(userdp(environment, "list", "strategies", "--json").stdout)
     assert sorted(one["name"] for one in listed) == sorted([*STRATEGIES, "sign_descent"])
     (tmp_path / "run.toml").write_text(tomli_w.dumps(changed(strategy={"kind": "sign_descent"})), encoding="utf-8")
     done = userdp(environment, "run", tmp_path / "run.toml", "--output", tmp_path / "runs", "--json")
@@ -195,7 +195,7 @@ def test_an_installed_package_adds_a_strategy(tmp_path):
 
 def test_a_package_with_a_fault_harms_no_other_strategy(tmp_path):
     environment = package(tmp_path, "sign_descent = signs:SignDecent\nauto = signs:SignDescent")
-    listed = userdp(environment, "strategies", "--json")
+    listed = userdp(environment, "list", "strategies", "--json")
     assert [one["name"] for one in json.loads(listed.stdout)] == [*STRATEGIES]
     assert 'the entry point "sign_descent = signs:SignDecent" of userdp.strategies names SignDecent' in " ".join(
         listed.stderr.split()
@@ -229,7 +229,7 @@ def test_a_package_that_pip_installs_adds_a_strategy_and_keeps_to_the_contract(t
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--target", str(site), str(home)], check=True, timeout=300)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
-    assert "sign_descent" in userdp(environment, "strategies").stdout
+    assert "sign_descent" in userdp(environment, "list", "strategies").stdout
     for engine in ("local", "ray"):
         (tmp_path / "run.toml").write_text(tomli_w.dumps(changed(strategy={"kind": "sign_descent"})), encoding="utf-8")
         done = userdp(environment, "run", tmp_path / "run.toml", "--engine", engine, "--output", tmp_path / engine)

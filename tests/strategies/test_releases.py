@@ -434,7 +434,6 @@ def test_random_numbers_come_from_streams_or_the_operating_system():
         *("userdp/randomness.py", "userdp/nodes/computations.py", "userdp/data/synthetic/federation.py"),
         *("userdp/neural/samples.py", "userdp/neural/chance.py", "strategies/baselines/heavy_tailed/estimators.py"),
         *("simulations/audit/one_run.py", "simulations/audit/trials.py", "simulations/comparison/oracle.py"),
-        "simulations/pretraining/base_model.py",
     }
 
 

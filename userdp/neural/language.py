@@ -133,8 +133,8 @@ def _quiet(language: Language) -> Iterator[None]:
         fix = (
             "the folder has to hold config.json and model.safetensors of an architecture that transformers knows"
             if Path(language.place).is_dir()
-            else "there is no such folder; where there is no network, name a folder that holds config.json and "
-            "model.safetensors (`hf download NAME --local-dir FOLDER` or `userdp pretrain FOLDER` makes one)"
+            else "there is no such folder; where there is no network, name a folder that holds config.json "
+            "and model.safetensors (`hf download NAME --local-dir FOLDER`, or `python research/pretrain.py FOLDER`)"
         )
         raise BadInput(f"{language.told} cannot be read ({type(error).__name__}: {first}): {fix}") from None
     finally:

@@ -77,7 +77,7 @@ def trained(folder):
 
 
 def described(folder):
-    simulations.describe(table(folder), **COLUMNS, **BUDGET, all_users=60, max_samples=4, progress=False)
+    simulations.query(table(folder), **COLUMNS, **BUDGET, all_users=60, max_samples=4, progress=False)
 
 
 def fitted(folder, kind):
@@ -126,9 +126,9 @@ DOORS = {
     "userdp query": lambda folder: done(call("query", query(folder))),
     "userdp find": lambda folder: done(call("find", searching(folder), "--output", folder / "declared.toml")),
     "userdp audit": lambda folder: done(call("audit", training(folder), "--one-run", "--canaries", "20")),
-    "userdp serve": served,
+    "userdp serve start": served,
     "train": trained,
-    "describe": described,
+    "query": described,
     "find": lambda folder: simulations.find(
         table(folder), user="who", all_users=60, **FIND, **BUDGET | {"epsilon": 20.0}
     ),
@@ -146,26 +146,23 @@ DOORS = {
 REFUSES_ACCOUNTS = {"userdp compare", "compare"}
 """Trains without privacy, too, which no account can cover: a test of comparisons sees that it refuses accounts."""
 RELEASES_NOTHING = {
-    **dict.fromkeys(["userdp plan", "userdp advise", "plan"], "opens no data"),
-    **dict.fromkeys(["userdp report", "userdp export", "userdp explain-model", "render"], "reads a run's own files"),
+    **dict.fromkeys(["userdp plan", "plan"], "opens no data"),
+    **dict.fromkeys(["userdp report", "userdp export", "render"], "reads a run's own files"),
     **dict.fromkeys(["userdp predict", "load_model"], "scores a table for its holder alone, by a released model"),
-    "userdp pretrain": "reads public text",
-    **dict.fromkeys(
-        ["userdp strategies", "userdp problems", "userdp data", "userdp explain", "load_config"], "lists settings"
-    ),
+    **dict.fromkeys(["userdp list", "load_config"], "lists settings"),
     **dict.fromkeys(
         [f"userdp account {name}" for name in ("create", "show", "list", "export", "check")], "reads accounts"
     ),
     **dict.fromkeys(
-        [f"userdp queue {name}" for name in ("add", "list", "cancel", "retry")], "is paid when its run begins"
+        [f"userdp serve {name}" for name in ("add", "list", "cancel", "retry")], "is paid when its run begins"
     ),
-    "userdp queue enter": "charges runs that a database lacks",
+    "userdp serve enter": "charges runs that a database lacks",
     **dict.fromkeys(["deployment keys", "deployment superlink", "deployment gate"], "knows no data"),
     **dict.fromkeys(["deployment split", "deployment prepare"], "writes a silo's own folder, which it keeps"),
     "deployment submit": "submits a run, which a test of deployments sees pay",
     **dict.fromkeys(["build_problem", "make_strategy", "load_datasets"], "parts of a run that ask nobody"),
     **dict.fromkeys(
-        ["ComparisonResult", "Description", "Found", "RunConfig", "RunOutcome", "SavedModel", "TrainedModel"],
+        ["ComparisonResult", "QueryResult", "Found", "RunConfig", "RunOutcome", "SavedModel", "TrainedModel"],
         "a result or a configuration",
     ),
 }

@@ -27,7 +27,7 @@ CONFIGS = sorted(
     path
     for path in SHIPPED.values()
     if isinstance(tomllib.loads(path.read_text(encoding="utf-8")).get("strategy"), dict)
-    and path.stem != "language"  # which needs a model that userdp pretrain makes: test_language_file.py
+    and path.stem != "language"  # which needs a model that research/pretrain.py makes: test_language_file.py
 )
 
 

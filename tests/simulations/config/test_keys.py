@@ -1,4 +1,4 @@
-"""`userdp explain`: every key of a configuration is explained, in the words of its declaration."""
+"""`userdp list settings`: every key of a configuration is explained, in the words of its declaration."""
 
 import json
 import tomllib
@@ -13,7 +13,7 @@ from userdp.errors import BadInput
 
 
 def explain(*arguments):
-    return CliRunner().invoke(app, ["explain", *arguments])
+    return CliRunner().invoke(app, ["list", "settings", *arguments])
 
 
 def test_every_key_has_a_meaning_an_effect_on_privacy_and_an_example():
@@ -89,6 +89,7 @@ def test_the_command_prints_all_for_people_and_for_programs():
 
 
 def test_an_unknown_key_is_refused_with_the_nearest():
-    with pytest.raises(BadInput, match=r"no configuration has a key 'privacy.epsilom'; did you mean 'privacy.epsilon'"):
-        explained("privacy.epsilom")
+    for wrong, right in (("privacy.epsilom", "privacy.epsilon"), ("clip_nor", "clip_norm")):
+        with pytest.raises(BadInput, match=f"no configuration has a key '{wrong}'; did you mean '{right}'"):
+            explained(wrong)
     assert explain("privacy.epsilom").exit_code == 2

@@ -12,7 +12,6 @@ from examples import call
 pytest.importorskip("peft", reason="needs userdp[language]")
 
 from simulations.config.run_config import load_config, parse_config
-from simulations.pretraining.base_model import Pretraining, pretrain
 from simulations.runs.build import make_plan
 
 FILE = Path(__file__).resolve().parents[3] / "simulations" / "configs" / "language.toml"
@@ -20,12 +19,13 @@ USERS = 12
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, module_of):
     """A folder with a tiny base model, and a table of a few users' speeches."""
     folder = tmp_path_factory.mktemp("language")
     (folder / "text.txt").write_text("Wer wagt, gewinnt. " * 80, encoding="utf-8")
-    settings = Pretraining(steps=2, layers=1, width=32)
-    pretrain(folder / "base", [folder / "text.txt"], settings, lambda done, of, reached: None)
+    script = module_of("pretrain")
+    settings = script.Pretraining(steps=2, layers=1, width=32)
+    script.pretrain(folder / "base", [folder / "text.txt"], settings, lambda done, of, reached: None)
     speeches = pd.DataFrame({"role": np.arange(3 * USERS) % USERS, "text": ["Ach, so ist es! "] * 3 * USERS})
     speeches.to_parquet(folder / "speeches.parquet")
     return folder

@@ -118,7 +118,7 @@ class Federation:
 
     def add(self, *settings: str, at: str) -> None:
         told = [word for setting in (*settings, f"engine.timeout={ROUND}") for word in ("--set", setting)]
-        self.inside("userdp", "queue", "add", "/source/drill.toml", "--at", at, *told)
+        self.inside("userdp", "serve", "add", "/source/drill.toml", "--at", at, *told)
 
     # The queue and the accounts, read from the database and not by the commands of userdp -----------------------------
 

@@ -1,4 +1,4 @@
-"""``userdp query`` and ``describe``: files, engines, silos, and what is refused."""
+"""``userdp query`` and ``userdp.query``: files, engines, silos, and what is refused."""
 
 import json
 
@@ -10,7 +10,7 @@ from examples import call, write_table
 from helpers import forgive_ray
 from helpers_flower import ROOT, FlowerEngine
 
-from simulations import describe
+from simulations import query
 from simulations.config.run_config import load_config, parse_config
 from simulations.engines.grids import LocalGrid
 from simulations.reports.report import copy_released
@@ -70,7 +70,7 @@ def test_the_command_answers_and_writes_open_files(file, tmp_path):
     shown = call("query", file, "--output", tmp_path / "runs")
     assert "teams: answers" in shown.stdout
     assert "-differential privacy for replacing one whole" in shown.stdout
-    refused = call("advise", file)
+    refused = call("plan", "--all", file)
     assert (refused.exit_code, "no strategies are ranked for it" in refused.output) == (2, True)
     planned = call("plan", file, "--json")
     assert json.loads(planned.stdout)["guarantee"]["epsilon"] <= 4.0
@@ -87,16 +87,16 @@ def test_a_copy_for_others_holds_the_answers(raw, tmp_path):
 
 def test_describe_takes_a_frame_and_has_a_default(raw):
     frame = pd.read_csv(raw["data"]["path"])
-    found = describe(frame, **COLUMNS, **BUDGET, progress=False)
+    found = query(frame, **COLUMNS, **BUDGET, progress=False)
     assert list(found.table.columns) == [
         *("statistic", "column", "level", "estimate", "standard_error", "low", "high", "unit")
     ]
     assert found.table.groupby("statistic").size().to_dict() == {"counts": 3, "mean": 2, "quantiles": 6}
     assert "Guarantee: (4, 0.0001)-differential privacy" in repr(found)
-    again = describe(frame, ask=ASK[:1], relation="add_or_remove", all_users=200, **COLUMNS, **BUDGET, progress=False)
+    again = query(frame, ask=ASK[:1], relation="add_or_remove", all_users=200, **COLUMNS, **BUDGET, progress=False)
     assert again.guarantee.relation == "add_or_remove"
     assert again.directory is None
-    same = describe(raw, progress=False)
+    same = query(raw, progress=False)
     assert same.table["statistic"].nunique() == len(ASK)
 
 
@@ -114,12 +114,12 @@ def test_describe_takes_a_frame_and_has_a_default(raw):
 )
 def test_what_does_not_fit_is_refused_with_the_remedy(raw, change, sentence):
     with pytest.raises(BadInput, match=sentence):
-        describe(raw | change, progress=False)
+        query(raw | change, progress=False)
 
 
 def test_a_configuration_that_trains_is_no_query(tmp_path):
     with pytest.raises(BadInput, match=r"write \[\[ask\]\] sections"):
-        describe(ROOT / "simulations/configs/quickstart.toml")
+        query(ROOT / "simulations/configs/quickstart.toml")
 
 
 @forgive_ray

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from helpers_flower import ROOT
 
-from simulations import describe
+from simulations import query
 from userdp.queries.statistics import STATISTICS
 
 PAGE = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def test_the_query_of_the_page_is_answered(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     visits().to_csv("visits.csv", index=False)
     raw = tomllib.loads(block("toml"))
-    found = describe(raw, progress=False)
+    found = query(raw, progress=False)
     assert set(found.table["statistic"]) == {one["statistic"] for one in raw["ask"]}
     mean = found.table.iloc[0]
     assert mean["low"] < visits()["age"].mean() < mean["high"]

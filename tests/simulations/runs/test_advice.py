@@ -78,16 +78,15 @@ def test_no_data_are_opened_and_facts_that_are_not_declared_are_asked_for():
 @pytest.mark.parametrize(("width", "words"), [("80", []), ("120", WORDS)])
 def test_the_command_shows_a_table_in_which_no_number_is_cut_off(monkeypatch, width, words):
     monkeypatch.setenv("COLUMNS", width)
-    table = call("advise", CONFIGS / "quickstart.toml")
+    table = call("plan", "--all", CONFIGS / "quickstart.toml")
     assert table.exit_code == 0, table.output
     assert "…" not in table.output
     told = " ".join(table.output.split())
     assert [one for one in ["replaced", *words] if one not in told] == []
 
 
-@pytest.mark.parametrize("command", [["advise"], ["plan", "--all"]], ids=" ".join)
-def test_the_command_tells_of_every_strategy_as_json(command):
-    values = json.loads(call(*command, CONFIGS / "quickstart.toml", "--json").stdout)
+def test_the_command_tells_of_every_strategy_as_json():
+    values = json.loads(call("plan", "--all", CONFIGS / "quickstart.toml", "--json").stdout)
     assert {each["strategy"] for each in values} == set(STRATEGIES) - {"non_private"}
 
 

@@ -15,7 +15,8 @@ import pytest
 import tomli_w
 from examples import call
 
-from simulations import describe, find, train
+import userdp
+from simulations import find, train
 from simulations.config.run_config import parse_config
 from simulations.runs.build import check_places, held_out_users, load_datasets, make_strategy, starting_problem
 from simulations.runs.run import make_grid, run
@@ -81,8 +82,8 @@ def doors(folder, users):
         "plan of a query": lambda: command("plan", query(ADDED, path)),
         "query, files": lambda: files(query(ADDED, path), "q"),
         "query, limited": lambda: files(query(ADDED, path, max_samples=1), "l"),
-        "describe": lambda: str(describe(people, ask=ASK, relation=ADDED, **settings)),
-        "describe a file": lambda: str(describe(path, ask=ASK, relation=ADDED, **settings)),
+        "query in Python": lambda: str(userdp.query(people, ask=ASK, relation=ADDED, **settings)),
+        "query of a file in Python": lambda: str(userdp.query(path, ask=ASK, relation=ADDED, **settings)),
         "run": lambda: files(trained(path), "r"),
         "run, weighted": lambda: files(trained(path, WEIGHTED), "w"),
         "run, training users": lambda: files(trained(path, all_users=None, users=PLACES), "u"),
@@ -99,8 +100,17 @@ def doors(folder, users):
 
 
 NAMES = [
-    *("query", "plan of a query", "query, files", "query, limited", "describe", "describe a file", "run"),
-    *("run, weighted", "run, training users", "run, held out", "run, evaluated", "run, command", "plan", "train"),
+    *("query", "plan of a query", "query, files", "query, limited", "query in Python", "query of a file in Python"),
+    *(
+        "run",
+        "run, weighted",
+        "run, training users",
+        "run, held out",
+        "run, evaluated",
+        "run, command",
+        "plan",
+        "train",
+    ),
     *("find", "find, command"),
 ]
 
@@ -232,7 +242,7 @@ def test_a_number_that_is_protected_is_not_read_from_the_data(tmp_path):
     people.to_parquet(path := tmp_path / "t.parquet")
     settings = {"progress": False, **COLUMNS, **PRIVACY}
     for door in (
-        lambda: describe(people, ask=ASK, relation=ADDED, **settings),
+        lambda: userdp.query(people, ask=ASK, relation=ADDED, **settings),
         lambda: train(people, **settings, test_fraction=0.0, **TRAINED),
         lambda: run(parse_config(trained(path, all_users=None)), directory=tmp_path / "r"),
     ):
@@ -240,7 +250,7 @@ def test_a_number_that_is_protected_is_not_read_from_the_data(tmp_path):
             door()
         assert str(FEW) not in str(told.value)
     assert not (tmp_path / "r" / "data.json").exists()
-    assert describe(people, ask=ASK[1:], relation=REPLACED, **settings).guarantee.relation == REPLACED
+    assert userdp.query(people, ask=ASK[1:], relation=REPLACED, **settings).guarantee.relation == REPLACED
 
 
 def test_every_combination_of_a_relation_and_a_number_is_a_run_or_a_sentence(tmp_path):

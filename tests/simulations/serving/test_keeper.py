@@ -459,14 +459,14 @@ def test_a_run_that_failed_goes_on_under_its_entry_once(clinic, accounts, tmp_pa
     queue = queue_of(accounts)
     failed = queue.runs()[0]
     assert failed.state == "failed"
-    assert "waits again" in call("queue", "retry", 1).stdout
-    assert "only failed runs go on" in " ".join(call("queue", "retry", 1).stderr.split())
+    assert "waits again" in call("serve", "retry", 1).stdout
+    assert "only failed runs go on" in " ".join(call("serve", "retry", 1).stderr.split())
     queue.cancel(2)  # its repetition
     kept_to_the_end(keeper_of(clinic, accounts, tmp_path, now=datetime.now(UTC) + PAUSE), clinic)
     assert [run.state for run in queue.runs()] == ["done", "cancelled"]  # and no further repetition
     (entry,) = Accounts(accounts).read("clinic").entries
     assert entry.token == failed.token == queue.runs()[0].token
-    assert call("queue", "retry", 1).exit_code == BAD_INPUT
+    assert call("serve", "retry", 1).exit_code == BAD_INPUT
 
 
 def released_once(clinic, monkeypatch):
@@ -544,7 +544,7 @@ def test_a_run_that_is_cancelled_under_way_is_stopped_at_flower(clinic, accounts
     number = added(accounts)
     keeper = keeper_of(clinic, accounts, tmp_path)
     assert keeper.step()
-    assert "flwr" not in call("queue", "cancel", number).stdout
+    assert "flwr" not in call("serve", "cancel", number).stdout
     clinic.away = True
     keeper.step()
     clinic.away = False

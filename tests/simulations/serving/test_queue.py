@@ -100,19 +100,19 @@ def test_many_at_once_end_each_run_once_and_repeat_it_once(kind, tmp_path):
 def test_runs_are_added_listed_and_cancelled_by_the_command(accounts, tmp_path):
     Accounts(accounts).create("clinic", Total(2.0, 1e-2))
     (tmp_path / "run.toml").write_text(text())
-    words = ("queue", "add", tmp_path / "run.toml")
+    words = ("serve", "add", tmp_path / "run.toml")
     done = call(*words, "--at", "2027-01-31 12:00", "--every", "monthly")
     assert done.stdout == "run 1: monthly, due 2027-01-31 12:00 UTC, monthly\n"
     assert json.loads(call(*words, "--set", "privacy.epsilon=0.5", "--json").stdout) == {"number": 2}
-    listed = json.loads(call("queue", "list", "--json").stdout)
+    listed = json.loads(call("serve", "list", "--json").stdout)
     assert [(run["state"], run["every"], run["account"]) for run in listed] == [
         ("waiting", "monthly", "clinic"),
         ("waiting", None, "clinic"),
     ]
     assert "token" not in listed[0]
     assert "epsilon = 0.5" in queue_of(accounts).runs()[1].configuration
-    assert call("queue", "cancel", 1).stdout == "run 1, monthly, is cancelled\n"
-    assert "cancelled" in call("queue", "list").stdout
+    assert call("serve", "cancel", 1).stdout == "run 1, monthly, is cancelled\n"
+    assert "cancelled" in call("serve", "list").stdout
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_runs_are_added_listed_and_cancelled_by_the_command(accounts, tmp_path):
 )
 def test_what_cannot_run_is_refused_when_it_is_added(accounts, tmp_path, words, reason):
     (tmp_path / "run.toml").write_text(text())
-    done = call("queue", "add", tmp_path / "run.toml", *words)
+    done = call("serve", "add", tmp_path / "run.toml", *words)
     assert done.exit_code == BAD_INPUT
     assert reason in " ".join(done.stderr.split())
     assert queue_of(accounts).runs() == []

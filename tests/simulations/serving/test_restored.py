@@ -40,7 +40,7 @@ def trained(url, tmp_path, monkeypatch, *budgets, account="clinic"):
 
 
 def serve(tmp_path, *more):
-    words = ("serve", "--once", "--insecure", "--results", tmp_path / "results", "--pause", "0", *more)
+    words = ("serve", "start", "--once", "--insecure", "--results", tmp_path / "results", "--pause", "0", *more)
     done = call(*words)
     return done.exit_code, " ".join(done.stderr.split())
 
@@ -105,13 +105,13 @@ def test_an_older_database_is_noticed_and_what_it_lacks_is_entered(kind, tmp_pat
             assert code == BAD_INPUT
             assert "without an entry" in said
             assert "00002-monthly" in said
-            assert "Restore the newer database; if it is lost, enter them with userdp queue enter" in said
+            assert "Restore the newer database; if it is lost, enter them with userdp serve enter" in said
         before = Accounts(url).read("clinic").spent_epsilon
-        assert "00002-monthly" in call("queue", "enter", tmp_path / "results").stdout
+        assert "00002-monthly" in call("serve", "enter", tmp_path / "results").stdout
         account = Accounts(url).read("clinic")
         assert len(account.entries) == 2
         assert account.spent_epsilon > before
-        assert call("queue", "enter", tmp_path / "results").stdout == ""  # once
+        assert call("serve", "enter", tmp_path / "results").stdout == ""  # once
         assert serve(tmp_path)[0] == 0
         assert check(tmp_path)[0] == 0
         assert len(Accounts(url).read("clinic").entries) == 2
@@ -125,14 +125,14 @@ def test_what_any_version_ran_is_entered_where_the_operator_says(settings, tmp_p
     kept = json.loads(file.read_text()) | {"settings": settings}
     file.write_text(json.dumps(kept))
     url = database(tmp_path, "second")
-    assert "00001-monthly" in call("queue", "enter", tmp_path / "results", "--accounts", url).stdout
+    assert "00001-monthly" in call("serve", "enter", tmp_path / "results", "--accounts", url).stdout
     (entry,) = Accounts(url).read("clinic").entries
     assert (entry.token, entry.place) == (kept["token"], str(file.parent))
     assert entry.price == Accounts(f"sqlite:///{tmp_path}/first.sqlite").read("clinic").entries[0].price
     assert json.loads(file.read_text()) == kept
     assert check(tmp_path, "--accounts", url)[0] == 0
     file.write_text("{")
-    done = call("queue", "enter", tmp_path / "results", "--accounts", url)
+    done = call("serve", "enter", tmp_path / "results", "--accounts", url)
     assert done.exit_code == BAD_INPUT
     assert "cannot be read: put it back" in " ".join(done.stderr.split())
 
@@ -226,5 +226,5 @@ def test_the_keeper_and_its_queue_use_one_database(tmp_path, monkeypatch):
     assert (queue_of(url).runs()[-1].state, Accounts(url).read("clinic").entries) == ("done", (entry,))
     lost = database(tmp_path, "lost")
     monkeypatch.setenv(VARIABLE, f"sqlite:///{tmp_path / 'other'}.sqlite")
-    assert "00001-monthly" in call("queue", "enter", tmp_path / "results", "--accounts", lost).stdout
+    assert "00001-monthly" in call("serve", "enter", tmp_path / "results", "--accounts", lost).stdout
     assert Accounts(lost).read("clinic").spent == Accounts(url).read("clinic").spent

@@ -26,7 +26,7 @@ from userdp.errors import BadInput
 @pytest.mark.usefixtures("accounts")
 def test_what_cannot_be_served_is_one_sentence(tmp_path):
     (tmp_path / "keys").mkdir()
-    words = ("serve", "--results", tmp_path / "results", "--keys", tmp_path / "keys", "--port", free_port())
+    words = ("serve", "start", "--results", tmp_path / "results", "--keys", tmp_path / "keys", "--port", free_port())
     words += ("--token-file", tmp_path / "token")
     done = call(*words, "--host", "0.0.0.0")
     assert done.exit_code == BAD_INPUT
@@ -39,7 +39,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path):
 
 @pytest.mark.usefixtures("accounts")
 def test_with_nothing_due_once_ends(tmp_path):
-    words = ("serve", "--once", "--insecure", "--results", tmp_path / "results", "--pause", "0")
+    words = ("serve", "start", "--once", "--insecure", "--results", tmp_path / "results", "--pause", "0")
     assert call(*words).exit_code == 0
 
 
@@ -74,7 +74,7 @@ def test_whoever_has_a_certificate_serves_the_page_with_it_and_beyond_this_machi
 def test_a_page_beyond_this_machine_has_tls_and_ends_with_its_process(accounts, tmp_path):
     make_keys(tmp_path / "keys", 1, serve=True)
     port, keys = free_port(), tmp_path / "keys" / "coordinator"
-    program = [sys.executable, "-c", "from simulations.cli import main; main()", "serve", "--keys", str(keys)]
+    program = [sys.executable, "-c", "from simulations.cli import main; main()", "serve", "start", "--keys", str(keys)]
     program += ["--results", str(tmp_path / "results"), "--token-file", str(keys / "page.token")]
     program += ["--host", "0.0.0.0", "--port", str(port), "--pause", "0.1", "--log", "json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "USERDP_ACCOUNTS": accounts}

@@ -39,11 +39,11 @@ def test_a_federation_is_kept_in_containers_although_its_keeper_is_killed(federa
         return federation.call("exec", "-T", "serve", *words)
 
     def states():
-        return [run["state"] for run in json.loads(inside("userdp", "queue", "list", "--json"))]
+        return [run["state"] for run in json.loads(inside("userdp", "serve", "list", "--json"))]
 
     inside("userdp", "account", "create", "clinic", "--epsilon", "2.2", "--delta", "1e-5")
     for _ in range(2):
-        inside("userdp", "queue", "add", "simulations/configs/demo.toml", *FEW)
+        inside("userdp", "serve", "add", "simulations/configs/demo.toml", *FEW)
     federation.wait_for("is submitted as", "serve")
     federation.call("kill", "--signal", "KILL", "serve")
     federation.call("up", "--detach", "--no-recreate", "serve")

@@ -54,7 +54,7 @@ def test_a_federation_is_kept_although_its_keeper_is_killed(accounts, tmp_path):
 @contextmanager
 def serving(deployment, results, *options):
     address = tomllib.loads((deployment.home / "config.toml").read_text())["superlink"]["deploy"]["address"]
-    program = [sys.executable, "-c", "from simulations.cli import main; main()", "serve", "--insecure"]
+    program = [sys.executable, "-c", "from simulations.cli import main; main()", "serve", "start", "--insecure"]
     program += ["--superlink", address, "--app", str(ROOT), "--results", str(results), "--pause", "0.5", *options]
     process = subprocess.Popen(program, env=deployment.environment, cwd=deployment.home)
     try:

@@ -65,7 +65,7 @@ def test_the_queue_takes_no_file_that_names_its_own_accounts(tmp_path, accounts,
     (tmp_path / "run.toml").write_text(tomli_w.dumps(settings))
     section = ", ".join(f"{name} = {value!r}" for name, value in (settings["privacy"] | {"accounts": own}).items())
     more = {"file": (), "key": ("--set", f"privacy.accounts={own}"), "section": ("--set", f"privacy={{{section}}}")}
-    done = call("queue", "add", tmp_path / "run.toml", *more[by], "--every", "monthly")
+    done = call("serve", "add", tmp_path / "run.toml", *more[by], "--every", "monthly")
     assert done.exit_code == BAD_INPUT
     assert "privacy.accounts = " in done.stderr
     assert queue_of(accounts).runs() == []
@@ -113,7 +113,7 @@ def test_a_run_of_the_queue_on_people_enters_an_account_that_there_is(tmp_path, 
     """Else a file would open an account of its own, named after whatever table it names."""
     settings = people(tmp_path, account=None)
     (tmp_path / "run.toml").write_text(tomli_w.dumps(settings))
-    done = call("queue", "add", tmp_path / "run.toml")
+    done = call("serve", "add", tmp_path / "run.toml")
     assert done.exit_code == BAD_INPUT
     assert "privacy.account is missing" in done.stderr
     federation = Federation(home=tmp_path / "home")

@@ -92,9 +92,9 @@ def read_table(
     such as a polars DataFrame or a DuckDB relation. Its cells mean what they mean in a Parquet file.
 
     The other arguments are the keys of ``[data]`` in a configuration, with the same meaning and defaults:
-    docs/configuration.md lists them, and ``userdp explain data.KEY`` describes one. Two differ. ``users`` is the public
-    number of users to keep, the first ones of the public order, and a split column's users count too. ``seed`` is that
-    of the order of users and of the choice of ``max_samples`` samples (stream "split").
+    docs/configuration.md lists them, and ``userdp list settings data.KEY`` describes one. Two differ. ``users`` is the
+    public number of users to keep, the first ones of the public order, and a split column's users count too. ``seed``
+    is that of the order of users and of the choice of ``max_samples`` samples (stream "split").
 
     Users come from the rows, so each has a sample. A public rule numbers them: distinct labels sorted as text, permuted
     by the seed. The set of labels, and of users with at least ``min_samples``, is taken to be public. A sample is a

@@ -111,7 +111,7 @@ def tokenizer_of(place: str) -> Any:
             "the folder has to hold the files of a tokenizer, as save_pretrained writes them"
             if folder
             else "there is no such folder; where there is no network, name a folder that holds the tokenizer's files "
-            "(`userdp pretrain FOLDER` makes a small model with its own)"
+            "(`python research/pretrain.py FOLDER` makes a small model with its own)"
         )
         unset = ", which is that of problem.model unless it is set,"
         raise BadInput(f"{told}{unset} cannot be read ({type(error).__name__}): {fix}") from None

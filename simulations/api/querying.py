@@ -2,9 +2,9 @@
 
 >>> import numpy as np
 >>> import pandas as pd
->>> from simulations import describe
+>>> from userdp import query
 >>> people = pd.DataFrame({"person": np.arange(2000), "age": np.arange(2000) % 80})
->>> found = describe(people, user="person", features=["age"], ranges={"age": [0, 100]}, epsilon=1.0, delta=1e-6)
+>>> found = query(people, user="person", features=["age"], ranges={"age": [0, 100]}, epsilon=1.0, delta=1e-6)
 >>> list(found.table["statistic"])
 ['mean', 'quantiles', 'quantiles', 'quantiles']
 """
@@ -36,7 +36,7 @@ _OF_A_QUERY = ("ask", "engine", "output", "name", "seed")
 
 
 @dataclass(frozen=True, eq=False)
-class Description(WithReport):
+class QueryResult(WithReport):
     """The answers to a query, all covered by one guarantee.
 
     Attributes:
@@ -63,7 +63,7 @@ class Description(WithReport):
 
 
 @without_internals
-def describe(
+def query(
     data: Data,
     *,
     ask: Sequence[Mapping[str, Any]] | None = None,
@@ -71,8 +71,8 @@ def describe(
     directory: str | Path | None = None,
     progress: bool = True,
     **settings: Any,
-) -> Description:
-    """Describe a table privately, like ``userdp query``.
+) -> QueryResult:
+    """Query a table privately, like ``userdp query``.
 
     Args:
         data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row a sample, described by
@@ -89,12 +89,12 @@ def describe(
         BadInput: a setting that cannot be used, or a table that does not fit it; it names field, value and remedy.
         RunFailed: the run stopped.
     """
-    config, frame = _query(data, {"ask": ask, RELATION: relation, **settings})
+    config, frame = _configured(data, {"ask": ask, RELATION: relation, **settings})
     datasets = None if frame is None else frame_datasets(config, frame)
     with folder_of(directory) as folder, progress_bar() if progress else nullcontext() as on_round:
         outcome = run(config, datasets=datasets, directory=folder, progress=on_round)
         report = folder / "report.html"
-        return Description(
+        return QueryResult(
             pd.DataFrame(outcome.result["answers"]),
             outcome.guarantee,
             outcome.plan,
@@ -104,7 +104,7 @@ def describe(
         )
 
 
-def _query(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, Frame | None]:
+def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, Frame | None]:
     """Return the configuration of a query, and the table in memory in place of its table's file, if there is one."""
 
     def declared(path: str) -> RunConfig:
@@ -128,7 +128,7 @@ def checked(config: RunConfig) -> RunConfig:
 
 
 def default_ask(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the statistics of a default description: all declared columns of numbers and of levels."""
+    """Return the statistics of a query that asks nothing: all declared columns of numbers and of levels."""
     own = {key: value for key, value in data.items() if key in Columns.__dataclass_fields__}
     try:
         named = Columns(**own).shape.named

@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs userdp[language]")
 
-from simulations.pretraining.base_model import byte_tokenizer
 from userdp.data.tables.sources import TableData
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "text.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "text.md").read_text(encoding="utf-8")
 WINDOWS, LABELLED = (
     tomllib.loads(text)["data"] for text in re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 )
@@ -21,10 +20,10 @@ USERS = 20
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, module_of):
     """A folder with the table of the page and a tokenizer."""
     folder = tmp_path_factory.mktemp("page")
-    byte_tokenizer().save_pretrained(folder / "base")
+    module_of("pretrain").byte_tokenizer().save_pretrained(folder / "base")
     count = 3 * USERS
     texts = {"message": [f"ticket {number} " * 9 for number in range(count)], "urgent": ["no", "yes"] * (count // 2)}
     pd.DataFrame({"customer": np.arange(count) % USERS} | texts).to_parquet(folder / "tickets.parquet")

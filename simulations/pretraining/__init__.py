@@ -1,1 +1,0 @@
-"""A small language model trained on public text, to be fine-tuned on users' text with privacy."""
