@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from strategies.core.mean_rounds import (
         CLIP_FACTS,
         AveragedDescent,
+        ClipNotes,
         Descent,
         MeanRounds,
         as_is,
@@ -79,6 +80,7 @@ __all__ = [
     "AveragedClipping",
     "AveragedClippingRestarted",
     "AveragedDescent",
+    "ClipNotes",
     "DPFedAvg",
     "DPFedSGD",
     "Descent",

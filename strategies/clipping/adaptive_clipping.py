@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from strategies.clipping.clipped_rounds import ClippedOptions, MaskedRounds
@@ -13,7 +12,7 @@ from strategies.clipping.cohort_options import SECRET_COHORTS, NoisyMean
 from strategies.clipping.local_options import UpdateOptions
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About
-from strategies.core.mean_rounds import CLIP_FACTS, as_is, check_covered, clip_facts
+from strategies.core.mean_rounds import CLIP_FACTS, as_is, check_covered, clip_facts, negative
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.recipe import Recipe
@@ -49,7 +48,7 @@ class AdaptiveScheme(Scheme):
     domain: Box
     sampler: Sampler
     computation: Computation  # of the users, in the first round
-    gradient: Callable[[Vector], Vector]  # from the released mean to the vector that is followed
+    gradient: Callable[[int, Vector], Vector]  # from a round and the released mean to the vector that is followed
     sum_multiplier: float  # z_u, of a round's sum
     count_mechanism: GaussianMechanism  # of the share of unclipped users
     count_noise: float  # deviation of the noise on their number
@@ -90,7 +89,7 @@ class AdaptiveScheme(Scheme):
             half = self.count_mechanism.release(half, noise(1))
         share = 0.5 + float(half[0])
         facts = {"noise_deviation": deviation, "clip_norm": clip, "unclipped_share": share}
-        moved = self.domain.project(memory.optimiser.step(x, self.gradient(released), deviation))
+        moved = self.domain.project(memory.optimiser.step(x, self.gradient(index, released), deviation))
         logarithm = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
         low, high = self.bounds
         memory.clip = math.exp(min(max(logarithm, math.log(low)), math.log(high)))
@@ -199,7 +198,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             sampler=sampler,
             new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, p)),
             computation=asked,
-            gradient=np.negative if self.trains else as_is,
+            gradient=negative if self.trains else as_is,
             sum_multiplier=sum_multiplier,
             count_mechanism=mean_mechanism(sampler, 0.5, count_multiplier),
             count_noise=count_noise * louder,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from strategies.clipping.cohort_options import CohortOptions, NoisyMean
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.mean_rounds import MeanRounds, as_is
+from strategies.core.mean_rounds import ClipNotes, MeanRounds, as_is
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given, Price, mean_mechanism
 from strategies.core.scheme import Number, Outline
@@ -215,7 +215,7 @@ def clipped_rounds(
     options: ClippedOptions,
     computation: Computation,
     rate: float,
-    gradient: Callable[[Vector], Vector] = as_is,
+    gradient: Callable[[int, Vector], Vector] = as_is,
     numbers: Mapping[str, Number] | None = None,
 ) -> MeanRounds:
     """Return rounds with Gaussian noise for the clip, as the sampler calibrates it; or with masked sums.
@@ -225,7 +225,7 @@ def clipped_rounds(
         options: the strategy's settings.
         computation: of the users, clipped to ``options.clip_norm``.
         rate: default step of plain descent.
-        gradient: from the released mean to the vector that the server's optimiser follows.
+        gradient: from a round and the released mean to the vector that the server's optimiser follows.
         numbers: of the plan, beyond those that all such strategies have.
     """
     summed = NoisySums.of(given, options.sampler(given), computation, options.clip_norm)
@@ -241,7 +241,7 @@ def rounds_of(
     computation: Computation,
     rate: float,
     *,
-    gradient: Callable[[Vector], Vector] = as_is,
+    gradient: Callable[[int, Vector], Vector] = as_is,
     noise: float | None = None,
 ) -> MeanRounds:
     """Return rounds that release this mean, as `clipped_rounds` does for Gaussian noise and the clip alone.
@@ -260,8 +260,6 @@ def rounds_of(
         query=lambda _: computation,
         divisor=mean.sampler.expected_batch,
         mechanism=mean.mechanism,
-        rate=rate,
-        clip_norm=options.clip_norm,
         gradient=gradient,
-        noise=noise,
+        noted=ClipNotes(options.clip_norm, noise),
     )

@@ -2,14 +2,13 @@
 
 from typing import ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from strategies.clipping.clipped_rounds import ClippedOptions, clipped_rounds
 from strategies.clipping.cohort_options import SECRET_COHORTS
 from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.core.about import About
-from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds
+from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds, negative
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -64,4 +63,4 @@ class DPFedAvg(
     def scheme(self, given: Given) -> MeanRounds:
         training = self.local_training(_STEPS, given.default_step)
         update = Computation("local_update", "sum", self.clip_norm, parameters=training.parameters())
-        return clipped_rounds(given, self, update, 1.0, gradient=np.negative, numbers=local_numbers(training))
+        return clipped_rounds(given, self, update, 1.0, gradient=negative, numbers=local_numbers(training))

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.about import About, Fact
-from strategies.core.mean_rounds import CLIP_FACTS, CorrelatedDescent, Descent, MeanRounds, sampler_numbers
+from strategies.core.mean_rounds import CLIP_FACTS, ClipNotes, CorrelatedDescent, Descent, MeanRounds, sampler_numbers
 from strategies.core.noise_forecast import NoisyRelease
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
@@ -192,10 +192,7 @@ class DPFTRL(Recipe, PreparedOptions):
             query=lambda _: gradient,
             divisor=sampler.expected_batch,
             mechanism=mechanism,
-            rate=rate,
-            clip_norm=clip,
-            noise=mechanism.standard_deviation * math.sqrt(p),
-            deviation_fact="fresh_noise_deviation",
+            noted=ClipNotes(clip, mechanism.standard_deviation * math.sqrt(p), "fresh_noise_deviation"),
         )
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds, PlainDescent
+from strategies.core.mean_rounds import ClipNotes, MeanRounds, PlainDescent
 from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -93,8 +93,5 @@ class LocalDP(Recipe):
             query=lambda _: gradient,
             divisor=sampler.batch,
             mechanism=None,
-            rate=rate,
-            clip_norm=clip,
-            noise=noise,
-            deviation_fact=None,
+            noted=ClipNotes(clip, noise, None),
         )

@@ -106,14 +106,33 @@ class CorrelatedDescent(Descent):
         """Return the (p,) vector to follow after this round's mean, with fresh noise of the round."""
 
 
-def as_is(released: Vector) -> Vector:
+def as_is(index: int, released: Vector) -> Vector:
     """Return the released mean, to be followed like a gradient."""
     return released
 
 
-def nothing(mean: Vector, bounded: Vector) -> Mapping[str, float]:
-    """Return no facts."""
-    return {}
+def negative(index: int, released: Vector) -> Vector:
+    """Return the gradient that a released mean of users' updates stands for."""
+    return -released
+
+
+def deviation_noted(gathered: Gathered, mean: Vector, deviation: float) -> Mapping[str, float]:
+    """Return the deviation of the round's noise as its only fact."""
+    return {"noise_deviation": deviation}
+
+
+@dataclass(frozen=True)
+class ClipNotes:
+    """The facts of rounds that clip: the deviation of the round's noise, and figures to tune the clip by."""
+
+    clip: float  # l2 norm in force
+    noise: float  # expected l2 norm of the noise on the mean
+    name: str | None = "noise_deviation"  # of the fact of the deviation; None for no such fact
+
+    def __call__(self, gathered: Gathered, mean: Vector, deviation: float) -> Mapping[str, float]:
+        """See `MeanRounds.noted`."""
+        facts = {} if self.name is None else {self.name: deviation}
+        return facts | clip_facts(gathered, self.clip, mean, self.noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,22 +145,17 @@ class MeanRounds(Scheme):
     divisor: float  # public number that the users' sum is divided by
     # of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes add the noise
     mechanism: GaussianMechanism | LaplaceMechanism | None
-    rate: float
-    clip_norm: float = math.inf  # l2 norm that each user's vector is clipped to; infinite for no clip
     mean: Callable[[Vector], Vector] | None = None  # from the sum to the mean; None for a division by ``divisor``
-    bound: Callable[[Vector], Vector] = as_is  # bounds the mean before its noise
-    gradient: Callable[[Vector], Vector] = as_is  # from the released mean to the vector that is followed; costs nothing
-    # from a round's index and a release of several means to one; None where it holds one
-    centre: Callable[[int, Vector], Vector] | None = None
-    noise: float = 0.0  # expected l2 norm of the noise of a mean
-    deviation_fact: str | None = "noise_deviation"  # name of the fact of a round's noise; None for no such fact
-    noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing  # facts, of the mean before and after ``bound``
+    # from a round's index and what it releases to the vector that is followed; costs nothing
+    gradient: Callable[[int, Vector], Vector] = as_is
+    # from the replies, the mean before its noise and the deviation of the noise to the round's facts
+    noted: Callable[[Gathered, Vector, float], Mapping[str, float]] = deviation_noted
 
     def ask(self, index: int, memory: Descent) -> Request:
         """See `Scheme`. Raises `RunFailed`: a user could move the mean by more than the noise is made for."""
         asked, promised = self.query(index), self.price.guarantee
-        # Clips of single samples, and bounded means, have proofs of their own.
-        plain = self.bound is as_is and self.mean is None and not self.sampler.of_samples
+        # Clips of single samples, and means of another kind, have proofs of their own.
+        plain = self.mean is None and not self.sampler.of_samples
         if self.mechanism is not None and plain and promised.holds and promised.unit == "user":
             check_covered(asked, self.mechanism, self.divisor, promised.relation)
         return Request(self.sampler.cohort(index), asked)
@@ -151,19 +165,13 @@ class MeanRounds(Scheme):
         if gathered.lost:
             return Step(*memory.output(x, x), {"lost": 1.0})
         mean = gathered.values / self.divisor if self.mean is None else self.mean(gathered.values)
-        bounded = self.bound(mean)
-        released, deviation = bounded, gathered.noise / self.divisor
+        released, deviation = mean, gathered.noise / self.divisor
         if self.mechanism is not None:
             releasing = memory if isinstance(memory, CorrelatedDescent) else self.mechanism
-            released = releasing.release(bounded, noise(0))
+            released = releasing.release(mean, noise(0))
             deviation = self.mechanism.standard_deviation
-        if self.centre is not None:
-            released = self.centre(index, released)
-        moved = self.domain.project(memory.step(x, self.gradient(released), deviation))
-        facts = {} if self.deviation_fact is None else {self.deviation_fact: deviation}
-        facts |= self.noted(mean, bounded)
-        facts |= clip_facts(gathered, self.clip_norm, bounded, self.noise)
-        return Step(*memory.output(x, moved), facts)
+        moved = self.domain.project(memory.step(x, self.gradient(index, released), deviation))
+        return Step(*memory.output(x, moved), self.noted(gathered, mean, deviation))
 
 
 def check_covered(

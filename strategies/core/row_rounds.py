@@ -88,7 +88,8 @@ class RowRounds(Scheme):
     estimator: Callable[[Rows, Noise], Vector]
     mechanism: GaussianMechanism
     rate: float
-    gradient: Callable[[Vector], Vector] = as_is  # from the released mean to the vector that is followed; costs nothing
+    # from a round's index and the released mean to the vector that is followed; costs nothing
+    gradient: Callable[[int, Vector], Vector] = as_is
     agreement: Agreement | None = None  # the test, with noise of purpose 1; None where every round releases its mean
 
     @property
@@ -112,5 +113,5 @@ class RowRounds(Scheme):
         if not facts.get("passed", True):
             return Step(x, x, facts)
         released = self.mechanism.release(self.estimator(rows, noise), noise(2))
-        following = self.domain.project(x - self.rate * self.gradient(released))
+        following = self.domain.project(x - self.rate * self.gradient(index, released))
         return Step(following, following, facts)

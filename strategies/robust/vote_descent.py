@@ -10,7 +10,7 @@ from pydantic import Field
 from strategies.clipping.clipped_rounds import NoisySums
 from strategies.clipping.cohort_options import SECRET_COHORTS, CohortOptions
 from strategies.core.about import About
-from strategies.core.mean_rounds import Descent, MeanRounds
+from strategies.core.mean_rounds import ClipNotes, Descent, MeanRounds
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from userdp.arrays.types import Vector
@@ -105,7 +105,5 @@ class VoteDescent(Recipe, CohortOptions):
             query=lambda _: summed.computation,
             divisor=sampler.expected_batch,
             mechanism=summed.of_server,
-            rate=self.learning_rate,
-            clip_norm=longest,
-            noise=noise,
+            noted=ClipNotes(longest, noise),
         )

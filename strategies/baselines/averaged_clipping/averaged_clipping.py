@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies import About, Fact, Given, MeanRounds, Recipe
+from strategies import About, Fact, Gathered, Given, MeanRounds, Recipe
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import (
     ClipRule,
     Parameters,
     TheoryConstants,
-    average_clip,
+    clipped_average,
     constrained,
     constrained_rounds,
     hoelder_step,
@@ -134,7 +134,7 @@ class AveragedClipping(Recipe, TheoryOptions):
             numbers={"clip_norm": clip, "sample_batch": divisor, "sampling": self.batches, "learning_rate": rate},
             warnings=(*warnings, *_group_warnings(drawn_apart(sampler))),
         )
-        return replace(rounds_of_means, bound=partial(average_clip, clip=clip), noted=_clipped)
+        return replace(rounds_of_means, mean=clipped_average(divisor, clip), noted=partial(_noted, divisor))
 
     def _theory(self, given: Given, constants: TheoryConstants, rounds: int) -> Parameters:
         if self.case == "constrained":
@@ -218,5 +218,6 @@ def _group_warnings(group: int) -> tuple[str, ...]:
     )
 
 
-def _clipped(mean: Vector, clipped: Vector) -> Mapping[str, float]:
-    return {"clipped_private": float(not np.array_equal(clipped, mean))}
+def _noted(divisor: float, gathered: Gathered, mean: Vector, deviation: float) -> Mapping[str, float]:
+    shortened = not np.array_equal(mean, gathered.values / divisor)
+    return {"noise_deviation": deviation, "clipped_private": float(shortened)}

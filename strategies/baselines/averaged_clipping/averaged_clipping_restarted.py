@@ -5,12 +5,11 @@ from functools import partial
 from itertools import islice
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from strategies import About, Fact, Gathered, Given, MeanRounds, Noise, Recipe, Request, Scheme, Step
 from strategies.baselines.averaged_clipping.options import TheoryOptions
-from strategies.baselines.averaged_clipping.parameters import TheoryConstants, average_clip, practical_step
+from strategies.baselines.averaged_clipping.parameters import TheoryConstants, clipped_average, practical_step
 from strategies.baselines.averaged_clipping.renyi import sampled_gaussian_epsilon
 from strategies.baselines.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
 from strategies.baselines.samples.batch_rounds import (
@@ -199,16 +198,16 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
 
 def _rounds(given: Given, whole: MeanRounds, run: Run, sampler: Sampler, mechanism: GaussianMechanism) -> MeanRounds:
     """The rounds of one run."""
+    divisor = samples_of(given) * sample_rate(sampler)
     return replace(
         whole,
         sampler=sampler,
         query=partial(sample_sum, sampler),
-        divisor=samples_of(given) * sample_rate(sampler),
+        divisor=divisor,
         mechanism=mechanism,
-        rate=run.step,
-        bound=partial(average_clip, clip=run.clip),
-        gradient=partial(np.multiply, run.step),
-        noted=lambda *_: {"clip_norm": run.clip},
+        mean=clipped_average(divisor, run.clip),
+        gradient=lambda _, released: run.step * released,
+        noted=lambda _, mean, deviation: {"noise_deviation": deviation, "clip_norm": run.clip},
     )
 
 

@@ -244,3 +244,8 @@ def average_clip(mean: Vector, clip: float) -> Vector:
     if largest <= clip / norm:
         return np.array(mean, dtype=np.float64)
     return np.asarray(unit * (clip / norm))
+
+
+def clipped_average(divisor: float, clip: float) -> Callable[[Vector], Vector]:
+    """Return a function from the sum over a batch to its clipped mean."""
+    return lambda total: average_clip(total / divisor, clip)

@@ -183,7 +183,7 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
             },
             warnings=(*warnings, *group_warnings(group, weight)),
         )
-        return replace(made, centre=partial(self._centre_of, given.seed))
+        return replace(made, gradient=partial(self._centre_of, given.seed))
 
     def _checked_samples(self, given: Given) -> tuple[int, int]:
         """(samples of all users together, most of one user)."""

@@ -151,7 +151,7 @@ class WinsorizedRotation(Recipe, RowOptions):
             price=price,
             estimator=estimator,
         )
-        return replace(rounds, gradient=estimator.gradient)
+        return replace(rounds, gradient=lambda _, released: estimator.gradient(released))
 
     def _grid(self, given: Given, rotation: HadamardRotation, batch: int) -> CellGrid:
         """Return cells as wide as users' typical distance, as far out as their clipped gradients may lie."""

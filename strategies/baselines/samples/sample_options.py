@@ -116,7 +116,6 @@ class SampleLevelOptions(StrategyOptions):
             query=query,
             divisor=divisor,
             mechanism=mechanism,
-            rate=rate,
         )
 
     def course(self, rounds: int, rate: float, deviation: float, longest: float) -> NoisySteps:

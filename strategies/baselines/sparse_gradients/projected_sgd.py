@@ -1,7 +1,6 @@
 """Gradient descent on a noisy mean of users' gradients, projected on the set of means of sparse gradients."""
 
 import math
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -102,7 +101,7 @@ class ProjectedSGD(Recipe, SparselyClippedOptions):
             mean,
             gradients,
             given.default_step,
-            gradient=as_is if ball is None else partial(members.project, ball=ball),
+            gradient=as_is if ball is None else lambda _, released: members.project(released, ball),
             noise=None if ball is None else expected_error(mean.mechanism, members, p, ball),
         )
 

@@ -115,10 +115,26 @@ class RecoveredSGD(Recipe, SparselyClippedOptions):
         mean = NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier), numbers)
         if matrix is None:
             noise = expected_error(mechanism, members, given.dimension)
-            return rounds_of(given, self, mean, gradients, given.default_step, gradient=members.project, noise=noise)
+            return rounds_of(
+                given,
+                self,
+                mean,
+                gradients,
+                given.default_step,
+                gradient=lambda _, released: members.project(released),
+                noise=noise,
+            )
         measured = Measurements(matrix, members, sampler.expected_batch)
         noise = min(mechanism.standard_deviation * math.sqrt(count), 2 * members.norm)
-        rounds = rounds_of(given, self, mean, gradients, given.default_step, gradient=measured.recover, noise=noise)
+        rounds = rounds_of(
+            given,
+            self,
+            mean,
+            gradients,
+            given.default_step,
+            gradient=lambda _, released: measured.recover(released),
+            noise=noise,
+        )
         return replace(rounds, mean=measured.of)
 
     def _count(self, given: Given, sampler: Sampler, sparsity: int) -> int:

@@ -113,7 +113,7 @@ def test_a_node_lost_in_any_round_of_twenty_leaves_the_sum_of_the_others_to_the_
         total += sum(one.masked._share(3, int(users[0])) for users in left)
         mean = one.masked.values(total.view(np.uint64)) / 40
         deviation = one.masked.deviation * math.sqrt(4 / 5) / 40
-        x = LOSS.domain.project(memory.step(x, plain.scheme.gradient(mean), deviation))
+        x = LOSS.domain.project(memory.step(x, plain.scheme.gradient(0, mean), deviation))
         np.testing.assert_array_equal(models[index], x)
         assert records[index].facts == {"noise_deviation": pytest.approx(deviation, rel=1e-12)}
         assert records[index].missing_users == 8

@@ -89,7 +89,7 @@ def test_a_run_gives_the_model_of_an_unmasked_one_with_the_same_noise(kind):
         assert len(computation.masked.keys) == 6
         rows = everybody.compute(x, np.arange(40), replace(computation, masked=None, reduce="rows")).values
         mean = (rows.sum(axis=0) + shares_of(computation, range(0, 40, 7), 3)) / 40
-        x = LOSS.domain.project(plain.memory.step(x, plain.scheme.gradient(mean), 0.0))
+        x = LOSS.domain.project(plain.memory.step(x, plain.scheme.gradient(0, mean), 0.0))
         assert computation.masked.round == index
     np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
 

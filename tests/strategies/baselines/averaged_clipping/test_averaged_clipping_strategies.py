@@ -69,7 +69,7 @@ def method_for(kind=AveragedClipping, unit="sample", problem=None, users=4, fact
 
 def clipped_mean(method, samples, sizes):
     total = gathered(method, federation_of(samples, sizes=sizes), 0, np.zeros(2)).values
-    return method.scheme.bound(total / method.scheme.divisor)
+    return method.scheme.mean(total)
 
 
 # --- What one sample, and what one user, can change ------------------------------------------------------------------
@@ -355,11 +355,11 @@ def test_exponent_and_constant_come_from_the_certificate(calibration):
     if calibration == "paper":
         expected = non_smooth(constants, exponent, rounds)
         assert rounds == plain_rounds(constants)
-        assert (method.scheme.divisor, method.scheme.rate) == (expected.batch, pytest.approx(expected.step))
+        assert (method.scheme.divisor, method.plan.numbers["learning_rate"]) == (expected.batch, pytest.approx(expected.step))
     else:
         clip, noise = method.plan.numbers["clip_norm"], method.scheme.mechanism.standard_deviation
         longest = hoelder_step(constants, exponent, rounds)
-        assert method.scheme.rate == pytest.approx(practical_step(constants, clip, rounds, noise, longest))
+        assert method.plan.numbers["learning_rate"] == pytest.approx(practical_step(constants, clip, rounds, noise, longest))
 
 
 def test_little_noise_steps_as_far_as_the_theorem_lets_it():
@@ -369,7 +369,7 @@ def test_little_noise_steps_as_far_as_the_theorem_lets_it():
     method = make(AveragedClipping, problem, 600, 1e4, 1e-5, facts=WIDE, **options)
     exponent, constant = problem.certificate.hoelder
     constants = TheoryConstants(3000, 2, 1.0, 1e-5, math.sqrt(2), constant)
-    assert method.scheme.rate == pytest.approx(hoelder_step(constants, exponent, 4))
+    assert method.plan.numbers["learning_rate"] == pytest.approx(hoelder_step(constants, exponent, 4))
 
 
 def test_what_is_declared_goes_before_what_is_certified():
@@ -488,7 +488,7 @@ def test_every_run_clips_to_its_own_clip_and_gets_noise_for_it():
 def test_restarts_shrink_clip_noise_and_distance_together():
     method = method_for(AveragedClippingRestarted, runs=3, rounds=12, problem=Quadratic(2, 1.0, 1.0))
     runs = method.scheme.runs
-    clips = [np.linalg.norm(run.bound(np.full(2, 1e9))) for run in runs]
+    clips = [np.linalg.norm(run.mean(np.full(2, 1e9))) for run in runs]
     np.testing.assert_allclose(np.array(clips[1:]) / clips[:-1], 1 / math.sqrt(2))
     noises = [run.mechanism.standard_deviation / clip for run, clip in zip(runs, clips, strict=True)]
     np.testing.assert_allclose(noises, noises[0])

@@ -109,7 +109,7 @@ def test_the_projection_never_takes_the_gradient_further_from_a_mean_of_users(pr
         mean = rows.mean(axis=0)
         noisy = mean + rng.normal(scale=method.scheme.mechanism.standard_deviation, size=50)
         before.append(np.linalg.norm(noisy - mean))
-        after.append(np.linalg.norm(method.scheme.gradient(noisy) - mean))
+        after.append(np.linalg.norm(method.scheme.gradient(0, noisy) - mean))
     assert (np.array(after) <= np.array(before) + 1e-12).all()
     assert np.mean(after) < 0.8 * np.mean(before)
 
@@ -140,7 +140,7 @@ def test_in_many_dimensions_the_projection_leaves_little_of_the_noise_and_no_mor
     method = make(ProjectedSGD, OneHotLogistic(levels, 5.0), users, 1.0, delta, rounds=1)
     mean = gathered(method, federation, 0, np.zeros(levels)).values / users
     noisy = [method.scheme.mechanism.release(mean, noise_again(method, index)) for index in range(5)]
-    errors = [np.linalg.norm(method.scheme.gradient(values) - mean) for values in noisy]
+    errors = [np.linalg.norm(method.scheme.gradient(0, values) - mean) for values in noisy]
     raw = [np.linalg.norm(values - mean) for values in noisy]
     assert np.mean(raw) == pytest.approx(method.plan.numbers["noise_before"], rel=0.05)
     assert np.mean(errors) <= method.plan.noise
