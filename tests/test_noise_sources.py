@@ -35,7 +35,8 @@ from simulations.finding.settings import parse_find
 from simulations.records.run_directory import read_json
 from simulations.reports.explain import assumptions_of, promise_texts, show_promise
 from simulations.reports.report import fill
-from simulations.runs.build import _advice, make_plan, make_strategy, public_facts, starting_problem
+from simulations.runs.advice import _advice
+from simulations.runs.build import make_plan, make_strategy, public_facts, starting_problem
 from simulations.runs.trackers import _ending
 from simulations.serving.overview import Overview, Shown, _progress
 from simulations.serving.queue import STATES

@@ -105,7 +105,7 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
         from simulations.api.console import show_advice  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.reports.progress import counting_bar  # noqa: PLC0415
-        from simulations.runs.build import advise as rank  # noqa: PLC0415
+        from simulations.runs.advice import advise as rank  # noqa: PLC0415
 
         config = loaded(file, overrides or [])
         with counting_bar("planning", "{done} of {of} strategies planned") as progress:
