@@ -257,8 +257,8 @@ LISTS_THEM = {
     "simulations/audit/finding.py",
     "simulations/reports/registry_entry.py",
     "simulations/reports/templates/run.html.md",
-    "simulations/runs/build.py",
-    "simulations/runs/run.py",
+    "simulations/runs/advice.py",
+    "simulations/runs/result.py",
     "userdp/accounting/guarantee.py",
 }
 """Files with a sentence beside a list of the assumptions."""
