@@ -45,8 +45,9 @@ from neural_trivial import character_rates
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from simulations.config.run_config import RunConfig, parse_config, read_toml
+from simulations.records.environment import versions
 from simulations.runs.build import load_datasets, starting_problem
-from simulations.runs.run import run, versions
+from simulations.runs.run import run
 from userdp.accounting.composition import add_or_remove_to_replace_one
 from userdp.data.source import Datasets
 from userdp.errors import UserdpError

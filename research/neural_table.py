@@ -35,8 +35,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from simulations.comparison.config import Cell, Comparison, load_comparison
 from simulations.config.run_config import RunConfig
+from simulations.records.environment import versions
 from simulations.runs.build import load_datasets, starting_problem
-from simulations.runs.run import run, versions
+from simulations.runs.run import run
 from userdp.accounting import Guarantee
 from userdp.data import Block, Federation
 from userdp.data.source import Datasets

@@ -81,7 +81,8 @@ def answered(problem: TableQuery, block: Block, privacy: Privacy, seed: int) -> 
     node = Node(problem, ColumnarFederation(block), np.arange(block.users))
     with LocalGrid([node]) as grid:
         strategy.start(grid)
-    return strategy.scheme.answers(strategy.state.released, strategy.memory)  # type: ignore[attr-defined,no-any-return]
+    reported = strategy.scheme.report(strategy.state.released, strategy.memory)
+    return [Answer(**one) for one in reported["answers"]]
 
 
 def coverage(name: str, users: int, most: int, relation: str, repetitions: int) -> dict[str, Any]:

@@ -32,9 +32,10 @@ from scipy import linalg
 
 from simulations.config.run_config import RunConfig
 from simulations.configs import neural_models
+from simulations.engines.configured import make_grid
+from simulations.records.environment import versions
 from simulations.records.evaluation import Evaluation
 from simulations.runs.build import build_privacy, load_datasets, public_facts, starting_problem
-from simulations.runs.run import make_grid, versions
 from strategies import STRATEGIES, Descent, Given, Recipe, Scheme, model_vector
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block

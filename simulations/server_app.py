@@ -8,7 +8,8 @@ from flwr.serverapp import Grid, ServerApp
 from simulations.flower import output_directory, run_configuration
 from simulations.records.checkpoints import in_use
 from simulations.records.run_directory import ended, resumable
-from simulations.runs.run import conclude, run
+from simulations.runs.folder import conclude
+from simulations.runs.run import run
 from userdp.errors import BadInput
 
 app = ServerApp()

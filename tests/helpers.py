@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulations.engines.grids import LocalGrid, shards
 from simulations.engines.ray_grid import begin_ray
+from simulations.records.observer import Observer
 from strategies import PrivateResult, PublicFacts, Recipe, Request, Step, UserLevelStrategy, model_vector
 from strategies.core.streams import Streams
 from strategies.wire.questions import common_records, model_record, train_content
@@ -44,6 +45,16 @@ forgive_ray = pytest.mark.filterwarnings(*FORGIVING)
 """Ray leaves the pipes and handles of its processes to the garbage collector."""
 MARK = 77.0
 """A first feature with this value marks the user whose node `FaultyQuadratic` makes fail."""
+
+
+class Watching(Observer):
+    """Calls a function with the record of each round and the plan."""
+
+    def __init__(self, look: Callable[[Any, Any], object]) -> None:
+        self._look = look
+
+    def on_round(self, record: Any) -> None:
+        self._look(record, self.plan)
 
 
 def federation_of(values: ArrayLike, sizes: list[int] | None = None, targets: ArrayLike | None = None) -> Federation:

@@ -19,7 +19,6 @@ from simulations.testing.tape import Draw, Tape
 from strategies import UserLevelStrategy
 from strategies.core.recipe import notes_of
 from strategies.core.streams import Streams
-from strategies.queries.statistics import QueryRounds
 from userdp.accounting import Cost
 from userdp.data import Federation
 from userdp.errors import UserdpError
@@ -185,8 +184,8 @@ def show_run(view: View, method: UserLevelStrategy) -> None:
     if testers is not None:
         view.show("held out", {name: getattr(testers, name, None) for name in ("found", "losses", "limit", "charged")})
         view.show("held out spent", testers.spent())
-    if isinstance(method.scheme, QueryRounds) and not view.ended:
-        view.show("answers", [one.as_dict() for one in method.scheme.answers(method.state.released, method.memory)])
+    if not view.ended:
+        view.show("report", method.scheme.report(method.state.released, method.memory))
 
 
 def insist_on_the_same(first: View, second: View, case: str, but: tuple[str, ...] = ()) -> None:

@@ -35,7 +35,8 @@ from simulations.finding.settings import parse_find
 from simulations.records.run_directory import read_json
 from simulations.reports.explain import assumptions_of, promise_texts, show_promise
 from simulations.reports.report import fill
-from simulations.runs.build import _advice, make_plan, make_strategy, public_facts, starting_problem
+from simulations.runs.advice import _advice
+from simulations.runs.build import make_plan, make_strategy, public_facts, starting_problem
 from simulations.runs.trackers import _ending
 from simulations.serving.overview import Overview, Shown, _progress
 from simulations.serving.queue import STATES
@@ -256,8 +257,8 @@ LISTS_THEM = {
     "simulations/audit/finding.py",
     "simulations/reports/registry_entry.py",
     "simulations/reports/templates/run.html.md",
-    "simulations/runs/build.py",
-    "simulations/runs/run.py",
+    "simulations/runs/advice.py",
+    "simulations/runs/result.py",
     "userdp/accounting/guarantee.py",
 }
 """Files with a sentence beside a list of the assumptions."""

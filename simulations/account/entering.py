@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulations.config.run_config import RunConfig
-from simulations.records.checkpoints import Checkpoints, digest_of
+from simulations.records.checkpoints import Checkpoints, digest_of, remove_checkpoints
 from simulations.records.run_directory import (
     TOKEN,
     as_json,
@@ -68,7 +68,7 @@ def admitted(
     """
     resumed = Checkpoints(path, config).read() if resume else None
     if resume and resumed is None:  # nobody was asked
-        Checkpoints(path, config).remove()
+        remove_checkpoints(path)
     if resumed is None:
         check_no_release(path, secure=resume and config.privacy.noise == "secure")
     enter_run(config, strategy, path, resumed=resume, resumes=resumes, deployed=deployed)

@@ -22,7 +22,7 @@ from simulations.reports.explain import (
 )
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.units import about_errors, errors_of, in_target_units, metric_table
-from simulations.runs.build import Advice
+from simulations.runs.advice import Advice
 from strategies.core.plan import Plan
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import Guarantee

@@ -20,6 +20,7 @@ import pandas as pd
 from simulations.api.arguments import WithReport, configured, folder_of, frame_datasets, sections
 from simulations.config.query_file import RELATION
 from simulations.config.run_config import RunConfig, load_config, parse_config
+from simulations.records.observer import Observer
 from simulations.reports.answers import answer_rows
 from simulations.reports.progress import progress_bar
 from simulations.runs.run import run
@@ -91,8 +92,8 @@ def query(
     """
     config, frame = _configured(data, {"ask": ask, RELATION: relation, **settings})
     datasets = None if frame is None else frame_datasets(config, frame)
-    with folder_of(directory) as folder, progress_bar() if progress else nullcontext() as on_round:
-        outcome = run(config, datasets=datasets, directory=folder, progress=on_round)
+    with folder_of(directory) as folder, progress_bar() if progress else nullcontext(Observer()) as bar:
+        outcome = run(config, datasets=datasets, directory=folder, observers=[bar])
         report = folder / "report.html"
         return QueryResult(
             pd.DataFrame(outcome.result["answers"]),

@@ -38,6 +38,7 @@ from simulations.api.arguments import (
 )
 from simulations.api.prediction import THIS, SavedModel
 from simulations.config.run_config import RunConfig, load_config, parse_config
+from simulations.records.observer import Observer
 from simulations.reports.progress import progress_bar
 from simulations.reports.standing import NON_PRIVATE, references
 from simulations.reports.units import about_errors, errors_of, ordered, shown_with_error
@@ -155,8 +156,8 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
     """
     config, frame = _configured(data, settings)
     datasets = None if frame is None else frame_datasets(config, frame)
-    with folder_of(directory) as folder, progress_bar() if progress else nullcontext() as on_round:
-        outcome = run(config, datasets=datasets, directory=folder, progress=on_round)
+    with folder_of(directory) as folder, progress_bar() if progress else nullcontext(Observer()) as bar:
+        outcome = run(config, datasets=datasets, directory=folder, observers=[bar])
         return TrainedModel(
             config,
             outcome.model,

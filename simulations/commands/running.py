@@ -22,6 +22,6 @@ def ran(config: "RunConfig", resumed: Path | None = None) -> "tuple[RunOutcome, 
     from simulations.runs.run import run as started  # noqa: PLC0415
 
     keep, again = config.output.checkpoint, resumed is not None
-    with progress_bar() as progress:
-        outcome = started(config, directory=resumed, progress=progress, checkpoint=keep, resume=again)
+    with progress_bar() as bar:
+        outcome = started(config, directory=resumed, observers=[bar], checkpoint=keep, resume=again)
     return outcome, outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)

@@ -89,7 +89,8 @@ def plan(
         from simulations.api.console import show_advice, show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.reports.progress import counting_bar  # noqa: PLC0415
-        from simulations.runs.build import advise, make_plan  # noqa: PLC0415
+        from simulations.runs.advice import advise  # noqa: PLC0415
+        from simulations.runs.build import make_plan  # noqa: PLC0415
         from strategies.core.plan import explained  # noqa: PLC0415
         from strategies.registry import STRATEGIES  # noqa: PLC0415
 

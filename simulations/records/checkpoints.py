@@ -122,7 +122,7 @@ class Checkpoints:
         if kept is not None:
             if asked is None and self._settings["configuration"]["privacy"]["noise"] == "secure":
                 if ended(self._folder):  # it was killed while it removed them
-                    self.remove()
+                    remove_checkpoints(self._folder)
                     raise BadInput(f"{self._folder} holds a run that has ended: there is nothing to resume")
                 raise BadInput(f"{self._folder / ASKED} is missing, which says who was asked: no resuming without it")
             return Resumed(kept, asked)
@@ -136,10 +136,6 @@ class Checkpoints:
                 f"{TOKEN} names: put them back; to run anew, choose another folder, which is a new entry"
             )
         return None
-
-    def remove(self) -> None:
-        """Remove all files, because the run has ended."""
-        remove_checkpoints(self._folder)
 
     def _write(self, name: str, taken: Snapshot) -> None:
         kept = {"format": _FORMAT, **self._settings, "signature": self._signature}

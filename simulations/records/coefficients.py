@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulations.config.run_config import RunConfig
-from strategies.auto.inference import NORMAL, Inference
 from userdp.arrays.types import Vector
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
@@ -34,16 +33,6 @@ def reading_of(config: RunConfig) -> CoefficientMap | None:
     return coefficient_map(columns, problem.intercept)
 
 
-def with_errors(reading: CoefficientMap, found: Inference) -> Rows:
-    """Return the coefficients that a run released, with standard errors where these can be trusted."""
-    rows = _rows(reading, found.estimate)
-    for row, error, trusted in zip(rows, found.error.tolist(), found.trusted.tolist(), strict=True):
-        if trusted:
-            reach = NORMAL * error
-            row |= {"standard_error": error, "interval": [row["estimate"] - reach, row["estimate"] + reach]}
-    return rows
-
-
 def of_model(config: RunConfig, model: Vector) -> Rows:
     """Return the coefficients of a released model, of whose certainty nothing was released.
 
@@ -56,12 +45,4 @@ def of_model(config: RunConfig, model: Vector) -> Rows:
             f"problem.kind = {config.problem.kind!r}, data.kind = {config.data.kind!r}: there are no coefficients; "
             "train a linear model, such as squared, logistic or poisson, on features of a table"
         )
-    return _rows(reading, reading.of_model @ model)
-
-
-def _rows(reading: CoefficientMap, estimates: Vector) -> Rows:
-    values = (estimates + reading.offset).tolist()
-    return [
-        {"coefficient": name, "unit": unit, "span": span, "estimate": value, "standard_error": None, "interval": None}
-        for name, unit, span, value in zip(reading.names, reading.units, reading.spans.tolist(), values, strict=True)
-    ]
+    return reading.rows(reading.of_model @ model)

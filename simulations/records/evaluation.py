@@ -74,6 +74,14 @@ class Evaluation:
             metrics = metrics if risk is None else {"excess_risk": risk, **metrics}
         return {**metrics, **explained(metrics, metrics)}
 
+    def reference(self, initial: Vector, metrics: Mapping[str, float], released: Vector | None) -> dict[str, Any]:
+        """Return result.json's "reference": the metrics of the initial model and of constants."""
+        return {
+            "initial": {**metrics, **self.details(initial, metrics)},
+            "constant": self.constant or None,
+            "released_constant": None if released is None else self.whole(released) or None,
+        }
+
     def shown(self, x: Vector) -> dict[str, Any]:
         """Return result.json's "measured_users", "standard_errors", "confusion" and "curves", as far as they exist."""
         seen = held_out(self._problem, x, self._blocks())

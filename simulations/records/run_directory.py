@@ -39,13 +39,11 @@ _SECONDS_BETWEEN_WRITES = 2.0
 class RunDirectory:
     """Writes a run's files into a folder, made if needed; ``resumed`` if it holds the first part of this very run.
 
-    BadInput if it cannot be written, or holds a release of another run with secure noise.
+    BadInput if it cannot be written. Files of another run are removed: `check_no_release` comes first.
     """
 
     def __init__(self, path: Path, *, resumed: bool = False) -> None:
         self.path = path
-        if not resumed:
-            check_no_release(path)
         self._written = -math.inf
         with writing(f"output.directory: {path}"):
             private_folder(path)

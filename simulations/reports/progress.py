@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from simulations.records.observer import Observer
 from simulations.reports.explain import METRICS, shown, shown_claim
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 
 Clock = Callable[[], float]  # returns seconds since some fixed moment
-OnRound = Callable[[RoundRecord, Plan], None]  # called after every round
 OnStep = Callable[[int, int, str], None]  # called with the steps done, the number of steps, and what is said of them
 Bar = Callable[[str, str], Callable[[int, int], None]]  # (audited strategy, counted unit) -> function of (done, of)
 
@@ -72,20 +72,10 @@ def time_left(seconds: float) -> str:
 
 
 @contextmanager
-def progress_bar(clock: Clock = time.monotonic) -> Iterator[OnRound]:
-    """Yield the function that a run calls after every round."""
+def progress_bar(clock: Clock = time.monotonic) -> Iterator[Observer]:
+    """Yield the observer that shows how far a run is."""
     with progress_on_terminal("round") as bar:
-        if bar is None:
-            yield round_lines(clock)
-            return
-        task = bar.add_task("", total=None, beside="starting")
-
-        def step(record: RoundRecord, planned: Plan) -> None:
-            name = next((name for name in METRICS if name in record.metrics), None)
-            measured = f"{name} {shown(record.metrics[name])}  " if name else ""
-            bar.update(task, completed=record.round, total=planned.rounds, beside=measured + _spent(record))
-
-        yield step
+        yield RoundLines(clock) if bar is None else RoundBar(bar)
 
 
 @contextmanager
@@ -116,21 +106,34 @@ def counting_bar(title: str, line: str, clock: Clock = time.monotonic) -> Iterat
             yield lambda done, of, beside: bar.update(task, completed=done, total=of, beside=beside)
 
 
-def round_lines(clock: Clock) -> OnRound:
-    """Return the function that prints a line a minute about the rounds of a run."""
-    lines = MinuteLines(clock)
-    last: float | None = None
+class RoundBar(Observer):
+    """Shows the rounds of a run as a bar."""
 
-    def step(record: RoundRecord, planned: Plan) -> None:
-        nonlocal last
-        now = clock()
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._task = bar, bar.add_task("", total=None, beside="starting")
+
+    def on_round(self, record: RoundRecord) -> None:
+        """See `Observer`."""
+        name = next((name for name in METRICS if name in record.metrics), None)
+        measured = f"{name} {shown(record.metrics[name])}  " if name else ""
+        self._bar.update(self._task, completed=record.round, total=self.plan.rounds, beside=measured + _spent(record))
+
+
+class RoundLines(Observer):
+    """Prints a line a minute about the rounds of a run."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lines = clock, MinuteLines(clock)
+        self._last: float | None = None
+
+    def on_round(self, record: RoundRecord) -> None:
+        """See `Observer`."""
+        now = self._clock()
         # A round that comes sooner than its own seconds was taken over from a killed process.
-        if last is None or now - last < record.seconds / 2:
-            lines.count_from(record.round - 1, ago=record.seconds)
-        last = now
-        lines.tell(record.round, planned.rounds, lambda: _sentence(record, planned))
-
-    return step
+        if self._last is None or now - self._last < record.seconds / 2:
+            self._lines.count_from(record.round - 1, ago=record.seconds)
+        self._last = now
+        self._lines.tell(record.round, self.plan.rounds, lambda: _sentence(record, self.plan))
 
 
 def _sentence(record: RoundRecord, planned: Plan) -> str:

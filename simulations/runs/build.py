@@ -1,32 +1,36 @@
-"""The problem, users, strategy and plan of a configuration, or of all strategies. Only `load_datasets` reads data."""
+"""The problem, users, strategy and plan of a configuration. Only `load_datasets` reads data."""
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from simulations.account.entering import VARIABLE, refusal, wanted
-from simulations.config.run_config import REFERENCE, OutputSection, RunConfig, strategy_section
+from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.records.coefficients import reading_of
+from simulations.records.named_code import digests
+from simulations.runs.trackers import check_installed
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
+from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee, Privacy
+from userdp.arrays.types import Vector
 from userdp.data import Federation
 from userdp.data.source import Datasets
 from userdp.data.synthetic.source import SyntheticData
-from userdp.errors import BadInput, UserdpError
+from userdp.errors import BadInput
 from userdp.problems import Problem
 from userdp.problems.initial_model import public_model
-from userdp.problems.shares import SharesProblem
 from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
+_NO_DATA = Datasets(None, None, None)
 _PRIVATE = "Private: this follows from all cells of the table, and is for the holder of the data alone"
 
 
@@ -97,7 +101,7 @@ def server_datasets(config: RunConfig) -> Datasets:
         raise BadInput(
             'privacy.noise = "seeded": whoever knows the seed can remove the noise; deploy only synthetic data with it'
         )
-    return Datasets(None, None, None)
+    return _NO_DATA
 
 
 def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFacts:
@@ -133,8 +137,7 @@ def hides_number(config: RunConfig) -> bool:
 
     Raises `BadInput` if the declarations give no plan. Where a sample is added or removed its user stays.
     """
-    strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
-    return strategy.plan.guarantee.users_come_and_go
+    return Prepared.of(config).plan.guarantee.users_come_and_go
 
 
 def _check_number(config: RunConfig, users: int, declared: int) -> None:
@@ -163,7 +166,7 @@ def check_places(config: RunConfig, guarantee: Guarantee) -> None:
         )
 
 
-def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:
+def held_out_users(config: RunConfig, datasets: Datasets = _NO_DATA) -> int:
     """Return the number of held-out users who evaluate models privately; 0 without ``privacy.evaluate``.
 
     BadInput if nobody is held out, or the number is not public, or who is follows from private data.
@@ -175,10 +178,9 @@ def held_out_users(config: RunConfig, datasets: Datasets | None = None) -> int:
             "privacy.evaluate = true with data.split_column: who is held out would follow from people's own data, and "
             "replacing one could change both parts; use data.test_fraction"
         )
-    loaded = None if datasets is None else datasets.test
     declared: int | None = config.data.declared_held_out
-    if declared is None and loaded is not None:
-        declared = loaded.users
+    if declared is None and datasets.test is not None:
+        declared = datasets.test.users
     if not declared:
         raise BadInput(
             "privacy.evaluate = true: no public number of held-out users above 0 is declared; declare data.all_users "
@@ -248,16 +250,78 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
     return guarantee.assuming(*found)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A run before anybody is asked: the loss, the users, what is public about them, and the planned strategy."""
+
+    config: RunConfig
+    problem: Problem
+    datasets: Datasets
+    facts: PublicFacts
+    strategy: UserLevelStrategy
+    code: dict[str, str]
+    """Field of the configuration -> digest of the code that it names, before that was imported."""
+    begun: float
+    """The moment when preparing began, in seconds."""
+
+    @classmethod
+    def of(cls, config: RunConfig, datasets: Datasets | Callable[[RunConfig], Datasets] = _NO_DATA) -> "Prepared":
+        """Plan the configured strategy for its users, or those that ``datasets`` reads; by default declared ones.
+
+        BadInput: parts contradict each other, or what the plan needs is not public.
+        """
+        begun, code = time.perf_counter(), digests(config)
+        problem = starting_problem(config)
+        datasets = datasets(config) if callable(datasets) else datasets
+        facts = public_facts(config, datasets.train)
+        strategy = make_strategy(config, problem, facts, held_out=held_out_users(config, datasets))
+        check_places(config, strategy.plan.guarantee)
+        return cls(config, problem, datasets, facts, strategy, code, begun)
+
+    @property
+    def plan(self) -> Plan:
+        """The strategy's plan with the declarations of the configuration."""
+        return with_declarations(self.strategy.plan, self.config)
+
+    @property
+    def model(self) -> Vector:
+        """The last released model; the initial one before the first release."""
+        arrays = self.strategy.result.arrays
+        return model_vector(arrays) if len(arrays) else self.problem.initial()
+
+    def reference(self) -> UserLevelStrategy:
+        """Return the strategy without privacy, for the same users."""
+        held_out = held_out_users(self.config, self.datasets)
+        return make_strategy(self.config, self.problem, self.facts, name=REFERENCE, held_out=held_out)
+
+    def check_run(self, *, computes: bool) -> None:
+        """Refuse (`BadInput`) what a plan alone lets pass; the run ``computes`` on this machine, or elsewhere alone."""
+        insist(self.config, self.strategy.plan)
+        if computes:
+            self.problem.settle_device()
+        if self.datasets.train is not None:
+            check_samples(self.facts, self.datasets.train, self.strategy.plan.guarantee)
+        check_installed(self.config.output.trackers)
+
+
+def insist(config: RunConfig, plan: Plan) -> None:
+    """Refuse a run whose plan predicts a model far worse than the initial one, unless ``output.anyway`` is set."""
+    if plan.forecast is None or not plan.forecast.hopeless or config.output.anyway:
+        return
+    reasons = "; ".join(plan.forecast.warnings())
+    raise BadInput(f"strategy.kind = {plan.strategy!r}: {reasons}. To run it anyway, use --anyway or output.anyway")
+
+
 def make_plan(config: RunConfig) -> Plan:
     """Compute all numbers of a run from the configuration; BadInput if facts are missing or users too few.
 
     If the run names an account that would refuse it as things stand, a warning says so.
     """
-    strategy = make_strategy(config, starting_problem(config), public_facts(config), held_out=held_out_users(config))
-    plan, asked = with_declarations(strategy.plan, config), config.privacy
+    prepared, asked = Prepared.of(config), config.privacy
+    plan = prepared.plan
     if asked.account is None:
         return plan
-    refused = refusal(asked.accounts, asked.account, wanted(strategy, config.name))
+    refused = refusal(asked.accounts, asked.account, wanted(prepared.strategy, config.name))
     if refused is None:
         return plan
     return replace(plan, warnings=(*plan.warnings, f"this run would be refused: {refused}"))
@@ -268,80 +332,3 @@ def with_declarations(plan: Plan, config: RunConfig) -> Plan:
     file = config.problem.initial_model
     numbers = plan.numbers if file is None else {**plan.numbers, "initial_model": Path(file).name}
     return replace(plan, guarantee=with_assumptions(plan.guarantee, config), numbers=numbers)
-
-
-# Advice: a plan of each strategy, ranked by its forecast ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Advice:
-    """The plan of a strategy; or None, and the ``reason`` why it refuses.
-
-    ``configured`` is the file's own strategy, with the file's settings. ``trusting`` if users have to trust the server.
-    """
-
-    strategy: str
-    configured: bool
-    plan: Plan | None
-    reason: str
-    trusting: bool
-
-    @property
-    def predicted(self) -> float | None:
-        """The excess risk that the plan predicts; None if there is no plan or no forecast."""
-        forecast = None if self.plan is None else self.plan.forecast
-        return None if forecast is None else forecast.excess
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON and tables."""
-        about, plan = STRATEGIES[self.strategy].about, self.plan
-        forecast = None if plan is None else plan.forecast
-        given = plan.guarantee if plan is not None and plan.guarantee.holds else None
-        return {
-            "strategy": self.strategy,
-            "configured": self.configured,
-            "predicted_excess": self.predicted,
-            "start_excess": None if forecast is None else forecast.start,
-            "model_noise": None if forecast is None else forecast.noise,
-            **{name: getattr(plan, name, None) for name in ("rounds", "cohort", "users_needed")},
-            "guarantee": None if plan is None else plan.guarantee.sentence(),
-            "assumptions": [] if plan is None else list(plan.guarantee.assumptions),
-            "relation": None if given is None else given.relation,
-            "adversary": about.adversary if given is None else given.adversary,
-            "cost": about.cost,
-            "warnings": [] if plan is None else list(plan.warnings),
-            "refused": self.reason or None,
-        }
-
-
-def advise(config: RunConfig, progress: Callable[[int, int, str], None] | None = None) -> list[Advice]:
-    """Plan every strategy for the declared problem, users and budget, and sort by predicted excess risk.
-
-    Strategies without a forecast come after those with one, and those that refuse last. The file's own strategy has the
-    file's settings, all others have their defaults. ``progress`` is called before each plan, with the number
-    made, the number of strategies, and the one to be planned.
-    """
-    problem, facts = starting_problem(config), public_facts(config)
-    if isinstance(problem, SharesProblem):
-        raise BadInput("a query trains nothing, so no strategies are ranked for it; userdp plan shows its guarantee")
-    names = [name for name in STRATEGIES.loaded()[0] if name != REFERENCE]
-    found = []
-    for done, name in enumerate(names):
-        if progress is not None:
-            progress(done, len(names), name)
-        found.append(_advice(config, problem, facts, name))
-    return sorted(found, key=lambda one: (one.plan is None, one.predicted is None, one.predicted or 0.0))
-
-
-def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) -> Advice:
-    own = name == config.strategy.kind
-    trusting = STRATEGIES[name].about.server_trusted and config.privacy.trust == "server"
-    try:
-        if not own:
-            other, plain = strategy_section(name).model_validate({"kind": name}), OutputSection.model_validate({})
-            changed = {"strategy": other, "preparation": "where_useful", "output": plain}
-            config = config.model_copy(update=changed)
-        made = make_strategy(config, problem, facts)
-    except UserdpError as error:
-        return Advice(name, own, None, str(error), trusting)
-    return Advice(name, own, with_declarations(made.plan, config), "", trusting)

@@ -13,14 +13,16 @@ import os
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulations.records.evaluation import best_constant
+from simulations.records.observer import Observer
 from simulations.records.released_fields import SHARED, kept
 from simulations.records.run_directory import TENSORBOARD, as_json, flat, private_folder, read_json
+from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput
@@ -145,49 +147,52 @@ def check_installed(names: Sequence[str]) -> None:
     check_extra("trackers", f"output.trackers = {list(names)!r}", [TRACKERS[name][0] for name in names])
 
 
-@contextmanager
-def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundRecord], None]]:
-    """Open trackers of a run, and yield a function to call after every round; later failures are warnings.
+class Tracked(Observer):
+    """A tracker of a run directory, opened when the run starts; later failures are warnings.
 
-    The directory holds config.toml and plan.json on entry, the other files on exit. BadInput if one cannot be opened.
+    The directory holds config.toml and plan.json at the start, the other files at the end.
     """
-    trackers: dict[str, Tracker] = {}
-    failed: set[str] = set()
 
-    def track(record: RoundRecord) -> None:
-        for name, one in trackers.items():
-            if name not in failed:  # a server that does not answer may cost minutes each time
-                row = _released(record)
-                with _guarded(name, failed):
-                    one.round(record.round, row)
+    def __init__(self, name: str, directory: Path) -> None:
+        self._name, self._directory, self._failed = name, directory, False
 
-    def finish(name: str) -> None:
-        with _guarded(name, failed):
-            trackers[name].finish(_ending(directory))
+    def on_start(self, plan: Plan) -> None:
+        """See `Observer`; `BadInput` if it cannot be opened."""
+        try:
+            self._tracker = TRACKERS[self._name][1](self._directory, _parameters(self._directory))
+        except Exception as error:
+            raise BadInput(
+                f"output.trackers: {self._name} cannot be opened ({type(error).__name__}); check its version, "
+                "MLFLOW_TRACKING_URI if it is set, and the folder, or leave it out"
+            ) from error
 
-    with ExitStack() as stack:
-        for name in dict.fromkeys(names):
-            try:
-                trackers[name] = TRACKERS[name][1](directory, _parameters(directory))
-            except Exception as error:
-                raise BadInput(
-                    f"output.trackers: {name} cannot be opened ({type(error).__name__}); check its version, "
-                    "MLFLOW_TRACKING_URI if it is set, and the folder, or leave it out"
-                ) from error
-            stack.callback(finish, name)
-        yield track
+    def on_round(self, record: RoundRecord) -> None:
+        """See `Observer`."""
+        if not self._failed:  # a server that does not answer may cost minutes each time
+            row = _released(record)
+            with self._guarded():
+                self._tracker.round(record.round, row)
+
+    def on_end(self) -> None:
+        """See `Observer`."""
+        with self._guarded():
+            self._tracker.finish(_ending(self._directory))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Keep a failure from stopping the run; the first is a warning."""
+        try:
+            yield
+        except Exception as error:
+            if not self._failed:
+                # Foreign messages may quote addresses with passwords.
+                log.warning("%s failed (%s): later rounds are in the run directory", self._name, type(error).__name__)
+            self._failed = True
 
 
-@contextmanager
-def _guarded(name: str, failed: set[str]) -> Iterator[None]:
-    """Keep the failure of a tracker from stopping the run; the first is a warning."""
-    try:
-        yield
-    except Exception as error:
-        if name not in failed:
-            # Foreign messages may quote addresses with passwords.
-            log.warning("%s failed (%s): later rounds are in the run directory", name, type(error).__name__)
-        failed.add(name)
+def trackers_of(names: Sequence[str], directory: Path) -> list[Tracked]:
+    """Return the trackers of a run."""
+    return [Tracked(name, directory) for name in dict.fromkeys(names)]
 
 
 def _parameters(directory: Path) -> dict[str, bool | int | float | str]:

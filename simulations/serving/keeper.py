@@ -43,8 +43,8 @@ from simulations.records.run_directory import (
     writing,
 )
 from simulations.reports.report import copy_released
-from simulations.runs.build import held_out_users, make_strategy, public_facts, server_datasets, starting_problem
-from simulations.runs.run import conclude, insist
+from simulations.runs.build import Prepared, insist, server_datasets
+from simulations.runs.folder import conclude
 from simulations.serving.announcing import Alarm
 from simulations.serving.queue import Queue, Scheduled, always_missing
 from strategies.core.base import UserLevelStrategy
@@ -69,9 +69,7 @@ def checked(config: RunConfig) -> UserLevelStrategy:
             "privacy.account is missing: a run of the queue on people's data enters an account that the operator made "
             "(userdp account create NAME --epsilon 4 --delta 1e-6); name it"
         )
-    held_out = held_out_users(config, datasets)
-    facts = public_facts(config, datasets.train)
-    strategy = make_strategy(config, starting_problem(config), facts, held_out=held_out)
+    strategy = Prepared.of(config, datasets).strategy
     insist(config, strategy.plan)
     return strategy
 

@@ -20,7 +20,16 @@ from strategies.auto.preparation import (
     new_progress,
 )
 from strategies.auto.releases import AnySampler, Movement, Shares
-from strategies.auto.staged import AdaptiveStep, AutoScheme, Pace, adaptive_stages, outline, shares_of, uncertified
+from strategies.auto.staged import (
+    AdaptiveStep,
+    AutoScheme,
+    Pace,
+    adaptive_stages,
+    coefficients,
+    outline,
+    shares_of,
+    uncertified,
+)
 from strategies.auto.stages import (
     LONGEST_COUNT_STEP,
     MEASURED,
@@ -165,6 +174,7 @@ class Auto(Recipe):
         return AutoScheme(
             price=price,
             outline=outline(given, shares, stages, price.guarantee),
+            report=partial(coefficients, stages),
             new_memory=partial(new_progress, given.problem, given.default_step, column_coordinates(given.problem)),
             sampler=sampler,
             noise_multiplier=multiplier,

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -113,6 +113,15 @@ class Inference(Stateful):
         far = by_curvature > FAR * variance
         self.trusted = np.where(vague | far | self._drowned(reading), 0.0, 1.0)
         self.estimate, self.error = reading.of_model @ self.model, np.sqrt(variance)
+
+    def rows(self, reading: CoefficientMap) -> list[dict[str, Any]]:
+        """Return the coefficients, with standard errors where these can be trusted."""
+        rows = reading.rows(self.estimate)
+        for row, error, trusted in zip(rows, self.error.tolist(), self.trusted.tolist(), strict=True):
+            if trusted:
+                reach = NORMAL * error
+                row |= {"standard_error": error, "interval": [row["estimate"] - reach, row["estimate"] + reach]}
+        return rows
 
     def _drowned(self, reading: CoefficientMap) -> Vector:
         """Return (K,) whether much of a coefficient rests on directions whose curvature noise hides."""

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scipy.special import gammaincc
 
 from strategies.auto.coefficients import Curvatures, Influences, Slopes, SlopeSizes
 from strategies.auto.columns import ColumnMoments, ColumnSizes, SumOfColumns
-from strategies.auto.inference import Inference
 from strategies.auto.level import Balance, ClassShares, Counts, Level
 from strategies.auto.preparation import Filled, doubts, linear_model
 from strategies.auto.progress import Progress, following_optimiser
@@ -35,7 +35,6 @@ from strategies.core.scheme import Number, Outline, Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
-from userdp.data.coefficients import CoefficientMap
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Problem
@@ -182,15 +181,6 @@ class AutoScheme(Shares, Scheme):
     stages: tuple[Stage, ...]
     domain: Box
 
-    def coefficients(self, memory: Progress) -> tuple[CoefficientMap, Inference] | None:
-        """Return the coefficients of a run that released them, and how they are read; None of others.
-
-        A run that ended early, at its best model, may have asked some of their rounds and not all.
-        """
-        reading = next((stage.reading for stage in self.stages if isinstance(stage, Curvatures)), None)
-        found = memory.inference
-        return None if reading is None or found is None or not len(found.estimate) else (reading, found)
-
     def ask(self, index: int, memory: Progress) -> Request:
         stage = self.stages[index]
         asked = stage.computation(memory)
@@ -207,6 +197,18 @@ class AutoScheme(Shares, Scheme):
             facts |= clip_facts(gathered, facts["radius"], mean, facts["noise_deviation"] * math.sqrt(len(x)))
         following = self.domain.project(memory.model)
         return Step(following, following, facts, constant=memory.released_constant)
+
+
+def coefficients(stages: Sequence[Stage], released: Vector, memory: Progress) -> dict[str, Any]:
+    """Return the coefficients of a run that released them.
+
+    A run that ended early, at its best model, may have asked some of their rounds and not all.
+    """
+    reading = next((stage.reading for stage in stages if isinstance(stage, Curvatures)), None)
+    found = memory.inference
+    if reading is None or found is None or not len(found.estimate):
+        return {}
+    return {"coefficients": found.rows(reading)}
 
 
 def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: Guarantee) -> Outline:

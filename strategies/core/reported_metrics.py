@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -95,6 +95,10 @@ class ReportedMetrics:
     def spent(self) -> float:
         """Compute the epsilon that held-out users are charged so far."""
         return epsilon_of(self._mechanism.cost, len(self._asked), self.given.privacy.delta) if self._asked else 0.0
+
+    def report(self) -> dict[str, Any]:
+        """Return nothing: reports are metrics of rounds."""
+        return {}
 
     def chosen(self, last: Vector) -> Vector:
         """Return the model to release."""

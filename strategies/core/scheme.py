@@ -39,6 +39,11 @@ def no_memory() -> None:
     """Return None: the server remembers nothing."""
 
 
+def no_report(released: Vector, memory: Any) -> dict[str, Any]:
+    """Return nothing: a run tells its model alone."""
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scheme(ABC):
     """The private part of a strategy as one immutable value: clip, sampler, noise and accounting cannot disagree.
@@ -52,6 +57,8 @@ class Scheme(ABC):
     # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
     # holds
     new_memory: Callable[[], Stateful | None] = no_memory
+    # makes sections of result.json from the released model (p,) and the memory of a run that has ended
+    report: Callable[[Vector, Any], dict[str, Any]] = no_report
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
 
     @abstractmethod

@@ -259,6 +259,11 @@ class Testers:
         cost = Cost(noise_multiplier=self._multiplier / math.sqrt(min(self.charged, 1.0)))
         return epsilon_of(cost, 1, self.given.privacy.delta)
 
+    def report(self) -> dict[str, Any]:
+        """Return the section of result.json: the metrics that the guarantee covers."""
+        metrics = {name: one.as_dict() for name, one in self.found.items()}
+        return {"held_out": {"users": self.users, "largest_loss": self.limit, "metrics": metrics}}
+
     # What a killed run needs ----------------------------------------------------------------------------------------
 
     def keep(self, taken: Snapshot) -> None:

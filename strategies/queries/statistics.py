@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -24,7 +24,6 @@ from userdp.mechanisms import ExponentialMechanism, GaussianMechanism
 from userdp.mechanisms.user_quantile import rank_scores, rank_sensitivity
 from userdp.nodes.computations import Computation
 from userdp.queries import ranks
-from userdp.queries.answers import Answer
 from userdp.queries.statistics import Quantiles
 from userdp.queries.table import TableQuery
 from userdp.sampling import WeightedBatches, WeightedSlots
@@ -103,9 +102,10 @@ class QueryRounds(Scheme):
         check_drawn(source.spent, together(*(one.mechanism.cost for one in self.choices)))
         return Step(released, released)
 
-    def answers(self, released: Vector, memory: NoiseOfSums) -> list[Answer]:
-        """Return the answers that follow from what the run released (p,)."""
-        return self.query.answers(released, memory.deviation, self.users)
+
+def answers(query: TableQuery, users: int, released: Vector, memory: NoiseOfSums) -> dict[str, Any]:
+    """Return the answers that follow from what the run released (p,)."""
+    return {"answers": [one.as_dict() for one in query.answers(released, memory.deviation, users)]}
 
 
 class Statistics(Recipe, restates={"max_missing"}):
@@ -177,6 +177,7 @@ class Statistics(Recipe, restates={"max_missing"}):
             price=_rounded(given.price(sampler, multiplier), given, query),
             outline=_outline(given, query, len(shares), multiplier),
             query=query,
+            report=partial(answers, query, given.users),
             users=given.users,
             computations=tuple(one for one in (asked, _rank_sums(query)) if one is not None),
             mechanism=mechanism,
@@ -256,6 +257,7 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
         ),
         outline=replace(_outline(given, query, 1, math.inf), numbers={"choice_epsilon": choices[0].mechanism.epsilon}),
         query=query,
+        report=partial(answers, query, given.users),
         users=given.users,
         computations=(asked,),
         mechanism=None,
@@ -288,6 +290,7 @@ def _masked(
             _outline(given, query, 1, multiplier), numbers={"noise_multiplier": multiplier, **masked.numbers}
         ),
         query=query,
+        report=partial(answers, query, given.users),
         users=given.users,
         computations=(replace(asked, masked=masked.sum(1.0)),),
         mechanism=None,

@@ -254,7 +254,7 @@ def test_progress_is_drawn_on_a_terminal(config, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(simulations.reports.progress, "Console", partial(Console, force_terminal=True, width=120))
     with progress_bar() as progress:
         simulations.runs.run.run(
-            load_config(config, [f'output.directory="{tmp_path}"']), progress=progress, directory=tmp_path / "run"
+            load_config(config, [f'output.directory="{tmp_path}"']), observers=[progress], directory=tmp_path / "run"
         )
     assert "epsilon spent" in capsys.readouterr().err
 

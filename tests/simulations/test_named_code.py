@@ -7,8 +7,9 @@ from unittest.mock import Mock
 import pytest
 import tomli_w
 from examples import call, table_section, write_table
+from helpers import Watching
 
-import simulations.runs.run
+import simulations.runs.folder
 from simulations import load_model, terminal
 from simulations.config.run_config import parse_config
 from simulations.records.run_directory import FILES
@@ -116,9 +117,15 @@ class Killed(BaseException):
 def killed(folder, monkeypatch):
     config = parse_config(raw(folder))
     with monkeypatch.context() as patch:
-        patch.setattr(simulations.runs.run._Run, "finish", lambda *_: None)
+        patch.setattr(simulations.runs.folder.RunFolder, "finish", lambda *_: None)
         with pytest.raises(Killed):
-            run(config, directory=folder / "run", report=False, checkpoint=True, progress=Mock(side_effect=Killed))
+            run(
+                config,
+                directory=folder / "run",
+                report=False,
+                checkpoint=True,
+                observers=[Watching(Mock(side_effect=Killed))],
+            )
     (folder / "ran").unlink()
     return folder / "run"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 from examples import changed
+from helpers import Watching
 from typer.testing import CliRunner
 
 from simulations import cli, compare, load_model, terminal, train
@@ -95,7 +96,7 @@ def test_it_goes_on_after_a_stop_with_the_same_code_and_with_no_other(folder):
 
     directory = folder / "run"
     with pytest.raises(Exception, match="Stopped"):
-        run(config, directory=directory, progress=stop, checkpoint=True, report=False)
+        run(config, directory=directory, observers=[Watching(stop)], checkpoint=True, report=False)
     whole = run(config, directory=folder / "whole", report=False)
     again = run(config, directory=directory, resume=True, report=False)
     assert (again.model == whole.model).all()
@@ -108,7 +109,7 @@ def _stopped(folder, config, stop):
     """A directory of a run of the former file's that was stopped."""
     (folder / "mine.py").write_text(TEXT, encoding="utf-8")
     with pytest.raises(Exception, match="Stopped"):
-        run(config, directory=folder / "second", progress=stop, checkpoint=True, report=False)
+        run(config, directory=folder / "second", observers=[Watching(stop)], checkpoint=True, report=False)
     (folder / "mine.py").write_text(TEXT + "# another\n", encoding="utf-8")
     return folder / "second"
 

@@ -1,6 +1,7 @@
 """Coefficients as people read them: names, units, and what they are in terms of a model's parameters."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,14 @@ class CoefficientMap:
     def kept(self) -> NDArray[np.intp]:
         """The positions of the parameters that are not left out."""
         return np.flatnonzero(self.model_of.any(axis=1))
+
+    def rows(self, estimates: Vector) -> list[dict[str, Any]]:
+        """Return one object for each of the (K,) estimates without offset, of whose certainty nothing is known."""
+        values = (estimates + self.offset).tolist()
+        return [
+            {"coefficient": name, "unit": unit, "span": span, "estimate": one, "standard_error": None, "interval": None}
+            for name, unit, span, one in zip(self.names, self.units, self.spans.tolist(), values, strict=True)
+        ]
 
     @classmethod
     def plain(cls, dimension: int, intercept: bool) -> "CoefficientMap":

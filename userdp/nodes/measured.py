@@ -11,7 +11,7 @@ error of the rough ones counts to second order alone. (One-step estimation, as i
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,6 +38,10 @@ class Estimate:
         reach = NORMAL_95 * self.standard_error
         ends = np.clip([self.value - reach, self.value + reach], self.least, self.most)
         return float(ends[0]), float(ends[1])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"value": self.value, "standard_error": self.standard_error, "interval": list(self.interval)}
 
 
 @dataclass(frozen=True, eq=False)

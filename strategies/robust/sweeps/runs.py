@@ -12,8 +12,8 @@ from sweeps.slopes import slope_of_runs
 from sweeps.sweep import Sweep
 
 from simulations.config.run_config import RunConfig, parse_config
+from simulations.engines.configured import make_grid
 from simulations.runs.build import build_problem, load_datasets, make_strategy, public_facts
-from simulations.runs.run import make_grid
 from strategies import model_vector
 from strategies.robust.sweeps.rates import PAPER, THEORY
 from userdp.arrays.types import Rows, Vector

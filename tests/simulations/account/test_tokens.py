@@ -8,11 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 from examples import altered, changed
+from helpers import Watching
 from helpers_killed import on_disk
 
 import simulations.account.entering
 import simulations.records.checkpoints
-import simulations.runs.run
+import simulations.runs.folder
 from simulations.account.accounts import Accounts
 from simulations.account.entering import admitted, enter_run
 from simulations.config.run_config import parse_config
@@ -29,6 +30,7 @@ from simulations.records.run_directory import (
 )
 from simulations.runs.run import run
 from simulations.serving.keeper import checked
+from strategies import UserLevelStrategy
 from userdp.accounting import Total
 from userdp.errors import BadInput, RunFailed
 
@@ -84,7 +86,7 @@ def left_by(config, folder, *, keeps):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(config, directory=folder, checkpoint=keeps, report=False, progress=killed)
+        run(config, directory=folder, checkpoint=keeps, report=False, observers=[Watching(killed)])
     return whole
 
 
@@ -234,7 +236,7 @@ def test_a_run_that_was_killed_while_it_removed_its_state_has_ended(kept, left, 
     """With each of its last two files, and none; what is private does not stay."""
     removed = list[str]()
     with monkeypatch.context() as patched:
-        patched.setattr(simulations.records.checkpoints, "remove_checkpoints", removed.append)
+        patched.setattr(simulations.runs.folder, "remove_checkpoints", removed.append)
         run(CONFIGS["secure"], directory=tmp_path, checkpoint=True, report=False)
     assert removed == [tmp_path]
     for name in {CHECKPOINT, ASKED} - {*kept}:
@@ -410,7 +412,7 @@ def test_a_run_that_failed_before_it_asked_anybody_released_nothing(tmp_path, mo
     def unreachable(*_, **__):
         raise RunFailed("too few nodes are registered")
 
-    monkeypatch.setattr(simulations.runs.run._Run, "train", unreachable)
+    monkeypatch.setattr(UserLevelStrategy, "start", unreachable)
     config = altered(CONFIGS["secure"], privacy__account=None)
     with pytest.raises(RunFailed):
         run(config, directory=tmp_path, report=False)

@@ -7,11 +7,12 @@ import pytest
 from examples import changed
 from helpers import PATIENCE, final, forgive_ray, local_grid, make, own_ray
 
-import simulations.runs.run
+import simulations.engines.configured
 from simulations.config.run_config import parse_config
+from simulations.engines.configured import make_grid
 from simulations.engines.grids import shards
 from simulations.engines.ray_grid import RayGrid
-from simulations.runs.build import make_plan
+from simulations.runs.build import load_datasets, make_plan
 from simulations.runs.run import run
 from strategies import DPFedSGD
 from userdp.data import Gaussian, SyntheticFederation
@@ -64,10 +65,9 @@ def test_a_share_lies_on_one_gpu_as_a_whole(there, each, shares):
 
 def test_the_configured_share_reaches_the_actors(monkeypatch):
     grid = Mock(side_effect=RunFailed("enough"))
-    monkeypatch.setattr(simulations.runs.run, "RayGrid", grid)
+    monkeypatch.setattr(simulations.engines.configured, "RayGrid", grid)
     config = parse_config(changed(engine={"kind": "ray", "workers": 3, "device": "auto", "gpus_per_actor": 0.25}))
-    datasets = simulations.runs.run.load_datasets(config)
-    with pytest.raises(RunFailed, match="enough"), simulations.runs.run.make_grid(config, PROBLEM, datasets):
+    with pytest.raises(RunFailed, match="enough"), make_grid(config, PROBLEM, load_datasets(config)):
         pass
     assert grid.call_args.args[3:] == (3, None, 0.25)
 

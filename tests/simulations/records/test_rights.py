@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from examples import COMPARISON, DECLARED, call, changed, write_table
+from helpers import Watching
 from helpers_accounts import promise
 
 import simulations.records.run_directory as directory
@@ -79,7 +80,7 @@ def test_a_run_and_its_checkpoints_and_reports(tmp_path, umask, monkeypatch):
 
     folder = tmp_path / "runs" / "mine"
     with watched(folder) as seen:
-        run(config, directory=folder, report=False, checkpoint=True, progress=progress)
+        run(config, directory=folder, report=False, checkpoint=True, observers=[Watching(progress)])
         monkeypatch.setattr(report, "page", lambda *_: "a page")
         report.render(folder)
         render_card(folder)

@@ -199,8 +199,7 @@ def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkey
 
     noise = "secure" if name in NOISE_ELSEWHERE else "seeded"
     monkeypatch.setattr(simulations.runs.trackers, "TRACKERS", {"mlflow": ("json", note)})
-    for module in ("records.run_directory", "account.entering"):
-        monkeypatch.setattr(f"simulations.{module}.check_no_release", lambda path, **_: None)
+    monkeypatch.setattr("simulations.account.entering.check_no_release", lambda path, **_: None)
     drown(monkeypatch)
 
     def go(path):

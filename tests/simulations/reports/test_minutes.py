@@ -18,13 +18,13 @@ from simulations.reports.progress import (
     EVERY,
     FIRST,
     MinuteLines,
+    RoundLines,
     audit_bar,
     counting_bar,
     progress_bar,
-    round_lines,
     time_left,
 )
-from simulations.runs.build import advise
+from simulations.runs.advice import advise
 from strategies.core.results import RoundRecord
 
 RAW = changed(strategy={"kind": "dp_fed_sgd", "rounds": 12}, output={"reference": False}, seed=None)
@@ -94,12 +94,18 @@ def record(number, seconds=1.0, spent=1.32):
 PLANNED = SimpleNamespace(rounds=100, guarantee=SimpleNamespace(holds=True, epsilon=4.0))
 
 
+def rounds_of(clock):
+    told = RoundLines(clock)
+    told.on_start(PLANNED)
+    return told
+
+
 def test_rounds_are_told_with_what_is_spent_of_how_much(capsys):
     clock = Clock()
-    step = round_lines(clock)
+    told = rounds_of(clock)
     for number in range(1, 35):
         clock.now += 3.0
-        step(record(number, seconds=2.5), PLANNED)
+        told.on_round(record(number, seconds=2.5))
     assert lines(capsys) == [
         "userdp: round 4 of 100, epsilon spent 1.32 of 4, about 5 minutes left",
         "userdp: round 24 of 100, epsilon spent 1.32 of 4, about 4 minutes left",
@@ -108,18 +114,18 @@ def test_rounds_are_told_with_what_is_spent_of_how_much(capsys):
 
 def test_what_was_spent_is_asked_for_only_where_it_is_told():
     """An accountant may take seconds for it."""
-    round_lines(Clock())(RoundRecord(1, 1.0, 0, 0, lambda: pytest.fail("asked"), {}, {}), PLANNED)
+    rounds_of(Clock()).on_round(RoundRecord(1, 1.0, 0, 0, lambda: pytest.fail("asked"), {}, {}))
 
 
 def test_rounds_of_a_killed_process_do_not_hurry_the_guess(capsys):
     clock = Clock()
-    step = round_lines(clock)
+    told = rounds_of(clock)
     clock.now += 20.0
     for number in range(1, 91):
-        step(record(number, seconds=6.0, spent=None), PLANNED)
+        told.on_round(record(number, seconds=6.0, spent=None))
     for number in range(91, 101):
         clock.now += 6.0
-        step(record(number, seconds=6.0, spent=None), PLANNED)
+        told.on_round(record(number, seconds=6.0, spent=None))
     first, second = lines(capsys)
     assert first.endswith("no privacy of 4, about 10 minutes left")
     assert second == "userdp: round 100 of 100, no privacy of 4"

@@ -11,7 +11,7 @@ from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.config.run_config import parse_config
 from simulations.reports.explain import shown
-from simulations.runs.build import advise
+from simulations.runs.advice import advise
 from strategies import STRATEGIES
 from userdp.errors import BadInput
 

@@ -18,8 +18,9 @@ from examples import call
 import userdp
 from simulations import find, train
 from simulations.config.run_config import parse_config
+from simulations.engines.configured import make_grid
 from simulations.runs.build import check_places, held_out_users, load_datasets, make_strategy, starting_problem
-from simulations.runs.run import make_grid, run
+from simulations.runs.run import run
 from strategies import PublicFacts
 from userdp.data.source import Datasets
 from userdp.data.tables.sources import PublicData

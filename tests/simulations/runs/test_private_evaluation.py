@@ -300,7 +300,7 @@ def test_a_resumed_run_that_stops_states_its_whole_plan(tmp_path, monkeypatch):
     """The killed process may have asked more than its last checkpoint tells."""
     config = config_of(table(tmp_path / "table.csv"), tmp_path / "runs", STRATEGY)
     with monkeypatch.context() as patch:
-        patch.setattr("simulations.runs.run._Run.finish", lambda *_: None)  # as kill -9 leaves it
+        patch.setattr("simulations.runs.folder.RunFolder.finish", lambda *_: None)  # as kill -9 leaves it
         stopping(patch, 2, "failed")
         with pytest.raises(RunFailed):
             run(config, directory=tmp_path / "run", checkpoint=True, report=False)
@@ -318,7 +318,7 @@ def test_a_resumed_run_that_stops_before_it_has_nodes_states_its_whole_plan(chec
     """Whoever kept a checkpoint, or with seeded noise none at all, had answers that this process never saw."""
     config = config_of(table(tmp_path / "table.csv"), tmp_path / "runs", STRATEGY)
     with monkeypatch.context() as patch:
-        patch.setattr("simulations.runs.run._Run.finish", lambda *_: None)  # as kill -9 leaves it
+        patch.setattr("simulations.runs.folder.RunFolder.finish", lambda *_: None)  # as kill -9 leaves it
         stopping(patch, 2, "failed")
         with pytest.raises(RunFailed):
             run(config, directory=tmp_path / "run", checkpoint=checkpoint, report=False)

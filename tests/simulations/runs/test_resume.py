@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 import simulations.records.checkpoints
 from simulations.config.run_config import load_config, parse_config
 from simulations.engines.grids import LocalGrid
-from simulations.records.checkpoints import Checkpoints, in_use
+from simulations.records.checkpoints import Checkpoints, in_use, remove_checkpoints
 from simulations.records.released_fields import ALL_KINDS, SHARED
 from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
-from simulations.runs import run as run_module
-from simulations.runs.run import conclude, run
+from simulations.runs import folder as folder_module
+from simulations.runs.folder import conclude
+from simulations.runs.run import run
 from simulations.terminal import BAD_INPUT
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
@@ -339,7 +340,7 @@ def test_the_lock_of_a_run_that_ended_meanwhile_is_none(tmp_path):
 def test_a_report_shows_private_figures_where_they_are_asked_for_alone(tmp_path, monkeypatch, how, private):
     """Also that of a run which was killed before it had one."""
     shown = []
-    monkeypatch.setattr(run_module, "_render", lambda path, kinds: shown.append(kinds))
+    monkeypatch.setattr(folder_module, "_render", lambda path, kinds: shown.append(kinds))
     config = parse_config(
         changed(strategy={"kind": "dp_fed_sgd", "rounds": 1}, output={"reference": False, "private_figures": private})
     )
@@ -406,7 +407,7 @@ def test_a_kill_amid_a_write_leaves_the_checkpoint_before_and_nothing_when_the_r
     with pytest.raises(KeyboardInterrupt):
         keeper.keep(lambda: taken, must=True)
     assert keeper.read().kept.get("round") == 1
-    keeper.remove()
+    remove_checkpoints(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -446,8 +447,7 @@ from pathlib import Path
 import simulations.records.checkpoints as checkpoints
 from helpers_killed import _count_down
 from simulations.config.run_config import load_config
-from simulations.runs import run as run_module
-from simulations.runs.run import conclude, run
+from simulations.runs.run import run
 
 checkpoints.SPARING = -1e9  # after every round
 _count_down(int(sys.argv[3]))

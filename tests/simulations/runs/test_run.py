@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from examples import BASE, broken, changed, columns_section, table_section, write_table
+from helpers import Watching
 
 import simulations.records.environment
 import simulations.runs.build
@@ -140,7 +141,7 @@ def test_only_released_models_are_stored(tmp_path, monkeypatch):
         parse_config(raw),
         directory=tmp_path / "run",
         report=False,
-        progress=lambda record, plan: seen.append(stored(tmp_path, "model.npz")["x"]),
+        observers=[Watching(lambda record, plan: seen.append(stored(tmp_path, "model.npz")["x"]))],
     )
     np.testing.assert_array_equal(seen, [*np.zeros((3, 3)), outcome.model])
     assert np.abs(outcome.model).max() > 0
@@ -159,7 +160,7 @@ def test_a_run_that_is_killed_leaves_its_rounds_and_the_guarantee_of_the_model_t
         assert rounds["spent_epsilon"].iloc[-1] == record.spent_epsilon
         seen.append((record.round, plan.rounds, len(rounds), record.spent_epsilon))
 
-    run(parse_config(BASE), directory=tmp_path / "run", report=False, progress=look)
+    run(parse_config(BASE), directory=tmp_path / "run", report=False, observers=[Watching(look)])
     assert [told[:3] for told in seen] == [(1, 3, 1), (2, 3, 2), (3, 3, 3)]
     spent = [epsilon for *_, epsilon in seen]
     assert 0 < spent[0] < spent[1] < spent[2] <= stored(tmp_path, "guarantee.json")["epsilon"]
@@ -520,7 +521,7 @@ def test_an_unexpected_error_becomes_a_failed_run_that_quotes_no_data(tmp_path, 
 def test_an_interrupted_run_keeps_what_it_had(tmp_path):
     interrupt = Mock(side_effect=[None, KeyboardInterrupt])
     with pytest.raises(KeyboardInterrupt):
-        run(parse_config(BASE), directory=tmp_path / "run", progress=interrupt)
+        run(parse_config(BASE), directory=tmp_path / "run", observers=[Watching(interrupt)])
     assert (stored(tmp_path)["error"], stored(tmp_path)["rounds"]) == ("interrupted", 2)
 
 

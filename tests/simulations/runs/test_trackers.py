@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from examples import BASE, broken, changed
-from helpers import PATIENCE
+from helpers import PATIENCE, Watching
 
 import simulations.runs.trackers
 from simulations.config.run_config import parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.released_fields import SHARED, kept
 from simulations.runs.run import run
-from simulations.runs.trackers import ARTIFACTS, TRACKERS, tracking
+from simulations.runs.trackers import ARTIFACTS, TRACKERS, trackers_of
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
 
@@ -81,6 +81,13 @@ def events(directory):
     read = EventAccumulator(str(directory / "tensorboard"))
     read.Reload()
     return read
+
+
+def opened_and_closed(name, directory):
+    """What a run does to its tracker that has no round, and writes no end."""
+    (tracked,) = trackers_of([name], directory)
+    tracked.on_start(None)
+    tracked.on_end()
 
 
 def text(read, name):
@@ -254,8 +261,7 @@ def test_many_and_long_parameters_reach_mlflow(mlflow, tmp_path):
         f'name = "wide"\n[strategy]\n{settings}\n[data]\nranges = {{{table}}}'
     )
     (tmp_path / "run" / "plan.json").write_text('{"numbers": {}, "warnings": [], "guarantee": {}}')
-    with tracking(["mlflow"], tmp_path / "run"):
-        pass
+    opened_and_closed("mlflow", tmp_path / "run")
     _, (found,) = mlflow_runs(mlflow, local(tmp_path), "wide")
     assert found.data.params["strategy.option249"] == "249"
     assert found.data.params["data.ranges"].startswith('{"column 0": [0, 0]')
@@ -291,7 +297,7 @@ def test_tensorboard_can_be_watched_while_the_run_goes(tensorboard, tmp_path):
         seen.append([one.step for one in events(tmp_path / "run").Scalars("metric/test_loss")])
 
     raw = changed(output={"trackers": ["tensorboard"], "reference": False})
-    run(parse_config(raw), directory=tmp_path / "run", progress=look)
+    run(parse_config(raw), directory=tmp_path / "run", observers=[Watching(look)])
     assert seen == [[1], [1, 2], [1, 2, 3]]
 
 
@@ -316,8 +322,7 @@ def test_a_run_that_fails_leaves_its_events_and_its_reason(tensorboard, tmp_path
 def test_a_run_that_cannot_write_its_end_still_closes_its_events(tensorboard, tmp_path):
     (tmp_path / "config.toml").write_text(parse_config(BASE).toml())
     (tmp_path / "plan.json").write_text('{"numbers": {}, "warnings": [], "guarantee": {}}')
-    with tracking(["tensorboard"], tmp_path):
-        pass
+    opened_and_closed("tensorboard", tmp_path)
     assert "| name | small |" in text(events(tmp_path), "parameters")
 
 
@@ -383,7 +388,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run_and_is_told_of_once(monkeypa
 def test_an_interrupt_stops_the_run_and_the_tracker_is_told(monkeypatch, tmp_path):
     config, stop = parse_config(changed(output={"trackers": ["mlflow"]})), Mock(side_effect=KeyboardInterrupt)
     with noting(monkeypatch) as made, pytest.raises(KeyboardInterrupt):
-        run(config, directory=tmp_path / "run", progress=stop)
+        run(config, directory=tmp_path / "run", observers=[Watching(stop)])
     (told,) = made
     assert [number for number, _ in told.rounds] == [1]
     assert (told.endings[0].error, [*told.endings[0].files]) == ("interrupted", ["result.json"])

@@ -417,7 +417,11 @@ def test_a_run_killed_after_its_result_ends_with_its_report_and_without_checkpoi
 ):
     """At each moment between result.json and the end."""
     folder = tmp_path / "results" / "00001-monthly"
-    for module, name in (("runs.run", "_render"), ("reports.report", "render"), ("records.checkpoints", "partial_of")):
+    for module, name in (
+        ("runs.folder", "_render"),
+        ("reports.report", "render"),
+        ("records.checkpoints", "partial_of"),
+    ):
         added(accounts, text(epsilon=0.1))
         folder = tmp_path / "results" / f"{queue_of(accounts).runs()[-1].number:05d}-monthly"
         with monkeypatch.context() as patch:

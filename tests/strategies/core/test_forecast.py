@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.config.run_config import load_config, parse_config
-from simulations.runs.build import make_plan
-from simulations.runs.run import insist
+from simulations.runs.build import insist, make_plan
 from strategies import STRATEGIES, AveragedClipping, DPFedSGD, IterativeMeanSGD, SampleClippedSGD
 from strategies.core.forecast import HOPELESS, Forecast
 from strategies.core.noise_forecast import ExcessShare, NoisyPhase, NoisyRelease, NoisySteps, Phases
