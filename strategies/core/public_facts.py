@@ -60,7 +60,7 @@ class PublicFacts:
 
 @dataclass(frozen=True)
 class Price:
-    """What all rounds of a scheme promise and cost together, and how rounding moves what they release."""
+    """The promise and the cost of all rounds of a scheme together, and how rounding moves what they release."""
 
     guarantee: Guarantee
     ledger: Callable[[Privacy], AnyLedger]  # makes the ledger of the rounds; not called without a guarantee

@@ -90,7 +90,7 @@ class Scheme(ABC):
 
 
 class AnyRecipe(Protocol):
-    """What the round loop asks of a `strategies.core.recipe.Recipe`."""
+    """A `strategies.core.recipe.Recipe`, as the round loop knows it."""
 
     about: ClassVar[About]
 

@@ -82,7 +82,7 @@ def test_a_query_of_one_quantile_has_all_of_epsilon():
     assert sum(one.mechanism.epsilon for one in both.choices) == pytest.approx(1.0, rel=1e-6)
     many = made([QUANTILES[0] | {"at": np.linspace(0.01, 0.99, 60).tolist()}]).scheme
     assert all(choice.mechanism.as_gaussian for choice in many.choices)
-    assert many.guarantee.is_one_gaussian
+    assert many.price.guarantee.is_one_gaussian
 
 
 @pytest.mark.parametrize(("users", "widest"), [(100, 100.0), (20_000, 30.0)])
