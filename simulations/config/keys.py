@@ -1,7 +1,7 @@
 """Every key of a configuration file, from the models that check it."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.sources import PublicData, TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
+from userdp.settings import NameOf, choices
 
 _SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
 
@@ -125,14 +126,20 @@ def values(field: FieldInfo) -> str:
         for kind, (sign, attribute) in _SIGNS.items()
         if isinstance(item, kind)
     ]
-    return " ".join([kind_of(field.annotation), ", ".join(bounds)]).strip()
+    named = any(isinstance(item, NameOf) for item in field.metadata)
+    words = f'{_quoted(choices(field))} or `"FILE.py:CLASS"`' if named else kind_of(field.annotation)
+    return " ".join([words, ", ".join(bounds)]).strip()
+
+
+def _quoted(texts: Iterable[Any]) -> str:
+    return " or ".join(f'`"{text}"`' for text in texts)
 
 
 def kind_of(annotation: Any) -> str:
     """Return a type in words of TOML."""
     origin = get_origin(annotation)
     if origin is Literal:
-        return " or ".join(f'`"{choice}"`' for choice in get_args(annotation))
+        return _quoted(get_args(annotation))
     if origin in (Union, UnionType):
         return " or ".join(kind_of(part) for part in get_args(annotation) if part is not NoneType)
     if origin is list:

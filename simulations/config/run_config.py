@@ -384,7 +384,7 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
             section[key] = f"hf:{resolved(name)}"
     metrics = problem.get("metrics") if isinstance(problem, dict) else None
     named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
-    named += [(one, ("kind",)) for one in (strategies if isinstance(strategies, list) else [strategies])]
+    named += [(one, ("kind", "sampling")) for one in (strategies if isinstance(strategies, list) else [strategies])]
     for section, fields in named:
         for key in fields if isinstance(section, dict) else ():
             place = section.get(key)

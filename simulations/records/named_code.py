@@ -27,7 +27,7 @@ Values = RunConfig | Mapping[str, Any]
 def code_in(config: Values) -> dict[str, str]:
     """Return field of the configuration -> code that it names, "file.py:name" or "package.module:name".
 
-    Fields of [problem] are named without their section, ``strategy.kind`` with it.
+    Fields of [problem] are named without their section, others with it.
     """
     values = config.model_dump(exclude_none=True) if isinstance(config, RunConfig) else config
     found: dict[str, Any] = {}
@@ -38,7 +38,7 @@ def code_in(config: Values) -> dict[str, str]:
         given = problem.get(field)
         named = {f"{field}.{name}": place for name, place in given.items()} if isinstance(given, Mapping) else {}
         found |= named or {field: given}
-    found["strategy.kind"] = strategy.get("kind", "")
+    found |= {f"strategy.{key}": strategy.get(key) for key in ("kind", "sampling")}
     return {field: place for field, place in found.items() if isinstance(place, str) and ":" in place}
 
 
