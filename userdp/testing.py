@@ -15,8 +15,9 @@ from userdp.siblings import load_siblings
 
 if TYPE_CHECKING:
     from simulations.testing.strategy_contract import check_strategy
+    from userdp.queries.contract import check_statistic
     from userdp.sampling.contract import check_sampler
 
-__all__ = ["ContractBroken", "check_sampler", "check_strategy"]
+__all__ = ["ContractBroken", "check_sampler", "check_statistic", "check_strategy"]
 
 __getattr__, __dir__ = lazily(__name__, before_others=load_siblings)

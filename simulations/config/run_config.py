@@ -365,6 +365,10 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def _sections(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
+
+
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
     """Resolve data paths and files of code, such as "net.py:make", in ``raw`` relative to ``folder``, in place."""
 
@@ -384,7 +388,8 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
             section[key] = f"hf:{resolved(name)}"
     metrics = problem.get("metrics") if isinstance(problem, dict) else None
     named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
-    named += [(one, ("kind", "sampling")) for one in (strategies if isinstance(strategies, list) else [strategies])]
+    named += [(one, ("kind", "sampling")) for one in _sections(strategies)]
+    named += [(one, ("statistic",)) for one in _sections(raw.get("ask"))]
     for section, fields in named:
         for key in fields if isinstance(section, dict) else ():
             place = section.get(key)

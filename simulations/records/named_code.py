@@ -39,7 +39,14 @@ def code_in(config: Values) -> dict[str, str]:
         named = {f"{field}.{name}": place for name, place in given.items()} if isinstance(given, Mapping) else {}
         found |= named or {field: given}
     found |= {f"strategy.{key}": strategy.get(key) for key in ("kind", "sampling")}
+    found |= {f"ask.{number}": one.get("statistic") for number, one in enumerate(_asked(values, problem), start=1)}
     return {field: place for field, place in found.items() if isinstance(place, str) and ":" in place}
+
+
+def _asked(values: Mapping[str, Any], problem: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the statistics that a query's file asks, or the configuration of its run."""
+    asked = values.get("ask", problem.get("ask"))
+    return [one for one in asked if isinstance(one, Mapping)] if isinstance(asked, list) else []
 
 
 def digests(config: Values) -> dict[str, str]:
@@ -109,7 +116,7 @@ def check_code(directory: Path, config: Values, *, trusted: bool) -> None:
 
 
 def _whole(field: str) -> str:
-    return field if field.startswith("strategy.") else f"problem.{field}"
+    return field if field.startswith(("strategy.", "ask.")) else f"problem.{field}"
 
 
 def _recorded(directory: Path) -> Mapping[str, str]:
