@@ -15,9 +15,11 @@ from userdp.siblings import load_siblings
 
 if TYPE_CHECKING:
     from simulations.testing.strategy_contract import check_strategy
+    from userdp.data.contract import check_source
+    from userdp.problems.contract import check_loss
     from userdp.queries.contract import check_statistic
     from userdp.sampling.contract import check_sampler
 
-__all__ = ["ContractBroken", "check_sampler", "check_statistic", "check_strategy"]
+__all__ = ["ContractBroken", "check_loss", "check_sampler", "check_source", "check_statistic", "check_strategy"]
 
 __getattr__, __dir__ = lazily(__name__, before_others=load_siblings)

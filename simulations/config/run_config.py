@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import tomli_w
 from pydantic import Field, ValidationError, create_model
@@ -18,8 +18,9 @@ from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
 from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
-from userdp.data.synthetic.source import synthetic_settings
+from userdp.data.synthetic.source import SyntheticData, synthetic_settings
 from userdp.errors import BadInput
+from userdp.kinds import Kinds
 from userdp.problems.base import Device
 from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
@@ -30,6 +31,9 @@ LEAST_HELD_OUT = 2  # fewest users who can evaluate models privately
 DEFAULT = "auto"  # the strategy of a file that names none
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # the pattern of names that files and accounts may have
 Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
+
+
+Options = TypeVar("Options", bound=Section)
 
 
 class PrivacySection(Section):
@@ -122,11 +126,22 @@ def strategy_section(kind: str) -> type[StrategyOptions]:
     return _with_kind(kind, STRATEGIES[kind])
 
 
+def _section(kinds: Kinds[type[Section]], kind: str) -> type[Section]:
+    """Return the section's model for a loss or a source of data; a class that leaves ``kind`` open has this name."""
+    model = kinds[kind]
+    return _with_kind(kind, model) if model.model_fields["kind"].annotation is str else model
+
+
+def _sections(kinds: Kinds[type[Section]], kind: str | None) -> list[type[Section]]:
+    """Return the section's model for this kind, or for each kind if it is None."""
+    return [_section(kinds, one) for one in ([kind] if kind else kinds.loaded()[0])]
+
+
 @cache
-def _with_kind(kind: str, options: type[StrategyOptions]) -> type[StrategyOptions]:
+def _with_kind(kind: str, options: type[Options]) -> type[Options]:
     literal: Any = Literal[kind]
     made: Any = create_model(f"{options.__name__}Section", __base__=options, kind=(literal, ...))
-    return cast("type[StrategyOptions]", made)
+    return cast("type[Options]", made)
 
 
 class RunConfig(Section):
@@ -235,8 +250,15 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         _chosen(raw.get("data"), "population", POPULATIONS),
         _chosen(raw["strategy"], "kind", STRATEGIES),
     )
-    # The cache needs the class: one in a file changes with the file.
-    model = _model_of(*kinds, population, strategy_section(strategy) if strategy else None)
+    problem, data = kinds
+    populations = () if data not in (None, "synthetic") else [population] if population else POPULATIONS.loaded()[0]
+    # The cache needs classes: one in a file changes with the file.
+    model = _model_of(
+        tuple(_sections(PROBLEMS, problem)),
+        tuple(map(synthetic_settings, populations)),
+        tuple(one for one in _sections(DATA_SOURCES, data) if one is not SyntheticData),
+        tuple(map(strategy_section, [strategy] if strategy else STRATEGIES.loaded()[0])),
+    )
     try:
         config = model.model_validate(raw, strict=True)
     except ValidationError as error:
@@ -267,7 +289,7 @@ def _with_tokenizer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _check_tokens(config: RunConfig) -> None:
     """Refuse characters as the tokens of a language model, of which they are other ones."""
-    form = getattr(config.data, "declarations", {}).get("sequence") if getattr(config.problem, "model", None) else None
+    form = config.data.declarations.get("sequence") if getattr(config.problem, "model", None) else None
     if form is not None and form.alphabet is not None:
         raise BadInput(
             "problem.model reads the tokens of its tokenizer, and data.sequence.alphabet makes codes of characters: "
@@ -316,28 +338,20 @@ def _chosen(section: Any, key: str, kinds: Container[str]) -> str | None:
 
 @cache
 def _model_of(
-    problem: str | None, data: str | None, population: str | None, strategy: type[StrategyOptions] | None
+    problems: tuple[type[Section], ...],
+    populations: tuple[type[Section], ...],
+    sources: tuple[type[Section], ...],
+    strategies: tuple[type[Section], ...],
 ) -> type[RunConfig]:
-    """Return the model of files with these kinds; a section whose kind is None may have any kind."""
+    """Return the model of files with sections of these kinds."""
     made: Any = create_model(
         "RunConfig",
         __base__=RunConfig,
-        problem=(_one_of("kind", [PROBLEMS[problem]] if problem else PROBLEMS.loaded()[0].values()), ...),
-        data=(_data_model(data, population), ...),
-        strategy=(_one_of("kind", [strategy] if strategy else map(strategy_section, STRATEGIES.loaded()[0])), ...),
+        problem=(_one_of("kind", problems), ...),
+        data=(_one_of("kind", [*([_one_of("population", populations)] if populations else []), *sources]), ...),
+        strategy=(_one_of("kind", strategies), ...),
     )
     return cast("type[RunConfig]", made)
-
-
-def _data_model(data: str | None, population: str | None) -> Any:
-    synthetic = _one_of("population", map(synthetic_settings, [population] if population else POPULATIONS.loaded()[0]))
-    sources = [data] if data else list(DATA_SOURCES.loaded()[0])
-    return _one_of("kind", [synthetic if name == "synthetic" else DATA_SOURCES[name] for name in sources])
-
-
-def _one_of(key: str, models: Iterable[Any]) -> Any:
-    first, *rest = models
-    return Annotated[Union[(first, *rest)], Field(discriminator=key)] if rest else first
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
@@ -357,6 +371,10 @@ def _override(raw: dict[str, Any], override: str) -> None:
     table[last] = value
 
 
+def _one_of(key: str, models: Sequence[Any]) -> Any:
+    return Annotated[tuple(models), Field(discriminator=key)] if len(models) > 1 else models[0]
+
+
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Turn nested tables into dotted keys, as TOML nests keys without quotes."""
     found: dict[str, Any] = {}
@@ -365,7 +383,7 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _sections(given: Any) -> list[Any]:
+def _listed(given: Any) -> list[Any]:
     return given if isinstance(given, list) else [given]
 
 
@@ -388,8 +406,8 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
             section[key] = f"hf:{resolved(name)}"
     metrics = problem.get("metrics") if isinstance(problem, dict) else None
     named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
-    named += [(one, ("kind", "sampling")) for one in _sections(strategies)]
-    named += [(one, ("statistic",)) for one in _sections(raw.get("ask"))]
+    named += [(one, ("kind", "sampling")) for one in _listed(strategies)]
+    named += [(data, ("kind",)), *((one, ("statistic",)) for one in _listed(raw.get("ask")))]
     for section, fields in named:
         for key in fields if isinstance(section, dict) else ():
             place = section.get(key)

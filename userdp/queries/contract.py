@@ -35,7 +35,7 @@ SHAPE = Shape(
 """The columns of the check: two of numbers, and one of levels."""
 
 
-def check_statistic(kind: type[Statistic], **settings: Any) -> None:
+def check_statistic(kind: type[Statistic], /, **settings: Any) -> None:
     """Check a statistic, with its settings for the columns ``number``, ``other`` and ``level``.
 
     Raises:
