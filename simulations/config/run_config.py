@@ -127,9 +127,10 @@ def strategy_section(kind: str) -> type[StrategyOptions]:
 
 
 def _section(kinds: Kinds[type[Section]], kind: str) -> type[Section]:
-    """Return the section's model for a loss or a source of data; a class that leaves ``kind`` open has this name."""
+    """Return the section's model for a loss or a source of data, whose kind is its name or its place."""
     model = kinds[kind]
-    return _with_kind(kind, model) if model.model_fields["kind"].annotation is str else model
+    named = not kinds.is_place(kind) and model.model_fields["kind"].annotation is not str
+    return model if named else _with_kind(kind, model)
 
 
 def _sections(kinds: Kinds[type[Section]], kind: str | None) -> list[type[Section]]:
