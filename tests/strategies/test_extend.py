@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tomli_w
 from examples import changed
+from helpers import forgive_ray
+from helpers_flower import FlowerEngine
 
 from simulations.config.run_config import load_config
 from simulations.records.named_code import code_in
@@ -17,9 +19,11 @@ from userdp.errors import BadInput, ContractBroken
 from userdp.kinds import Kinds
 from userdp.testing import check_loss, check_sampler, check_source, check_statistic
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "extend.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
 NIGHTS = 5
+pytestmark = forgive_ray
 
 
 @pytest.fixture
@@ -90,6 +94,19 @@ def test_ray_finds_their_classes_by_name_and_gives_the_same_model(folder):
     local = run(config_of(folder), directory=folder / "local", report=False)
     ray = run(config_of(folder, engine={"kind": "ray", "workers": 2}), directory=folder / "ray", report=False)
     np.testing.assert_array_equal(ray.model, local.model)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_flowers_engine_gives_the_same_model(folder):
+    local = run(config_of(folder), directory=folder / "local", report=False)
+    (folder / "home").mkdir()
+    engine = FlowerEngine(folder / "home")
+    try:
+        engine.run(ROOT, 4, {"config": str(folder / "run.toml"), "output": str(folder / "flower")})
+    finally:
+        engine.stop()
+    np.testing.assert_allclose(np.load(folder / "flower" / "model.npz")["x"], local.model, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ DELTA = 1e-2
 EPSILONS = (0.5, 4.0)
 _THRESHOLDS = 60
 _ROUNDING = 1e-6
-_SMALL = Wanted(users=40, rounds=4, cohort=8)
-_SMALL_BY_PARTICIPATIONS = Wanted(users=40, rounds=4, participations=1)
+_SMALL = Wanted(users=40, rounds=7, cohort=8)  # users return within these rounds
+_SMALL_BY_PARTICIPATIONS = Wanted(users=40, rounds=7, participations=2)
 
 Taken = NDArray[np.bool_]  # (draws, rounds, users): who takes part
 RELATIONS: tuple[Relation, ...] = get_args(Relation)

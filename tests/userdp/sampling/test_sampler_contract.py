@@ -140,7 +140,7 @@ class Forgets(PoissonBatches):
         (DrawsMore, "prices less than it draws under replace_one"),
         (DrawsMoreSecretly, "expected_batch"),
         (OneUserAlways, "prices less than it draws"),
-        (SameCohort, "draws|prices less than it draws under replace_one: 4 rounds"),
+        (SameCohort, "draws|prices less than it draws under replace_one: 7 rounds"),
         (SizesGiveAway, "prices less than it draws under replace_one: 1 rounds"),
         (FreeEpochs, "prices less than it draws"),
         (HalfTheMove, "moves a sum of clipped vectors by 2 clips"),
