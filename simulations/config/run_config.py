@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, Union, cast
 
 import tomli_w
 from pydantic import Field, ValidationError, create_model
@@ -372,8 +372,9 @@ def _override(raw: dict[str, Any], override: str) -> None:
     table[last] = value
 
 
-def _one_of(key: str, models: Sequence[Any]) -> Any:
-    return Annotated[tuple(models), Field(discriminator=key)] if len(models) > 1 else models[0]
+def _one_of(key: str, models: Iterable[Any]) -> Any:
+    first, *rest = models
+    return Annotated[Union[(first, *rest)], Field(discriminator=key)] if rest else first
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
