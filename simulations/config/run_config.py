@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import Field, ValidationError, create_model
 
 from simulations.config.errors import sentences
+from simulations.config.places import make_absolute
 from simulations.config.query_file import as_run, is_query
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
@@ -126,14 +127,14 @@ def strategy_section(kind: str) -> type[StrategyOptions]:
     return _with_kind(kind, STRATEGIES[kind])
 
 
-def _section(kinds: Kinds[type[Section]], kind: str) -> type[Section]:
+def _section(kinds: Kinds[Any], kind: str) -> type[Section]:
     """Return the section's model for a loss or a source of data, whose kind is its name or its place."""
-    model = kinds[kind]
+    model: type[Section] = kinds[kind]
     named = not kinds.is_place(kind) and model.model_fields["kind"].annotation is not str
     return model if named else _with_kind(kind, model)
 
 
-def _sections(kinds: Kinds[type[Section]], kind: str | None) -> list[type[Section]]:
+def _sections(kinds: Kinds[Any], kind: str | None) -> list[type[Section]]:
     """Return the section's model for this kind, or for each kind if it is None."""
     return [_section(kinds, one) for one in ([kind] if kind else kinds.loaded()[0])]
 
@@ -383,36 +384,3 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
-
-
-def _listed(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else [given]
-
-
-def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Resolve data paths and files of code, such as "net.py:make", in ``raw`` relative to ``folder``, in place."""
-
-    def resolved(path: str) -> str:
-        return str((folder / Path(path).expanduser()).resolve())
-
-    data, problem, strategies = raw.get("data"), raw.get("problem"), raw.get("strategy")
-    for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):
-        for key in keys:
-            if isinstance(section, dict) and isinstance(section.get(key), str):
-                section[key] = resolved(section[key])
-    sequence = data.get("sequence") if isinstance(data, dict) else None
-    for section, key in ((problem, "model"), (sequence, "tokenizer")):
-        place = section.get(key) if isinstance(section, dict) else None
-        name = place.removeprefix("hf:") if isinstance(place, str) and place.startswith("hf:") else ""
-        if isinstance(section, dict) and (name.startswith((".", "~")) or (name and Path(resolved(name)).is_dir())):
-            section[key] = f"hf:{resolved(name)}"
-    metrics = problem.get("metrics") if isinstance(problem, dict) else None
-    named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
-    named += [(one, ("kind", "sampling")) for one in _listed(strategies)]
-    named += [(data, ("kind",)), *((one, ("statistic",)) for one in _listed(raw.get("ask")))]
-    for section, fields in named:
-        for key in fields if isinstance(section, dict) else ():
-            place = section.get(key)
-            home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
-            if colon and home.endswith(".py"):
-                section[key] = f"{resolved(home)}:{name}"

@@ -109,9 +109,9 @@ class DataSettings(Section):
             raise BadInput(f"{self.holds_out}: this source always holds users out; set privacy.evaluate = false")
         return self
 
-    def labels(self, seed: int) -> NDArray[np.str_]:
+    def labels(self, seed: int) -> NDArray[np.object_]:
         """Return a label for each training user, by which its holder knows it; by default a number."""
-        return np.array([f"{self.called}-{user}" for user in range(self.load(seed).users.users)])
+        return np.array([f"{self.called}-{user}" for user in range(self.load(seed).users.users)], dtype=object)
 
     @property
     @abstractmethod

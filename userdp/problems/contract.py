@@ -141,7 +141,8 @@ def _samples(rng: np.random.Generator, shape: Shape) -> Block:
     features[::2] = rng.uniform(-1, 1, features[::2].shape)
     targets = rng.integers(0, shape.classes or 2, samples).astype(np.float32)
     if shape.classes is None and shape.target_range is not None:
-        targets[::3] = rng.uniform(*np.clip(shape.target_range, -_FAR, _FAR), len(targets[::3]))
+        low, high = np.clip(shape.target_range, -_FAR, _FAR).tolist()
+        targets[::3] = rng.uniform(low, high, len(targets[::3]))
     return Block(features, np.concatenate([[0], np.cumsum(SIZES)]), targets if shape.has_target else None)
 
 

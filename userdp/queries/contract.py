@@ -106,7 +106,7 @@ def check_answers(one: Statistic, query: TableQuery, rows: Rows) -> None:
     for answer, times in zip(truth, held, strict=True):
         _insist(
             one,
-            times >= COVERED * DRAWS,
+            bool(times >= COVERED * DRAWS),
             f"has intervals of {answer.level or 'its answer'} that hold the answer without noise in {times:.0f} of "
             f"{DRAWS} draws: compute `standard_error` from `Sums.noise`, as `Sums.ratio` and `Sums.total` do",
         )

@@ -43,7 +43,7 @@ def held_to_bounds(one: Statistic, rows: Rows) -> Rows:
     if one.statistic in STATISTICS.places:
         return rows
     kept = np.maximum(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0), 0.0)
-    return kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1.0)
+    return np.asarray(kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1.0))
 
 
 class TableQuery(SharesProblem):

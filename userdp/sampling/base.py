@@ -132,7 +132,7 @@ class EitherRelation(Sampler):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What settings say about the cohorts of rounds with equal noise, and the seeds."""
+    """The cohorts that settings ask for, of rounds with equal noise, and their seeds."""
 
     users: int
     rounds: int  # at least so many are drawn

@@ -144,7 +144,7 @@ def _above(means: NDArray[np.int64], thresholds: NDArray[np.float64], deviation:
     levels, places = np.unique(means, return_inverse=True)
     cells = np.arange(len(means))[:, None] * len(levels) + places.reshape(means.shape)
     shares = np.bincount(cells.ravel(), minlength=len(means) * len(levels)) / means.shape[1]
-    return shares.reshape(len(means), -1) @ ndtr(levels[:, None] / deviation - thresholds)
+    return np.asarray(shares.reshape(len(means), -1) @ ndtr(levels[:, None] / deviation - thresholds))
 
 
 def _drawn(sampler: NamedSampler, wanted: Iterator[Wanted]) -> Taken:

@@ -153,7 +153,7 @@ class TableColumns(DataSettings):
     def everybody(self) -> Self:
         return self.model_copy(update={"test_fraction": 0.0})
 
-    def labels(self, seed: int) -> NDArray[np.str_]:
+    def labels(self, seed: int) -> NDArray[np.object_]:
         return self.table(seed).labels
 
     @property
