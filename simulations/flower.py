@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulations.config.run_config import RunConfig, load_config, make_absolute, parse_config
+from simulations.config.places import make_absolute
+from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.engines.grids import populated, shards
 from simulations.records.named_code import code_in
 from simulations.records.run_directory import new_directory

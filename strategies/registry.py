@@ -32,5 +32,5 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
     "userdp.strategies",
     unlisted={"statistics": "strategies.queries.statistics:Statistics"},
     files=True,
-    check=below("strategies.core.recipe:Recipe", "docs/add-a-strategy.md shows how a strategy is made"),
+    check=below("strategies.core.recipe:Recipe", "docs/extend.md shows how a strategy is made"),
 )

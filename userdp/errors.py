@@ -25,5 +25,9 @@ class PopulationTooSmall(BadInput):
     """The guarantee or the test needs more users; the message names the number."""
 
 
+class ContractBroken(BadInput, AssertionError):
+    """A class from outside breaks the contract of its kind; the sentence names the class and the remedy."""
+
+
 class RunFailed(UserdpError, RuntimeError):
     """A run stopped: too few replies, a failing node, a time limit. The files it had written stay on disk."""

@@ -9,8 +9,6 @@ allows files, a class in the user's own file, named as "my_file.py:MyClass".
 (['linear'], 'LinearSettings')
 """
 
-import hashlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
@@ -22,6 +20,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from userdp.errors import BadInput
+from userdp.named import module_name
 
 Kind = TypeVar("Kind")
 
@@ -159,20 +158,12 @@ def imported(place: str, told: str, *, once: bool = False) -> Any:
 def _module_of_file(path: Path, once: bool) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    whole = path.resolve()
-    digest = hashlib.sha256(str(whole).encode() + whole.read_bytes()).hexdigest()[:16]
-    name = f"userdp_named_{path.stem}_{digest}"
-    if once and name in sys.modules:
-        return sys.modules[name]
-    spec = spec_from_file_location(name, whole)
+    name = module_name(path)
+    if once:
+        return import_module(name)
+    spec = spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
     module = module_from_spec(spec)
-    if once:
-        sys.modules[name] = module  # classes look their annotations up there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
+    spec.loader.exec_module(module)
     return module

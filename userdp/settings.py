@@ -1,9 +1,15 @@
 """The base of every section of a configuration file, and values of settings in messages."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, time
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError, core_schema
+
+from userdp.kinds import Kinds
 
 TWO_NUMBERS = (
     "a range takes two numbers; for dates, declare a feature under dates, such as dates = { born = ['1950-01-01', "
@@ -30,6 +36,36 @@ def _few(value: object) -> bool:
     if isinstance(value, list | tuple):
         return len(value) <= _MOST_SHOWN and all(map(_few, value))
     return isinstance(value, _PLAIN)
+
+
+@dataclass(frozen=True, eq=False)
+class NameOf:
+    """In the annotation of a text: it must name one of these kinds."""
+
+    kinds: Kinds[Any]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: Callable[[Any], core_schema.CoreSchema]
+    ) -> core_schema.CoreSchema:
+        """Return the schema of the text, with a check of the name."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, name: str) -> str:
+        if name not in self.kinds:
+            choices = ", ".join(map(repr, self.kinds))
+            raise PydanticCustomError("name", "Input should be {choices}", {"choices": choices})
+        return name
+
+
+def choices(field: FieldInfo) -> list[str]:
+    """Return the texts that a setting accepts, without places of classes; empty if it takes any text, or none."""
+    return [name for item in field.metadata if isinstance(item, NameOf) for name in item.kinds] or _texts(
+        field.annotation
+    )
+
+
+def _texts(annotation: Any) -> list[str]:
+    return [text for part in get_args(annotation) for text in ([part] if isinstance(part, str) else _texts(part))]
 
 
 class Section(BaseModel):

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
 
 import tomli_w
 
@@ -19,6 +18,7 @@ from userdp.accounting import Privacy, Relation, Unit
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems import Problem
+from userdp.settings import choices
 
 ROOT = Path(__file__).resolve().parents[2]
 Strategy = type[Recipe]
@@ -102,18 +102,12 @@ def relations(strategy: Strategy) -> str:
     parts = [RELATIONS[usual]]
     for name in SETTINGS:
         option = strategy.model_fields.get(name)
-        choices = _choices(option.annotation) if option else []
-        changed = {choice: _relation(strategy, problem, **{name: choice}) for choice in choices}
+        texts = choices(option) if option else []
+        changed = {choice: _relation(strategy, problem, **{name: choice}) for choice in texts}
         for relation in sorted({one for one in changed.values() if one is not None and one != usual}):
-            settings = " or ".join(f'`{name} = "{choice}"`' for choice in choices if changed[choice] == relation)
+            settings = " or ".join(f'`{name} = "{choice}"`' for choice in texts if changed[choice] == relation)
             parts.append(f"{RELATIONS[relation]} with {settings}")
     return "; ".join(parts)
-
-
-def _choices(annotation: Any) -> list[str]:
-    """Return the texts that a setting accepts."""
-    parts = get_args(annotation)
-    return [one for part in parts for one in ([part] if isinstance(part, str) else _choices(part))]
 
 
 _OF_PROMISES = ("neighbours differ by", "adversaries", "pure privacy, `delta = 0`")

@@ -11,7 +11,8 @@ import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
-from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, make_absolute, strategy_section
+from simulations.config.places import make_absolute
+from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, strategy_section
 from simulations.records.run_directory import write_text, writing
 from simulations.runs.build import load_datasets
 from strategies.registry import STRATEGIES

@@ -34,7 +34,6 @@ from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Block
-from userdp.data.synthetic.source import SyntheticData
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import Tabular, table_file
 from userdp.data.tables.reading import read_cells
@@ -228,12 +227,11 @@ class SavedModel:
 
     def _columns(self) -> Columns:
         """Return the declared columns of the run, except the split: every user of a scored table counts."""
-        if isinstance(self.config.data, SyntheticData):
+        if not (declared := self.config.data.declarations):
             raise BadInput(
-                'data.kind = "synthetic": samples of simulated users have no named columns, so no table can be scored '
-                "with this model; train on a table, or on a public data set"
+                f"data.kind = {self.config.data.kind!r}: samples have no named columns, so no table can be scored with "
+                "this model; train on a table, or on a public data set"
             )
-        declared = self.config.data.declarations
         split = ("split_column", "split_test")
         return Columns(**{name: value for name, value in declared.items() if name not in split})
 

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from simulations.comparison.oracle import FIRST_SEED, oracle_entries
 from simulations.comparison.sections import ComparisonConfig, ProblemEntry, StrategyEntry
 from simulations.config.errors import sentences
-from simulations.config.run_config import RunConfig, flatten, make_absolute, parse_config, read_toml
+from simulations.config.places import make_absolute
+from simulations.config.run_config import RunConfig, flatten, parse_config, read_toml
 from userdp.errors import BadInput
 
 GRID_SECTIONS = ("problem", "data", "privacy")

@@ -1,7 +1,7 @@
 """Every key of a configuration file, from the models that check it."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,12 +14,13 @@ from pydantic.fields import FieldInfo
 
 from simulations.config.run_config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies.registry import STRATEGIES
+from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.sources import PublicData, TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
+from userdp.settings import NameOf, choices
 
 _SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
 
@@ -89,7 +90,7 @@ def _keys() -> Iterator[Key]:
     kinds: list[tuple[str, str | None, type[BaseModel]]] = [
         ("problem", name, one) for name, one in PROBLEMS.loaded()[0].items()
     ]
-    kinds += [("data", "table", TableData), ("data", "public", PublicData)]
+    kinds += [("data", name, one) for name, one in DATA_SOURCES.loaded()[0].items() if name != "synthetic"]
     kinds += [("data", name, synthetic_settings(name)) for name in POPULATIONS.loaded()[0]]
     kinds += [("strategy", name, strategy_section(name)) for name in STRATEGIES.loaded()[0]]
     kinds += [("privacy", None, PrivacySection), ("engine", None, EngineSection), ("output", None, OutputSection)]
@@ -134,14 +135,20 @@ def values(field: FieldInfo) -> str:
         for kind, (sign, attribute) in _SIGNS.items()
         if isinstance(item, kind)
     ]
-    return " ".join([kind_of(field.annotation), ", ".join(bounds)]).strip()
+    named = any(isinstance(item, NameOf) for item in field.metadata)
+    words = f'{_quoted(choices(field))} or `"FILE.py:CLASS"`' if named else kind_of(field.annotation)
+    return " ".join([words, ", ".join(bounds)]).strip()
+
+
+def _quoted(texts: Iterable[Any]) -> str:
+    return " or ".join(f'`"{text}"`' for text in texts)
 
 
 def kind_of(annotation: Any) -> str:
     """Return a type in words of TOML."""
     origin = get_origin(annotation)
     if origin is Literal:
-        return " or ".join(f'`"{choice}"`' for choice in get_args(annotation))
+        return _quoted(get_args(annotation))
     if origin in (Union, UnionType):
         return " or ".join(kind_of(part) for part in get_args(annotation) if part is not NoneType)
     if origin is list:

@@ -50,14 +50,15 @@ def _check_statistic(where: str, asked: Any) -> None:
     """Refuse a statistic with an unknown name or key; ``where`` is its place in the file."""
     # A configuration that trains needs neither tables nor statistics.
     from userdp.data.tables.declared import did_you_mean  # noqa: PLC0415
-    from userdp.queries.statistics import STATISTICS  # noqa: PLC0415
+    from userdp.queries.registry import STATISTICS  # noqa: PLC0415
 
     name = asked.get("statistic") if isinstance(asked, Mapping) else None
     if not isinstance(name, str) or name not in STATISTICS:
         hint = did_you_mean(name, STATISTICS) if isinstance(name, str) else ""
         raise BadInput(f"{where}: statistic = {name!r} is unknown{hint}; there are {', '.join(STATISTICS)}")
+    kind = STATISTICS[name]
     try:
-        STATISTICS[name].model_validate(asked, strict=True)
+        kind.model_validate(asked, strict=True)
     except ValidationError as error:
-        found = sentences(error, asked, STATISTICS[name])
+        found = sentences(error, asked, kind)
         raise BadInput("\n".join(f"{where}, statistic = {name!r}: {one}" for one in found)) from None

@@ -7,19 +7,21 @@ import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, cast
+from typing import Annotated, Any, Literal, TypeVar, Union, cast
 
 import tomli_w
 from pydantic import Field, ValidationError, create_model
 
 from simulations.config.errors import sentences
+from simulations.config.places import make_absolute
 from simulations.config.query_file import as_run, is_query
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
 from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
-from userdp.data.synthetic.source import synthetic_settings
+from userdp.data.synthetic.source import SyntheticData, synthetic_settings
 from userdp.errors import BadInput
+from userdp.kinds import Kinds
 from userdp.problems.base import Device
 from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
@@ -30,6 +32,9 @@ LEAST_HELD_OUT = 2  # fewest users who can evaluate models privately
 DEFAULT = "auto"  # the strategy of a file that names none
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # the pattern of names that files and accounts may have
 Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparation before a strategy's own rounds
+
+
+Options = TypeVar("Options", bound=Section)
 
 
 class PrivacySection(Section):
@@ -122,11 +127,23 @@ def strategy_section(kind: str) -> type[StrategyOptions]:
     return _with_kind(kind, STRATEGIES[kind])
 
 
+def _section(kinds: Kinds[Any], kind: str) -> type[Section]:
+    """Return the section's model for a loss or a source of data, whose kind is its name or its place."""
+    model: type[Section] = kinds[kind]
+    named = not kinds.is_place(kind) and model.model_fields["kind"].annotation is not str
+    return model if named else _with_kind(kind, model)
+
+
+def _sections(kinds: Kinds[Any], kind: str | None) -> list[type[Section]]:
+    """Return the section's model for this kind, or for each kind if it is None."""
+    return [_section(kinds, one) for one in ([kind] if kind else kinds.loaded()[0])]
+
+
 @cache
-def _with_kind(kind: str, options: type[StrategyOptions]) -> type[StrategyOptions]:
+def _with_kind(kind: str, options: type[Options]) -> type[Options]:
     literal: Any = Literal[kind]
     made: Any = create_model(f"{options.__name__}Section", __base__=options, kind=(literal, ...))
-    return cast("type[StrategyOptions]", made)
+    return cast("type[Options]", made)
 
 
 class RunConfig(Section):
@@ -235,8 +252,15 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         _chosen(raw.get("data"), "population", POPULATIONS),
         _chosen(raw["strategy"], "kind", STRATEGIES),
     )
-    # The cache needs the class: one in a file changes with the file.
-    model = _model_of(*kinds, population, strategy_section(strategy) if strategy else None)
+    problem, data = kinds
+    populations = () if data not in (None, "synthetic") else [population] if population else POPULATIONS.loaded()[0]
+    # The cache needs classes: one in a file changes with the file.
+    model = _model_of(
+        tuple(_sections(PROBLEMS, problem)),
+        tuple(map(synthetic_settings, populations)),
+        tuple(one for one in _sections(DATA_SOURCES, data) if one is not SyntheticData),
+        tuple(map(strategy_section, [strategy] if strategy else STRATEGIES.loaded()[0])),
+    )
     try:
         config = model.model_validate(raw, strict=True)
     except ValidationError as error:
@@ -267,7 +291,7 @@ def _with_tokenizer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _check_tokens(config: RunConfig) -> None:
     """Refuse characters as the tokens of a language model, of which they are other ones."""
-    form = getattr(config.data, "declarations", {}).get("sequence") if getattr(config.problem, "model", None) else None
+    form = config.data.declarations.get("sequence") if getattr(config.problem, "model", None) else None
     if form is not None and form.alphabet is not None:
         raise BadInput(
             "problem.model reads the tokens of its tokenizer, and data.sequence.alphabet makes codes of characters: "
@@ -316,28 +340,20 @@ def _chosen(section: Any, key: str, kinds: Container[str]) -> str | None:
 
 @cache
 def _model_of(
-    problem: str | None, data: str | None, population: str | None, strategy: type[StrategyOptions] | None
+    problems: tuple[type[Section], ...],
+    populations: tuple[type[Section], ...],
+    sources: tuple[type[Section], ...],
+    strategies: tuple[type[Section], ...],
 ) -> type[RunConfig]:
-    """Return the model of files with these kinds; a section whose kind is None may have any kind."""
+    """Return the model of files with sections of these kinds."""
     made: Any = create_model(
         "RunConfig",
         __base__=RunConfig,
-        problem=(_one_of("kind", [PROBLEMS[problem]] if problem else PROBLEMS.loaded()[0].values()), ...),
-        data=(_data_model(data, population), ...),
-        strategy=(_one_of("kind", [strategy] if strategy else map(strategy_section, STRATEGIES.loaded()[0])), ...),
+        problem=(_one_of("kind", problems), ...),
+        data=(_one_of("kind", [*([_one_of("population", populations)] if populations else []), *sources]), ...),
+        strategy=(_one_of("kind", strategies), ...),
     )
     return cast("type[RunConfig]", made)
-
-
-def _data_model(data: str | None, population: str | None) -> Any:
-    synthetic = _one_of("population", map(synthetic_settings, [population] if population else POPULATIONS.loaded()[0]))
-    sources = [data] if data else list(DATA_SOURCES.loaded()[0])
-    return _one_of("kind", [synthetic if name == "synthetic" else DATA_SOURCES[name] for name in sources])
-
-
-def _one_of(key: str, models: Iterable[Any]) -> Any:
-    first, *rest = models
-    return Annotated[Union[(first, *rest)], Field(discriminator=key)] if rest else first
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
@@ -357,37 +373,14 @@ def _override(raw: dict[str, Any], override: str) -> None:
     table[last] = value
 
 
+def _one_of(key: str, models: Iterable[Any]) -> Any:
+    first, *rest = models
+    return Annotated[Union[(first, *rest)], Field(discriminator=key)] if rest else first
+
+
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Turn nested tables into dotted keys, as TOML nests keys without quotes."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
-
-
-def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Resolve data paths and files of code, such as "net.py:make", in ``raw`` relative to ``folder``, in place."""
-
-    def resolved(path: str) -> str:
-        return str((folder / Path(path).expanduser()).resolve())
-
-    data, problem, strategies = raw.get("data"), raw.get("problem"), raw.get("strategy")
-    for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):
-        for key in keys:
-            if isinstance(section, dict) and isinstance(section.get(key), str):
-                section[key] = resolved(section[key])
-    sequence = data.get("sequence") if isinstance(data, dict) else None
-    for section, key in ((problem, "model"), (sequence, "tokenizer")):
-        place = section.get(key) if isinstance(section, dict) else None
-        name = place.removeprefix("hf:") if isinstance(place, str) and place.startswith("hf:") else ""
-        if isinstance(section, dict) and (name.startswith((".", "~")) or (name and Path(resolved(name)).is_dir())):
-            section[key] = f"hf:{resolved(name)}"
-    metrics = problem.get("metrics") if isinstance(problem, dict) else None
-    named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
-    named += [(one, ("kind",)) for one in (strategies if isinstance(strategies, list) else [strategies])]
-    for section, fields in named:
-        for key in fields if isinstance(section, dict) else ():
-            place = section.get(key)
-            home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
-            if colon and home.endswith(".py"):
-                section[key] = f"{resolved(home)}:{name}"

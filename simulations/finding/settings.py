@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from simulations.config.errors import sentences
-from simulations.config.run_config import NAME, make_absolute, read_toml
+from simulations.config.places import make_absolute
+from simulations.config.run_config import NAME, read_toml
 from userdp.accounting.guarantee import Privacy, Relation
 from userdp.errors import BadInput
 from userdp.settings import Section

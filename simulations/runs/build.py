@@ -23,7 +23,6 @@ from userdp.accounting import Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.data import Federation
 from userdp.data.source import Datasets
-from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput
 from userdp.problems import Problem
 from userdp.problems.initial_model import public_model
@@ -88,7 +87,7 @@ def server_datasets(config: RunConfig) -> Datasets:
         )
     if config.output.reference:
         raise BadInput("output.reference = true: a deployment must not also train without privacy; leave it out")
-    if isinstance(data, SyntheticData):
+    if data.simulated:
         return load_datasets(config)
     if data.holds_out and not config.privacy.evaluate:
         raise BadInput(
@@ -173,7 +172,7 @@ def held_out_users(config: RunConfig, datasets: Datasets = _NO_DATA) -> int:
     """
     if not config.privacy.evaluate:
         return 0
-    if getattr(config.data, "split_column", None) is not None:
+    if config.data.held_out_by_data:
         raise BadInput(
             "privacy.evaluate = true with data.split_column: who is held out would follow from people's own data, and "
             "replacing one could change both parts; use data.test_fraction"

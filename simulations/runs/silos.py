@@ -22,7 +22,6 @@ from simulations.runs.build import hides_number, load_datasets
 from simulations.runs.policy import check_made_for, digest, write_policy
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.federation import JoinedFederation
-from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput
 from userdp.nodes.node import Node
 from userdp.problems import Problem
@@ -43,7 +42,7 @@ def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
     """
     federation, labels = _people(config)
     blocks = shards(federation.users, nodes=len(folders))
-    if isinstance(config.data, SyntheticData):  # numbers held-out users last, and no silo should hold all of them
+    if config.data.simulated:  # numbers held-out users last, and no silo should hold all of them
         datasets = load_datasets(config)
         training = shards(datasets.users.users, nodes=len(folders))
         _, blocks = populated(datasets, training, evaluate=bool(config.privacy.evaluate))
@@ -86,10 +85,10 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
     numbers = config.data.numbers(config.seed) if config.privacy.evaluate else None
     users = users if numbers is None else numbers[users]
     places = np.argsort(users)
-    if isinstance(config.data, SyntheticData) and not config.privacy.evaluate:
+    if config.data.simulated and not config.privacy.evaluate:
         # The folder may be made for a run with private evaluation, and hold users whom this one does not ask.
-        held_out = users - config.data.users
-        places = places[(held_out[places] < 0) | (held_out[places] >= config.data.test_users)]
+        held_out = users - config.data.declared_users
+        places = places[(held_out[places] < 0) | (held_out[places] >= (config.data.declared_held_out or 0))]
     if not np.array_equal(places, np.arange(len(users))):
         users, block = users[places], ColumnarFederation(block).block(places)
         labels = [labels[place] for place in places]
@@ -104,23 +103,22 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
 
 def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
     data = config.data
-    if isinstance(data, SyntheticData):
+    if data.simulated:
         datasets = load_datasets(config)
         federation = datasets.users
         if config.privacy.evaluate and datasets.test is not None:
             federation = JoinedFederation(federation, datasets.test)
-        return federation, np.array([f"synthetic-{user}" for user in range(federation.users)])
+        return federation, np.array([f"{data.called}-{user}" for user in range(federation.users)])
     hidden = partial(_hides_number, config)
     if config.privacy.evaluate:  # who is held out is decided later, by the numbers of all users
-        everybody = data.model_copy(update={"test_fraction": 0.0})
-        config = config.model_copy(update={"data": everybody})
+        config = config.model_copy(update={"data": data.everybody()})
     elif data.holds_out:
         raise BadInput(
             f"{data.holds_out}: held-out users would be in no silo; set privacy.evaluate = true, with which they "
             "evaluate models, or data.test_fraction = 0"
         )
     federation = load_datasets(config, hidden).users
-    labels = data.table(config.seed).labels[: federation.users]
+    labels = config.data.labels(config.seed)[: federation.users]
     return federation, labels.astype(np.str_)
 
 
@@ -133,7 +131,7 @@ def _hides_number(config: RunConfig) -> bool:
 
 
 def _write(config: RunConfig, folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray[np.str_]) -> None:
-    made_for = SIMULATION if isinstance(config.data, SyntheticData) else PEOPLE
+    made_for = SIMULATION if config.data.simulated else PEOPLE
     arrays = {"features": block.dense_features, "offsets": block.offsets, "users": users, "labels": labels}
     arrays |= {"made_for": np.array(made_for), "declarations": np.array(digest(config))}
     if block.targets is not None:

@@ -28,7 +28,7 @@ from userdp.accounting import NoiseKind, Privacy
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.shape import Shape
-from userdp.errors import BadInput, RunFailed
+from userdp.errors import BadInput, ContractBroken, RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Problem
 
@@ -45,10 +45,6 @@ APART: tuple[tuple["tuple[float, float] | None", ...], ...] = (
 most; and of all lengths, to both ends of a statistic's interval."""
 ROUNDING = 1e-9  # relative excess over a sensitivity that counts as rounding
 Strategy = type[Recipe]
-
-
-class ContractBroken(AssertionError):
-    """A strategy breaks the contract; the sentence names the strategy and the remedy."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -13,19 +13,11 @@ from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given, Price
 from strategies.core.scheme import Number, Outline
 from userdp.accounting import Relation
-from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
-from userdp.sampling import (
-    AllocatedBatches,
-    CyclicBatches,
-    DisjointBatches,
-    FixedSizeBatches,
-    PoissonBatches,
-    Sampler,
-    check_batch,
-)
-
-Sampling = Literal["disjoint", "cyclic", "poisson", "fixed_size", "allocation"]
+from userdp.sampling import NamedSampler, Sampler
+from userdp.sampling.base import Wanted
+from userdp.sampling.registry import SAMPLERS, sampler_of
+from userdp.settings import NameOf
 
 SECRET_COHORTS = (
     "Poisson, fixed-size and allocated cohorts, which must stay secret, come from the operating system too, once a "
@@ -56,7 +48,7 @@ class CohortOptions(StrategyOptions):
     cohort: int | None = Field(None, ge=1)
     """Users a round (the expected number for poisson); all of them if not given. For allocation it follows from
     participations."""
-    sampling: Sampling = "disjoint"
+    sampling: Annotated[str, NameOf(SAMPLERS)] = "disjoint"
     """disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user; fixed_size: a random
     cohort each round; allocation: every user in as many random rounds, mostly with less noise than poisson. The last
     three need secret cohorts."""
@@ -66,39 +58,18 @@ class CohortOptions(StrategyOptions):
     participations: int | None = Field(None, ge=1)
     """Rounds that each user takes part in, for allocation: 1 if not given."""
 
-    def sampler(self, given: Given) -> Sampler:
-        """Make the sampler of these settings.
-
-        Raises `BadInput`: a cohort for allocation, participations for anything else, or a relation that the sampling
-        has no price for. Raises `PopulationTooSmall`: fewer users than one cohort.
-        """
-        relation = self.relation or "add_or_remove"
-        if self.sampling == "allocation":
-            if self.cohort is not None:
-                raise BadInput(
-                    f"strategy.cohort = {self.cohort} with sampling = 'allocation': cohorts follow from "
-                    "strategy.participations and rounds; set that instead"
-                )
-            asked = given.users, self.participations or 1, self.rounds, given.secret_seed
-            return AllocatedBatches(*asked, relation=relation)
-        if self.participations is not None:
-            raise BadInput(
-                f"strategy.participations = {self.participations} with sampling = {self.sampling!r}: it is for "
-                "sampling = 'allocation'; set strategy.cohort instead"
-            )
-        users, cohort, rounds = given.users, self.cohort or given.users, self.rounds
-        check_batch(cohort, users)
-        if self.sampling == "poisson":
-            return PoissonBatches(users, cohort / users, rounds, given.secret_seed, relation=relation)
-        if self.relation == "add_or_remove":
-            raise BadInput(
-                f"strategy.relation = 'add_or_remove' with sampling = {self.sampling!r}: such cohorts are priced for "
-                "replacing a user; leave it out, or set sampling = 'poisson' or 'allocation'"
-            )
-        if self.sampling == "fixed_size":
-            return FixedSizeBatches(users, cohort, rounds, given.secret_seed)
-        kind = CyclicBatches if self.sampling == "cyclic" else DisjointBatches
-        return kind(users, cohort, -(-rounds // (users // cohort)), given.seed)
+    def sampler(self, given: Given) -> NamedSampler:
+        """Make the sampler of these settings; raises `BadInput` as `sampler_of` does."""
+        wanted = Wanted(
+            given.users,
+            self.rounds,
+            cohort=self.cohort,
+            relation=self.relation,
+            participations=self.participations,
+            seed=given.seed,
+            secret_seed=given.secret_seed,
+        )
+        return sampler_of(self.sampling, wanted)
 
     def outline(
         self, mean: NoisyMean, rate: float, *, noise: float, signal: float, path: NoisePath | None = None
@@ -115,7 +86,7 @@ class CohortOptions(StrategyOptions):
         return Outline(
             rounds=self.rounds,
             cohort=cohort,
-            users_needed=1 if self.sampling == "allocation" else cohort,
+            users_needed=cohort if SAMPLERS[self.sampling].sized_by == "cohort" else 1,
             path=path,
             noise=noise,
             signal=signal,

@@ -1,4 +1,4 @@
-"""Two new strategies, each one file and one line: that of docs/add-a-strategy.md, and one of the clipping family."""
+"""Two new strategies, each one file and one line: that of docs/extend.md, and one of the clipping family."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from userdp.problems import Quadratic
 from userdp.testing import check_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 ON_TOP = {"runs", "comparisons", "out"}  # what runs leave behind; packages have folders of these names
 EVERYWHERE = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__", "*.egg-info")
 

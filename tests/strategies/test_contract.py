@@ -17,9 +17,7 @@ from userdp.data import Block, ColumnarFederation
 from userdp.testing import ContractBroken, check_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8"), re.DOTALL)[
-    0
-]
+TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(encoding="utf-8"), re.DOTALL)[0]
 
 
 @pytest.mark.sweep(8)

@@ -9,7 +9,6 @@ import logging
 import math
 import random
 import time
-from typing import get_args
 
 import dp_accounting
 import numpy as np
@@ -48,6 +47,7 @@ from userdp.nodes.node import Node
 from userdp.noise import SeededNoise
 from userdp.problems import Linear, Quadratic
 from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches
+from userdp.settings import choices
 
 pytestmark = pytest.mark.slow
 
@@ -533,9 +533,7 @@ def test_flower_one_line_is_logged_for_each_reply(caplog):
 @every_strategy
 def test_pfl_the_random_user_sampler_draws_a_user_twice_into_a_cohort(name):
     field = STRATEGIES[name].model_fields.get("sampling")
-    for sampling in (
-        [None] if field is None else [one for one in (*SCHEMES, "amplified") if one in get_args(field.annotation)]
-    ):
+    for sampling in [None] if field is None else [one for one in (*SCHEMES, "amplified") if one in choices(field)]:
         options = {} if sampling is None else {"sampling": sampling}
         if "cohort" in STRATEGIES[name].model_fields:
             options["cohort"] = 380 if name != "winsorized_rotation" else USERS

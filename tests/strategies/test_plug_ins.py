@@ -22,9 +22,7 @@ from userdp.errors import BadInput
 from userdp.kinds import Kinds
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8"), re.DOTALL)[
-    0
-]
+TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(encoding="utf-8"), re.DOTALL)[0]
 """It imports public names alone, as outside of the project."""
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation, RegressionModel
     from userdp.data.registry import DATA_SOURCES
     from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Shape, require_number
-    from userdp.data.source import LoadReport
+    from userdp.data.source import Datasets, DataSettings, LoadReport
     from userdp.data.synthetic.federation import SyntheticFederation
     from userdp.data.synthetic.locations import BernoulliRates, Gaussian, HardInstance
     from userdp.data.synthetic.populations import Population, Source, VectorPopulation, student_t_in_place
@@ -43,6 +43,8 @@ __all__ = [
     "Block",
     "Categorical",
     "ColumnarFederation",
+    "DataSettings",
+    "Datasets",
     "Derivation",
     "Federation",
     "Gaussian",

@@ -14,5 +14,6 @@ DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
         "public": "userdp.data.tables.sources:PublicData",
     },
     "userdp.data",
+    files=True,
     check=below("userdp.data.source:DataSettings", "a source of data is a settings class whose load() reads the users"),
 )

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,38 @@ class DataSettings(Section):
     """A source of users: the declarations about them, and how to read them."""
 
     published: ClassVar[bool] = False  # everybody can count the users
+    simulated: ClassVar[bool] = False  # there are no people behind the users
     kind: str
+
+    @property
+    def called(self) -> str:
+        """The name of the data, for their account; by default the name of the kind."""
+        return self.kind.rpartition(":")[2]
+
+    @property
+    def declarations(self) -> Mapping[str, Any]:
+        """The declared columns of a table, see `userdp.data.read_table`; empty if samples come from no table."""
+        return {}
+
+    @property
+    def holds_out(self) -> str | None:
+        """The declaration that holds users out, for sentences; None if no user is held out."""
+        return f"data.kind = {self.kind!r}" if self.declared_held_out else None
+
+    @property
+    def held_out_by_data(self) -> bool:
+        """True if people's data decide who is held out."""
+        return False
+
+    def everybody(self) -> Self:
+        """Return the settings with which all users train; `BadInput` if there are none."""
+        if self.holds_out:
+            raise BadInput(f"{self.holds_out}: this source always holds users out; set privacy.evaluate = false")
+        return self
+
+    def labels(self, seed: int) -> NDArray[np.object_]:
+        """Return a label for each training user, by which its holder knows it; by default a number."""
+        return np.array([f"{self.called}-{user}" for user in range(self.load(seed).users.users)], dtype=object)
 
     @property
     @abstractmethod

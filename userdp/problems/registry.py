@@ -21,6 +21,7 @@ PROBLEMS: Kinds[type[ProblemSettings]] = Kinds(
         "torch": "userdp.neural.settings:TorchSettings",
     },
     "userdp.problems",
+    files=True,
     unlisted={"table": "userdp.queries.table:TableSettings"},
     check=below(
         "userdp.problems.settings:ProblemSettings", "a loss is added by its settings, whose build() makes the problem"

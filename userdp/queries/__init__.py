@@ -1,1 +1,13 @@
 """Statistics of a table at user level: each user's bounded answers, and what follows from their noisy sums."""
+
+from typing import TYPE_CHECKING
+
+from userdp.lazy import lazily
+
+if TYPE_CHECKING:
+    from userdp.queries.answers import Answer, Sums
+    from userdp.queries.statistics import Facts, Statistic
+
+__all__ = ["Answer", "Facts", "Statistic", "Sums"]
+
+__getattr__, __dir__ = lazily(__name__)

@@ -1,10 +1,10 @@
 """The statistics that a query may ask for: settings, users' rows, and answers, one class each.
 
-A statistic of one's own is a class below `Statistic`, and one more member of `Ask`.
+A new statistic is a class below `Statistic` that `userdp.queries.registry`, an entry point or a query's file names.
 """
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -62,7 +62,7 @@ class Facts:
 class Statistic(Section):
     """A statistic."""
 
-    statistic: str
+    statistic: str = Field(description="Name of the statistic, or FILE.py:CLASS.")
     weight: float = Field(1.0, gt=0, description="Share of the budget, relative to the other statistics' weights.")
     per: Literal["user", "sample"] = "user"
     """The votes that count the same: each user's, whose samples share one (user); or each sample's, of at most
@@ -70,6 +70,11 @@ class Statistic(Section):
 
     whole: ClassVar[bool] = False  # whether a user's entries add up to 1, whatever its samples, and so all users' to n
     chooses: ClassVar[bool] = False  # whether it is a choice among users' ranks rather than a noisy sum
+
+    @property
+    def name(self) -> str:
+        """The name in answers: that of the class if the file of a query names it by its place."""
+        return self.statistic.rpartition(":")[2]
 
     @abstractmethod
     def width(self, facts: Facts) -> int:
@@ -94,7 +99,7 @@ class Statistic(Section):
             return None
         if facts.most is None:
             raise BadInput(
-                f"ask.per = 'sample' of statistic = {self.statistic!r}: data.max_samples is missing, the most samples "
+                f"ask.per = 'sample' of statistic = {self.name!r}: data.max_samples is missing, the most samples "
                 "of a user that count; declare it, or leave per out, so that each user has one vote"
             )
         return facts.most
@@ -106,7 +111,7 @@ class Statistic(Section):
     def told(self, level: str | None, found: tuple[float, float, float], error: float, unit: str) -> Answer:
         """Return one answer."""
         estimate, low, high = found
-        return Answer(self.statistic, getattr(self, "of", None), level, estimate, error, low, high, unit)
+        return Answer(self.name, getattr(self, "of", None), level, estimate, error, low, high, unit)
 
     def measured(self, column: Column, level: str | None, unit_estimate: Estimated) -> Answer:
         """Return an answer in a column's own units, from its estimate in [0, 1]."""
@@ -119,7 +124,6 @@ class Statistic(Section):
 class Count(Statistic):
     """The number of users, or of samples. Under replace_one the number of users is public, and costs nothing."""
 
-    statistic: Literal["count"]
     whole: ClassVar[bool] = True
 
     def width(self, facts: Facts) -> int:
@@ -168,7 +172,6 @@ class Moments(OfNumbers):
 class Mean(Moments):
     """The mean of users' numbers, each of which is the mean over the user's samples."""
 
-    statistic: Literal["mean"]
     degree: ClassVar[int] = 2
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
@@ -181,7 +184,6 @@ class Mean(Moments):
 class Variance(Moments):
     """The variance of users' numbers, and its root; each number is the mean over the user's samples."""
 
-    statistic: Literal["variance"]
     degree: ClassVar[int] = 4
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
@@ -201,7 +203,6 @@ class Variance(Moments):
 class Histogram(OfNumbers):
     """The share of users in each of the declared bins; a user's samples share one vote."""
 
-    statistic: Literal["histogram"]
     whole: ClassVar[bool] = True
     bins: list[float] = Field(min_length=2)
     """Edges that rise. A bin holds its lower edge, the last one both; numbers beyond the edges are in no bin."""
@@ -230,7 +231,6 @@ class Histogram(OfNumbers):
 class Counts(Statistic):
     """The number of users at each of the declared levels; a user's samples share one vote."""
 
-    statistic: Literal["counts"]
     whole: ClassVar[bool] = True
     of: str = Field(description="Column of declared levels.")
 
@@ -256,7 +256,6 @@ class Counts(Statistic):
 class GroupMeans(OfNumbers):
     """The mean of a column of numbers within each level of another; a user's vote is split by samples."""
 
-    statistic: Literal["group_means"]
     whole: ClassVar[bool] = True
     by: str = Field(description="Column of declared levels.")
 
@@ -289,7 +288,6 @@ class GroupMeans(OfNumbers):
 class Correlation(Statistic):
     """The correlations of columns of numbers over users, each of whose numbers is a mean over its samples."""
 
-    statistic: Literal["correlation"]
     of: list[str] = Field(min_length=2, description="Columns of numbers; users who lack one of them do not count.")
 
     def _columns(self, facts: Facts) -> list[Column]:
@@ -311,7 +309,7 @@ class Correlation(Statistic):
         found = []
         for i, j in zip(*np.triu_indices(len(self.of), 1), strict=True):
             one = Estimated(values[i, j], errors[i, j]) if np.isfinite(values[i, j]) else UNKNOWN
-            pair = (self.statistic, self.of[i], self.of[j])
+            pair = (self.name, self.of[i], self.of[j])
             estimate, low, high = one.interval(-1.0, 1.0)
             found.append(Answer(*pair, estimate, one.error, low, high, "correlation"))
         return found
@@ -320,7 +318,6 @@ class Correlation(Statistic):
 class Quantiles(OfNumbers):
     """Quantiles of a column of numbers, where a user's samples share one vote; chosen among intervals of the range."""
 
-    statistic: Literal["quantiles"]
     at: list[float] = Field([0.25, 0.5, 0.75], min_length=1, description="Quantiles, between 0 and 1.")
     bins: list[float] | None = Field(None, min_length=2)
     """Edges of the intervals to choose from, which rise; 4096 intervals of the declared range by default."""
@@ -352,15 +349,3 @@ class Quantiles(OfNumbers):
             error = (ends[2] - ends[1]) / (2 * NORMAL_95)
             found.append(self.told(f"{quantile:g}", ends, error, column.unit or f"units of {column.name}"))
         return found
-
-
-Ask = Annotated[
-    Count | Mean | Variance | Histogram | Counts | GroupMeans | Correlation | Quantiles,
-    Field(discriminator="statistic"),
-]
-"""A statistic of a query."""
-
-STATISTICS: dict[str, type[Statistic]] = {
-    get_args(one.model_fields["statistic"].annotation)[0]: one for one in get_args(get_args(Ask)[0])
-}
-"""Name -> the class of a statistic."""

@@ -3,16 +3,17 @@
 *Formal guarantees.* *Claim.* `TableQuery.user_shares` gives rows of l2 norm at most 1 for any data, and if users are
 replaced, any two differ by sqrt(2) at most. So one Gaussian mechanism of sensitivity sqrt(2) (a user is replaced) or 1
 (added or removed) covers all sums of a query together. *Why.* Each statistic's part has both properties
-(`userdp.queries.votes`). Part j is multiplied by sqrt(s_j), the s_j adding up to 1: squares average. A factor
+(`userdp.queries.votes`, and `held_to_bounds` for others). Part j is multiplied by sqrt(s_j), the s_j adding up to 1:
+squares average. A factor
 ``1 - 2^-40`` covers the rounding of a row, so that the clip of a node never acts.
 """
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, PlainValidator, SerializeAsAny
 from scipy.sparse import hstack
 
 from userdp.accounting.guarantee import Relation
@@ -26,9 +27,23 @@ from userdp.problems.base import Problem
 from userdp.problems.settings import ProblemSettings
 from userdp.problems.shares import SharesProblem
 from userdp.queries.answers import Answer, Sums
-from userdp.queries.statistics import Ask, Facts, Quantiles, Statistic
+from userdp.queries.registry import STATISTICS
+from userdp.queries.statistics import Facts, Quantiles, Statistic
 
 _INSIDE = 1.0 - 2.0**-40
+
+
+def held_to_bounds(one: Statistic, rows: Rows) -> Rows:
+    """Return the rows of a statistic within the bounds that the proof above needs.
+
+    For the statistics of this package `userdp.queries.votes` proves them. For others they are made to hold: entries
+    that are negative or not finite become zero, and rows longer than 1 are shortened; no two such rows are further
+    apart than sqrt(2).
+    """
+    if one.statistic in STATISTICS.places:
+        return rows
+    kept = np.maximum(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0), 0.0)
+    return np.asarray(kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1.0))
 
 
 class TableQuery(SharesProblem):
@@ -89,7 +104,7 @@ class TableQuery(SharesProblem):
     def user_shares(self, block: Block) -> Rows:
         """See `SharesProblem`; the entries of choices are zero."""
         rows = np.zeros((block.users, self.dimension))
-        own = [dense(one.rows(block, self.facts)) for one in self.asked if not one.chooses]
+        own = [held_to_bounds(one, dense(one.rows(block, self.facts))) for one in self.asked if not one.chooses]
         np.multiply(np.hstack(own), self.factors * _INSIDE, out=rows[:, : self.sums])
         return rows
 
@@ -119,6 +134,17 @@ class TableQuery(SharesProblem):
         return found
 
 
+def _asked(one: Any) -> Statistic:
+    """Make a statistic of its keys; the model of a query's file has checked them."""
+    if isinstance(one, Statistic):
+        return one
+    return STATISTICS[one["statistic"]].model_validate(one)
+
+
+Asked = Annotated[SerializeAsAny[Statistic], PlainValidator(_asked)]
+"""A statistic of any kind."""
+
+
 class TableSettings(ProblemSettings):
     """A query of a table, as `userdp query` writes it."""
 
@@ -128,7 +154,7 @@ class TableSettings(ProblemSettings):
     most_classes: ClassVar[int | None] = None
 
     kind: Literal["table"]
-    ask: list[Ask] = Field(min_length=1, description="The statistics.")
+    ask: list[Asked] = Field(min_length=1, description="The statistics.")
     relation: Relation = "replace_one"
     """Neighbours differ by a replaced user, and the number of users is public; or by one who is added or removed, and
     only the number of places for users is public."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from userdp.lazy import lazily
 from userdp.sampling.allocated import AllocatedBatches
 from userdp.sampling.amplified_bands import AmplifiedBands
-from userdp.sampling.base import Sampler, check_batch, check_whole
+from userdp.sampling.base import NamedSampler, Sampler, Wanted, check_batch, check_whole
 from userdp.sampling.coins import SampleCoins
 from userdp.sampling.correlated import CorrelatedBatches
 from userdp.sampling.disjoint import (
@@ -30,9 +30,11 @@ __all__ = [
     "DisjointBatches",
     "FixedSizeBatches",
     "MixedBatches",
+    "NamedSampler",
     "PoissonBatches",
     "SampleCoins",
     "Sampler",
+    "Wanted",
     "WeightedBatches",
     "WeightedSlots",
     "check_batch",

@@ -2,7 +2,7 @@
 
 import secrets
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from userdp.accounting.amplified import calibrate_amplified
 from userdp.accounting.replaced_allocation import replaced_allocation_epsilon
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import EitherRelation, check_whole
+from userdp.sampling.base import EitherRelation, NamedSampler, Wanted, check_whole
 from userdp.sampling.random_cohorts import SECRET, Cohort
 from userdp.state import Stateful
 
@@ -31,7 +31,7 @@ class _Draw(Stateful):
 
 
 @dataclass(frozen=True)
-class AllocatedBatches(EitherRelation):
+class AllocatedBatches(EitherRelation, NamedSampler):
     """Every user takes part in exactly ``participations`` rounds, uniformly chosen, by its own coins.
 
     Poisson sampling without users drawn too often or too rarely; it needs less noise than that and disjoint batches.
@@ -54,11 +54,18 @@ class AllocatedBatches(EitherRelation):
     accountant: ClassVar[str] = "privacy loss distribution of the Gaussian mechanism under random allocation of rounds"
     assumption: ClassVar[str] = f"the number that divides is a public constant, and {SECRET}"
     secret: ClassVar[bool] = True
+    sized_by: ClassVar[Literal["cohort", "participations"]] = "participations"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(users=self.users, rounds=self.rounds)
         check_participations(self.participations, self.rounds)
+
+    @classmethod
+    def of(cls, wanted: Wanted) -> Self:
+        """See `NamedSampler`; one participation by default."""
+        asked = wanted.users, wanted.participations or 1, wanted.rounds, wanted.secret_seed
+        return cls(*asked, relation=wanted.relation or "add_or_remove")
 
     @property
     def expected_batch(self) -> float:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,8 @@ class Sampler(ABC):
     clipped rows under the sampler's own relation. Strategies take factor, noise and ledger from here, so that relations
     are never mixed and the accounted scheme is the drawn one. Samplers raise `BadInput` for an argument out of range.
 
-    A sampler of one's own defines the attributes here that have no value, `relation`, `expected_batch`, `cohort`, which
-    asks `checked_round`, and `epsilon`, which asks `counted_rounds`.
+    A new sampler defines the attributes here that have no value, `relation`, `expected_batch`, `cohort`, which calls
+    `checked_round`, and `epsilon`, which calls `counted_rounds`.
     """
 
     users: int  # n; under add-or-remove a public constant that stays when a user joins or leaves
@@ -128,6 +128,41 @@ class EitherRelation(Sampler):
         # Noise over the most that a user moves the sum: twice as far when replaced as when added.
         own = noise_multiplier if self.relation == "replace_one" else noise_multiplier / 2
         return replace(self, relation="replace_one").epsilon(own, delta), delta
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The cohorts that settings ask for, of rounds with equal noise, and their seeds."""
+
+    users: int
+    rounds: int  # at least so many are drawn
+    cohort: int | None = None  # users per round; None for all of them
+    relation: Relation | None = None  # None for the sampler's default
+    participations: int | None = None  # rounds of each user; None for the sampler's default
+    seed: int = 0  # of public cohorts
+    secret_seed: int | None = 0  # of secret cohorts; None if the operating system draws them
+
+    @property
+    def batch(self) -> int:
+        """The users per round; raises `PopulationTooSmall` for more than there are."""
+        batch = self.users if self.cohort is None else self.cohort
+        check_batch(batch, self.users)
+        return batch
+
+
+class NamedSampler(Sampler):
+    """A sampler that ``strategy.sampling`` can name; noise is equal in all rounds.
+
+    `userdp.testing.check_sampler` compares what it draws with what it prices; one from another package or a file is
+    compared before each run, and does not run if its price is too low.
+    """
+
+    sized_by: ClassVar[Literal["cohort", "participations"]] = "cohort"  # the setting that says how many users it draws
+
+    @classmethod
+    @abstractmethod
+    def of(cls, wanted: Wanted) -> Self:
+        """Make the sampler of these settings; raise `BadInput` or `PopulationTooSmall` if there is none."""
 
 
 class SizedSampler(Sampler):

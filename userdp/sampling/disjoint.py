@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,11 @@ from userdp.accounting import (
 )
 from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler, SizedSampler, check_shares
+from userdp.sampling.base import NamedSampler, Sampler, SizedSampler, Wanted, check_shares
 
 
 @dataclass(frozen=True)
-class DisjointBatches(SizedSampler):
+class DisjointBatches(SizedSampler, NamedSampler):
     """Disjoint batches of equal size, a new random partition each epoch.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. The partition is drawn without looking at data:
@@ -44,6 +44,12 @@ class DisjointBatches(SizedSampler):
 
     def __post_init__(self) -> None:
         self._check_sizes(epochs=self.epochs)
+
+    @classmethod
+    def of(cls, wanted: Wanted) -> Self:
+        """See `NamedSampler`; whole epochs, so there may be more rounds than wanted."""
+        batch = wanted.batch
+        return cls(wanted.users, batch, -(-wanted.rounds // (wanted.users // batch)), wanted.seed)
 
     @property
     def rounds_per_epoch(self) -> int:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,15 @@ from userdp.accounting.checks import check_rate
 from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import EitherRelation, Sampler, SizedSampler, check_shares, check_whole
+from userdp.sampling.base import (
+    EitherRelation,
+    NamedSampler,
+    Sampler,
+    SizedSampler,
+    Wanted,
+    check_shares,
+    check_whole,
+)
 from userdp.state import Stateful
 
 Cohort = NDArray[np.int64]
@@ -82,7 +90,7 @@ class RandomCohorts(Sampler):
 
 
 @dataclass(frozen=True)
-class PoissonBatches(EitherRelation, RandomCohorts):
+class PoissonBatches(EitherRelation, RandomCohorts, NamedSampler):
     """Every user takes part in every round by its own coin; an empty cohort releases noise alone.
 
     *Formal guarantees.* Unit: a user; relation: add-or-remove, or replace-one if so set, with n public. A user adds to
@@ -107,6 +115,11 @@ class PoissonBatches(EitherRelation, RandomCohorts):
         check_whole(users=self.users, rounds=self.rounds)
         check_rate(self.rate)
 
+    @classmethod
+    def of(cls, wanted: Wanted) -> Self:
+        rate, relation = wanted.batch / wanted.users, wanted.relation or "add_or_remove"
+        return cls(wanted.users, rate, wanted.rounds, wanted.secret_seed, relation=relation)
+
     @property
     def expected_batch(self) -> float:
         """The product ``rate * users``."""
@@ -121,7 +134,7 @@ class PoissonBatches(EitherRelation, RandomCohorts):
 
 
 @dataclass(frozen=True)
-class FixedSizeBatches(RandomCohorts, SizedSampler):
+class FixedSizeBatches(RandomCohorts, SizedSampler, NamedSampler):
     """A uniformly random cohort of a fixed size each round, no user twice in it.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. Replacing a user moves the sum of clipped
@@ -148,6 +161,10 @@ class FixedSizeBatches(RandomCohorts, SizedSampler):
 
     def __post_init__(self) -> None:
         self._check_sizes(rounds=self.rounds)
+
+    @classmethod
+    def of(cls, wanted: Wanted) -> Self:
+        return cls(wanted.users, wanted.batch, wanted.rounds, wanted.secret_seed)
 
     def cohort(self, index: int) -> Cohort:
         self.checked_round(index)

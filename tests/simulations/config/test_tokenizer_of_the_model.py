@@ -3,7 +3,8 @@
 import pytest
 from examples import changed
 
-from simulations.config.run_config import _with_tokenizer, load_config, make_absolute, parse_config
+from simulations.config.places import make_absolute
+from simulations.config.run_config import _with_tokenizer, load_config, parse_config
 from userdp.errors import BadInput
 
 MODEL = "hf:base"

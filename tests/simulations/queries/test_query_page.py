@@ -10,7 +10,7 @@ import pandas as pd
 from helpers_flower import ROOT
 
 from simulations import query
-from userdp.queries.statistics import STATISTICS
+from userdp.queries.registry import STATISTICS
 
 PAGE = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
 

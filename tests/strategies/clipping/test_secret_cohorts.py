@@ -1,7 +1,6 @@
 """Cohorts that must stay secret: drawn once a round by the operating system, asked and accounted as drawn."""
 
 import json
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from userdp.accounting import Privacy
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems import Quadratic
 from userdp.sampling import FixedSizeBatches, PoissonBatches
+from userdp.settings import choices
 
 USERS, ROUNDS = 60, 4
 PROBLEM = Quadratic(2, 5.0, 5.0)
@@ -93,7 +93,7 @@ def test_a_configured_secure_run_with_secret_cohorts_writes_its_release(sampling
 def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed(name, sampling):
     kind = STRATEGIES[name]
     field = kind.model_fields.get("sampling")
-    if sampling not in ((None,) if field is None else get_args(field.annotation)):
+    if sampling not in ((None,) if field is None else choices(field)):
         return
     options = options_of(name) | ({"sampling": sampling} if sampling else {})
     facts = PublicFacts(300, max_samples=2, samples=400)

@@ -161,37 +161,3 @@ def test_votes_of_samples_need_a_declared_bound():
     section = {"kind": "table", "ask": [{"statistic": "mean", "of": "age", "per": "sample"}]}
     with pytest.raises(BadInput, match=r"data\.max_samples is missing"):
         TableSettings.model_validate(section).build(SHAPE, 0)
-
-
-HEAVY = [
-    [(-0.9, 0.0, 0)],
-    [(math.nan, 0.0, 0)],
-    [(-0.9, 0.0, 0)] * 25,
-    [(0.9, 0.0, 1)] * 25,
-    [(cell, 0.0, 0) for cell in (-0.9, -0.5, 0.0, 0.5, 0.9)] * 6,
-]
-"""Users with far more samples than the three that `query_cases` declares."""
-STATISTICS = [
-    {"statistic": "count"},
-    {"statistic": "mean", "of": "age"},
-    {"statistic": "variance", "of": "visits"},
-    {"statistic": "histogram", "of": "age", "bins": [0, 50, 100]},
-    {"statistic": "counts", "of": "city"},
-    {"statistic": "group_means", "of": "age", "by": "city"},
-    {"statistic": "correlation", "of": ["age", "visits"]},
-]
-
-
-@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
-@pytest.mark.parametrize("one", STATISTICS, ids=lambda one: one["statistic"])
-def test_samples_beyond_the_declared_number_are_no_further_votes(one, relation):
-    """Before nodes clip, too: the clip of a query never acts (`userdp.queries.table`)."""
-    block = people(HEAVY)
-    problem = query([one | {"per": "sample"}], relation)
-    rows = problem.user_shares(problem.bound(block)[0])
-    assert np.linalg.norm(rows, axis=1).max() <= 1
-    apart = max(np.linalg.norm(row - rows, axis=1).max() for row in rows)
-    assert relation == "add_or_remove" or apart <= math.sqrt(2)
-    for per in ("user", "sample"):
-        ranks = query([QUANTILES[0] | {"per": per}], relation).user_ranks(problem.bound(block)[0])
-        assert 0 <= ranks.min() <= ranks.sum(axis=1).max() <= 1

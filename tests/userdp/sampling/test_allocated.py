@@ -275,7 +275,7 @@ def test_an_interrupted_secure_run_cannot_go_on_with_another_allocation():
     ("options", "words"),
     [
         ({"sampling": "allocation", "cohort": 10}, "cohorts follow from strategy.participations"),
-        ({"sampling": "poisson", "participations": 2}, "it is for sampling = 'allocation'"),
+        ({"sampling": "poisson", "participations": 2}, "cohorts follow from strategy.cohort"),
         ({"sampling": "allocation", "participations": 5}, "must lie between 1 and the number of rounds, 4"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,6 +145,16 @@ class TableColumns(DataSettings):
         if "split_column" in self.declarations:
             return f"data.split_column = {self.declarations['split_column']!r}"
         return f"data.test_fraction = {self._test_share}" if self._test_share else None
+
+    @property
+    def held_out_by_data(self) -> bool:
+        return self.split_column is not None
+
+    def everybody(self) -> Self:
+        return self.model_copy(update={"test_fraction": 0.0})
+
+    def labels(self, seed: int) -> NDArray[np.object_]:
+        return self.table(seed).labels
 
     @property
     def training_users(self) -> int | None:
@@ -336,6 +346,10 @@ class TableData(TableColumns):
     def file(self) -> str:
         return self.path
 
+    @property
+    def called(self) -> str:
+        return Path(self.path).stem
+
     def _decides(self, table: Table) -> bool:
         if self.all_users is not None:
             return self._test_share > 0
@@ -362,6 +376,10 @@ class PublicData(TableColumns):
             if self.split_column is None and self.split_test is None:
                 return entry.users - entry.test_users
         return declared
+
+    @property
+    def called(self) -> str:
+        return self.name
 
     @property
     def _entry(self) -> PublicDataset:
