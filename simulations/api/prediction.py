@@ -34,10 +34,10 @@ from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Block
-from userdp.data.synthetic.source import SyntheticData
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import Tabular, table_file
 from userdp.data.tables.reading import read_cells
+from userdp.data.tables.sources import TableSource
 from userdp.data.tables.tabular import read_features, table_of
 from userdp.errors import BadInput, MissingColumn
 from userdp.extras import check_extra
@@ -228,14 +228,13 @@ class SavedModel:
 
     def _columns(self) -> Columns:
         """Return the declared columns of the run, except the split: every user of a scored table counts."""
-        if isinstance(self.config.data, SyntheticData):
+        data = self.config.data
+        if not isinstance(data, TableSource):
             raise BadInput(
-                'data.kind = "synthetic": samples of simulated users have no named columns, so no table can be scored '
-                "with this model; train on a table, or on a public data set"
+                f'data.kind = "{data.kind}": its samples have no named columns, so no table can be scored with this '
+                "model; train on a table, or on a public data set"
             )
-        declared = self.config.data.declarations
-        split = ("split_column", "split_test")
-        return Columns(**{name: value for name, value in declared.items() if name not in split})
+        return data.columns.model_copy(update={"split_column": None, "split_test": None})
 
 
 @without_internals

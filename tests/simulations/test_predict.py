@@ -267,7 +267,7 @@ def test_a_run_on_simulated_users_is_refused(tmp_path):
     run(parse_config(changed()), directory=tmp_path / "run", report=False)
     done = predict(tmp_path / "run", write_table(tmp_path / "people.csv"))
     assert done.exit_code == 2
-    assert 'data.kind = "synthetic": samples of simulated users have no named columns' in done.stderr
+    assert 'data.kind = "synthetic": its samples have no named columns' in done.stderr
 
 
 @pytest.mark.parametrize(
