@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from userdp.data import Derivation
 from userdp.data.tables.cells import Rows, texts_of
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.counts import Counts
 from userdp.data.tables.derived import KINDS
+from userdp.data.tables.unusable import Counts
 
 FORM = {
     "user": "who",

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from userdp.arrays.sparse_rows import Sparse, sparse_rows
 from userdp.data.tables.cells import Rows, Texts
-from userdp.data.tables.counts import NO_LEVEL, Counts, listed
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import (
     OWN_LEVEL,
@@ -23,6 +22,7 @@ from userdp.data.tables.declared import (
     level_count,
 )
 from userdp.data.tables.sample_kinds import SampleKind
+from userdp.data.tables.unusable import NO_LEVEL, Counts, listed
 from userdp.errors import BadInput
 from userdp.settings import shown
 
@@ -39,7 +39,9 @@ class Codes(SampleKind):
         self._single = isinstance(codes, str)
         self.columns = [codes] if isinstance(codes, str) else list(codes or ())
         if levels is None:
-            wanted = "declare the number or list of levels of each column of codes, or buckets to hash a list of columns"
+            wanted = (
+                "declare the number or list of levels of each column of codes, or buckets to hash a list of columns"
+            )
             raise BadInput(f"levels is missing: {wanted}")
         if self._single == isinstance(levels, dict):
             raise BadInput(

@@ -11,16 +11,14 @@ from userdp.data.shape import Shape
 from userdp.data.tables.codes import Codes, Hashed
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.images import Images
 from userdp.data.tables.numeric import Numeric
-from userdp.data.tables.sample_kinds import SampleKind
-from userdp.data.tables.steps import LabelledTexts, Steps
+from userdp.data.tables.sample_kinds import Images, LabelledTexts, SampleKind, Steps
 from userdp.data.tables.targets import check_target, target_shape
 from userdp.errors import BadInput
 from userdp.settings import TWO_NUMBERS, shown
 
-_INSTEAD = ("codes", "sequence", "images")
-"""The keys that take the place of features of their own columns."""
+_DESCRIBING = frozenset().union(*(kind.keys for kind in (Numeric, Codes, Hashed, Steps, Images)))
+"""The keys that describe samples, each for some kinds."""
 _HINTS = {"levels": "; for features use categorical, for a target of two classes positive, of several target_levels"}
 
 
@@ -50,31 +48,21 @@ class Columns(Declaration):
     @cached_property
     def samples(self) -> SampleKind:
         """The kind of samples, made of these declarations."""
-        given = [name for name in Declaration.model_fields if getattr(self, name) not in (None, [], {})]
-        instead = [name for name in given if name in _INSTEAD]
-        own = [name for name in given if name in ("features", "categorical", "derive", "dates", "date_parts")]
-        if len([*instead, *own[:1]]) != 1:
-            both = " and ".join([*own[:1], *instead])
-            raise BadInput(
-                f"{both + ' exclude each other' if both else 'no features are declared'}: declare either features and "
-                "categorical columns, or one column of codes or more, or a sequence, or images"
-            )
-        made = self._kind(*instead)
-        for name in given:
-            if any(name in one.keys for one in _KINDS) and name not in made.keys:
-                value = getattr(self, name)
-                given_as = list(value) if isinstance(value, dict) else shown(value)
-                fix = f"leave it out{_HINTS.get(name, '')}"
-                raise BadInput(f"{name} = {given_as} has no meaning for {made.told}: {fix}")
-        return made(self)
+        kind = self._kind
+        for name in Declaration.model_fields:
+            value = getattr(self, name)
+            if name in _DESCRIBING - kind.keys and value not in (None, [], {}):
+                told = f"{name} = {list(value) if isinstance(value, dict) else shown(value)}"
+                raise BadInput(f"{told} has no meaning for {kind.told}: leave it out{_HINTS.get(name, '')}")
+        return kind(self)
 
-    def _kind(self, instead: str = "features") -> "type[Numeric | Codes | Hashed | Steps | Images]":
-        """Return the kind of samples that a key makes."""
-        if instead == "codes":
+    @property
+    def _kind(self) -> type[Numeric | Codes | Hashed | Steps | Images]:
+        if self.codes:
             return Codes if self.buckets is None else Hashed
-        if instead == "sequence":
+        if self.sequence is not None:
             return Steps if self.target is None else LabelledTexts
-        return Images if instead == "images" else Numeric
+        return Numeric if self.images is None else Images
 
     @property
     def inputs(self) -> list[str]:
@@ -102,9 +90,6 @@ class Columns(Declaration):
     def shape(self) -> Shape:
         """The shape of the samples of these columns."""
         return Shape(**self.samples.shape, **target_shape(self))
-
-
-_KINDS = (Numeric, Codes, Hashed, Steps, Images)
 
 
 def _plain(value: Any) -> Any:

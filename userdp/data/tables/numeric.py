@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from userdp.data.shape import Column
 from userdp.data.tables.cells import Rows
 from userdp.data.tables.codes import Missing, codes_of
-from userdp.data.tables.counts import NO_RESULT, Counts
 from userdp.data.tables.dates import PARTS, DateColumns
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import (
@@ -26,6 +25,7 @@ from userdp.data.tables.declared import (
 )
 from userdp.data.tables.moments import days_since, part_codes
 from userdp.data.tables.sample_kinds import SampleKind
+from userdp.data.tables.unusable import NO_RESULT, Counts
 from userdp.errors import BadInput
 
 _EPOCH = np.datetime64(0, "us")
@@ -69,6 +69,11 @@ class Numeric(SampleKind):
         self.dates = {column: self.dated.formats.get(column) for column in self.dated.read}
         parts = {f"{column} {part}": PARTS[part] for column, parts in self.dated.parts.items() for part in parts}
         self.made = [*self.derive, *parts]
+        if not (self.columns or self.derive):
+            raise BadInput(
+                "no features are declared: declare either features and categorical columns, or one column of codes or "
+                "more, or a sequence, or images"
+            )
         self.levels = {column: self._levels(column) for column in self.categorical}
         self.levels |= {name: [f"{name}={level}" for level in levels] for name, levels in parts.items()}
         self.largest_norm = float(len(self.ranges) + len(self.indicators) + len(self.levels))

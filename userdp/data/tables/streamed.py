@@ -20,9 +20,9 @@ from userdp.data.federation import BLOCK_BYTES
 from userdp.data.stored import SampleFile, Samples, StoredFederation
 from userdp.data.tables.cells import Rows, Texts
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.counts import Counts
 from userdp.data.tables.reading import row_batches
 from userdp.data.tables.targets import targets_of
+from userdp.data.tables.unusable import Counts
 from userdp.errors import BadInput
 
 log = logging.getLogger("userdp")

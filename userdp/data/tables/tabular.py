@@ -16,11 +16,10 @@ from userdp.data.source import LoadReport
 from userdp.data.tables.cells import Rows, Texts, cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import bounded_rows, public_order
-from userdp.data.tables.counts import CELLS, Counts
 from userdp.data.tables.reading import first_row, read_columns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
 from userdp.data.tables.targets import targets_of
-from userdp.data.tables.unusable import sentences
+from userdp.data.tables.unusable import CELLS, Counts, sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
@@ -160,7 +159,7 @@ def table_of(
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
         met_nowhere=tuple(counts.met_nowhere),
-        nothing_usable=tuple(sentences(columns, counts.kinds)),
+        nothing_usable=tuple(sentences(columns, columns.names, columns.samples.dates, counts.kinds)),
     )
     held_out = None if columns.split_column is None else _held_out(table, columns, owner)[chosen]
     return Table(federation, labels[chosen], list(columns.samples.names), report, held_out)

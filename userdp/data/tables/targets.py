@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.tables.cells import Rows, Texts, cell_text
-from userdp.data.tables.counts import MISSING, NO_LEVEL, Counts, listed
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import checked_levels, checked_range, level_codes, scaled
+from userdp.data.tables.unusable import MISSING, NO_LEVEL, Counts, listed
 from userdp.errors import BadInput
 from userdp.settings import shown
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from userdp.data.tables.cells import Rows
 from userdp.data.tables.codes import codes_of
-from userdp.data.tables.counts import Counts
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.texts import character_codes, separator, token_codes
+from userdp.data.tables.unusable import Counts
 from userdp.errors import BadInput
 
 PADDING = -1
