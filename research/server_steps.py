@@ -33,7 +33,7 @@ from scipy import linalg
 from simulations.config.run_config import RunConfig
 from simulations.configs import neural_models
 from simulations.records.evaluation import Evaluation
-from simulations.runs.build import build_privacy, load_datasets, public_facts, starting_problem
+from simulations.runs.build import load_datasets, public_facts, starting_problem
 from simulations.runs.run import make_grid, versions
 from strategies import STRATEGIES, Descent, Given, Recipe, Scheme, UserLevelStrategy, model_vector
 from userdp.arrays.types import Array, Vector
@@ -270,7 +270,7 @@ class Piece:
         facts = public_facts(config, datasets.train)
         recipe = stepping(type(STRATEGIES[strategy].parsed({})), partial(self._descent, problem))
         run = UserLevelStrategy(
-            recipe(**config.strategy_options), problem, facts, build_privacy(config), seed=self.seed
+            recipe(**config.strategy_options), problem, facts, config.privacy.budget, seed=self.seed
         )
         models: list[Vector] = []
         with make_grid(config, problem, datasets) as grid:
