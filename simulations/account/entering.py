@@ -38,7 +38,6 @@ from strategies.drop_in import DropIn
 from userdp.accounting.filter import Total
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import Ledger
-from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
@@ -102,7 +101,7 @@ def enter_run(
     settings = digest_of(config) if name is not None or deployed or resumed else ""
     place = config.privacy.accounts if accounts is None else accounts
     token = (_kept(file, settings) if resumed else None) or token or secrets.token_hex(16)
-    if name is None and deployed and not isinstance(config.data, SyntheticData):
+    if name is None and deployed and not config.data.simulated:
         name = _opened(config, place, promises_of(strategy))
     with writing(f"output.directory: {folder}"):  # which would be a pity to find out once the run is charged
         private_folder(folder)
@@ -213,9 +212,7 @@ def _opened(config: RunConfig, place: "str | Accounts | None", promises: tuple[G
             "promise nothing to whole users, and no account could hold it; choose a strategy such as auto, and unit = "
             "'user'"
         )
-    data = config.data
-    called = Path(data.path).stem if data.kind == "table" else data.name
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", called).lstrip("-._") or "data"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", config.data.called).lstrip("-._") or "data"
     epsilon, delta = (sum(getattr(promise, part) for promise in promises) for part in ("epsilon", "delta"))
     others = 0.0 if all(promise.is_one_gaussian for promise in promises) else 1.0
     accounts_at(place).create(name, Total(epsilon, delta, promises[0].relation, others), anew=False)

@@ -14,10 +14,10 @@ from pydantic.fields import FieldInfo
 
 from simulations.config.run_config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies.registry import STRATEGIES
+from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.sources import PublicData, TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 
@@ -89,7 +89,7 @@ def _keys() -> Iterator[Key]:
     kinds: list[tuple[str, str | None, type[BaseModel]]] = [
         ("problem", name, one) for name, one in PROBLEMS.loaded()[0].items()
     ]
-    kinds += [("data", "table", TableData), ("data", "public", PublicData)]
+    kinds += [("data", name, one) for name, one in DATA_SOURCES.loaded()[0].items() if not one.simulated]
     kinds += [("data", name, synthetic_settings(name)) for name in POPULATIONS.loaded()[0]]
     kinds += [("strategy", name, strategy_section(name)) for name in STRATEGIES.loaded()[0]]
     kinds += [("privacy", None, PrivacySection), ("engine", None, EngineSection), ("output", None, OutputSection)]

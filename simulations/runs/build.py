@@ -19,7 +19,6 @@ from strategies.registry import STRATEGIES
 from userdp.accounting import Guarantee
 from userdp.data import Federation
 from userdp.data.source import Datasets
-from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput, UserdpError
 from userdp.problems import Problem
 from userdp.problems.initial_model import public_model
@@ -79,7 +78,7 @@ def server_datasets(config: RunConfig) -> Datasets:
         )
     if config.output.reference:
         raise BadInput("output.reference = true: a deployment must not also train without privacy; leave it out")
-    if isinstance(data, SyntheticData):
+    if data.simulated:
         return load_datasets(config)
     if data.holds_out and not config.privacy.evaluate:
         raise BadInput(

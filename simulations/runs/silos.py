@@ -133,7 +133,7 @@ def _hides_number(config: RunConfig) -> bool:
 
 
 def _write(config: RunConfig, folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray[np.str_]) -> None:
-    made_for = SIMULATION if isinstance(config.data, SyntheticData) else PEOPLE
+    made_for = SIMULATION if config.data.simulated else PEOPLE
     arrays = {"features": block.dense_features, "offsets": block.offsets, "users": users, "labels": labels}
     arrays |= {"made_for": np.array(made_for), "declarations": np.array(digest(config))}
     if block.targets is not None:

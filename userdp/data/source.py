@@ -80,6 +80,7 @@ class DataSettings(Section):
     """A source of users: the declarations about them, and how to read them."""
 
     published: ClassVar[bool] = False  # everybody can count the users
+    simulated: ClassVar[bool] = False  # the users are no people
     kind: str
 
     @property
@@ -91,6 +92,16 @@ class DataSettings(Section):
     def declared_held_out(self) -> int | None:
         """The public number of held-out users; None if it is not declared."""
         return None
+
+    @property
+    def holds_out(self) -> str | None:
+        """The declaration that holds users out of a table, for sentences; None if there is none."""
+        return None
+
+    @property
+    def called(self) -> str:
+        """The name of the data, for people."""
+        return self.kind
 
     def numbers(self, seed: int) -> NDArray[np.int64] | None:
         """Return the (N,) number of each of all users in a run: training users come first; None if none is moved."""

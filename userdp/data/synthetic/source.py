@@ -23,6 +23,7 @@ _NUMBERS = list[float] | float | None
 class SyntheticData(DataSettings):
     """Users drawn from a population, made on demand from the seed and never stored."""
 
+    simulated: ClassVar[bool] = True
     population_type: ClassVar[type[Population]]
 
     kind: Literal["synthetic"]

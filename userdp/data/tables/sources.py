@@ -82,7 +82,6 @@ class TableSource(Declaration, DataSettings):
 
     @property
     def holds_out(self) -> str | None:
-        """The declaration that holds users out, for sentences; None if no user is held out."""
         if "split_column" in self.declarations:
             return f"data.split_column = {self.declarations['split_column']!r}"
         return f"data.test_fraction = {self._test_share}" if self._test_share else None
@@ -281,6 +280,10 @@ class TableData(TableSource):
     def file(self) -> str:
         return self.path
 
+    @property
+    def called(self) -> str:
+        return Path(self.path).stem
+
     def _decides(self, table: Table) -> bool:
         if self.all_users is not None:
             return self._test_share > 0
@@ -296,6 +299,10 @@ class PublicData(TableSource):
     name: str = Field(description=f"One of {', '.join(PUBLIC_DATASETS)}.")
     cache: str | None = None
     """Folder of the files; by default the environment variable USERDP_DATA, or ~/.cache/userdp."""
+
+    @property
+    def called(self) -> str:
+        return self.name
 
     @property
     def declared_users(self) -> int | None:
