@@ -108,7 +108,7 @@ def whole_round() -> Kernel:
     facts = PublicFacts(USERS, min_samples=SAMPLES, max_samples=SAMPLES)
     # Enough budget for so many rounds: what one of them costs does not depend on it.
     privacy = Privacy(epsilon=1e6, delta=1e-4)
-    strategy = DPFedSGD(problem, facts, privacy, rounds=ROUNDS, clip_norm=CLIP, learning_rate=1.0)
+    strategy = DPFedSGD(rounds=ROUNDS, clip_norm=CLIP, learning_rate=1.0).strategy(problem, facts, privacy)
     grid = LocalGrid([Node(problem, federation, users) for users in shards(USERS, nodes=2)])
     strategy._roster.gather(grid, timeout=60)  # what `start` does once, before the first round
     start, numbers = model_record(np.zeros(COLUMNS)), itertools.count(1)

@@ -19,7 +19,7 @@ from typing import Any
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 from simulations.engines.grids import LocalGrid, shards, worthwhile_nodes
-from strategies import Auto, Constructor, DPFedSGD, LocalizedRobustSGD, PublicFacts
+from strategies import Auto, DPFedSGD, LocalizedRobustSGD, PublicFacts, Recipe
 from userdp.accounting import Privacy
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.nodes.node import Node
@@ -27,7 +27,7 @@ from userdp.problems import Quadratic
 
 DIMENSION, SAMPLES = 100, 10
 LIMIT_MIB, LIMIT_SECONDS, LIMIT_GROWTH = 4096, 120.0, 1.3
-STRATEGIES: dict[str, tuple[Constructor, dict[str, Any]]] = {
+STRATEGIES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "dp_fed_sgd": (DPFedSGD, {"rounds": 5}),
     "localized_robust_sgd": (LocalizedRobustSGD, {"deviation": 1.0}),
     "auto": (Auto, {}),
@@ -73,7 +73,7 @@ def measured(name: str, users: int) -> dict[str, Any]:
     problem = Quadratic(DIMENSION, bound=4.0, radius=1.0)
     facts = PublicFacts(users, min_samples=SAMPLES, max_samples=SAMPLES)
     kind, options = STRATEGIES[name]
-    strategy = kind(problem, facts, Privacy(epsilon=1.0, delta=1e-8), **options)
+    strategy = kind(**options).strategy(problem, facts, Privacy(epsilon=1.0, delta=1e-8))
     blocks = shards(users, nodes=worthwhile_nodes(problem, federation))
     with LocalGrid([Node(problem, federation, block) for block in blocks]) as grid:
         result = strategy.start(grid)

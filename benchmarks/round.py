@@ -110,12 +110,12 @@ def measure(samples: int, dimension: int, repetitions: int) -> list[Row]:
 
 def fed_sgd(problem: Logistic, facts: PublicFacts, privacy: Privacy, rounds: int) -> UserLevelStrategy:
     """Clip each user, average, add noise."""
-    return DPFedSGD(problem, facts, privacy, rounds=rounds, clip_norm=CLIP, learning_rate=1.0)
+    return DPFedSGD(rounds=rounds, clip_norm=CLIP, learning_rate=1.0).strategy(problem, facts, privacy)
 
 
 def robust_rounds(problem: Logistic, facts: PublicFacts, privacy: Privacy, rounds: int) -> UserLevelStrategy:
     """Score all pairs, test, winsorise, add noise."""
-    return RobustRounds(problem, facts, privacy, rounds=rounds, epochs=rounds, learning_rate=1.0)
+    return RobustRounds(rounds=rounds, epochs=rounds, learning_rate=1.0).strategy(problem, facts, privacy)
 
 
 # Plain numpy --------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def seconds_of(users: int, samples: int) -> tuple[float, int]:
     problem = SparseLogistic(COLUMNS, population.feature_norm, ENTRIES)
     facts = PublicFacts(users, min_samples=samples, max_samples=samples)
     privacy = Privacy(epsilon=1.0, delta=1e-6)
-    strategy = DPFedSGD(problem, facts, privacy, rounds=ROUNDS, cohort=users, clip_norm=0.1)
+    strategy = DPFedSGD(rounds=ROUNDS, cohort=users, clip_norm=0.1).strategy(problem, facts, privacy)
     with LocalGrid([Node(problem, federation, block) for block in shards(users)]) as grid:
         ends: list[float] = []
         strategy.start(grid, on_round=lambda _: ends.append(time.process_time()))

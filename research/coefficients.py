@@ -89,7 +89,7 @@ def problem_of(kind: str, dimension: int) -> Problem:
 def repetition(kind: str, dimension: int, count: int, epsilon: float, seed: int) -> tuple[Array, float]:
     """Return ((3, p) whether each error is given, holds the truth, and its size; those over errors without privacy)."""
     block, problem = users_of(kind, dimension, count, seed), problem_of(kind, dimension)
-    method = Auto(problem, PublicFacts(count), Privacy(epsilon, DELTA), seed=seed, coefficients=SHARE)
+    method = Auto(coefficients=SHARE).strategy(problem, PublicFacts(count), Privacy(epsilon, DELTA), seed=seed)
     with LocalGrid([Node(problem, ColumnarFederation(block), np.arange(count))]) as grid:
         method.start(grid)
     found = method.memory.inference

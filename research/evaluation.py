@@ -56,7 +56,7 @@ def _area(scores: Vector, block: Block) -> float:
 
 def testers(problem: Problem, users: int, epsilon: float) -> Testers:
     """Return the held-out users of a run of eight rounds."""
-    strategy = DPFedSGD(problem, PublicFacts(100), Privacy(epsilon, 1e-5), held_out=users, rounds=8)
+    strategy = DPFedSGD(rounds=8).strategy(problem, PublicFacts(100), Privacy(epsilon, 1e-5), held_out=users)
     assert strategy.testers is not None
     return strategy.testers
 

@@ -31,7 +31,7 @@ def strategy_of(work: Work, engine: str) -> tuple[DPFedSGD, InMachineGrid]:
     facts = PublicFacts(users, min_samples=samples, max_samples=samples)
     # Enough budget for many rounds of everybody: what a round costs does not depend on it.
     privacy = Privacy(epsilon=1e5, delta=1e-4)
-    strategy = DPFedSGD(problem, facts, privacy, rounds=MOST_ROUNDS, clip_norm=CLIP, learning_rate=1.0)
+    strategy = DPFedSGD(rounds=MOST_ROUNDS, clip_norm=CLIP, learning_rate=1.0).strategy(problem, facts, privacy)
     blocks = shards(users, nodes=worthwhile_nodes(problem, people))
     if engine == "ray":
         return strategy, RayGrid(problem, people, blocks, workers=WORKERS)

@@ -16,7 +16,6 @@ import numpy as np
 import opendp.prelude as dp
 
 from simulations.engines.grids import LocalGrid
-from strategies.core.base import UserLevelStrategy
 from strategies.core.public_facts import PublicFacts
 from strategies.queries.statistics import Statistics
 from userdp.accounting import Privacy
@@ -78,7 +77,7 @@ def query(asked: list[dict[str, Any]], relation: str) -> TableQuery:
 def answered(problem: TableQuery, block: Block, privacy: Privacy, seed: int) -> list[Answer]:
     """Return the answers of one run."""
     facts = PublicFacts(users=block.users, max_samples=MOST)
-    strategy = UserLevelStrategy(Statistics(), problem, facts, privacy, seed=seed)
+    strategy = Statistics().strategy(problem, facts, privacy, seed=seed)
     node = Node(problem, ColumnarFederation(block), np.arange(block.users))
     with LocalGrid([node]) as grid:
         strategy.start(grid)

@@ -35,7 +35,7 @@ from simulations.configs import neural_models
 from simulations.records.evaluation import Evaluation
 from simulations.runs.build import load_datasets, public_facts, starting_problem
 from simulations.runs.run import make_grid, versions
-from strategies import STRATEGIES, Descent, Given, Recipe, Scheme, UserLevelStrategy, model_vector
+from strategies import STRATEGIES, Descent, Given, Recipe, Scheme, model_vector
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
 from userdp.data.source import Datasets
@@ -268,10 +268,8 @@ class Piece:
         config = config_of(self.problem, strategy, self.epsilon, self.seed)
         problem, datasets = starting_problem(config), datasets_of(self.problem, self.seed)
         facts = public_facts(config, datasets.train)
-        recipe = stepping(type(STRATEGIES[strategy].parsed({})), partial(self._descent, problem))
-        run = UserLevelStrategy(
-            recipe(**config.strategy_options), problem, facts, config.privacy.budget, seed=self.seed
-        )
+        recipe = stepping(type(STRATEGIES[strategy]()), partial(self._descent, problem))
+        run = recipe(**config.strategy_options).strategy(problem, facts, config.privacy.budget, seed=self.seed)
         models: list[Vector] = []
         with make_grid(config, problem, datasets) as grid:
             run.start(grid, evaluate_fn=lambda _, arrays: models.append(model_vector(arrays)))

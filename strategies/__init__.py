@@ -1,7 +1,7 @@
 """Flower strategies with user-level differential privacy.
 
-Each is a Flower `Strategy`; give it a problem, public facts about the users and a budget, and start it on any grid.
-Names are loaded on first use.
+``DPFedSGD(rounds=5)`` is a recipe; its ``strategy(problem, public, privacy)`` is a Flower `Strategy`, to start on any
+grid. Names are loaded on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,14 @@ from strategies.registry import STRATEGIES
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
+    from strategies.auto.auto import Auto
     from strategies.auto.preparation import LearnCoordinates
+    from strategies.clipping.adaptive_clipping import AdaptiveClipping
+    from strategies.clipping.dp_fed_avg import DPFedAvg
+    from strategies.clipping.dp_fed_sgd import DPFedSGD
+    from strategies.clipping.dp_ftrl import DPFTRL
+    from strategies.clipping.local_dp import LocalDP
+    from strategies.clipping.recentred_clipping import RecentredClipping
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
     from strategies.core.mean_rounds import (
@@ -30,43 +37,35 @@ if TYPE_CHECKING:
     from strategies.core.row_rounds import RowRounds
     from strategies.core.scheme import Law, Number, Outline, Scheme, no_ledger
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
-    from strategies.registry import Constructor
+    from strategies.localized.localized_clipping import LocalizedClipping
+    from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
+    from strategies.localized.localized_weighting import LocalizedWeighting
+    from strategies.non_private import NonPrivate
+    from strategies.robust.outlier_removal import OutlierRemoval
+    from strategies.robust.robust_rounds import RobustRounds
     from strategies.robust.tested_rounds import ROW_ADVERSARY, ROW_MEANINGS, RowOptions
+    from strategies.robust.vote_descent import VoteDescent
     from strategies.wire.client import client_app
     from strategies.wire.private_updates import private_updates
     from strategies.wire.questions import model_record, model_vector
     from strategies.wire.replies import Gathered, Request
 
-    AdaptiveClipping: Constructor
-    Auto: Constructor
-    AveragedClipping: Constructor
-    AveragedClippingRestarted: Constructor
-    DPFTRL: Constructor
-    DPFedAvg: Constructor
-    DPFedSGD: Constructor
-    IterativeMeanSGD: Constructor
-    LocalDP: Constructor
-    LocalizedClipping: Constructor
-    LocalizedRobustSGD: Constructor
-    LocalizedWeighting: Constructor
-    NonPrivate: Constructor
-    OutlierRemoval: Constructor
-    OutputPerturbation: Constructor
-    PoissonSampleSGD: Constructor
-    PrivateHardThresholding: Constructor
-    PrivateLasso: Constructor
-    ProjectedSGD: Constructor
-    RecentredClipping: Constructor
-    RecoveredSGD: Constructor
-    RobustFrankWolfe: Constructor
-    RobustRounds: Constructor
-    SampleClippedSGD: Constructor
-    SmoothedTruncationGD: Constructor
-    SparseExponentialChoice: Constructor
-    SparseOptimisation: Constructor
-    StoppedSGD: Constructor
-    VoteDescent: Constructor
-    WinsorizedRotation: Constructor
+    AveragedClipping: type[Recipe]
+    AveragedClippingRestarted: type[Recipe]
+    IterativeMeanSGD: type[Recipe]
+    OutputPerturbation: type[Recipe]
+    PoissonSampleSGD: type[Recipe]
+    PrivateHardThresholding: type[Recipe]
+    PrivateLasso: type[Recipe]
+    ProjectedSGD: type[Recipe]
+    RecoveredSGD: type[Recipe]
+    RobustFrankWolfe: type[Recipe]
+    SampleClippedSGD: type[Recipe]
+    SmoothedTruncationGD: type[Recipe]
+    SparseExponentialChoice: type[Recipe]
+    SparseOptimisation: type[Recipe]
+    StoppedSGD: type[Recipe]
+    WinsorizedRotation: type[Recipe]
 
 __all__ = [
     "CLIP_FACTS",
@@ -80,7 +79,6 @@ __all__ = [
     "AveragedClipping",
     "AveragedClippingRestarted",
     "AveragedDescent",
-    "Constructor",
     "DPFedAvg",
     "DPFedSGD",
     "Descent",
@@ -145,12 +143,10 @@ __all__ = [
 ]
 
 
-def _constructors() -> dict[str, str]:
-    """Return class -> module of every strategy; the baselines of papers are plug-ins of this very package."""
-    installed = [place for place in STRATEGIES.installed.values() if place.startswith("strategies.baselines.")]
-    return {
-        name: module for module, _, name in (one.partition(":") for one in (*STRATEGIES.places.values(), *installed))
-    }
+def _baselines() -> dict[str, str]:
+    """Return class -> module of the baselines of papers, which are plug-ins of this very package."""
+    places = (place.partition(":") for place in STRATEGIES.installed.values())
+    return {name: module for module, _, name in places if module.startswith("strategies.baselines.")}
 
 
-__getattr__, __dir__ = lazily(__name__, others=_constructors)
+__getattr__, __dir__ = lazily(__name__, others=_baselines)

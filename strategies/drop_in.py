@@ -228,7 +228,7 @@ class DropIn(Strategy):
         delta: below 1 / users.
         frozen: patterns of arrays that keep their initial value.
         nonnegative: patterns of arrays whose entries are raised to zero after the noise; running variances by default.
-        seed: of cohorts and seeded noise; see `UserLevelStrategy`. Give one in tests only.
+        seed: of cohorts and seeded noise; see `Recipe.strategy`. Give one in tests only.
         noise: "seeded": fast, and neither safe in floating point nor from a generator for cryptography; or "secure":
             both, and takes about 15 microseconds a parameter in each round. The former by default, the latter where
             nodes add the noise.
@@ -275,7 +275,7 @@ class DropIn(Strategy):
             )
         self._patterns = frozen, nonnegative
         self._around = {name: options.pop(name) for name in ("compare_with_initial", "preparation") if name in options}
-        self._recipe = self.strategy.parsed(self.settings | options)
+        self._recipe = self.strategy(**self.settings | options)
         noise = noise or ("secure" if trust == "sum" else "seeded")
         if metrics and not held_out:
             raise BadInput("metrics without held_out: nodes that train evaluate nothing; give held_out further nodes")
@@ -287,8 +287,8 @@ class DropIn(Strategy):
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
         problem = ClientSideLoss(1 if layout is None else layout.dimension)
         wire = ClientWire(layout, self._metrics, lambda server_round: report.round_begins(server_round, self.plan))
-        given = (self._recipe, problem, self._public, self._privacy)
-        inner = UserLevelStrategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
+        given = (problem, self._public, self._privacy)
+        inner = self._recipe.strategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
         inner.plan = report.shown(inner.plan, _BY_CLIENTS, self.by_size, known=layout is not None)
         return inner
 

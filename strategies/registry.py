@@ -1,28 +1,15 @@
-"""The registry of strategies, by name, in the order for a newcomer, and the type of one that is called to run.
+"""The registry of strategies, by name, in the order for a newcomer.
 
 The baselines of papers, like strategies of other packages, are entry points of the group ``userdp.strategies``.
 ``strategy.kind`` may also name a class in a file: "my_file.py:MyStrategy".
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from userdp.kinds import Kinds, below
 
 if TYPE_CHECKING:
-    from strategies.core.base import UserLevelStrategy
-    from strategies.core.public_facts import PublicFacts
     from strategies.core.recipe import Recipe
-    from userdp.accounting import Privacy
-    from userdp.problems.base import Problem
-
-
-class Constructor(Protocol):
-    """A recipe's class, called to run: its settings are keywords beside those of `UserLevelStrategy`."""
-
-    def __call__(
-        self, problem: "Problem", public: "PublicFacts", privacy: "Privacy", **settings: Any
-    ) -> "UserLevelStrategy":
-        """Make the strategy that runs the recipe of these settings."""
 
 
 STRATEGIES: "Kinds[type[Recipe]]" = Kinds(

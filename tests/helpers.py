@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,15 @@ def make(
     **options: Any,
 ) -> UserLevelStrategy:
     privacy = Privacy(epsilon, delta, unit, noise=noise, allow_large_delta=delta * users >= 1, trust=trust)
-    return strategy(problem, PublicFacts(users, **(facts or {})), privacy, seed=seed, **options)
+    return strategy_of(strategy, problem, PublicFacts(users, **(facts or {})), privacy, seed=seed, **options)
+
+
+def strategy_of(
+    kind: type[Recipe], problem: Problem, public: PublicFacts, privacy: Privacy, **settings: Any
+) -> UserLevelStrategy:
+    """The strategy of these settings, some of which may be those of a run."""
+    of_run = {name: settings.pop(name) for name in signature(Recipe.strategy).parameters if name in settings}
+    return kind(**settings).strategy(problem, public, privacy, **of_run)
 
 
 def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x: NDArray[np.float64]) -> Gathered:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from any_strategy import halves, options_of, problem_of
 from flwr.app import MetricRecord
-from helpers import local_grid
+from helpers import local_grid, strategy_of
 
 from strategies import STRATEGIES, UserLevelStrategy, model_vector
 from strategies.auto.preparation import LearnCoordinates
@@ -47,7 +47,8 @@ class Run:
     def method(self) -> UserLevelStrategy:
         kind = STRATEGIES[self.strategy]
         known = {"deviation": 1.0} if "deviation" in kind.model_fields else {}
-        return kind(
+        return strategy_of(
+            kind,
             self._problem(),
             PublicFacts(USERS, min_samples=1, max_samples=1, samples=USERS),
             Privacy(self.epsilon, 1e-4, kind.about.units[0], allow_large_delta=True, noise=self.noise),

@@ -58,7 +58,7 @@ def test_where_a_calibration_proves_nothing_no_epsilon_is_promised(name):
     options = dict(strategy.about.example) | {"calibration": "paper", "noise_constant": 100.0}
     problem = example_problem(strategy, SHAPE)
     public = PublicFacts(500, max_samples=2, samples=1000)
-    guarantee = strategy(problem, public, Privacy(0.1, 1e-5, "sample"), seed=0, **options).plan.guarantee
+    guarantee = strategy(**options).strategy(problem, public, Privacy(0.1, 1e-5, "sample"), seed=0).plan.guarantee
     assert not guarantee.holds
     assert guarantee.epsilon == math.inf
     assert guarantee.sentence().startswith("no privacy guarantee: ")

@@ -221,5 +221,8 @@ def test_no_file_imports_what_imports_it(module_of):
     structure = module_of("making.structure")
     graph = structure.files(ROOT)
     assert "userdp.problems.base" in graph["userdp.problems.settings"]
+    assert {"simulations.runs.run", "strategies.core.base"} <= structure.by_name(
+        ast.parse("def late():\n import simulations.runs.run\n return importlib.import_module('strategies.core.base')")
+    )
     assert not structure.in_circles(graph)
     assert structure.in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}

@@ -64,7 +64,7 @@ def test_the_example_app_runs_as_written_and_learns(example, tmp_path, capsys):
     nodes = [example.load(context({"partition-id": index, "num-partitions": 4})) for index in range(4)]
     with LocalGrid(nodes) as grid:
         example.server(grid, context(run_config={"output": str(tmp_path)}))
-    check(example, np.load(tmp_path / "model.npy"))
+    check(example, np.load(tmp_path / "model.npz")["x"])
     assert capsys.readouterr().out.startswith("(2, 1e-06)-differential privacy for replacing one whole user")
 
 
@@ -99,7 +99,7 @@ def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_page(example, 
         engine.run(app, 4, {"output": str(tmp_path)})
     finally:
         engine.stop()
-    check(example, np.load(tmp_path / "model.npy"))
+    check(example, np.load(tmp_path / "model.npz")["x"])
 
 
 def test_the_configuration_of_the_first_page_is_valid():

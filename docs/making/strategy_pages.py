@@ -171,9 +171,8 @@ def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation 
     unit: Unit = "user" if strategy.about.units[0] == "user" else "sample"
     public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, unit)
     try:
-        guarantee = strategy(
-            problem, public, privacy, seed=0, **(dict(strategy.about.example) | options)
-        ).scheme.guarantee
+        recipe = strategy(**dict(strategy.about.example) | options)
+        guarantee = recipe.strategy(problem, public, privacy, seed=0).scheme.guarantee
     except BadInput:  # such as a relation that needs another sampling
         return None
     return guarantee.relation if guarantee.holds else None

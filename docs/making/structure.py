@@ -64,9 +64,18 @@ def files(root: Path) -> dict[str, set[str]]:
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
                 node.body = []
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-        targets = ({f"{node.module}.{alias.name}", str(node.module)} for node in imports for alias in node.names)
+        targets = [{f"{node.module}.{alias.name}", str(node.module)} for node in imports for alias in node.names]
+        targets += [{name} for name in by_name(tree)]
         graph[module] = {max(found, key=len) for target in targets if (found := target & places.keys())} - {module}
     return graph
+
+
+def by_name(tree: ast.AST) -> set[str]:
+    """Return the modules of ``import a.b``, ``import_module("a.b")`` and ``__import__("a.b")``."""
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    loaders = [call for call in calls if ast.unparse(call.func).endswith(("import_module", "__import__"))]
+    return {*names, *(str(first.value) for call in loaders if isinstance(first := call.args[0], ast.Constant))}
 
 
 def in_circles(graph: dict[str, set[str]]) -> set[str]:

@@ -206,11 +206,9 @@ def make_strategy(
     """Plan the configured strategy, or another by ``name`` with its defaults; BadInput says what to change."""
     if name:
         simulated = replace(config.privacy.budget, noise="seeded")
-        recipe = STRATEGIES[name].parsed({})
-        return UserLevelStrategy(recipe, problem, facts, simulated, seed=config.seed, held_out=held_out)
+        return STRATEGIES[name]().strategy(problem, facts, simulated, seed=config.seed, held_out=held_out)
     make = partial(
-        UserLevelStrategy,
-        STRATEGIES[config.strategy.kind].parsed(config.strategy_options),
+        STRATEGIES[config.strategy.kind](**config.strategy_options).strategy,
         problem,
         facts,
         config.privacy.budget,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -62,12 +62,14 @@ class Small:
         """Return the declared example, with models in [-2, 2]^2."""
         return example_problem(self.kind, SHAPE)
 
-    def strategy(self, delta: float = DELTA, noise: NoiseKind = "seeded", **options: Any) -> UserLevelStrategy:
-        """Make the strategy."""
+    def strategy(
+        self, delta: float = DELTA, noise: NoiseKind = "seeded", seed: int = 0, **options: Any
+    ) -> UserLevelStrategy:
+        """Make the strategy of the example, or of other options."""
         public = PublicFacts(self.users, min_samples=1, max_samples=1, samples=self.users)
         privacy = Privacy(EPSILON, delta, self.kind.about.units[0], noise=noise)
-        constructor = cast("Callable[..., UserLevelStrategy]", self.kind)
-        return constructor(self.problem(), public, privacy, **({"seed": 0} | dict(self.kind.about.example) | options))
+        recipe = self.kind(**{**self.kind.about.example, **options})
+        return recipe.strategy(self.problem(), public, privacy, seed=seed)
 
     def people(self, features: Array) -> Federation:
         """Make users of one sample each from (n, 2) features; a target is the first feature."""
@@ -115,7 +117,7 @@ def check_refusals(small: Small) -> None:
     for name, options in attempts.items():
         with suppress(BadInput):
             small.strategy(**options)
-            small.insist(False, f"accepts {name}: leave its checks to UserLevelStrategy")
+            small.insist(False, f"accepts {name}: leave its checks to Recipe")
 
 
 def check_budget(small: Small) -> None:

@@ -20,12 +20,11 @@ from flwr.serverapp.strategy import Strategy
 
 from strategies.core.around import Around, Preparation
 from strategies.core.options import PreparedOptions
-from strategies.core.plan import divided, planned, stated
+from strategies.core.plan import check_budget, divided, planned, stated
 from strategies.core.public_facts import Given, PublicFacts
-from strategies.core.recipe import Recipe, check_budget
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState, check_resumable
-from strategies.core.scheme import Scheme
+from strategies.core.scheme import AnyRecipe, Scheme
 from strategies.core.streams import SOURCES, Streams, seeded
 from strategies.core.testers import HeldOut, Testers, beside
 from strategies.wire.claims import Claim
@@ -42,20 +41,7 @@ log = logging.getLogger("userdp")
 
 @final
 class UserLevelStrategy(Strategy):
-    """Runs a recipe; ``DPFedSGD(problem, public, privacy, rounds=5)`` makes one.
-
-    Args:
-        recipe: the strategy and its settings.
-        problem: the loss to minimise.
-        public: public facts about the users.
-        privacy: the budget.
-        seed: of sampling and of seeded noise, which whoever knows it can undo; the operating system's, secret, if None.
-        wire: how models and answers travel; to nodes that run `client_app` if not given.
-        compare_with_initial: end with a `LastComparison`, for part of the budget.
-        preparation: the class of a `Preparation` to begin with, for part of the budget; a recipe with `PreparedOptions`
-            then works in the coordinates, and with the clip, that it finds.
-        held_out: users n, n + 1, ... who evaluate models privately, and train none; see `Testers`.
-        choose_best: end once they find models worse than the best by more than noise, and release that.
+    """Runs a recipe; `strategies.core.recipe.Recipe.strategy` makes one, and describes the arguments.
 
     Attributes:
         original: the loss as nodes know it.
@@ -65,8 +51,6 @@ class UserLevelStrategy(Strategy):
         noise_seed: of simulated noise; the run's seed if one was given, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
         claim: what nodes are told that this run promises; a deployment sets it, too.
-
-    Raises `BadInput`: the plan cannot be made; before any data is seen.
     """
 
     require_identities: bool = False
@@ -74,25 +58,25 @@ class UserLevelStrategy(Strategy):
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: AnyRecipe,
         problem: Problem,
         public: PublicFacts,
         privacy: Privacy,
         *,
-        seed: int | None = None,
-        wire: Wire | None = None,
-        compare_with_initial: bool = False,
-        preparation: type[Preparation] | None = None,
-        held_out: int = 0,
-        choose_best: bool = False,
+        seed: int | None,
+        wire: Wire,
+        compare_with_initial: bool,
+        preparation: type[Preparation] | None,
+        held_out: int,
+        choose_best: bool,
     ) -> None:
         check_budget(recipe, privacy, public.users, seed)
         about = self.about = recipe.about
         self._drawn, seeds = seed is None, [secrets.randbits(128) if seed is None else seed for _ in range(2)]
         self.name, self.public, (self.seed, self.noise_seed) = about.name, public, seeds
-        self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
+        self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire
         given = Given(about.name, about.adversary, problem, public, privacy, self.seed, self.wire, self._noise)
-        left, self.around = divided(recipe, about.without_comparison, given, preparation, compare=compare_with_initial)
+        left, self.around = divided(recipe, given, preparation, compare=compare_with_initial)
         self.privacy, self._given = left, replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
         self._coordinates: Coordinates | None = None
@@ -134,11 +118,6 @@ class UserLevelStrategy(Strategy):
         return self.streams.open(self.noise_seed, index, purpose, self._slack)
 
     # Facts of a run -------------------------------------------------------------------------------------------------
-
-    @property
-    def options(self) -> Recipe:
-        """The recipe: its settings."""
-        return self.recipe
 
     @property
     def scheme(self) -> Scheme:

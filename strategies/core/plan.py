@@ -9,9 +9,9 @@ from typing import ClassVar
 from strategies.core.about import MEANINGS, About
 from strategies.core.around import Around, LastComparison, Preparation
 from strategies.core.forecast import Forecast, standstill
-from strategies.core.options import PreparedOptions, StrategyOptions
+from strategies.core.options import PreparedOptions
 from strategies.core.public_facts import Given
-from strategies.core.scheme import Number, Scheme
+from strategies.core.scheme import AnyRecipe, Number, Scheme
 from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from userdp.accounting import Privacy, Unit
 from userdp.accounting.guarantee import Guarantee
@@ -139,7 +139,7 @@ def explained(about: About) -> dict[str, str]:
     return {**MEANINGS, **about.meanings, **Plan.meanings}
 
 
-def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Around) -> Plan:
+def planned(given: Given, recipe: AnyRecipe, scheme: Scheme, around: Around) -> Plan:
     """Return the plan of a scheme, with its forecast and its extra rounds."""
     outline = scheme.outline
     forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
@@ -160,15 +160,54 @@ def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Arou
         warnings=(
             *around.warnings,
             *outline.warnings,
-            *standstill(given.problem, options, outline.rounds, outline.numbers),
+            *standstill(given.problem, recipe, outline.rounds, outline.numbers),
             *(() if forecast is None else forecast.warnings()),
         ),
     )
 
 
+def check_budget(recipe: AnyRecipe, privacy: Privacy, users: int, seed: int | None) -> None:
+    """Refuse a budget of a kind that the strategy does not support; the `BadInput` names those that it does.
+
+    ``seed`` is None for one that nobody gave, and that the server draws: where nodes protect users from the server, it
+    hides nothing.
+    """
+    about = recipe.about
+    privacy.check_population(users)
+    if privacy.unit not in about.units:
+        raise BadInput(
+            f"privacy.unit = {privacy.unit!r}: {about.name} protects {' or '.join(about.units)} level; "
+            f"set privacy.unit = {about.units[0]!r}, which is the stronger promise, or use sample_clipped_sgd"
+        )
+    if privacy.delta == 0 and not about.pure:
+        raise BadInput(
+            f"privacy.delta = 0: {about.name} cannot promise pure privacy; set a delta well below 1/n = {1 / users:g}"
+        )
+    if privacy.noise == "secure" and about.without_secure_noise is not None:
+        raise BadInput(
+            f"privacy.noise = 'secure': {about.name} has no proof for it, because {about.without_secure_noise}; use "
+            "recentred_clipping or another clipping strategy, or noise = 'seeded' for a simulation"
+        )
+    if privacy.trust == "sum" and not about.masked:
+        raise BadInput(
+            f"privacy.trust = 'sum': {about.name} does not work on sums that nodes make noisy and mask; use "
+            "dp_fed_sgd or another strategy that `userdp explain privacy.trust` names, or trust = 'server'"
+        )
+    if seed is None and privacy.noise == "seeded" and (privacy.trust == "sum" or not about.server_trusted):
+        against = "trust = 'sum'" if privacy.trust == "sum" else about.name
+        raise BadInput(
+            f"noise = 'seeded' with {against}: the server would know the noise of all nodes; set privacy.noise = "
+            "'secure', or give a seed in a simulation"
+        )
+    if privacy.lost_nodes and not recipe.max_missing:
+        raise BadInput(
+            f"privacy.lost_nodes = {privacy.lost_nodes} with strategy.max_missing = 0: the run would end when a node "
+            "falls silent; raise max_missing to the share of the users whom so many nodes hold"
+        )
+
+
 def divided(
-    options: StrategyOptions,
-    objection: str | None,
+    recipe: AnyRecipe,
     given: Given,
     preparation: type[Preparation] | None,
     *,
@@ -176,8 +215,7 @@ def divided(
 ) -> tuple[Privacy, Around]:
     """Divide a budget into (the rest for the strategy's own rounds, the extra rounds).
 
-    ``objection`` says why a last comparison makes no sense for the strategy; None where it does. Raises `BadInput`: the
-    strategy, or its nodes, do not support the extra rounds.
+    Raises `BadInput`: the strategy, or its nodes, do not support the extra rounds.
     """
     before = after = None
     wanted = compare or preparation is not None
@@ -193,23 +231,23 @@ def divided(
         )
     privacy = given.privacy
     if compare:
-        if objection is not None:
+        if (objection := recipe.about.without_comparison) is not None:
             raise BadInput(f"output.compare_with_initial = true: {objection}; leave it out for {given.strategy}")
         privacy, after = LastComparison.within(privacy, given.users)
     if preparation is not None:
-        privacy, before = _prepared(preparation, options, replace(given, privacy=privacy))
+        privacy, before = _prepared(preparation, recipe, replace(given, privacy=privacy))
     return privacy, Around(before, after)
 
 
-def _prepared(kind: type[Preparation], options: StrategyOptions, given: Given) -> tuple[Privacy, Preparation]:
+def _prepared(kind: type[Preparation], recipe: AnyRecipe, given: Given) -> tuple[Privacy, Preparation]:
     problem, privacy = given.problem, given.privacy
     share = kind.share(problem)
     own = replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta)
     left = replace(privacy, epsilon=privacy.epsilon - own.epsilon, delta=privacy.delta - own.delta)
     # Calibration is expensive, and most strategies do not support a preparation.
-    if isinstance(options, PreparedOptions):
+    if isinstance(recipe, PreparedOptions):
         made = kind(problem, given.public, own, given.seed)
-        if options.found(made.found()[1]):
+        if recipe.found(made.found()[1]):
             return left, made
     raise BadInput(
         f"preparation = 'learn': nothing that {given.strategy} needs can be found on the way for problem.kind = "

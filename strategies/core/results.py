@@ -1,10 +1,13 @@
 """The result of a round, and that of a strategy: the released model, the guarantee, one record a round."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
@@ -135,6 +138,14 @@ class PrivateResult(Result):
         if metrics:
             self.evaluate_metrics_serverapp[server_round] = MetricRecord(metrics)  # type: ignore[arg-type]
         return metrics
+
+    def save(self, folder: Path) -> None:
+        """Write the released model into ``model.npz``, each array by its name, and what is promised beside it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            folder / "model.npz", allow_pickle=False, **{name: array.numpy() for name, array in self.arrays.items()}
+        )
+        (folder / "guarantee.json").write_text(json.dumps(self.guarantee.as_dict(), indent=2), encoding="utf-8")
 
     @property
     def missing_users(self) -> int:

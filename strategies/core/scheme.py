@@ -3,11 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
+from strategies.core.about import About
 from strategies.core.noise_forecast import NoisePath
+from strategies.core.public_facts import Given
 from strategies.core.results import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Guarantee, Privacy
@@ -88,6 +90,22 @@ class Scheme(ABC):
         if self.check_start is not None:
             self.check_start(x)
         return x
+
+
+class AnyRecipe(Protocol):
+    """What the round loop asks of a `strategies.core.recipe.Recipe`."""
+
+    about: ClassVar[About]
+
+    @property
+    def max_missing(self) -> float:
+        """The largest share of a cohort that may fail to answer."""
+
+    def settled(self, given: Given) -> Self:
+        """Return these settings with those that the plan chooses."""
+
+    def scheme(self, given: Given) -> Scheme:
+        """Make the scheme, from public facts alone."""
 
 
 Law = Callable[[Sequence[Rows]], Vector]  # From all rounds' rows or sums to (K,) chances of the last's outcomes

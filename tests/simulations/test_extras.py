@@ -23,7 +23,7 @@ from simulations.cli import app
 app()
 """
 PAGE = (ROOT / "docs" / "flower-app.md").read_text(encoding="utf-8")
-AVERAGES = "RobustRounds(problem, PublicFacts(users=USERS), Privacy(epsilon=2.0, delta=1e-6), rounds=3)"
+AVERAGES = "RobustRounds(rounds=3)"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -119,8 +119,13 @@ def test_an_installation_without_extras_runs_on_ray_and_as_a_flower_app(tmp_path
         next(block for block in re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
         for language in ("python", "toml")
     )
-    code, count = re.subn(r"RobustRounds\(\n.*?\n    \)", AVERAGES, python, flags=re.DOTALL)
-    assert count == 1
+    code, count = re.subn(
+        r"RobustRounds\(\n.*?\n    \)|, noise=\"secure\"",
+        lambda found: AVERAGES if "\n" in found[0] else "",
+        python,
+        flags=re.DOTALL,
+    )
+    assert count == 2
     (app / "app.py").write_text(code.replace("RobustRounds", "DPFedAvg"), encoding="utf-8")
     (app / "pyproject.toml").write_text(settings, encoding="utf-8")
     engine = FlowerEngine(flower, home / "bin" / "flwr")
@@ -128,4 +133,4 @@ def test_an_installation_without_extras_runs_on_ray_and_as_a_flower_app(tmp_path
         engine.run(app, 2, {"output": str(tmp_path)})
     finally:
         engine.stop()
-    assert (tmp_path / "model.npy").exists()
+    assert (tmp_path / "model.npz").exists()

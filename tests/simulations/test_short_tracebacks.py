@@ -121,5 +121,5 @@ def test_the_command_shows_what_lies_below_public_functions_if_asked(tmp_path, m
 
 def test_a_strategys_own_options_are_refused_without_those_of_pydantic():
     with pytest.raises(BadInput, match=r"strategy\.rounds = -1") as refused:
-        DPFedSGD(Quadratic(2, 1.0, 1.0), PublicFacts(users=100), Privacy(epsilon=1.0, delta=1e-6), rounds=-1)
+        DPFedSGD(rounds=-1).strategy(Quadratic(2, 1.0, 1.0), PublicFacts(users=100), Privacy(epsilon=1.0, delta=1e-6))
     assert "ValidationError" not in "".join(traceback.format_exception(refused.value))

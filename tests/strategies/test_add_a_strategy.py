@@ -107,7 +107,7 @@ def test_a_plan_that_states_no_noise_does_not_print_that_there_is_none(capsys):
     stated, silent = (make(class_of(one), Quadratic(2, 1.0, 2.0), 400) for one in (NEW[0], replace(NEW[0], text=text)))
     deviation = stated.scheme.mechanism.standard_deviation
     assert stated.plan.noise == pytest.approx(deviation * 2**0.5)
-    assert stated.plan.signal == stated.options.clip_norm
+    assert stated.plan.signal == stated.recipe.clip_norm
     assert (silent.plan.noise, silent.plan.signal, silent.plan.drowned) == (None, None, False)
     shown = printed(silent.plan, capsys)
     assert (shown["noise"], shown["signal"]) == ("not stated", "not stated")
@@ -122,7 +122,7 @@ def test_every_strategy_states_its_noise(name):
     strategy = registry.STRATEGIES[name]
     privacy = Privacy(20.0, 1e-5, strategy.about.units[0])
     public = PublicFacts(4000, max_samples=1, samples=4000)
-    plan = strategy(problem_of(name), public, privacy, seed=0, **options_of(name)).plan
+    plan = strategy(**options_of(name)).strategy(problem_of(name), public, privacy, seed=0).plan
     assert plan.noise is not None
     assert plan.signal is not None
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from any_strategy import MEASURED_FIRST, SHAPE, options_of, problem_of
-from helpers import federation_of, requested
+from helpers import federation_of, requested, strategy_of
 from helpers_adversaries import Draw, Losses, Overheard, Recorded, Replayed, fields_of
 
 from strategies import STRATEGIES, PublicFacts, UserLevelStrategy, model_vector
@@ -102,7 +102,7 @@ def made(name: str, options: Mapping[str, Any] = {}, privacy: Mapping[str, Any] 
     kind = STRATEGIES[name]
     budget = Privacy(2.0, 1e-3, kind.about.units[0], **privacy)
     facts = PublicFacts(USERS, 1, 1, USERS)
-    return kind(problem_of(name), facts, budget, seed=0, **(options_of(name) | dict(options)))
+    return strategy_of(kind, problem_of(name), facts, budget, seed=0, **(options_of(name) | dict(options)))
 
 
 def worst(name: str) -> UserLevelStrategy:

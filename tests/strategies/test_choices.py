@@ -15,7 +15,6 @@ from query_cases import people, query
 
 from strategies import DPFedSGD, RobustRounds
 from strategies.baselines.rotation.rotation import CellGrid
-from strategies.core.base import UserLevelStrategy
 from strategies.core.public_facts import PublicFacts
 from strategies.queries import statistics
 from strategies.queries.statistics import Statistics
@@ -114,7 +113,7 @@ def asked(per, at=(0.5, 0.9), **more):
 
 def query_of(asked_for, relation):
     facts = PublicFacts(len(OTHERS) + 1, max_samples=3)
-    return UserLevelStrategy(Statistics(), query(asked_for, relation), facts, Privacy(1.0, 1e-5), seed=0)
+    return Statistics().strategy(query(asked_for, relation), facts, Privacy(1.0, 1e-5), seed=0)
 
 
 def neighbours(asked_for, relation):

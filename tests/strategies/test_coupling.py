@@ -41,7 +41,6 @@ from strategies import (
     DropInRecentredClipping,
     PoissonSampleSGD,
     PublicFacts,
-    UserLevelStrategy,
     private_updates,
 )
 from strategies.clipping.dp_ftrl import DPFTRL
@@ -206,7 +205,7 @@ def table(kind="as they are", users=200):
 
 def asking(asked, relation, trust):
     given = query(ASKED[asked], relation), PublicFacts(200, max_samples=3), Privacy(2.0, 1e-4, trust=trust)
-    return UserLevelStrategy(Statistics(max_missing=0.5), *given, seed=0)
+    return Statistics(max_missing=0.5).strategy(*given, seed=0)
 
 
 @pytest.mark.sweep(24)

@@ -223,7 +223,7 @@ def test_a_robust_release_with_secure_noise_leaks_no_more_than_it_claims():
     """
     private = Privacy(3.0, 0.01, noise="secure", allow_large_delta=True)
     options = {"rounds": 1, "radius": 1.0, "learning_rate": 1.0, "failure": 0.2, "estimate": "debiased"}
-    method = RobustRounds(Linear(1, FAR, radius=1e6), PublicFacts(240), private, **options)
+    method = RobustRounds(**options).strategy(Linear(1, FAR, radius=1e6), PublicFacts(240), private)
     assert isinstance(noise_again(method, 0), SecureNoise)
     sides = [scores_of(method, values, 0, runs=8000) for values in robust_values(method, 240)]
     leaked = epsilon_lower_bound(*sides, method.plan.guarantee.delta, confidence=1 - 1e-9)

@@ -1,34 +1,27 @@
 """The ServerApp: it trains with a strategy of userdp and prints the guarantee."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from strategies import Auto, DPFedSGD, PublicFacts, model_vector
+from strategies import Auto, DPFedSGD, PublicFacts, UserLevelStrategy, model_vector
 from userdp import BadInput, Privacy
 from userdp_quickstart.task import PROBLEM, SAMPLES, accuracy
 
 app = ServerApp()
 
 
-def make_strategy(config: dict) -> DPFedSGD | Auto:
+def make_strategy(config: dict) -> UserLevelStrategy:
     """Return the strategy that the run-config names. Its noise comes from the operating system, not from a seed."""
     privacy = Privacy(epsilon=config["epsilon"], delta=config["delta"], noise="secure")
     facts = PublicFacts(users=config["num-users"], min_samples=SAMPLES, max_samples=SAMPLES)
     if config["strategy"] == "auto":
-        return Auto(PROBLEM, facts, privacy)
+        return Auto().strategy(PROBLEM, facts, privacy)
     if config["strategy"] == "dp_fed_sgd":
         return DPFedSGD(
-            PROBLEM,
-            facts,
-            privacy,
-            rounds=config["num-server-rounds"],
-            clip_norm=config["clip-norm"],
-            learning_rate=config["learning-rate"],
-        )
+            rounds=config["num-server-rounds"], clip_norm=config["clip-norm"], learning_rate=config["learning-rate"]
+        ).strategy(PROBLEM, facts, privacy)
     raise BadInput(f"strategy = {config['strategy']!r}: must be 'dp_fed_sgd' or 'auto'")
 
 
@@ -46,7 +39,4 @@ def main(grid: Grid, context: Context) -> None:
     print(result.guarantee)
     print(f"accuracy: {accuracy(model):.3f}")
     if config["output"]:
-        folder = Path(config["output"])
-        folder.mkdir(parents=True, exist_ok=True)
-        np.savez(folder / "model.npz", x=model)
-        (folder / "guarantee.json").write_text(json.dumps(result.guarantee.as_dict(), indent=2))
+        result.save(Path(config["output"]))

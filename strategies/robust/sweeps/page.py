@@ -45,14 +45,8 @@ def _epochs(count: int) -> str:
 
 
 def _users_needed(test: str, epochs: int) -> int:
-    strategy = RobustRounds(
-        Quadratic(1, 1.0, 1.0),
-        PublicFacts(USERS),
-        Privacy(EPSILON, DELTA),
-        test=test,
-        epochs=epochs,
-        rounds=PER_EPOCH * epochs,
-        radius=1.0,
+    strategy = RobustRounds(test=test, epochs=epochs, rounds=PER_EPOCH * epochs, radius=1.0).strategy(
+        Quadratic(1, 1.0, 1.0), PublicFacts(USERS), Privacy(EPSILON, DELTA)
     )
     return strategy.plan.users_needed
 

@@ -56,17 +56,13 @@ def at_the_papers(
     batch = math.ceil(150 * math.log(n * m * problem.dimension / DELTA) / eps)
     smoothness = problem.certificate.smoothness or 0.0
     return LocalizedRobustSGD(
-        problem,
-        PublicFacts(users=int(n), min_samples=int(m)),
-        Privacy(eps, DELTA),
-        seed=0,
         batch=batch,
         radius=(problem.certificate.lipschitz or 1.0) * math.log(n * m * problem.dimension) / math.sqrt(m),
         phases=phases,
         learning_rate=1 / (6 * smoothness * batch) if smoothness else 1.0,
         deviation=DEVIATION,
         **pieces,
-    )
+    ).strategy(problem, PublicFacts(users=int(n), min_samples=int(m)), Privacy(eps, DELTA), seed=0)
 
 
 def planned(loss: str, pieces: Mapping[str, Any], *, n: float, m: float, d: float, eps: float) -> float:
@@ -112,13 +108,13 @@ def _clipping(problem: Problem, public: PublicFacts, privacy: Privacy) -> UserLe
     """Return user-level clipping at the longest gradient, in three rounds, or in one that leaves the box."""
     clip = (problem.certificate.lipschitz or 1.0) * math.sqrt(problem.dimension)
     steps = {"rounds": 3} if problem.certificate.smoothness else {"rounds": 1, "learning_rate": 1e6}
-    return DPFedSGD(problem, public, privacy, seed=0, clip_norm=clip, **steps)
+    return DPFedSGD(clip_norm=clip, **steps).strategy(problem, public, privacy, seed=0)
 
 
 PLANS: Mapping[str, Plan] = {
     "the paper's": _paper,
-    "ours": lambda *given: LocalizedRobustSGD(*given, seed=0, deviation=DEVIATION),
-    "localized_clipping": lambda *given: LocalizedClipping(*given, seed=0, deviation=DEVIATION),
+    "ours": lambda *given: LocalizedRobustSGD(deviation=DEVIATION).strategy(*given, seed=0),
+    "localized_clipping": lambda *given: LocalizedClipping(deviation=DEVIATION).strategy(*given, seed=0),
     "dp_fed_sgd": _clipping,
 }
 

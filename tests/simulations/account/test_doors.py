@@ -117,7 +117,7 @@ def dropped_in(kind, **more):
 
 
 def on_flower(folder):
-    strategy = DPFedSGD(Quadratic(2, 1.0, 5.0), PublicFacts(60), Privacy(EPSILON, DELTA), rounds=2)
+    strategy = DPFedSGD(rounds=2).strategy(Quadratic(2, 1.0, 5.0), PublicFacts(60), Privacy(EPSILON, DELTA))
     simulations.enter(strategy, ACCOUNT)
 
 
@@ -281,7 +281,7 @@ def test_a_strategy_that_asked_and_heard_nothing_is_entered_too_late(people, acc
     people(100.0)
     strategy = dropped_in(DropInFedAvg)
     if not drop_in:
-        strategy = DPFedSGD(Quadratic(2, 1.0, 5.0), PublicFacts(60), Privacy(EPSILON, DELTA), rounds=2)
+        strategy = DPFedSGD(rounds=2).strategy(Quadratic(2, 1.0, 5.0), PublicFacts(60), Privacy(EPSILON, DELTA))
     inner = strategy.inner if drop_in else strategy
     inner.state.ledger.charge(np.arange(2))
     with pytest.raises(BadInput, match="enter it before start"):

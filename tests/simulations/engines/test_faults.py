@@ -310,7 +310,9 @@ def test_an_actor_that_dies_loses_a_masked_sum(tmp_path, caplog, monkeypatch):
         RayGrid, "_answers", lambda grid, asked, *how: questions.append(asked) or answers(grid, asked, *how)
     )
     problem = FaultyQuadratic(2, "exit", tmp_path / "happened")
-    method = DPFedSGD(problem, PublicFacts(USERS), Privacy(10.0, 1e-3, trust="sum"), seed=0, rounds=1, clip_norm=1.0)
+    method = DPFedSGD(rounds=1, clip_norm=1.0).strategy(
+        problem, PublicFacts(USERS), Privacy(10.0, 1e-3, trust="sum"), seed=0
+    )
     result = on_ray(caplog, method)
     assert caplog.text.count("an actor died") == 1
     assert sum(any(map(ray_grid._masked, asked.values())) for asked in questions) == 1  # nobody is asked in its place

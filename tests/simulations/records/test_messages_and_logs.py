@@ -50,7 +50,7 @@ def names_in(content):
 
 def strategy_of(name):
     privacy = Privacy(8.0, 1e-4, unit=STRATEGIES[name].about.units[0])
-    return STRATEGIES[name](problem_of(name), PublicFacts(400, 1, 1, 400), privacy, seed=1, **options_of(name))
+    return STRATEGIES[name](**options_of(name)).strategy(problem_of(name), PublicFacts(400, 1, 1, 400), privacy, seed=1)
 
 
 # Messages ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import federation_of, make, run
+from helpers import federation_of, make, run, strategy_of
 from resumable import Kept
 from test_adaptive import uncertified
 from test_auto import Watched
@@ -213,7 +213,7 @@ def test_a_first_round_that_was_lost_stops_nothing(place):
     kind, more = [(Auto, {}), (STRATEGIES["dp_fed_sgd"], {"rounds": 3, "preparation": LearnCoordinates})][place]
 
     def method():
-        return kind(problem, PublicFacts(USERS), Privacy(4.0, 1e-6, noise="secure"), seed=0, **more)
+        return strategy_of(kind, problem, PublicFacts(USERS), Privacy(4.0, 1e-6, noise="secure"), seed=0, **more)
 
     class Killed(Exception):
         pass

@@ -82,7 +82,11 @@ def break_even(batch, samples, unit="user"):
     facts = PublicFacts(500, 1, 4, samples)
     options = {"rounds": 5, "batch": batch, "learning_rate": 0.1}
     budget = Privacy(2.0, 1e-5, unit)
-    plan = STRATEGIES["poisson_sample_sgd"](problem_of("poisson_sample_sgd"), facts, budget, seed=0, **options).plan
+    plan = (
+        STRATEGIES["poisson_sample_sgd"](**options)
+        .strategy(problem_of("poisson_sample_sgd"), facts, budget, seed=0)
+        .plan
+    )
     return plan.numbers.get("break_even")
 
 

@@ -41,7 +41,7 @@ def people(users=40, seed=0, *, bad=False):
 def strategy_of(name, users=40, noise="seeded", **settings):
     problem = Squared(2, 2.0, 2.0, low=-1.0, high=1.0)
     privacy = Privacy(4.0, 1e-3, noise=noise)
-    return STRATEGIES[name](problem, PublicFacts(users), privacy, seed=0, **{**options_of(name), **settings})
+    return STRATEGIES[name](**{**options_of(name), **settings}).strategy(problem, PublicFacts(users), privacy, seed=0)
 
 
 def lengths_by_hand(problem, federation, x, centre=0.0):

@@ -43,8 +43,8 @@ class Seen:
     def __post_init__(self):
         self.users = self.users or 2 * self.nodes
         privacy = Privacy(2.0, DELTA, trust="sum", colluding=self.colluding)
-        self.method = DPFedSGD(
-            LOSS, PublicFacts(self.users), privacy, seed=0, rounds=ROUNDS, clip_norm=CLIP, learning_rate=1.0
+        self.method = DPFedSGD(rounds=ROUNDS, clip_norm=CLIP, learning_rate=1.0).strategy(
+            LOSS, PublicFacts(self.users), privacy, seed=0
         )
         people = federation_of(np.random.default_rng(3).normal(size=(self.users, WIDE)))
         self.blocks = np.array_split(np.arange(self.users), self.nodes)
@@ -159,7 +159,7 @@ def test_one_node_more_than_the_sentence_names_learns_more_so_these_tests_see_a_
 def test_every_masked_strategy_asks_for_shares_that_are_enough_without_those_of_a_coalition(kind, nodes, colluding):
     privacy = Privacy(2.0, DELTA, trust="sum", colluding=colluding)
     loss = Quadratic(3, 9.0, 9.0)
-    method = kind(loss, PublicFacts(20), privacy, seed=0, rounds=3, clip_norm=CLIP)
+    method = kind(rounds=3, clip_norm=CLIP).strategy(loss, PublicFacts(20), privacy, seed=0)
     people = federation_of(np.random.default_rng(3).normal(size=(20, 3)))
     with Overheard([Node(loss, people, users) for users in np.array_split(np.arange(20), nodes)]) as grid:
         method.start(grid)
@@ -176,8 +176,8 @@ def test_every_masked_strategy_asks_for_shares_that_are_enough_without_those_of_
 def test_sums_of_fewer_nodes_keep_as_much_noise_from_each():
     # Cohorts of four among five nodes of unequal size: a sum has two to four nodes.
     loss, blocks = Quadratic(2, 9.0, 9.0), np.split(np.arange(24), [2, 4, 6, 12])
-    method = DPFedSGD(
-        loss, PublicFacts(24), Privacy(2.0, DELTA, trust="sum"), seed=0, rounds=6, cohort=4, clip_norm=CLIP
+    method = DPFedSGD(rounds=6, cohort=4, clip_norm=CLIP).strategy(
+        loss, PublicFacts(24), Privacy(2.0, DELTA, trust="sum"), seed=0
     )
     with Overheard([Node(loss, federation_of(np.zeros((24, 2))), users) for users in blocks]) as grid:
         method.start(grid)
@@ -197,7 +197,9 @@ def test_sums_of_fewer_nodes_keep_as_much_noise_from_each():
 
 def small(**options):
     options = {"rounds": 3, "clip_norm": CLIP} | options
-    return DPFedSGD(Quadratic(2, 9.0, 9.0), PublicFacts(8), Privacy(2.0, DELTA, trust="sum"), seed=0, **options)
+    return DPFedSGD(**options).strategy(
+        Quadratic(2, 9.0, 9.0), PublicFacts(8), Privacy(2.0, DELTA, trust="sum"), seed=0
+    )
 
 
 def people_of(blocks):

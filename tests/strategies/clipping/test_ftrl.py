@@ -152,7 +152,9 @@ def test_a_run_by_hand(kind):
 
 def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
     privacy = Privacy(4.0, 1e-3, noise="secure")
-    method = DPFTRL(Quadratic(3, 5.0, 5.0), PublicFacts(200), privacy, seed=0, rounds=4, factorisation="buffered")
+    method = DPFTRL(rounds=4, factorisation="buffered").strategy(
+        Quadratic(3, 5.0, 5.0), PublicFacts(200), privacy, seed=0
+    )
     recursion = method.scheme.sampler.factorisation.recursion
     assert recursion > 0
     assert method.scheme.summands == 4 * (50 + recursion)
@@ -165,7 +167,7 @@ def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
 def amplified(users=400, epsilon=2.0, seed=0, noise="seeded", **options):
     options = {"rounds": 8, "cohort": 20, "clip_norm": 0.5, "sampling": "amplified", **options}
     privacy = Privacy(epsilon, 1e-4, noise=noise)
-    return DPFTRL(Quadratic(2, 5.0, 5.0), PublicFacts(users), privacy, seed=seed, **options)
+    return DPFTRL(**options).strategy(Quadratic(2, 5.0, 5.0), PublicFacts(users), privacy, seed=seed)
 
 
 @pytest.mark.parametrize("kind", ["square_root", "banded", "best"])

@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.app import Message as FlowerMessage
-from helpers import MARK, FaultyQuadratic, content_of, federation_of, final, forgive_ray, own_ray, requested, run
+from helpers import (
+    MARK,
+    FaultyQuadratic,
+    content_of,
+    federation_of,
+    final,
+    forgive_ray,
+    own_ray,
+    requested,
+    run,
+    strategy_of,
+)
 from helpers_adversaries import Overheard, gaussian_epsilon
 from helpers_flower import ClientGrid, FlowerEngine
 from resumable import Kept
@@ -40,7 +51,7 @@ def surviving(kind=DPFedSGD, problem=LOSS, users=40, privacy=PRIVACY, **options)
     options = {"rounds": 3, "clip_norm": 0.5, "max_missing": 0.7} | options
     if kind is VoteDescent:  # which has no clip and steps of its own
         options = {name: value for name, value in options.items() if name not in ("clip_norm", "server_optimiser")}
-    return kind(problem, PublicFacts(users), privacy, seed=0, **options)
+    return strategy_of(kind, problem, PublicFacts(users), privacy, seed=0, **options)
 
 
 def nodes_of(problem=LOSS, people=PEOPLE, count=NODES):

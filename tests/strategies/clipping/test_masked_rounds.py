@@ -6,7 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
-from helpers import MARK, ChangedNode, FaultyQuadratic, ShuffledGrid, content_of, federation_of, final, requested, run
+from helpers import (
+    MARK,
+    ChangedNode,
+    FaultyQuadratic,
+    ShuffledGrid,
+    content_of,
+    federation_of,
+    final,
+    requested,
+    run,
+    strategy_of,
+)
 from helpers_adversaries import Overheard
 from helpers_flower import ClientGrid
 from resumable import Kept
@@ -31,7 +42,7 @@ KINDS = pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg, AdaptiveClipping])
 
 def masked(kind=DPFedSGD, problem=LOSS, users=40, privacy=PRIVACY, seed=0, **options):
     options = {"rounds": 3, "clip_norm": 0.5} | options
-    return kind(problem, PublicFacts(users), privacy, seed=seed, **options)
+    return strategy_of(kind, problem, PublicFacts(users), privacy, seed=seed, **options)
 
 
 def begun(method):
@@ -250,7 +261,7 @@ def test_the_noise_of_a_moving_clip_is_split_as_without_masks(colluding):
 def test_the_noise_of_honest_nodes_spends_the_budget(colluding, rounds, cohort, takes_part):
     method = masked(privacy=replace(PRIVACY, colluding=colluding), rounds=rounds, cohort=cohort)
     asked = method.scheme.query(0).masked
-    honest = asked.deviation / (2 * method.options.clip_norm)
+    honest = asked.deviation / (2 * method.recipe.clip_norm)
     spent = epsilon_of(Cost(noise_multiplier=honest), takes_part, 1e-3)
     assert 0.99 < spent / 2.0 < 1
     guarantee = method.plan.guarantee
@@ -390,7 +401,9 @@ def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
 )
 def test_a_strategy_that_does_not_work_on_masked_sums_refuses_by_name(name):
     with pytest.raises(BadInput, match=f"privacy.trust = 'sum': {name} does not work on"):
-        STRATEGIES[name](LOSS, PublicFacts(40), replace(PRIVACY, unit=STRATEGIES[name].about.units[0]), seed=0)
+        STRATEGIES[name]().strategy(
+            LOSS, PublicFacts(40), replace(PRIVACY, unit=STRATEGIES[name].about.units[0]), seed=0
+        )
 
 
 REFUSED = {
@@ -463,7 +476,9 @@ def test_the_price_of_whole_numbers_is_that_of_all_rounds():
     def taken(epsilon, users):
         privacy = Privacy(epsilon, 1e-3, trust="sum")
         try:
-            DPFedSGD(Quadratic(3, 9.0, 9.0), PublicFacts(users), privacy, seed=0, rounds=1, cohort=2, clip_norm=0.5)
+            DPFedSGD(rounds=1, cohort=2, clip_norm=0.5).strategy(
+                Quadratic(3, 9.0, 9.0), PublicFacts(users), privacy, seed=0
+            )
         except BadInput as error:
             if "discrete noise would add" not in str(error):
                 raise

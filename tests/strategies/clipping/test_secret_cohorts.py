@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from any_strategy import options_of
 from examples import changed
-from helpers import federation_of, local_grid, with_scheme
+from helpers import federation_of, local_grid, strategy_of, with_scheme
 
 from simulations.config.run_config import parse_config
 from simulations.runs.run import run as run_config
@@ -32,7 +32,7 @@ def method_of(kind, sampling, noise="secure", users=USERS, cohort=30, **options)
         options["sparsity"] = 2
     privacy = Privacy(4.0, 1e-3, noise=noise)
     options |= {"sampling": sampling, "cohort": cohort, "rounds": ROUNDS}
-    return kind(PROBLEM, PublicFacts(users), privacy, seed=3, **options)
+    return strategy_of(kind, PROBLEM, PublicFacts(users), privacy, seed=3, **options)
 
 
 def cohorts_asked(method, federation=PEOPLE, users_per_node=7):
@@ -97,7 +97,7 @@ def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed
         return
     options = options_of(name) | ({"sampling": sampling} if sampling else {})
     facts = PublicFacts(300, max_samples=2, samples=400)
-    method = kind(PROBLEM, facts, Privacy(4.0, 1e-3, noise="secure"), seed=3, **options)
+    method = strategy_of(kind, PROBLEM, facts, Privacy(4.0, 1e-3, noise="secure"), seed=3, **options)
     sampler = getattr(method.scheme, "sampler", None)
     secret = sampling in {*SECRET, "amplified"}
     assert (sampler is not None and sampler.secret) == secret

@@ -54,7 +54,9 @@ def test_with_one_cell_a_run_chooses_nothing(noise, monkeypatch):
     options = {"rounds": 2, "epochs": 2, "deviation": 100.0}
     method = make(WinsorizedRotation, Quadratic(3, 9.0, 9.0), 40, 1.0, 1e-3, **options)
     if noise == "secure":
-        method = WinsorizedRotation(method.problem, method.public, replace(method.privacy, noise="secure"), **options)
+        method = WinsorizedRotation(**options).strategy(
+            method.problem, method.public, replace(method.privacy, noise="secure")
+        )
     chosen = []
     monkeypatch.setattr(type(noise_again(method, 0)), "choose", lambda *given: chosen.append(given))
     result = run(method, federation_of(np.ones((40, 3))))

@@ -212,8 +212,8 @@ def test_what_is_found_does_not_change_the_rounds_of_the_plan():
 
 def test_secure_noise_can_be_had():
     privacy = Privacy(4.0, 1e-5, noise="secure")
-    method = STRATEGIES["dp_fed_sgd"](
-        squares(), PublicFacts(300), privacy, seed=0, rounds=3, preparation=LearnCoordinates
+    method = STRATEGIES["dp_fed_sgd"](rounds=3).strategy(
+        squares(), PublicFacts(300), privacy, seed=0, preparation=LearnCoordinates
     )
     result = run(method, ill_scaled(300))
     assert np.isfinite(final(result)).all()
@@ -222,8 +222,8 @@ def test_secure_noise_can_be_had():
 def test_sums_over_all_users_have_their_own_rounding():
     """Where the strategy's own cohorts are small."""
     privacy = Privacy(4.0, 1e-5, noise="secure")
-    method = STRATEGIES["dp_fed_sgd"](
-        squares(), PublicFacts(3000), privacy, seed=0, rounds=1, preparation=LearnCoordinates
+    method = STRATEGIES["dp_fed_sgd"](rounds=1).strategy(
+        squares(), PublicFacts(3000), privacy, seed=0, preparation=LearnCoordinates
     )
     assert method._rounding_slack(replace(method.scheme, summands=2)) == rounding_slack(3000)
 
@@ -250,7 +250,7 @@ def test_without_learnt_coordinates_the_clip_follows_users_lengths():
     method = prepared("dp_fed_sgd", problem, rounds=30, epsilon=8.0)
     x = final(run(method, federation_of(values)))
     assert method.around.before.rounds == 2
-    assert method.options.clip_norm == pytest.approx(10 / 30 * np.hypot(300, 200), rel=0.2)
+    assert method.recipe.clip_norm == pytest.approx(10 / 30 * np.hypot(300, 200), rel=0.2)
     np.testing.assert_allclose(x, [300, -200], rtol=0.1)
 
 
@@ -258,7 +258,7 @@ def test_settings_that_nobody_finds_stay():
     method = prepared("dp_fed_avg", local_steps=3, rounds=7)
     assert method.plan.rounds == 7 + method.around.before.rounds
     run(method, ill_scaled(USERS))
-    assert (method.options.local_steps, method.options.rounds) == (3, 7)
+    assert (method.recipe.local_steps, method.recipe.rounds) == (3, 7)
 
 
 @pytest.mark.parametrize("name", ["auto", "local_dp", "projected_sgd", "localized_clipping", "robust_rounds"])

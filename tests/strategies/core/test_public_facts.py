@@ -16,7 +16,7 @@ PUBLIC = "which node holds which users is public"
 def test_what_users_are_assumed_to_be_is_in_the_guarantee(name):
     problem = problem_of(name)
     facts = PublicFacts(400, 1, 1, samples=400, assumptions=(PUBLIC,), user_is=UNIT)
-    strategy = STRATEGIES[name](problem, facts, Privacy(8.0, 1e-4), seed=1, **options_of(name))
+    strategy = STRATEGIES[name](**options_of(name)).strategy(problem, facts, Privacy(8.0, 1e-4), seed=1)
     plan = strategy.plan.guarantee
     assert plan.assumptions.count(PUBLIC) == plan.holds == (name != "non_private")
     assert plan.sentence().endswith(f"; {UNIT}") == plan.holds

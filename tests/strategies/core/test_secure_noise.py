@@ -60,7 +60,7 @@ def strategy(name, **changes):
 
     privacy = Privacy(4.0, 1e-3, noise=options.pop("noise", "secure"))
     known = {key: value for key, value in options.items() if key in STRATEGIES[name].model_fields}
-    return STRATEGIES[name](problem, PublicFacts(users, **facts), privacy, seed=seed, **known)
+    return STRATEGIES[name](**known).strategy(problem, PublicFacts(users, **facts), privacy, seed=seed)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of, sources
 from flwr.app import ArrayRecord
-from helpers import final, run
+from helpers import final, run, strategy_of
 from resumable import Kept
 
 from strategies import STRATEGIES, DropInFedAvg, PublicFacts
@@ -24,7 +24,7 @@ FACTS = PublicFacts(400, 1, 1, samples=400)
 
 def method_of(name, noise="seeded", **options):
     privacy = Privacy(4.0, 1e-4, STRATEGIES[name].about.units[0], noise=noise)
-    return STRATEGIES[name](problem_of(name), FACTS, privacy, **options_of(name) | options)
+    return strategy_of(STRATEGIES[name], problem_of(name), FACTS, privacy, **options_of(name) | options)
 
 
 @pytest.mark.sweep(8)
@@ -63,7 +63,7 @@ def test_the_guarantee_of_every_drop_in_says_where_its_noise_comes_from(kind):
 def test_nodes_that_hide_from_the_server_get_no_seed_that_the_server_drew(name):
     privacy = Privacy(4.0, 1e-4, STRATEGIES[name].about.units[0], trust="sum")
     with pytest.raises(BadInput, match=r"noise = 'seeded' with trust = 'sum'.*'secure', or give a seed"):
-        STRATEGIES[name](problem_of(name), FACTS, privacy, **options_of(name))
+        STRATEGIES[name](**options_of(name)).strategy(problem_of(name), FACTS, privacy)
 
 
 def test_a_drop_in_that_hides_from_the_server_is_refused_in_the_same_words():
@@ -109,7 +109,7 @@ def test_no_node_is_told_a_seed_that_the_server_drew_whatever_a_recipe_says_of_t
 
     privacy, told = Privacy(4.0, 1e-4), {}
     for seed in (None, 3):
-        method = Stranger(problem_of("local_dp"), FACTS, privacy, seed=seed, **options_of("local_dp"))
+        method = Stranger(**options_of("local_dp")).strategy(problem_of("local_dp"), FACTS, privacy, seed=seed)
         told[seed] = method.request_of(1).computation.noise.seed
     assert told == {None: None, 3: 3}  # None: each user's own machine draws
 

@@ -52,17 +52,22 @@ def test_the_unit_of_privacy_is_one_that_the_strategy_protects(name):
     privacy = Privacy(4.0, 1e-4, "sample")
     if "sample" in strategy.about.units:
         assert (
-            strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, seed=0, **options_of(name)).plan.rounds == 3
+            strategy(**options_of(name))
+            .strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, seed=0)
+            .plan.rounds
+            == 3
         )
         return
     with pytest.raises(BadInput, match=f"privacy.unit = 'sample': {name} protects user level; set privacy.unit"):
-        strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, seed=0, **options_of(name))
+        strategy(**options_of(name)).strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, seed=0)
 
 
 @each_strategy
 def test_a_delta_that_permits_publishing_a_user_is_refused(name):
     with pytest.raises(BadInput, match=r"privacy.delta = 0.0025 is at least 1/n"):
-        STRATEGIES[name](problem_of(name), PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), seed=0, **options_of(name))
+        STRATEGIES[name](**options_of(name)).strategy(
+            problem_of(name), PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), seed=0
+        )
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_under_secure_noise_a_lost_round_asks_held_out_users_no_second_time():
     def secure():
         strategy = evaluated()
         privacy = replace(strategy.privacy, noise="secure")
-        return DPFedSGD(strategy.original, strategy.public, privacy, seed=0, held_out=HELD_OUT, rounds=6)
+        return DPFedSGD(rounds=6).strategy(strategy.original, strategy.public, privacy, seed=0, held_out=HELD_OUT)
 
     answered(secure(), data, keeper=keeper)
     asked = {taken.get("round"): taken for taken in keeper.asked}
@@ -413,14 +413,8 @@ def test_wherever_a_run_is_killed_held_out_users_answer_each_question_at_most_on
     seeded = make(DPFedSGD, problem, TRAIN, 4.0, 1e-3, rounds=1)
 
     def process(moment, former=None):
-        strategy = DPFedSGD(
-            problem,
-            seeded.public,
-            replace(seeded.privacy, noise="secure"),
-            seed=0,
-            held_out=HELD_OUT,
-            rounds=1,
-            choose_best=True,
+        strategy = DPFedSGD(rounds=1).strategy(
+            problem, seeded.public, replace(seeded.privacy, noise="secure"), seed=0, held_out=HELD_OUT, choose_best=True
         )
         doomed = Doomed(moment) if former is None else Doomed(moment, former.kept, former.asked)
         resumed = None if doomed.kept is None else Resumed(doomed.kept, doomed.asked)
@@ -453,11 +447,6 @@ def test_what_cannot_be_promised_is_refused():
     with pytest.raises(BadInput, match="does not trust a server"):
         evaluated(kind=LocalDP)
     with pytest.raises(BadInput, match="trust = 'server'"):
-        DPFedSGD(
-            Logistic(2, 2.0, 5.0),
-            evaluated().public,
-            Privacy(1.0, 1e-3, trust="sum"),
-            seed=0,
-            held_out=HELD_OUT,
-            rounds=6,
+        DPFedSGD(rounds=6).strategy(
+            Logistic(2, 2.0, 5.0), evaluated().public, Privacy(1.0, 1e-3, trust="sum"), seed=0, held_out=HELD_OUT
         )

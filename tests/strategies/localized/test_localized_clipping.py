@@ -40,7 +40,7 @@ def people(problem, rng, count):
 def average(method, samples, targets):
     """The average iterate of the first phase, before noise, by the strategy's own steps."""
     federation, x = federation_of(samples, targets=targets), afresh(method).problem.initial()
-    for index in range(method.options.steps):
+    for index in range(method.recipe.steps):
         x = taken(method, index, x, gathered(method, federation, index, x)).following
     return method.memory.value
 

@@ -25,7 +25,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def secure(strategy, problem, users, **options):
-    return strategy(problem, PublicFacts(users), Privacy(4.0, 1e-4, noise="secure"), seed=0, **options)
+    return strategy(**options).strategy(problem, PublicFacts(users), Privacy(4.0, 1e-4, noise="secure"), seed=0)
 
 
 # --- Gradients -------------------------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ def test_losses_and_domains_without_a_bound_on_rounding_are_refused(strategy, pr
     assert not problem.certificate.missing()
     with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'.*inside a phase are rounded"):
         secure(strategy, problem, 2000)
-    seeded = Privacy(4.0, 1e-4)
-    strategy(problem, PublicFacts(2000), seeded, **({} if strategy is LocalizedClipping else {"deviation": 0.1}))
+    settings = {} if strategy is LocalizedClipping else {"deviation": 0.1}
+    strategy(**settings).strategy(problem, PublicFacts(2000), Privacy(4.0, 1e-4))
 
 
 # --- Iterates --------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def released_average(method, federation, monkeypatch):
 def exact_average(method, values, width, rate):
     """The first phase of clipped steps on a quadratic, in fractions; values are (users,), one number each."""
     x, iterates, radius = Fraction(0), [], Fraction(method.problem.domain.radius)
-    for index in range(method.options.steps):
+    for index in range(method.recipe.steps):
         users = requested(method, index).users
         steps = [clipped(x - Fraction(float(values[user])), width) for user in users]
         x = min(max(x - Fraction(rate) * sum(steps) / len(steps), -radius), radius)

@@ -5,7 +5,6 @@ import pytest
 from query_cases import QUANTILES, SUMS, people, query
 
 from simulations.engines.grids import LocalGrid
-from strategies.core.base import UserLevelStrategy
 from strategies.core.public_facts import PublicFacts
 from strategies.queries.statistics import Statistics
 from userdp.accounting import Privacy, epsilon_of
@@ -21,8 +20,8 @@ MEAN = [{"statistic": "mean", "of": "age"}]
 
 
 def made(asked, relation="replace_one", privacy=PRIVACY, seed=0, users=USERS, **settings):
-    return UserLevelStrategy(
-        Statistics(**settings), query(asked, relation), PublicFacts(users, max_samples=3), privacy, seed=seed
+    return Statistics(**settings).strategy(
+        query(asked, relation), PublicFacts(users, max_samples=3), privacy, seed=seed
     )
 
 
@@ -133,7 +132,7 @@ def test_a_silent_node_ends_the_query():
 
 def test_it_answers_nothing_but_queries():
     with pytest.raises(BadInput, match="ask by userdp query"):
-        UserLevelStrategy(Statistics(), Quadratic(2, 1.0, 1.0), PublicFacts(USERS), PRIVACY, seed=0)
+        Statistics().strategy(Quadratic(2, 1.0, 1.0), PublicFacts(USERS), PRIVACY, seed=0)
 
 
 @pytest.mark.slow
@@ -157,7 +156,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(relation):
         visits = rng.choice([-1.0, 0.0, 1.0], users, p=[0.2, 0.5, 0.3])
         block = people([[one] for one in zip(age, visits, rng.integers(0, 3, users), strict=True)])
         facts, privacy = PublicFacts(users, max_samples=3), Privacy(8.0, 1e-4)
-        strategy = UserLevelStrategy(Statistics(), query(asked, relation), facts, privacy, seed=seed)
+        strategy = Statistics().strategy(query(asked, relation), facts, privacy, seed=seed)
         with LocalGrid([Node(strategy.original, ColumnarFederation(block), np.arange(users))]) as grid:
             strategy.start(grid)
         found = strategy.scheme.answers(strategy.state.released, strategy.memory)

@@ -39,12 +39,14 @@ def test_winsorized_ramp_min_score_beats_the_papers_variant(population, bound, d
         federation = SyntheticFederation(population, users=users, samples_per_user=samples, seed=seed)
         grid = LocalGrid([Node(problem, federation, block) for block in shards(users)])
         strategies = {
-            "ours": LocalizedRobustSGD(problem, facts, privacy, seed=seed, deviation=deviation, **OURS),
-            "paper, calibrated": LocalizedRobustSGD(problem, facts, privacy, seed=seed, deviation=deviation, **PAPER),
-            "paper, its constants": LocalizedRobustSGD(
-                problem, facts, privacy, seed=seed, deviation=deviation, constants="paper", **PAPER
+            "ours": LocalizedRobustSGD(deviation=deviation, **OURS).strategy(problem, facts, privacy, seed=seed),
+            "paper, calibrated": LocalizedRobustSGD(deviation=deviation, **PAPER).strategy(
+                problem, facts, privacy, seed=seed
             ),
-            "dp_fed_sgd": DPFedSGD(problem, facts, privacy, seed=seed, clip_norm=4.0),
+            "paper, its constants": LocalizedRobustSGD(deviation=deviation, constants="paper", **PAPER).strategy(
+                problem, facts, privacy, seed=seed
+            ),
+            "dp_fed_sgd": DPFedSGD(clip_norm=4.0).strategy(problem, facts, privacy, seed=seed),
         }
         for name, strategy in strategies.items():
             risks[name].append(relative_risk(strategy, federation, problem, grid))
@@ -65,15 +67,11 @@ def private_mean_error(users, samples, epsilon, seeds=range(5)):
     errors = []
     for seed in seeds:
         federation = SyntheticFederation(Gaussian(dimension=20), users=users, samples_per_user=samples, seed=seed)
-        strategy = LocalizedRobustSGD(
+        strategy = LocalizedRobustSGD(deviation=1.0, learning_rate=1.0, batch=users, phases=1).strategy(
             problem,
             PublicFacts(users=users, min_samples=samples, max_samples=samples),
             Privacy(epsilon, 1e-6),
             seed=seed,
-            deviation=1.0,
-            learning_rate=1.0,
-            batch=users,
-            phases=1,
         )
         grid = LocalGrid([Node(problem, federation, block) for block in shards(users)])
         x = model_vector(strategy.start(grid).arrays)
@@ -91,7 +89,7 @@ def test_noise_falls_with_users_samples_and_epsilon_as_the_theory_says():
         facts = PublicFacts(users=users, min_samples=samples, max_samples=samples)
         problem = Quadratic(20, bound=8.0, radius=1.0)
         settings = {"deviation": 1.0, "learning_rate": 1.0, "batch": users, "phases": 1}
-        return LocalizedRobustSGD(problem, facts, Privacy(epsilon, 1e-6), seed=0, **settings).plan.noise
+        return LocalizedRobustSGD(**settings).strategy(problem, facts, Privacy(epsilon, 1e-6), seed=0).plan.noise
 
     # The radius itself falls a little with n (a larger batch needs a smaller share of agreement), hence the tolerance.
     assert slope(users, [noise(n, 100, 1.0) for n in users]) == pytest.approx(-1, abs=0.15)

@@ -73,7 +73,7 @@ def test_a_vote_has_no_length_and_unusable_gradients_have_no_vote():
 def test_nodes_add_the_noise_that_votes_need_without_that_of_a_coalition(colluding):
     loss, nodes = Quadratic(3, 9.0, 9.0), 5
     privacy = Privacy(2.0, 1e-3, trust="sum", colluding=colluding)
-    method = VoteDescent(loss, PublicFacts(20), privacy, seed=0, rounds=3)
+    method = VoteDescent(rounds=3).strategy(loss, PublicFacts(20), privacy, seed=0)
     people = federation_of(np.random.default_rng(3).normal(size=(20, 3)))
     with Overheard([Node(loss, people, users) for users in np.array_split(np.arange(20), nodes)]) as grid:
         found = final(method.start(grid))

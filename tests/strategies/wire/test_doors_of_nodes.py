@@ -56,7 +56,7 @@ def behind_doors(problem, people, users):
 @pytest.mark.parametrize("name", SECURE)
 def test_what_a_strategy_asks_with_secure_noise_passes_the_door(name):
     privacy = Privacy(8.0, 1e-4, noise="secure")
-    strategy = STRATEGIES[name](problem_of(name), PublicFacts(400, 1, 1, 400), privacy, **options_of(name))
+    strategy = STRATEGIES[name](**options_of(name)).strategy(problem_of(name), PublicFacts(400, 1, 1, 400), privacy)
     strategy.claim = CLAIM
     with Heard(behind_doors(strategy.original, halves(strategy.original), 400)) as grid:
         strategy.start(grid)
@@ -68,7 +68,9 @@ def test_masked_sums_and_questions_to_held_out_users_pass_too(more):
     trust, held_out = more.get("trust", "server"), more.get("held_out", 0)
     problem, people = Quadratic(2, 1.0, 1.0), federation_of(np.full((50, 2), 0.5))
     privacy = Privacy(8.0, 1e-4, noise="secure", trust=trust)
-    strategy = DPFedSGD(problem, PublicFacts(50 - held_out, 1, 1), privacy, held_out=held_out, rounds=2, clip_norm=1.0)
+    strategy = DPFedSGD(rounds=2, clip_norm=1.0).strategy(
+        problem, PublicFacts(50 - held_out, 1, 1), privacy, held_out=held_out
+    )
     strategy.claim = replace(CLAIM, trust=trust)
     with Heard(behind_doors(problem, people, 50)) as grid:
         strategy.start(grid)

@@ -547,7 +547,7 @@ def test_ray_agrees_with_the_local_grid_bit_for_bit():
 def test_secure_noise_asks_for_users_one_by_one_and_runs():
     strategies, (people, _) = pair_of_runs("dp_fed_sgd")
     privacy = replace(strategies[0].privacy, noise="secure")
-    secure = DPFedSGD(strategies[0].problem, strategies[0].public, privacy, rounds=2, cohort=30)
+    secure = DPFedSGD(rounds=2, cohort=30).strategy(strategies[0].problem, strategies[0].public, privacy)
     with local_grid(secure.problem, people, 7) as grid:
         result = secure.start(grid)
     assert secure._request.computation.separate

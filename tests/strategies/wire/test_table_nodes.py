@@ -28,7 +28,7 @@ def people(users=12, rows=90, seed=0):
 
 
 def trained(grid):
-    strategy = DPFedSGD(LOSS, PublicFacts(users=12), Privacy(4.0, 1e-3), rounds=3, seed=5)
+    strategy = DPFedSGD(rounds=3).strategy(LOSS, PublicFacts(users=12), Privacy(4.0, 1e-3), seed=5)
     return model_vector(strategy.start(grid).arrays)
 
 

@@ -110,7 +110,9 @@ def test_nodes_of_all_versions_are_in_one_run_that_needs_nothing_newer(versions)
 
 @pytest.mark.parametrize("old", [None, FIRST, 2])
 def test_an_older_node_ends_a_run_that_needs_a_newer_one_before_any_training(monkeypatch, old):
-    strategy = DPFedSGD(Quadratic(1, 1.0, 1.0), PublicFacts(3), Privacy(1.0, 1e-3), seed=0, rounds=1, clip_norm=1.0)
+    strategy = DPFedSGD(rounds=1, clip_norm=1.0).strategy(
+        Quadratic(1, 1.0, 1.0), PublicFacts(3), Privacy(1.0, 1e-3), seed=0
+    )
     monkeypatch.setattr(strategy, "about", strategy.about.model_copy(update={"protocol": 3}), raising=False)
     grid = Versions(3, old, 4)
     with pytest.raises(RunFailed, match=rf"node 2 speaks version {old or 1} .* needs 3: upgrade userdp"):

@@ -91,7 +91,7 @@ def test_a_partition_of_any_other_kind_is_a_user_and_the_guarantee_says_so(kind,
         assert made.table.federation.sizes[user] == len(partitioner.load_partition(number))
     sentence = f"a user is a partition of {type(partitioner).__name__}, not a person"
     assert sentence in caplog.text
-    strategy = DPFedSGD(LOSS, PublicFacts(**made.facts), Privacy(4.0, 1e-3), seed=0, rounds=2)
+    strategy = DPFedSGD(rounds=2).strategy(LOSS, PublicFacts(**made.facts), Privacy(4.0, 1e-3), seed=0)
     assert strategy.plan.guarantee.sentence().endswith(f"; {sentence}")
 
 

@@ -249,7 +249,7 @@ def test_secure_runs_draw_their_allocation_from_the_operating_system_and_run_to_
     options = {"sparsity": 2} if kind is ProjectedSGD else {}
     privacy, federation = Privacy(4.0, 1e-3, noise="secure"), federation_of(np.zeros((90, 2)))
     options |= {"sampling": "allocation", "participations": 2, "rounds": 5}
-    method, asked = kind(Quadratic(2, 1.0, 2.0), PublicFacts(90), privacy, seed=3, **options), []
+    method, asked = kind(**options).strategy(Quadratic(2, 1.0, 2.0), PublicFacts(90), privacy, seed=3), []
     assert method.scheme.sampler.seed is None
     ask = method.request_of
     method.request_of = lambda index: asked.append(ask(index)) or asked[-1]

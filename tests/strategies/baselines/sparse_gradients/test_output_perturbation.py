@@ -574,7 +574,7 @@ def test_what_is_not_proven_is_refused_before_data_are_read():
     with pytest.raises(MissingAssumption, match="missing: convex"):
         method_of(hilly)
     with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'"):
-        OutputPerturbation(Quadratic(3, 1.0, 2.0), method_of().public, Privacy(1.0, 1e-4, noise="secure"))
+        OutputPerturbation().strategy(Quadratic(3, 1.0, 2.0), method_of().public, Privacy(1.0, 1e-4, noise="secure"))
 
 
 def test_the_plan_says_who_is_trusted_and_when_the_bound_is_empty():
