@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from strategies.core.noise_forecast import NoisyPhase, NoisyRelease, NoisySteps, Phases
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan
-    from strategies.core.public_facts import Given, PublicFacts
+    from strategies.core.public_facts import Given, Price, PublicFacts
     from strategies.core.recipe import Recipe
     from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
     from strategies.core.row_rounds import RowRounds
-    from strategies.core.scheme import Law, Number, Outline, Scheme, no_ledger
+    from strategies.core.scheme import Law, Number, Outline, Scheme
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.localized.localized_clipping import LocalizedClipping
     from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
@@ -108,6 +108,7 @@ __all__ = [
     "Phases",
     "Plan",
     "PoissonSampleSGD",
+    "Price",
     "PrivateHardThresholding",
     "PrivateLasso",
     "PrivateResult",
@@ -137,7 +138,6 @@ __all__ = [
     "client_app",
     "model_record",
     "model_vector",
-    "no_ledger",
     "private_updates",
     "sampler_numbers",
 ]

@@ -12,13 +12,12 @@ from pydantic import Field
 
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.about import About, Fact
-from strategies.core.public_facts import Given
+from strategies.core.public_facts import Given, Price
 from strategies.core.recipe import Recipe
 from strategies.core.results import Noise, Step
-from strategies.core.scheme import Number, Outline, Scheme, no_ledger
+from strategies.core.scheme import Number, Outline, Scheme
 from strategies.quasi_newton import BoxDescent
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
@@ -214,8 +213,7 @@ class NonPrivate(Recipe):
         if cohorts is None:
             numbers["tolerance"] = self.tolerance
         return ReferenceScheme(
-            guarantee=Guarantee.none("this strategy adds no noise"),
-            ledger=no_ledger,
+            price=Price.none("this strategy adds no noise"),
             outline=Outline(
                 rounds=self.rounds,
                 cohort=given.users if cohorts is None else cohorts.batch,

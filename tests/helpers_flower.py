@@ -66,10 +66,15 @@ class FlowerEngine:
         self.wait(self.submit(app, nodes, settings), timeout)
 
     def submit(self, app: Path, nodes: int, settings: Mapping[str, str | int | float]) -> str:
+        """Submit the app, again if need be: the command waits 15 s for its SuperLink, too little on a busy machine."""
         run_config = self.home / "run-config.toml"
         run_config.write_text(tomli_w.dumps(settings))
         options = [*self._federation(nodes), "--run-config", str(run_config), "--format", "json"]
-        return str(json.loads(self.flwr("run", str(app), *options))["run-id"])
+        deadline, answer = time.monotonic() + PATIENCE, dict[str, object]()
+        while "run-id" not in answer and time.monotonic() < deadline:
+            answer = json.loads(self.flwr("run", str(app), *options))
+        assert "run-id" in answer, answer
+        return str(answer["run-id"])
 
     def _federation(self, nodes: int) -> list[str]:
         return ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]

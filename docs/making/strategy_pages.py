@@ -172,7 +172,7 @@ def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation 
     public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, unit)
     try:
         recipe = strategy(**dict(strategy.about.example) | options)
-        guarantee = recipe.strategy(problem, public, privacy, seed=0).scheme.guarantee
+        guarantee = recipe.strategy(problem, public, privacy, seed=0).scheme.price.guarantee
     except BadInput:  # such as a relation that needs another sampling
         return None
     return guarantee.relation if guarantee.holds else None

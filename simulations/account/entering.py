@@ -200,7 +200,7 @@ def wanted(strategy: UserLevelStrategy | DropIn, what: str) -> "Wanted":
 
 def promises_of(strategy: UserLevelStrategy) -> tuple[Guarantee, ...]:
     """Return the guarantees of a run's parts, which compose; one for all of them if users are held out."""
-    parts = strategy.around.promises(strategy.scheme.guarantee)
+    parts = strategy.around.promises(strategy.scheme.price.guarantee)
     return parts if strategy.testers is None else (for_everybody(parts, strategy.testers.given.privacy),)
 
 

@@ -161,10 +161,10 @@ class Auto(Recipe):
         stages, sampler, multiplier = self._calibrated(given)
         shares = Shares(sampler=sampler, noise_multiplier=multiplier)
         stages = tuple(_clipped(stage, index, shares, given.dimension) for index, stage in enumerate(stages))
-        accounted = given.accounted(sampler, multiplier)
+        price = given.price(sampler, multiplier)
         return AutoScheme(
-            **accounted,
-            outline=outline(given, shares, stages, accounted["guarantee"]),
+            price=price,
+            outline=outline(given, shares, stages, price.guarantee),
             new_memory=partial(new_progress, given.problem, given.default_step, column_coordinates(given.problem)),
             sampler=sampler,
             noise_multiplier=multiplier,

@@ -1,15 +1,13 @@
 """Rounds that make a proposal of the sum of what users send, release it privately, and follow what was released."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from strategies import Gathered, Given, Law, Noise, Request, Scheme, Step
 from strategies.baselines.peeling import Peeling
-from userdp.accounting import Cost, Ledger, epsilon_of
 from userdp.arrays import Indices, Vector
 from userdp.audit import choice_probabilities
 from userdp.mechanisms import ExponentialMechanism
@@ -54,19 +52,6 @@ class ProposeThenRelease(Scheme):
         release = mechanism.release if isinstance(mechanism, Peeling) else mechanism.choose
         model, facts = self.follow(index, x, release(proposal, noise(0)))
         return Step(model, model, facts)
-
-
-def choice(mechanism: ExponentialMechanism, scores: Callable[[Vector], Scores]) -> dict[str, Any]:
-    """The fields of a scheme that chooses by scores of the sum of what users sent."""
-    return {"propose": lambda x, total: scores(total), "mechanism": mechanism}
-
-
-def once_each(given: Given, cost: Cost, accountant: str, assumptions: Iterable[str]) -> dict[str, Any]:
-    """The guarantee and the ledger, as fields of a scheme, of releases in one of which each user takes part."""
-    return {
-        "guarantee": given.promise(epsilon_of(cost, 1, given.privacy.delta), accountant, assumptions),
-        "ledger": partial(Ledger, given.users, cost, 1),
-    }
 
 
 def bounded_sum(

@@ -72,7 +72,9 @@ class AdaptiveScheme(Scheme):
         masked = self.masked_sum(memory.clip)
         asked = replace(self.computation, clip_norm=memory.clip, masked=masked, lengths=masked is None)
         if masked is None:
-            check_covered(asked, self.mechanism(memory.clip), self.sampler.expected_batch, self.guarantee.relation)
+            check_covered(
+                asked, self.mechanism(memory.clip), self.sampler.expected_batch, self.price.guarantee.relation
+            )
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:
@@ -176,7 +178,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         count_noise, count_multiplier = self._count_noise(sampler, multiplier)
         sum_multiplier = float((multiplier**-2 - count_multiplier**-2) ** -0.5) * louder
         rate = self.rate(1.0 if self.trains else self.local_rate or given.default_step)
-        accounted = given.accounted(sampler, multiplier) if masked is None else masked.accounted
+        price = given.price(sampler, multiplier) if masked is None else masked.price
         training = self.local_training(1, given.default_step).parameters() if self.trains else {}
         name = "local_update" if self.trains else "user_gradient"
         asked = Computation(name, "sum", self.clip_norm, parameters=training, statistic="unclipped", lengths=True)
@@ -189,9 +191,12 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             **({} if masked is None else masked.numbers),
         }
         mechanism = mean_mechanism(sampler, self.clip_norm, sum_multiplier)
-        mean = NoisyMean(sampler, mechanism, multiplier * louder, accounted, numbers)
+        mean = NoisyMean(sampler, mechanism, multiplier * louder, price, numbers)
         made = AdaptiveScheme(
-            **self.parts(given, mean, asked, rate, noise=mean.noise(p)),
+            price=price,
+            outline=self.outline_of(given, mean, asked, rate, noise=mean.noise(p)),
+            domain=given.problem.domain,
+            sampler=sampler,
             new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, p)),
             computation=asked,
             gradient=np.negative if self.trains else as_is,

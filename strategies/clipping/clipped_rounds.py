@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field
 
@@ -12,8 +12,8 @@ from strategies.clipping.cohort_options import CohortOptions, NoisyMean
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.mean_rounds import MeanRounds, as_is
 from strategies.core.noise_forecast import NoisySteps
-from strategies.core.public_facts import Given, mean_mechanism
-from strategies.core.scheme import Number
+from strategies.core.public_facts import Given, Price, mean_mechanism
+from strategies.core.scheme import Number, Outline
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -132,9 +132,9 @@ class MaskedRounds:
         return self.sampler.ledger(self.multiplier, _budget(privacy))
 
     @property
-    def accounted(self) -> dict[str, Any]:
-        """The fields of a `Scheme` that differ from those of noise by the server."""
-        return {"guarantee": self.guarantee, "ledger": self.ledger, "summands": 1}  # whole numbers need no rounding
+    def price(self) -> Price:
+        """The price of all rounds together."""
+        return Price(self.guarantee, self.ledger, summands=1)  # whole numbers need no rounding
 
 
 def _of_survivors(colluding: float, lost: int) -> tuple[str, ...]:
@@ -172,12 +172,12 @@ class NoisySums:
         if given.privacy.trust == "server":
             mechanism = given.mean_mechanism(sampler, clip)
             multiplier = mechanism.noise_multiplier
-            mean = NoisyMean(sampler, mechanism, multiplier, given.accounted(sampler, multiplier))
+            mean = NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier))
             return cls(computation, mean, mechanism)
         masked = MaskedRounds.of(given, sampler, clip, given.dimension)
         multiplier = masked.multiplier * masked.louder
         loudest = mean_mechanism(sampler, clip, multiplier)
-        mean = NoisyMean(sampler, loudest, multiplier, masked.accounted, masked.numbers)
+        mean = NoisyMean(sampler, loudest, multiplier, masked.price, masked.numbers)
         return cls(replace(computation, masked=masked.sum(clip)), mean, None)
 
 
@@ -191,13 +191,10 @@ class ClippedOptions(CohortOptions, ServerOptions):
         """Return the step size of the server; ``default`` is that of plain gradient descent."""
         return self.learning_rate or (0.1 if self.server_optimiser == "adam" else default)
 
-    def parts(
+    def outline_of(
         self, given: Given, mean: NoisyMean, computation: Computation, rate: float, *, noise: float
-    ) -> dict[str, Any]:
-        """Return the fields of a scheme that do not depend on how rounds release and follow their means.
-
-        ``noise`` is the expected l2 norm of the noise that is followed.
-        """
+    ) -> Outline:
+        """Return the plan's numbers; ``noise`` is the expected l2 norm of the noise that is followed."""
         local = computation.parameters
         steps = NoisySteps(
             steps=self.rounds,
@@ -210,8 +207,7 @@ class ClippedOptions(CohortOptions, ServerOptions):
         averaged: dict[str, Number] = {"ema_decay": self.ema_decay} if self.ema_decay else {}
         described = replace(mean, numbers={"clip_norm": self.clip_norm, **averaged, **mean.numbers})
         path = self.followed(steps, given.dimension)
-        outline = self.outline(described, rate, noise=noise, signal=self.clip_norm, path=path)
-        return {**mean.accounted, "outline": outline, "domain": given.problem.domain, "sampler": mean.sampler}
+        return self.outline(described, rate, noise=noise, signal=self.clip_norm, path=path)
 
 
 def clipped_rounds(
@@ -256,7 +252,10 @@ def rounds_of(
     noise = mean.noise(p) if noise is None else noise
     computation = replace(computation, lengths=computation.masked is None)
     return MeanRounds(
-        **options.parts(given, mean, computation, rate, noise=noise),
+        price=mean.price,
+        outline=options.outline_of(given, mean, computation, rate, noise=noise),
+        domain=given.problem.domain,
+        sampler=mean.sampler,
         new_memory=partial(ServerOptimiser, options, rate, p),
         query=lambda _: computation,
         divisor=mean.sampler.expected_batch,

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from strategies.core.mean_rounds import sampler_numbers
 from strategies.core.noise_forecast import NoisePath
 from strategies.core.options import StrategyOptions
-from strategies.core.public_facts import Given
+from strategies.core.public_facts import Given, Price
 from strategies.core.scheme import Number, Outline
 from userdp.accounting import Relation
 from userdp.errors import BadInput
@@ -36,12 +36,12 @@ SECRET_COHORTS = (
 
 @dataclass(frozen=True)
 class NoisyMean:
-    """The noisy mean of a cohort that each round releases, and how all rounds are accounted."""
+    """The noisy mean of a cohort that each round releases, and the price of all rounds."""
 
     sampler: Sampler  # draws the cohorts, and accounts them
     mechanism: GaussianMechanism | LaplaceMechanism  # of the mean; with the noise of nodes, the loudest that it can be
     multiplier: float  # noise over sensitivity of all that a round releases
-    accounted: Mapping[str, Any]  # the fields ``guarantee`` and ``ledger`` of a `Scheme`, and others that differ
+    price: Price
     numbers: Mapping[str, Number] = field(default_factory=dict)  # of the plan, beyond those that all such rounds have
 
     def noise(self, dimension: int) -> float:
@@ -127,6 +127,6 @@ class CohortOptions(StrategyOptions):
                 "noise_multiplier": mean.multiplier,
                 "noise_deviation": mean.mechanism.standard_deviation,
                 **sensitivity,
-                **sampler_numbers(mean.sampler, mean.accounted["guarantee"], mean.multiplier),
+                **sampler_numbers(mean.sampler, mean.price.guarantee, mean.multiplier),
             },
         )

@@ -1,6 +1,7 @@
 """Follow the regularised leader on privately released sums of gradients, with noise correlated over rounds."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -160,10 +161,13 @@ class DPFTRL(Recipe, PreparedOptions):
         mechanism = GaussianMechanism(sampler.sensitivity_factor * clip / cohort * sampler.sensitivity, multiplier)
         gradient = Computation("user_gradient", reduce="sum", clip_norm=clip, lengths=True)
         last, signal = mechanism.standard_deviation * float(factorisation.deviations()[-1]), self.rounds * clip
-        accounted = given.accounted(sampler, multiplier)
         most = cohort if isinstance(sampler, CorrelatedBatches) else given.users
+        # Row t of C G adds up to all answers of the run, and errors of T rows together are sqrt(T) times as long.
+        # Where an encoder works on its own rows, each round since has rounded an answer a few times more.
+        summands, spread = self.rounds * (most + factorisation.recursion), math.sqrt(self.rounds)
+        price = replace(given.price(sampler, multiplier), summands=summands, spread=spread)
         return MeanRounds(
-            **accounted,
+            price=price,
             outline=Outline(
                 rounds=self.rounds,
                 cohort=cohort,
@@ -175,7 +179,7 @@ class DPFTRL(Recipe, PreparedOptions):
                     "clip_norm": clip,
                     "cohort": cohort,
                     **_turns(sampler),
-                    **sampler_numbers(sampler, accounted["guarantee"], multiplier),
+                    **sampler_numbers(sampler, price.guarantee, multiplier),
                     "learning_rate": rate,
                     "noise_multiplier": multiplier,
                     "l2_sensitivity": mechanism.l2_sensitivity,
@@ -183,10 +187,6 @@ class DPFTRL(Recipe, PreparedOptions):
                 },
             ),
             new_memory=partial(PrefixSums, rate, factorisation, mechanism, p, secure=given.secure),
-            # Row t of C G adds up to all answers of the run, and errors of T rows together are sqrt(T) times as long.
-            # Where an encoder works on its own rows, each round since has rounded an answer a few times more.
-            summands=self.rounds * (most + factorisation.recursion),
-            spread=math.sqrt(self.rounds),
             domain=given.problem.domain,
             sampler=sampler,
             query=lambda _: gradient,

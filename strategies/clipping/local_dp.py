@@ -70,7 +70,7 @@ class LocalDP(Recipe):
             *(() if given.secure else ("noise is simulated from the run's seed",)),
         )
         return MeanRounds(
-            **given.accounted(sampler, multiplier, assumptions),
+            price=given.price(sampler, multiplier, assumptions),
             outline=Outline(
                 rounds=self.rounds,
                 cohort=cohort,

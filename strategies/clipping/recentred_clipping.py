@@ -259,7 +259,7 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
         sampler = kind(n, cohort, epochs, given.seed, shares=epoch_shares(epochs))
         multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
         training = self.local_training(1, given.default_step) if self.trains else None
-        accounted = given.accounted(sampler, multiplier)
+        price = given.price(sampler, multiplier)
         # All rounds together, if the radius never fell.
         whole = mean_mechanism(sampler, self.clip_norm, multiplier / math.sqrt(1 - _MEASURED))
         noise = whole.standard_deviation * math.sqrt(p)
@@ -274,7 +274,7 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
             local_rate=None if training is None else training.step_size,
         )
         return RecentredScheme(
-            **accounted,
+            price=price,
             outline=Outline(
                 rounds=self.rounds,
                 cohort=cohort,
@@ -292,7 +292,7 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
                     "last_share": sampler.shares[-1],
                     "l2_sensitivity": whole.l2_sensitivity,
                     **({} if training is None else local_numbers(training)),
-                    **sampler_numbers(sampler, accounted["guarantee"], multiplier),
+                    **sampler_numbers(sampler, price.guarantee, multiplier),
                 },
             ),
             new_memory=partial(Centre, geometry, p, self.clip_norm),

@@ -106,12 +106,13 @@ class UserLevelStrategy(Strategy):
         self.recipe = self.recipe.settled(self._given)
         scheme = self.recipe.scheme(self._given)
         self._slack = self._rounding_slack(scheme) if self.privacy.noise == "secure" else 0.0
-        return replace(scheme, guarantee=stated(scheme.guarantee, self._given, drawn=self._drawn))
+        price = replace(scheme.price, guarantee=stated(scheme.price.guarantee, self._given, drawn=self._drawn))
+        return replace(scheme, price=price)
 
     def _rounding_slack(self, scheme: Scheme) -> float:
         """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of other questions."""
         alone = self.around == Around() and self._everybody == self.public.users
-        return max(scheme.rounding_slack(self.public.users), 0.0 if alone else rounding_slack(self._everybody))
+        return max(scheme.price.rounding_slack(self.public.users), 0.0 if alone else rounding_slack(self._everybody))
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
         """Open the noise of round ``index``, once; ``purpose`` separates the releases of a round."""
@@ -224,10 +225,10 @@ class UserLevelStrategy(Strategy):
 
     def _begin_prepared(self) -> None:
         """Plan the strategy's own rounds with the results of the preparation, for the same guarantee."""
-        promised = self.scheme.guarantee
+        promised = self.scheme.price.guarantee
         # Ledger and secret cohorts are new; nothing was charged to the former ledger.
         self.state.begin(self._new_scheme())
-        if self.scheme.guarantee != promised:
+        if self.scheme.price.guarantee != promised:
             raise RunFailed(
                 f"{self.name} would promise something else with what its preparation found: run without a preparation"
             )

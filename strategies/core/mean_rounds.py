@@ -139,7 +139,7 @@ class MeanRounds(Scheme):
 
     def ask(self, index: int, memory: Descent) -> Request:
         """See `Scheme`. Raises `RunFailed`: a user could move the mean by more than the noise is made for."""
-        asked, promised = self.query(index), self.guarantee
+        asked, promised = self.query(index), self.price.guarantee
         # Clips of single samples, and bounded means, have proofs of their own.
         plain = self.bound is as_is and self.mean is None and not self.sampler.of_samples
         if self.mechanism is not None and plain and promised.holds and promised.unit == "user":

@@ -143,7 +143,7 @@ def planned(given: Given, recipe: AnyRecipe, scheme: Scheme, around: Around) -> 
     """Return the plan of a scheme, with its forecast and its extra rounds."""
     outline = scheme.outline
     forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
-    rounds, guarantee, numbers = around.plan(outline.rounds, scheme.guarantee, outline.numbers)
+    rounds, guarantee, numbers = around.plan(outline.rounds, scheme.price.guarantee, outline.numbers)
     numbers = {**numbers, **given.problem.sizes()}
     return Plan(
         strategy=given.strategy,

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from strategies.wire.wire import Wire
-from userdp.accounting import Guarantee, Privacy
+from userdp.accounting import AnyLedger, Cost, Guarantee, Ledger, Privacy, epsilon_of
 from userdp.accounting.guarantee import Unit
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.noise import NoiseSource
+from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Problem
 from userdp.sampling import Sampler
 
@@ -57,6 +56,30 @@ class PublicFacts:
     def records(self, unit: Unit, strategy: str) -> int:
         """Return the number of protected users, or of samples, which must be declared (`BadInput`)."""
         return self.users if unit == "user" else self.declared("samples", strategy)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What all rounds of a scheme promise and cost together, and how rounding moves what they release."""
+
+    guarantee: Guarantee
+    ledger: Callable[[Privacy], AnyLedger]  # makes the ledger of the rounds; not called without a guarantee
+    summands: int | None = None  # most vectors that one release adds up, for the rounding of sums; n if not given
+    spread: float = 1.0  # largest norm of such a vector over the sum's sensitivity (see `userdp.noise.rounding_slack`)
+    rounding: float = 0.0  # relative growth of a release's sensitivity by rounding, where it is no such sum
+
+    @classmethod
+    def none(cls, reason: str) -> "Price":
+        """Return the price of rounds that promise nothing, and why."""
+        return cls(Guarantee.none(reason), _no_ledger)
+
+    def rounding_slack(self, users: int) -> float:
+        """Return how much rounding adds to sensitivities, relatively. Raises `BadInput`: too much for secure noise."""
+        return rounding_slack(self.summands or users, self.spread, self.rounding)
+
+
+def _no_ledger(privacy: Privacy) -> AnyLedger:
+    raise BadInput("no privacy guarantee: there is no budget to charge rounds to")
 
 
 @dataclass(frozen=True)
@@ -117,17 +140,20 @@ class Given:
         """
         return mean_mechanism(sampler, clip_norm, sampler.calibrate(self.privacy.epsilon, self.privacy.delta))
 
-    def accounted(self, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...] | None = None) -> dict[str, Any]:
-        """Return the fields ``guarantee`` and ``ledger`` of a `Scheme` whose rounds one sampler draws and accounts.
+    def price(self, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...] | None = None) -> Price:
+        """Return the price of rounds that one sampler draws and accounts.
 
         ``multiplier`` is noise over sensitivity; ``rests_on`` holds assumptions beyond the sampler's own, by default
         those of clipping on this wire.
         """
         rests_on = self.wire.clipping if rests_on is None else rests_on
-        return {
-            "guarantee": sampler.guarantee(multiplier, self.privacy.delta, self.adversary, rests_on),
-            "ledger": partial(sampler.ledger, multiplier),
-        }
+        guarantee = sampler.guarantee(multiplier, self.privacy.delta, self.adversary, rests_on)
+        return Price(guarantee, partial(sampler.ledger, multiplier))
+
+    def price_of(self, cost: Cost, accountant: str, assumptions: Iterable[str], times: int = 1) -> Price:
+        """Return the price of rounds of that cost, in so many of which each user takes part, under replace-one."""
+        promise = self.promise(epsilon_of(cost, times, self.privacy.delta), accountant, assumptions)
+        return Price(promise, partial(Ledger, self.users, cost, times))
 
 
 def mean_mechanism(sampler: Sampler, clip_norm: float, multiplier: float) -> GaussianMechanism:

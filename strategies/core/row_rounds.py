@@ -77,8 +77,8 @@ class RowRounds(Scheme):
     """A `Scheme` of robust means of a cohort's rows, each followed by a plain step if the round's users agree.
 
     `RowOptions.row_rounds` makes one from a recipe's settings. The recipe must show that no user moves the mean of its
-    ``estimator`` by more than the ``mechanism`` has noise for. Without a test `Given.accounted` makes its guarantee and
-    ledger. ``new_memory`` makes a `TestUnderWay` where users are tested, and nothing where they are not.
+    ``estimator`` by more than the ``mechanism`` has noise for. Without a test `Given.price` makes its price.
+    ``new_memory`` makes a `TestUnderWay` where users are tested, and nothing where they are not.
     """
 
     domain: Box

@@ -168,7 +168,7 @@ class RunState:
     def begin(self, scheme: Scheme) -> None:
         """Take over a scheme, with a fresh memory and a fresh ledger."""
         self.scheme, self.memory = scheme, scheme.new_memory()
-        self.ledger: AnyLedger | None = scheme.ledger(self._privacy) if scheme.guarantee.holds else None
+        self.ledger: AnyLedger | None = scheme.price.ledger(self._privacy) if scheme.price.guarantee.holds else None
 
     def take(self, step: Step, coordinates: Coordinates | None, original: Problem) -> None:
         """Take over the next iterate and release the model, unless the step overflows.

@@ -9,13 +9,11 @@ import numpy as np
 
 from strategies.core.about import About
 from strategies.core.noise_forecast import NoisePath
-from strategies.core.public_facts import Given
+from strategies.core.public_facts import Given, Price
 from strategies.core.results import Noise, Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
-from userdp.noise import rounding_slack
 from userdp.problems.base import Problem
 from userdp.state import Stateful
 
@@ -49,16 +47,12 @@ class Scheme(ABC):
     object, made by ``new_memory``.
     """
 
-    guarantee: Guarantee  # the promise of all rounds together
-    ledger: Callable[[Privacy], AnyLedger]  # makes the ledger of the rounds; not called without a guarantee
+    price: Price  # of all rounds together
     outline: Outline  # the scheme in numbers
     # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
     # holds
     new_memory: Callable[[], Stateful | None] = no_memory
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
-    summands: int | None = None  # most vectors that one release adds up, for the rounding of sums; n if not given
-    spread: float = 1.0  # largest norm of such a vector over the sum's sensitivity (see `userdp.noise.rounding_slack`)
-    rounding: float = 0.0  # relative growth of a release's sensitivity by rounding, where it is no such sum
 
     @abstractmethod
     def ask(self, index: int, memory: Any) -> Request | None:
@@ -75,10 +69,6 @@ class Scheme(ABC):
             memory: made by ``new_memory``.
             noise: opens the round's noise.
         """
-
-    def rounding_slack(self, users: int) -> float:
-        """Return how much rounding adds to sensitivities, relatively. Raises `BadInput`: too much for secure noise."""
-        return rounding_slack(self.summands or users, self.spread, self.rounding)
 
     def checked_start(self, problem: Problem, x: Vector) -> Vector:
         """Return the (p,) initial model. Raises `BadInput`: it lies outside the domain, or the scheme refuses it."""
@@ -114,8 +104,3 @@ Law = Callable[[Sequence[Rows]], Vector]  # From all rounds' rows or sums to (K,
 def law_of(scheme: Scheme) -> Law | None:
     """Return the ``law`` of a scheme whose rounds release one of finitely many outcomes first, for audits; or None."""
     return getattr(scheme, "law", None)
-
-
-def no_ledger(privacy: Privacy) -> AnyLedger:
-    """Refuse to make a ledger for a scheme without a guarantee. Raises `BadInput`: always."""
-    raise BadInput("no privacy guarantee: there is no budget to charge rounds to")

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import ClassVar
@@ -19,7 +19,7 @@ from strategies.core.results import Noise, Step
 from strategies.core.scheme import Outline, Scheme
 from strategies.localized.phases import PHASE_ABOUT, PHASE_FACT, PHASE_MEANINGS, PhaseAverage
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Cost, Ledger, calibrate_noise, epsilon_of
+from userdp.accounting import Cost, calibrate_noise
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.arrays.types import Vector
 from userdp.errors import MissingAssumption, PopulationTooSmall
@@ -117,7 +117,7 @@ class WeightedPhases(Scheme):
         _, step = self.place(index)
         asked, mechanism = self.stepped(memory) if step else self.measured(memory)
         divisor = self.sampler.batch / (self.rate if step else 1.0)
-        check_covered(asked, mechanism, divisor, self.guarantee.relation)
+        check_covered(asked, mechanism, divisor, self.price.guarantee.relation)
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Surroundings, noise: Noise) -> Step:
@@ -239,10 +239,9 @@ class LocalizedWeighting(Recipe, PreparedOptions):
         cost = Cost(noise_multiplier=calibrate_noise(given.privacy.epsilon, given.privacy.delta, 1))
         rate, batch = self.learning_rate or given.default_step, n // rounds
         first = GaussianMechanism(2 * self.clip_norm * rate / batch, cost.noise_multiplier)
-        epsilon = epsilon_of(cost, 1, given.privacy.delta)
+        price = given.price_of(cost, f"{ONE_GAUSSIAN}, parallel over disjoint users", ASSUMPTIONS)
         return WeightedPhases(
-            guarantee=given.promise(epsilon, f"{ONE_GAUSSIAN}, parallel over disjoint users", ASSUMPTIONS),
-            ledger=partial(Ledger, n, cost, 1),
+            price=replace(price, summands=batch),
             new_memory=partial(Surroundings, p, self.clip_norm),
             outline=Outline(
                 rounds=rounds,
@@ -260,7 +259,6 @@ class LocalizedWeighting(Recipe, PreparedOptions):
                     "noise_deviation": first.standard_deviation,
                 },
             ),
-            summands=batch,
             domain=given.problem.domain,
             sampler=DisjointBatches(n, batch, 1, given.seed),
             steps=steps,

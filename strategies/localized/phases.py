@@ -3,8 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from strategies.core.results import Noise, Step
 from strategies.core.row_rounds import TestUnderWay
 from strategies.core.scheme import Number, Outline, Scheme
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, epsilon_of
+from userdp.accounting import ACCOUNTANT, Cost, Guarantee
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput, RunFailed
@@ -266,7 +265,10 @@ def phase_rounds(
     for phase in phases:
         check_phase(phase, batch, p, given.problem.certificate.smoothness or 0.0)
     accountant = f"{ONE_GAUSSIAN if test is None else ACCOUNTANT}, parallel over disjoint users"
-    promised = given.promise(epsilon_of(cost, 1, given.privacy.delta), accountant, ASSUMPTIONS)
+    # Scores, too, are exact sums over the batch, rounded once.
+    price = replace(given.price_of(cost, accountant, ASSUMPTIONS), summands=batch, rounding=rounding)
+    if missing:
+        price = replace(price, guarantee=Guarantee.none(f"the loss lacks {', '.join(missing)}"))
     path = [
         NoisyPhase(
             steps=phase.steps,
@@ -282,8 +284,7 @@ def phase_rounds(
         return average if test is None else PhaseUnderWay(lambda: test.session(given.noise(0, 1)), average=average)
 
     return PhaseRounds(
-        guarantee=Guarantee.none(f"the loss lacks {', '.join(missing)}") if missing else promised,
-        ledger=partial(Ledger, given.users, cost, 1),
+        price=price,
         new_memory=memory,
         outline=Outline(
             rounds=sum(phase.steps for phase in phases),
@@ -295,8 +296,6 @@ def phase_rounds(
             numbers=numbers,
             **plan,
         ),
-        summands=batch,  # scores, too, are exact sums over the batch, rounded once
-        rounding=rounding,
         domain=given.problem.domain,
         sampler=DisjointBatches(given.users, batch, 1, given.seed),
         phases=phases,

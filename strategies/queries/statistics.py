@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from strategies.clipping.clipped_rounds import MaskedRounds
 from strategies.core.about import About
-from strategies.core.public_facts import Given
+from strategies.core.public_facts import Given, Price
 from strategies.core.recipe import Recipe
 from strategies.core.results import Noise, Step
 from strategies.core.scheme import Outline, Scheme
@@ -174,8 +174,7 @@ class Statistics(Recipe, restates={"max_missing"}):
             mechanism = GaussianMechanism(sensitivity, sampler.multiplier(0, multiplier))
         choices = _choices(given, query, multiplier)
         return QueryRounds(
-            **given.accounted(sampler, multiplier),
-            **_roundings(given, query),
+            price=_rounded(given.price(sampler, multiplier), given, query),
             outline=_outline(given, query, len(shares), multiplier),
             query=query,
             users=given.users,
@@ -194,16 +193,16 @@ def _rank_sums(query: TableQuery) -> Computation | None:
     return Computation("user_ranks", "sum", math.sqrt(longest), longest, arrays={"bins": np.array(widths)})
 
 
-def _roundings(given: Given, query: TableQuery) -> dict[str, Any]:
-    """Return the fields of a `Scheme` for the rounding of sums.
+def _rounded(price: Price, given: Given, query: TableQuery) -> Price:
+    """Return the price with the rounding of sums.
 
     A rank adds up the users and the intervals below it, of shares that are 1 together for a user, twice the least
     sensitivity of a score at most.
     """
     if not query.quantiles:
-        return {}
+        return price
     widths = sum(one.width(query.facts) for one in query.quantiles)
-    return {"summands": given.users + widths, "spread": 2.0}
+    return replace(price, summands=given.users + widths, spread=2.0)
 
 
 def _outline(given: Given, query: TableQuery, rounds: int, multiplier: float) -> Outline:
@@ -252,9 +251,9 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
     asked = _rank_sums(query)
     assert asked is not None
     return QueryRounds(
-        **_roundings(given, query),
-        guarantee=replace(promise, relation=query.relation),
-        ledger=lambda budget: Ledger(given.users, cost, 1, budget),
+        price=_rounded(
+            Price(replace(promise, relation=query.relation), partial(Ledger, given.users, cost, 1)), given, query
+        ),
         outline=replace(_outline(given, query, 1, math.inf), numbers={"choice_epsilon": choices[0].mechanism.epsilon}),
         query=query,
         users=given.users,
@@ -284,7 +283,7 @@ def _masked(
     masked = MaskedRounds.of(given, sampler, 1.0, query.dimension)
     multiplier = masked.multiplier * masked.louder
     return QueryRounds(
-        **masked.accounted,
+        price=masked.price,
         outline=replace(
             _outline(given, query, 1, multiplier), numbers={"noise_multiplier": multiplier, **masked.numbers}
         ),

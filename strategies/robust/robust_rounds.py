@@ -106,7 +106,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         try:
             scheme = chosen._scheme(given)
             if given.secure:
-                scheme.rounding_slack(given.users)
+                scheme.price.rounding_slack(given.users)
         except BadInput:  # which the fewest rounds raise again, if it is everybody's
             return None
         path = scheme.outline.path

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,11 +10,13 @@ from pydantic import Field
 
 from strategies.core.about import Fact
 from strategies.core.noise_forecast import NoisySteps
-from strategies.core.public_facts import Given
+from strategies.core.public_facts import Given, Price
+from strategies.core.results import Noise
 from strategies.core.row_rounds import Agreement, AnyTest, RowRounds, TestUnderWay
 from strategies.core.scheme import Number, Outline
 from strategies.robust.passing import TESTS, DeviationOptions
-from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
+from userdp.accounting import ACCOUNTANT, Cost, calibrate_noise
+from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import Kernel
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
@@ -99,14 +102,15 @@ class RowOptions(DeviationOptions):
         mechanism: GaussianMechanism,
         numbers: Mapping[str, Number],
         *,
+        price: Price,
+        estimator: Callable[[Rows, Noise], Vector],
         signal: float,
         smallest: int = 1,
         clip_norm: float | None = None,
         pass_probability: float | None = None,
         warnings: tuple[str, ...] = (),
-        **parts: Any,
     ) -> RowRounds:
-        """Return the scheme of these parts and of further fields: ``estimator``, ``guarantee``, ``ledger`` and others.
+        """Return the scheme of these parts, without a test.
 
         Plans show ``numbers``. Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm`` (if given),
         and cohorts of fewer than ``smallest`` users have no scheme.
@@ -132,14 +136,14 @@ class RowOptions(DeviationOptions):
             warnings=warnings,
         )
         return RowRounds(
+            price=replace(price, summands=sampler.batch),  # scores, too, are exact sums over the cohort, rounded once
             outline=outline,
-            summands=sampler.batch,  # scores, too, are exact sums over the cohort, rounded once
             domain=given.problem.domain,
             sampler=sampler,
             query=Computation("user_gradient", clip_norm=clip_norm),
             mechanism=mechanism,
             rate=rate,
-            **parts,
+            estimator=estimator,
         )
 
 
@@ -187,7 +191,9 @@ class TestedOptions(RowOptions):
             )
         test, bound = best.test, given.problem.certificate.gradient_norm
         cost, sampler = self.cost(given, test), DisjointBatches(n, batch, self.epochs, given.seed)
-        return self.row_rounds(
+        assumptions = (sampler.assumption, "the server is trusted")
+        price = given.price_of(cost, f"{ACCOUNTANT}, parallel within an epoch", assumptions, self.epochs)
+        rounds = self.row_rounds(
             given,
             sampler,
             GaussianMechanism(best.l2_sensitivity, cost.noise_multiplier),
@@ -202,17 +208,11 @@ class TestedOptions(RowOptions):
             signal=math.inf if bound is None else bound,
             smallest=smallest,
             pass_probability=_pass_probability(test, min(self.count, sampler.rounds)) if by_theory else None,
-            guarantee=given.promise(
-                epsilon_of(cost, self.epochs, given.privacy.delta),
-                f"{ACCOUNTANT}, parallel within an epoch",
-                (sampler.assumption, "the server is trusted"),
-            ),
-            ledger=partial(Ledger, n, cost, self.epochs),
-            new_memory=partial(TestUnderWay, lambda: test.session(given.noise(0, 1))),
-            rounding=best.rounding,
+            price=replace(price, rounding=best.rounding),
             estimator=lambda rows, noise: best.estimator(rows),
-            agreement=best,
         )
+        memory = partial(TestUnderWay, lambda: test.session(given.noise(0, 1)))
+        return replace(rounds, new_memory=memory, agreement=best)
 
 
 def _pass_probability(test: AnyTest, rounds: int) -> float:

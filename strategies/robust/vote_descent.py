@@ -97,7 +97,7 @@ class VoteDescent(Recipe, CohortOptions):
         summed = NoisySums.of(given, sampler, votes, longest)
         noise = summed.mean.noise(p)
         return MeanRounds(
-            **summed.mean.accounted,
+            price=summed.mean.price,
             outline=self.outline(summed.mean, self.learning_rate, noise=noise, signal=longest),
             new_memory=partial(VoteSteps, self.learning_rate, p),
             domain=given.problem.domain,

@@ -203,7 +203,7 @@ class Watch:
             return pure
         both = common.DifferentialPrivacyParameters(pure, 0.0)
         composed = pld.from_privacy_parameters(both, value_discretization_interval=STEP)
-        replaced = self.method.scheme.guarantee.relation == "replace_one"
+        replaced = self.method.scheme.price.guarantee.relation == "replace_one"
         for (multiplier, chance), times in alike.items():
             one = pld.from_gaussian_mechanism(
                 multiplier * (2 if replaced else 1),  # noise over one row
@@ -330,7 +330,7 @@ def test_what_is_drawn_spends_what_is_promised_and_not_more(name):
 @every_run
 def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
     method = watched(name).method
-    around, scheme, plan = method.around, method.scheme.guarantee, method.plan
+    around, scheme, plan = method.around, method.scheme.price.guarantee, method.plan
     parts = [part for part in (around.before, around.after) if part is not None]
     assert plan.guarantee.epsilon == pytest.approx(scheme.epsilon + sum(part.epsilon for part in parts), rel=1e-12)
     assert plan.guarantee.delta == pytest.approx(scheme.delta + sum(part.delta for part in parts), rel=1e-12)
@@ -347,7 +347,7 @@ def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
 def test_numbers_that_price_the_whole_run_have_all_its_parts(name):
     around = {part: value for part, value in MORE[name][2].items() if part in ("preparation", "compare_with_initial")}
     method = make(DPFedSGD, squares(), USERS, EPSILON, DELTA, rounds=3, sampling="poisson", cohort=100, **around)
-    own, parts, numbers = method.scheme.guarantee, method.around.parts, method.plan.numbers
+    own, parts, numbers = method.scheme.price.guarantee, method.around.parts, method.plan.numbers
     epsilon, delta = method.scheme.sampler.replaced(numbers["noise_multiplier"], own.delta)
     assert parts
     assert numbers["replace_one_epsilon"] == pytest.approx(epsilon + sum(part.epsilon for part in parts), rel=1e-12)

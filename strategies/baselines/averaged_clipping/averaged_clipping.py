@@ -1,6 +1,7 @@
 """Averaged clipping: the mean gradient of a batch of samples is clipped ONCE, and released with noise."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -119,24 +120,21 @@ class AveragedClipping(Recipe, TheoryOptions):
         whole_users = max(1, round(given.users * divisor / constants.samples))
         # Coins for samples say so themselves; with everybody in every round the divisor is in no proof.
         public = () if self.batches in ("full", "poisson_samples") else ("the number of samples is public",)
-        return MeanRounds(
-            **self.drawn(
-                given,
-                sampler,
-                GaussianMechanism(2 * clip, multiplier),
-                rate,
-                (*public, "the server is trusted"),
-                rounds=rounds,
-                cohort=whole_users if self.batches == "poisson_users" else round(sampler.expected_batch),
-                signal=clip,
-                numbers={"clip_norm": clip, "sample_batch": divisor, "sampling": self.batches, "learning_rate": rate},
-                warnings=(*warnings, *_group_warnings(drawn_apart(sampler))),
-            ),
+        rounds_of_means = self.drawn(
+            given,
+            sampler,
+            GaussianMechanism(2 * clip, multiplier),
+            rate,
+            (*public, "the server is trusted"),
             query=partial(sample_sum, sampler),
             divisor=divisor,
-            bound=partial(average_clip, clip=clip),
-            noted=_clipped,
+            rounds=rounds,
+            cohort=whole_users if self.batches == "poisson_users" else round(sampler.expected_batch),
+            signal=clip,
+            numbers={"clip_norm": clip, "sample_batch": divisor, "sampling": self.batches, "learning_rate": rate},
+            warnings=(*warnings, *_group_warnings(drawn_apart(sampler))),
         )
+        return replace(rounds_of_means, bound=partial(average_clip, clip=clip), noted=_clipped)
 
     def _theory(self, given: Given, constants: TheoryConstants, rounds: int) -> Parameters:
         if self.case == "constrained":

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -116,6 +116,8 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
             first.step,
             ("the server is trusted",),
             spent=spent,
+            query=partial(sample_sum, sampler),
+            divisor=samples_of(given) * sample_rate(sampler),
             rounds=runs * steps,
             signal=first.clip,
             numbers={
@@ -131,12 +133,16 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
         )
         # Runs begin where the one before ended: the last says what noise is left, all of them how far it may be.
         path = self.course(steps, last.step, of_last.standard_deviation, distance / last.step)
-        shared = {name: whole[name] for name in ("guarantee", "ledger")} | {
-            "outline": replace(whole["outline"], path=path),
-            # Gradients come to it at the length of their run's steps.
-            "new_memory": partial(OutputAverage, 1.0, self.output, given.dimension, steps),
-        }
-        return Runs(**shared, runs=tuple(_rounds(given, shared, *run) for run in drawn), rounds_of_each=steps)
+        # Gradients come to it at the length of their run's steps.
+        memory = partial(OutputAverage, 1.0, self.output, given.dimension, steps)
+        whole = replace(whole, outline=replace(whole.outline, path=path), new_memory=memory)
+        return Runs(
+            price=whole.price,
+            outline=whole.outline,
+            new_memory=memory,
+            runs=tuple(_rounds(given, whole, *run) for run in drawn),
+            rounds_of_each=steps,
+        )
 
     def _certified_runs(
         self, given: Given, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
@@ -191,13 +197,10 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
         return PoissonSamples(given.users, batch / samples_of(given), rounds, given.seed, most_of(given))
 
 
-def _rounds(
-    given: Given, shared: dict[str, Any], run: Run, sampler: Sampler, mechanism: GaussianMechanism
-) -> MeanRounds:
+def _rounds(given: Given, whole: MeanRounds, run: Run, sampler: Sampler, mechanism: GaussianMechanism) -> MeanRounds:
     """The rounds of one run."""
-    return MeanRounds(
-        **shared,
-        domain=given.problem.domain,
+    return replace(
+        whole,
         sampler=sampler,
         query=partial(sample_sum, sampler),
         divisor=samples_of(given) * sample_rate(sampler),

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies import About, Given, MeanRounds, Recipe
+from strategies import About, Given, MeanRounds, Price, Recipe
 from strategies.baselines.composition import calibrate_steps, share_of_group, step_budget
 from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radius
@@ -155,37 +155,35 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
         mechanism = GaussianMechanism(2 * clip * weight / divisor, 1 / (math.sqrt(2 * spent.rho) * weight))
         alone = None if spent.parallel else mechanism.cost  # to whoever knows the groups
         sums, draw = clipped_sum(given, clip), spread if apart else shuffled
-        return MeanRounds(
-            guarantee=self._promise(given, spent, rounds, group, spread=apart),
-            ledger=partial(Ledger, users, spent.cost, rounds, drawn=alone),
-            **self.followed(
-                given,
-                DisjointBatches(users, users, rounds, given.seed),
-                mechanism,
-                rate,
-                rounds=rounds,
-                users_needed=math.ceil(k / slots),
-                groups=k,
-                signal=clip,
-                numbers={
-                    "clip_norm": clip,
-                    "learning_rate": rate,
-                    "group": group,
-                    "samples": samples,
-                    "groups": k,
-                    "group_samples": divisor,
-                    "group_rho": spent.rho,
-                    "accounting": spent.accounting,
-                    "noise_deviation": mechanism.standard_deviation,
-                    "sample_level_epsilon": spent.of_sample(rounds, privacy.delta, group, weight),
-                },
-                warnings=(*warnings, *group_warnings(group, weight)),
-            ),
+        promise = self._promise(given, spent, rounds, group, spread=apart)
+        made = self.followed(
+            given,
+            DisjointBatches(users, users, rounds, given.seed),
+            mechanism,
+            rate,
+            price=Price(promise, partial(Ledger, users, spent.cost, rounds, drawn=alone)),
             # Each node is told the groups of its own users' samples only: see `Wire.contents`.
             query=lambda index: replace(sums, partition=draw(users, slots, k, stream(given.seed, "sampling", index))),
             divisor=divisor,
-            centre=partial(self._centre_of, given.seed),
+            rounds=rounds,
+            users_needed=math.ceil(k / slots),
+            groups=k,
+            signal=clip,
+            numbers={
+                "clip_norm": clip,
+                "learning_rate": rate,
+                "group": group,
+                "samples": samples,
+                "groups": k,
+                "group_samples": divisor,
+                "group_rho": spent.rho,
+                "accounting": spent.accounting,
+                "noise_deviation": mechanism.standard_deviation,
+                "sample_level_epsilon": spent.of_sample(rounds, privacy.delta, group, weight),
+            },
+            warnings=(*warnings, *group_warnings(group, weight)),
         )
+        return replace(made, centre=partial(self._centre_of, given.seed))
 
     def _checked_samples(self, given: Given) -> tuple[int, int]:
         """(samples of all users together, most of one user)."""

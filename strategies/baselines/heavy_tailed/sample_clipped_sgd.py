@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies import About, Given, MeanRounds, Recipe
+from strategies import About, Given, MeanRounds, Price, Recipe
 from strategies.baselines.heavy_tailed.estimators import simple_radius
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
 from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
@@ -69,32 +69,33 @@ class SampleClippedSGD(Recipe, HeavyTailedOptions):
             multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
         mechanism = GaussianMechanism(2 * clip * group / samples, multiplier)
         gradients, of_group = clipped_sum(given, clip), f"; group privacy for {group} samples"
-        return MeanRounds(
-            guarantee=given.promise(
+        price = Price(
+            given.promise(
                 epsilon_of(Cost(multiplier), rounds, privacy.delta),
                 f"{ONE_GAUSSIAN}, composed over rounds" + (of_group if privacy.unit == "user" else ""),
                 ("the number of samples is public", "nodes clip each sample as requested, and the server is trusted"),
             ),
-            ledger=partial(sampler.ledger, multiplier),
-            **self.followed(
-                given,
-                sampler,
-                mechanism,
-                rate,
-                rounds=rounds,
-                signal=clip,
-                numbers={
-                    "clip_norm": clip,
-                    "learning_rate": rate,
-                    "group": group,
-                    "samples": samples,
-                    "noise_multiplier": multiplier,
-                    "noise_deviation": mechanism.standard_deviation,
-                    "sample_level_epsilon": epsilon_of(Cost(multiplier * group), rounds, privacy.delta),
-                },
-                warnings=(*warnings, *group_warnings(group, float(group))),
-            ),
+            partial(sampler.ledger, multiplier),
             summands=given.users if privacy.unit == "user" else samples,
+        )
+        return self.followed(
+            given,
+            sampler,
+            mechanism,
+            rate,
+            price=price,
             query=lambda _: gradients,
             divisor=samples,
+            rounds=rounds,
+            signal=clip,
+            numbers={
+                "clip_norm": clip,
+                "learning_rate": rate,
+                "group": group,
+                "samples": samples,
+                "noise_multiplier": multiplier,
+                "noise_deviation": mechanism.standard_deviation,
+                "sample_level_epsilon": epsilon_of(Cost(multiplier * group), rounds, privacy.delta),
+            },
+            warnings=(*warnings, *group_warnings(group, float(group))),
         )

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies import About, Given, MeanRounds, Number, Recipe
-from strategies.baselines.samples.batch_rounds import SampleRateOptions, accounted, noise_numbers, promised_numbers
+from strategies.baselines.samples.batch_rounds import SampleRateOptions, noise_numbers, price_of, promised_numbers
 from strategies.baselines.samples.sample_options import MEANINGS, most_of, samples_of
 from strategies.baselines.smoothed_truncation import LARGEST, truncation_sensitivity
 from userdp.accounting import Cost, epsilon_of, rho_for
@@ -82,32 +82,31 @@ class SmoothedTruncationGD(Recipe, SampleRateOptions):
             "the number of samples is public",
             "nodes truncate each sample as requested, and the server is trusted",
         )
-        promise = accounted(given, sampler, multiplier, rests_on)
-        made = promise["guarantee"]
+        price = price_of(given, sampler, multiplier, rests_on)
+        made = price.guarantee
         if group > 1:
-            promise["guarantee"] = replace(made, accountant=f"{made.accountant}; group privacy for {group} samples")
-        return MeanRounds(
-            **promise,
-            **self.followed(
-                given,
-                sampler,
-                mechanism,
-                rate,
-                rounds=self.rounds,
-                signal=scale * LARGEST * math.sqrt(d),
-                numbers={
-                    "scale": scale,
-                    "inverse_variance": self.inverse_variance,
-                    "learning_rate": rate,
-                    **noise_numbers(given, mechanism, group),
-                    **self._epsilons(given, multiplier * group),
-                    **promised_numbers(sampler, made, multiplier),
-                },
-            ),
+            of_group = replace(made, accountant=f"{made.accountant}; group privacy for {group} samples")
+            price = replace(price, guarantee=of_group)
+        rounds = self.followed(
+            given,
+            sampler,
+            mechanism,
+            rate,
+            price=price,
             query=lambda _: gradients,
             divisor=samples,
-            mean=lambda total: total * (scale / samples),
+            rounds=self.rounds,
+            signal=scale * LARGEST * math.sqrt(d),
+            numbers={
+                "scale": scale,
+                "inverse_variance": self.inverse_variance,
+                "learning_rate": rate,
+                **noise_numbers(given, mechanism, group),
+                **self._epsilons(given, multiplier * group),
+                **promised_numbers(sampler, made, multiplier),
+            },
         )
+        return replace(rounds, mean=lambda total: total * (scale / samples))
 
     def _epsilons(self, given: Given, alone: float) -> dict[str, Number]:
         """Return the epsilons for one sample, at the noise multiplier ``alone``, and for a whole user of known size."""

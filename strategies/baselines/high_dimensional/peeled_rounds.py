@@ -9,7 +9,7 @@ from pydantic import Field
 from strategies import Fact, Given, NoisyPhase, Number, Outline, Phases, StrategyOptions
 from strategies.baselines.high_dimensional.hard_thresholding import log_rounds
 from strategies.baselines.peeling import Peeling, PeelingAccounting
-from strategies.baselines.propose_then_release import ProposeThenRelease, once_each
+from strategies.baselines.propose_then_release import ProposeThenRelease
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.nodes import Computation
@@ -93,7 +93,7 @@ def peeled_rounds(
     assumptions = (DisjointBatches.assumption, *counted, "nodes truncate as requested, and the server is trusted")
     step = NoisyPhase(steps=1, rate=rate, deviation=noise / math.sqrt(given.dimension))
     return ProposeThenRelease(
-        **once_each(given, peeling.cost, f"{kind} of peeling, parallel over disjoint users", assumptions),
+        price=given.price_of(peeling.cost, f"{kind} of peeling, parallel over disjoint users", assumptions),
         outline=Outline(
             rounds=folds.rounds,
             cohort=folds.sampler.batch,

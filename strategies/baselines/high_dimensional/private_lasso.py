@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies import About, Given, Outline, Recipe
+from strategies import About, Given, Outline, Price, Recipe
 from strategies.baselines.high_dimensional import lasso
 from strategies.baselines.high_dimensional.vertex_rounds import (
     MEANINGS,
@@ -86,6 +86,11 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
         largest, parameters = lasso.gradient_bound(radius, threshold), {"threshold": threshold}
         kinds = ("truncated_regression_gradient", "truncated_regression_sum")
         numbers = {"truncation": threshold, "score_sensitivity": mechanism.sensitivity, "choice_epsilon": each}
+        promise = given.promise(
+            sampler.epsilon(2 / each, privacy.delta),
+            f"exponential mechanism, {_COMPOSITION[self.accounting]}",
+            resting_on("n is public", given),
+        )
         return vertex_rounds(
             given,
             self,
@@ -98,12 +103,7 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
             expected=math.sqrt(self.fourth_moment),
             sampler=sampler,
             query=lambda _: bounded_sum(given, kinds, largest, parameters, records),
-            guarantee=given.promise(
-                sampler.epsilon(2 / each, privacy.delta),
-                f"exponential mechanism, {_COMPOSITION[self.accounting]}",
-                resting_on("n is public", given),
-            ),
-            ledger=partial(RoundLedger, sampler, 2 / each),
+            price=Price(promise, partial(RoundLedger, sampler, 2 / each)),
         )
 
 

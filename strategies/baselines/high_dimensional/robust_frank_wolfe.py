@@ -24,7 +24,7 @@ from strategies.baselines.high_dimensional.vertex_rounds import (
     resting_on,
     vertex_rounds,
 )
-from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum, once_each
+from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum
 from strategies.baselines.smoothed_truncation import largest_truncated
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.mechanisms import ExponentialMechanism
@@ -135,7 +135,7 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
             step=step_size if falling else lambda _: root_step(rounds),
             sampler=sampler,
             query=lambda _: bounded_sum(given, kinds, largest, truncation, records),
-            **once_each(given, mechanism.cost, "exponential mechanism, parallel over disjoint cohorts", rests_on),
+            price=given.price_of(mechanism.cost, "exponential mechanism, parallel over disjoint cohorts", rests_on),
         )
 
     def _polytope(self, given: Given) -> Polytope:

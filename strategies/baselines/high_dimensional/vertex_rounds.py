@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from strategies import Fact, Given, Outline, StrategyOptions
+from strategies import Fact, Given, Outline, Price, StrategyOptions
 from strategies.baselines.declared_bounds import check_room
 from strategies.baselines.high_dimensional.frank_wolfe import L1Ball, Polytope, step_size
-from strategies.baselines.propose_then_release import ProposeThenRelease, choice
+from strategies.baselines.propose_then_release import Cohorts, ProposeThenRelease
 from userdp.arrays import Vector
 from userdp.mechanisms import ExponentialMechanism
+from userdp.nodes import Computation
 
 MEANINGS: Mapping[str, str] = {
     "l1_radius": "half the l1 diameter of the polytope that models lie in",
@@ -64,14 +65,15 @@ def vertex_rounds(
     largest: float,
     expected: float,
     step: Callable[[int], float] = step_size,
-    **fields: Any,
+    price: Price,
+    sampler: Cohorts,
+    query: Callable[[Any], Computation],
 ) -> ProposeThenRelease:
     """The scheme of vertices chosen by the exponential mechanism, at a gradient that users sum up.
 
     ``divisor``, public, makes of the sum a mean over so many ``records``. No coordinate of a record exceeds
     ``largest``; by declared moments none is expected to exceed ``expected``, where training starts. ``step`` gives the
     step of a round, unless ``options`` do. Where zero, at which training starts, lies outside, the first step is 1.
-    ``fields`` are the scheme's others.
     """
     moved = 2 * largest / records  # by a replaced record, in each coordinate of the mean
     # What the choice of a vertex may miss, in units of a gradient's coordinate; one choice in two misses less.
@@ -87,8 +89,11 @@ def vertex_rounds(
         return polytope.towards(x, vertex, taken), {"step": taken}
 
     return ProposeThenRelease(
-        **fields,
-        **choice(mechanism, lambda total: polytope.scored(total / divisor, moved)),
+        price=price,
+        sampler=sampler,
+        query=query,
+        propose=lambda x, total: polytope.scored(total / divisor, moved),
+        mechanism=mechanism,
         outline=replace(outline, noise=missed, signal=largest, numbers=numbers, warnings=warnings),
         check_start=None if outside else polytope.check_start,
         follow=follow,

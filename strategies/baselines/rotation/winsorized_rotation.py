@@ -1,7 +1,7 @@
 """Winsorised mean after a random rotation: each coordinate is clamped to a privately chosen interval."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -129,7 +129,12 @@ class WinsorizedRotation(Recipe, RowOptions):
         # In l2: a row within its box, and what one user can move it by.
         diagonal = 4 * grid.half_width * math.sqrt(size)
         moved = min(diagonal, 2 * self.clip_norm)
-        return self.row_rounds(
+        # A clamped row is no longer than (cells + 1) half widths a coordinate; the diagonal is four of them.
+        spread = (grid.cells + 1) / 4 * diagonal / moved
+        price = replace(
+            given.price(sampler, multiplier, ("the server is trusted",)), spread=spread, rounding=_ROTATION_ROUNDING
+        )
+        rounds = self.row_rounds(
             given,
             sampler,
             GaussianMechanism(moved / batch, multiplier / math.sqrt(1 - share)),
@@ -143,13 +148,10 @@ class WinsorizedRotation(Recipe, RowOptions):
             signal=self.clip_norm,
             warnings=(_UNRELIABLE,) if share == _MOST_SELECTION else (),
             clip_norm=self.clip_norm,
-            **given.accounted(sampler, multiplier, ("the server is trusted",)),
-            # A clamped row is no longer than (cells + 1) half widths a coordinate; the diagonal is four of them.
-            spread=(grid.cells + 1) / 4 * diagonal / moved,
-            rounding=_ROTATION_ROUNDING,
+            price=price,
             estimator=estimator,
-            gradient=estimator.gradient,
         )
+        return replace(rounds, gradient=estimator.gradient)
 
     def _grid(self, given: Given, rotation: HadamardRotation, batch: int) -> CellGrid:
         """Return cells as wide as users' typical distance, as far out as their clipped gradients may lie."""

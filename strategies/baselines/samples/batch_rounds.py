@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from strategies import Given, Number, no_ledger, sampler_numbers
+from strategies import Given, MeanRounds, Number, Price, sampler_numbers
 from strategies.baselines.samples.poisson_samples import PoissonSamples
 from strategies.baselines.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
 from userdp.accounting import Guarantee
@@ -59,8 +59,8 @@ class BatchOptions(SampleRateOptions):
         numbers: Mapping[str, Number],
         spent: float | None = None,
         **outline: Any,
-    ) -> dict[str, Any]:
-        """Return the fields of `followed`, with the promise that ``calibration`` allows and its epsilons.
+    ) -> MeanRounds:
+        """Return the rounds of `followed`, with the promise that ``calibration`` allows and its epsilons.
 
         ``spent`` is what noise by the paper's formula costs, where it differs from round to round.
         """
@@ -69,35 +69,34 @@ class BatchOptions(SampleRateOptions):
         if self.calibration == "paper":
             spent = sampler.epsilon(multiplier, given.privacy.delta) if spent is None else spent
             costs["accounted_epsilon"] = spent
-        promise = accounted(given, sampler, multiplier, rests_on, spent)
+        price = price_of(given, sampler, multiplier, rests_on, spent)
         numbers = {
             **numbers,
             **noise_numbers(given, mechanism, drawn_apart(sampler)),
             **costs,
-            **promised_numbers(sampler, promise["guarantee"], multiplier),
+            **promised_numbers(sampler, price.guarantee, multiplier),
         }
-        return promise | self.followed(given, sampler, mechanism, rate, numbers=numbers, **outline)
+        return self.followed(given, sampler, mechanism, rate, price=price, numbers=numbers, **outline)
 
 
-def accounted(
+def price_of(
     given: Given, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...], spent: float | None = None
-) -> dict[str, Any]:
-    """Return the promise for the unit asked for (see `Given.accounted`); none for noise by the paper's formula.
+) -> Price:
+    """Return the price for the unit asked for (see `Given.price`); no promise for noise by the paper's formula.
 
     ``rests_on`` are assumptions beyond the sampler's own; ``spent`` is the epsilon that noise by the paper's formula
     really costs, None where noise is certified.
     """
     if spent is not None:
-        none = Guarantee.none(
+        return Price.none(
             "noise by the paper's formula is for reproducing rates and is not certified; the accountant finds "
             f"epsilon = {spent:.4g} where {given.privacy.epsilon:g} was asked for"
         )
-        return {"guarantee": none, "ledger": no_ledger}
-    fields = given.accounted(sampler, multiplier, rests_on)
+    price = given.price(sampler, multiplier, rests_on)
     # What protects a user protects each of its samples, never the other way.
-    if fields["guarantee"].unit == "user":
-        fields["guarantee"] = replace(fields["guarantee"], unit=given.privacy.unit)
-    return fields
+    if price.guarantee.unit == "user":
+        price = replace(price, guarantee=replace(price.guarantee, unit=given.privacy.unit))
+    return price
 
 
 def drawn_apart(sampler: Sampler) -> int:

@@ -60,23 +60,21 @@ class PoissonSampleSGD(Recipe, BatchOptions):
         mechanism = GaussianMechanism(clip / batch, multiplier)
         rate = self.learning_rate or self._theory_rate(given, rounds, clip, mechanism)
         gradients = clipped_sum(given, clip)
-        return MeanRounds(
-            **self.drawn(
-                given,
-                sampler,
-                mechanism,
-                rate,
-                ("nodes clip each sample as requested, and the server is trusted",),
-                rounds=rounds,
-                signal=clip,
-                numbers={
-                    **{"clip_norm": clip, "sample_batch": float(batch), "learning_rate": rate},
-                    **_break_even(given, sampler, multiplier),
-                },
-                warnings=warnings,
-            ),
+        return self.drawn(
+            given,
+            sampler,
+            mechanism,
+            rate,
+            ("nodes clip each sample as requested, and the server is trusted",),
             query=lambda index: replace(gradients, coins=sampler.coins(index)),
             divisor=float(batch),
+            rounds=rounds,
+            signal=clip,
+            numbers={
+                **{"clip_norm": clip, "sample_batch": float(batch), "learning_rate": rate},
+                **_break_even(given, sampler, multiplier),
+            },
+            warnings=warnings,
         )
 
     def _theory_rate(self, given: Given, rounds: int, clip: float, mechanism: GaussianMechanism) -> float:

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from strategies import AveragedDescent, Descent, Given, NoisySteps, Number, Outline, StrategyOptions
+from strategies import AveragedDescent, Descent, Given, MeanRounds, NoisySteps, Number, Outline, Price, StrategyOptions
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
@@ -85,6 +85,9 @@ class SampleLevelOptions(StrategyOptions):
         mechanism: GaussianMechanism,  # of a round's mean, or of each of its groups' means
         rate: float,  # step size
         *,
+        price: Price,
+        query: Callable[[int], Computation],
+        divisor: float,
         rounds: int,  # how many
         signal: float,  # l2 norm that a gradient can have
         numbers: Mapping[str, Number],  # of the plan
@@ -92,11 +95,12 @@ class SampleLevelOptions(StrategyOptions):
         cohort: int | None = None,  # users a round; all of them if not given
         users_needed: int = 1,  # see `Outline`
         groups: int = 1,  # means that a round releases together, whose centre is followed
-    ) -> dict[str, Any]:
-        """The outline, the memory and the parts of a descent, as fields of a `MeanRounds`."""
+    ) -> MeanRounds:
+        """Return the rounds of a descent along these means."""
         deviation, p = mechanism.standard_deviation, given.dimension
-        return {
-            "outline": Outline(
+        return MeanRounds(
+            price=price,
+            outline=Outline(
                 rounds=rounds,
                 cohort=given.users if cohort is None else cohort,
                 users_needed=users_needed,
@@ -106,12 +110,14 @@ class SampleLevelOptions(StrategyOptions):
                 numbers=numbers,
                 warnings=warnings,
             ),
-            "new_memory": partial(OutputAverage, rate, self.output, p),
-            "domain": given.problem.domain,
-            "sampler": sampler,
-            "mechanism": mechanism,
-            "rate": rate,
-        }
+            new_memory=partial(OutputAverage, rate, self.output, p),
+            domain=given.problem.domain,
+            sampler=sampler,
+            query=query,
+            divisor=divisor,
+            mechanism=mechanism,
+            rate=rate,
+        )
 
     def course(self, rounds: int, rate: float, deviation: float, longest: float) -> NoisySteps:
         """Return the path of the model, for gradients of at most that l2 norm with that noise on each coordinate."""

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies import About, Gathered, Given, Noise, NoisyRelease, Outline, Recipe, Request, Scheme, Step
+from strategies import About, Gathered, Given, Noise, NoisyRelease, Outline, Price, Recipe, Request, Scheme, Step
 from strategies.baselines.declared_bounds import declared, no_better
 from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser, Projection
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, Privacy, epsilon_of
@@ -180,9 +180,9 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
             "rounding errors of the steps are far below the noise",
             *(("the number of samples is public and exact",) if samples else ()),
         )
+        promise = given.promise(epsilon_of(cost, 1, delta), f"{ACCOUNTANT}, one release", assumptions)
         return ReleaseScheme(
-            guarantee=given.promise(epsilon_of(cost, 1, delta), f"{ACCOUNTANT}, one release", assumptions),
-            ledger=partial(ReleaseLedger, given.users, cost, algorithm.rounds),
+            price=Price(promise, partial(ReleaseLedger, given.users, cost, algorithm.rounds)),
             outline=_outline(given.users, algorithm, radius, algorithm.excess_bound(radius, self.failure)),
             new_memory=partial(Minimisation, algorithm, project),
             users=given.users,

@@ -129,4 +129,4 @@ class ProjectedSGD(Recipe, SparselyClippedOptions):
             "l1_clip_norm": members.l1_norm,
             "noise_before": mechanism.standard_deviation * math.sqrt(given.dimension),
         }
-        return NoisyMean(sampler, mechanism, multiplier, given.accounted(sampler, multiplier), numbers)
+        return NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier), numbers)

@@ -112,7 +112,7 @@ class RecoveredSGD(Recipe, SparselyClippedOptions):
             "measurements": count,
             "stretch": stretch,
         }
-        mean = NoisyMean(sampler, mechanism, multiplier, given.accounted(sampler, multiplier), numbers)
+        mean = NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier), numbers)
         if matrix is None:
             noise = expected_error(mechanism, members, given.dimension)
             return rounds_of(given, self, mean, gradients, given.default_step, gradient=members.project, noise=noise)

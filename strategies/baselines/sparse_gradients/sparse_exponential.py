@@ -10,7 +10,7 @@ from pydantic import Field
 
 from strategies import About, Fact, Given, Outline, Recipe
 from strategies.baselines.declared_bounds import check_room, declared, no_better
-from strategies.baselines.propose_then_release import ProposeThenRelease, choice, once_each
+from strategies.baselines.propose_then_release import ProposeThenRelease
 from strategies.baselines.sparse_gradients.exponential_choice import SparseExponential
 from userdp.arrays import Vector
 from userdp.mechanisms import ExponentialMechanism
@@ -110,8 +110,9 @@ class SparseExponentialChoice(Recipe):
             return domain.project(start.model + step), {"nonzeros": float(np.count_nonzero(step))}
 
         return ProposeThenRelease(
-            **once_each(given, mechanism.cost, "exponential mechanism, once", rests_on),
-            **choice(mechanism, lambda total: Scores(-np.ravel(total), 2 * float(_reach(algorithm).max()))),
+            price=given.price_of(mechanism.cost, "exponential mechanism, once", rests_on),
+            propose=lambda x, total: Scores(-np.ravel(total), 2 * float(_reach(algorithm).max())),
+            mechanism=mechanism,
             outline=self._outline(given, algorithm, mechanism),
             new_memory=lambda: start,
             check_start=start.lie_about,

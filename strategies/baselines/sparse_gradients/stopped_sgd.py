@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies import About, Fact, Given, NoisySteps, Outline, Recipe
+from strategies import About, Fact, Given, NoisySteps, Outline, Price, Recipe
 from strategies.baselines.declared_bounds import declared
 from strategies.baselines.sparse_gradients import stopping as theory
 from strategies.baselines.sparse_gradients.bias_reduction import MeanOracle, ProjectedMean, second_moment_bound
@@ -144,14 +144,14 @@ class StoppedSGD(Recipe):
             "knows of its own users' draws raises the others' rate)",
             "nodes compute as requested, and the server is trusted",
         )
+        promise = given.promise(
+            sampler.epsilon(budget.noise_multiplier, budget.delta),
+            "privacy filter over rounds amplified by sampling without replacement"
+            + (", and a choice among runs, added" if choice else ""),
+            rests_on,
+        )
         return StoppedScheme(
-            guarantee=given.promise(
-                sampler.epsilon(budget.noise_multiplier, budget.delta),
-                "privacy filter over rounds amplified by sampling without replacement"
-                + (", and a choice among runs, added" if choice else ""),
-                rests_on,
-            ),
-            ledger=partial(RoundLedger, sampler, budget.noise_multiplier),
+            price=Price(promise, partial(RoundLedger, sampler, budget.noise_multiplier)),
             outline=self._outline(given, sampler, members, rate, second_moment, length),
             new_memory=new_memory,
             domain=given.problem.domain,

@@ -110,7 +110,7 @@ def met(method, relation):
     costs = [together(*(cost_of(one.ledger) for one in (method.state, *method.around.parts)))]
     if method.testers is not None:
         costs.append(Cost(method.testers._multiplier))
-    same = method.scheme.guarantee.relation == relation
+    same = method.scheme.price.guarantee.relation == relation
     return costs if same else [replaced(one) for one in costs]
 
 
@@ -135,7 +135,7 @@ def test_what_is_entered_covers_what_everybody_meets(name, evaluate):
             method_of(name, held_out=HELD_OUT)
         return
     method = method_of(name, held_out=HELD_OUT if evaluate else 0)
-    if method.scheme.guarantee.unit == "sample":
+    if method.scheme.price.guarantee.unit == "sample":
         with pytest.raises(BadInput, match="protects whole users"):
             entered(method, TOTALS["others"])
         return
@@ -152,7 +152,7 @@ def test_what_is_entered_covers_what_everybody_meets(name, evaluate):
             assert (price.mu_squared, price.delta) == (0.0, 0.0)
             assert all(is_pure(cost) for cost in met(method, total.relation))
     assert {"mixed", "others"} <= accepted
-    assert ("places" in accepted) == (method.scheme.guarantee.relation == "add_or_remove")
+    assert ("places" in accepted) == (method.scheme.price.guarantee.relation == "add_or_remove")
 
 
 # --- What a promise claims beyond its (epsilon, delta) -------------------------------------------------------------
@@ -174,8 +174,10 @@ def test_a_run_with_a_comparison_claims_no_rho_and_is_no_gaussian(name, evaluate
 
 def test_clients_who_report_metrics_are_priced_too():
     drop_in = DropInFedAvg(users=100, epsilon=3.0, delta=1e-3, held_out=20, metrics={"accuracy": (0, 1)}, rounds=2)
-    parts = drop_in.inner.around.promises(replace(drop_in.inner.scheme.guarantee, epsilon=1.0))
-    patched = replace(drop_in.inner.scheme, guarantee=parts[0])  # a strategy that keeps to less
+    parts = drop_in.inner.around.promises(replace(drop_in.inner.scheme.price.guarantee, epsilon=1.0))
+    patched = replace(
+        drop_in.inner.scheme, price=replace(drop_in.inner.scheme.price, guarantee=parts[0])
+    )  # a strategy that keeps to less
     drop_in.inner.state.scheme = patched
     price = entered(drop_in.inner, TOTALS["Gaussian"])
     assert price.mu_squared >= drop_in.inner.testers._multiplier**-2 * (1 - 1e-6)

@@ -60,7 +60,8 @@ def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, t
     path.write_text(tomli_w.dumps(CONFIG))
     write_table(tmp_path / "people.csv", users=500)  # 400 of whom train
     there = tmp_path / "flower"
-    engine.run(ROOT, nodes, {"config": str(path), "overrides": "; ".join(overrides), "output": str(there)})
+    patient = "; ".join([*overrides, f"engine.roster_timeout={PATIENCE}"])
+    engine.run(ROOT, nodes, {"config": str(path), "overrides": patient, "output": str(there)})
     here = run(load_config(path, (*overrides, "engine.users_per_node=50")), directory=tmp_path / "local")
     result = json.loads((there / "result.json").read_text())
     model = np.load(there / "model.npz")["x"]

@@ -19,7 +19,7 @@ from strategies import (
     SmoothedTruncationGD,
 )
 from strategies.baselines.averaged_clipping.averaged_clipping_restarted import Runs
-from strategies.baselines.samples.batch_rounds import accounted
+from strategies.baselines.samples.batch_rounds import price_of
 from strategies.baselines.samples.poisson_samples import PoissonSamples, group_rate
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import Answer, Node
@@ -98,8 +98,8 @@ def test_the_sampler_promises_for_the_unit_that_was_asked_for(kind):
 
 def test_a_promise_for_samples_is_never_printed_as_one_for_users():
     method = method_for(PoissonSampleSGD, 3)
-    made = accounted(method._given, PoissonSamples(USERS, 0.1, 4, joint=False), 50.0, ())
-    assert made["guarantee"].unit == "sample"
+    made = price_of(method._given, PoissonSamples(USERS, 0.1, 4, joint=False), 50.0, ())
+    assert made.guarantee.unit == "sample"
     assert PoissonSamples(USERS, 0.1, 4, most=1).guarantee(5.0, 1e-3, "anybody", ()).unit == "user"
 
 

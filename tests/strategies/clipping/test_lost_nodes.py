@@ -452,8 +452,9 @@ server = ServerApp()
 @server.main()
 def main(grid, context):
     privacy = Privacy(2.0, 1e-3, trust="sum", lost_nodes=1)
-    options = {"rounds": 10, "clip_norm": 0.5, "max_missing": 0.7}
-    result = DPFedSGD(Quadratic(3, 9.0, 9.0), PublicFacts(40), privacy, **options).start(grid, roster_timeout=600)
+    recipe = DPFedSGD(rounds=10, clip_norm=0.5, max_missing=0.7)
+    strategy = recipe.strategy(Quadratic(3, 9.0, 9.0), PublicFacts(40), privacy)
+    result = strategy.start(grid, roster_timeout=600)
     assert not any("lost" in one.facts or one.missing_users != 8 for one in result.rounds)
     np.save(context.run_config["output"], model_vector(result.arrays))
 """

@@ -195,7 +195,9 @@ def test_noise_of_the_preparation_is_no_noise_of_the_strategys_own_rounds():
 def test_a_promise_that_would_change_with_what_is_found_ends_the_run_before_its_rounds():
     method = prepared("dp_fed_sgd")
     new_scheme = method._new_scheme
-    method._new_scheme = lambda: replace(s := new_scheme(), guarantee=replace(s.guarantee, epsilon=1.0))
+    method._new_scheme = lambda: replace(
+        s := new_scheme(), price=replace(s.price, guarantee=replace(s.price.guarantee, epsilon=1.0))
+    )
     with pytest.raises(RunFailed, match="would promise something else"):
         run(method, ill_scaled(USERS))
     assert method.spent_epsilon <= method.around.before.epsilon
@@ -225,7 +227,9 @@ def test_sums_over_all_users_have_their_own_rounding():
     method = STRATEGIES["dp_fed_sgd"](rounds=1).strategy(
         squares(), PublicFacts(3000), privacy, seed=0, preparation=LearnCoordinates
     )
-    assert method._rounding_slack(replace(method.scheme, summands=2)) == rounding_slack(3000)
+    assert method._rounding_slack(
+        replace(method.scheme, price=replace(method.scheme.price, summands=2))
+    ) == rounding_slack(3000)
 
 
 # --- What it is worth ------------------------------------------------------------------------------------------------

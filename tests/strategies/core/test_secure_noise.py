@@ -158,7 +158,7 @@ def test_each_strategy_gets_the_slack_of_what_it_adds_up():
     by_sample = make(
         STRATEGIES["sample_clipped_sgd"], Quadratic(3, 5.0, 5.0), USERS, 4.0, 1e-3, unit="sample", facts={"samples": 9}
     )
-    assert by_sample.scheme.summands == 9
+    assert by_sample.scheme.price.summands == 9
     assert noise_again(strategy("dp_fed_sgd", noise="seeded"), 0).slack == 0.0
 
 

@@ -43,7 +43,7 @@ def test_the_guarantee_of_every_class_says_where_its_noise_comes_from(name):
         method = method_of(name, **options)
         secure = list(SECURE_ASSUMPTIONS[about.units[0]])
         expected = {"given": [GIVEN_SEED], "drawn": [DRAWN_SEED]}.get(case, secure)
-        for promise in (method.plan.guarantee, method.scheme.guarantee):
+        for promise in (method.plan.guarantee, method.scheme.price.guarantee):
             assert sources(promise) == (expected if promise.holds else [])
             assert Guarantee.from_dict(json.loads(json.dumps(promise.as_dict()))) == promise
 

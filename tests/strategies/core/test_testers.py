@@ -295,7 +295,7 @@ def test_a_promise_for_everybody_is_that_of_held_out_users_too(parts):
 @pytest.mark.parametrize("kind", [DPFedSGD, AdaptiveClipping])
 def test_a_plan_with_held_out_users_promises_what_they_meet_also_where_the_strategy_keeps_to_less(kind):
     strategy = evaluated(kind=kind)
-    less = replace(strategy.scheme.guarantee, epsilon=1.0, delta=0.0, accountant="Laplace mechanism")
+    less = replace(strategy.scheme.price.guarantee, epsilon=1.0, delta=0.0, accountant="Laplace mechanism")
     given = strategy.testers.given
     who = TRAIN, 6, strategy.testers.roster, 0.2, False
     whole, _, made = beside(given, kind.about, less, {}, *who)

@@ -164,8 +164,8 @@ def test_an_average_of_clipped_steps_errs_by_less_than_half_of_what_is_stated(se
     with pytest.MonkeyPatch.context() as patch:
         computed = released_average(method, federation_of(values[:, None]), patch)
     error = abs(Fraction(float(computed[0])) - exact_average(method, values, phase.width, rate))
-    assert noise_again(method, 0).slack == rounding_slack(batch, 1.0, method.scheme.rounding)
-    assert 2 * error <= Fraction(phase.mechanism.l2_sensitivity) * Fraction(method.scheme.rounding)
+    assert noise_again(method, 0).slack == rounding_slack(batch, 1.0, method.scheme.price.rounding)
+    assert 2 * error <= Fraction(phase.mechanism.l2_sensitivity) * Fraction(method.scheme.price.rounding)
 
 
 @settings(max_examples=40)
@@ -208,6 +208,6 @@ def test_the_noise_of_tested_phases_covers_iterates_and_scores():
         for phase in method.scheme.phases
     )
     scores = 4 * 200 * gradient_rounding(problem) / 2.0
-    assert method.scheme.rounding == pytest.approx(iterates + scores, rel=1e-12, abs=0.0)
-    assert noise_again(method, 0, 1).slack == rounding_slack(200, 1.0, method.scheme.rounding)
+    assert method.scheme.price.rounding == pytest.approx(iterates + scores, rel=1e-12, abs=0.0)
+    assert noise_again(method, 0, 1).slack == rounding_slack(200, 1.0, method.scheme.price.rounding)
     assert 1e-6 < noise_again(method, 0, 1).slack < 1e-3
