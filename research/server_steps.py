@@ -35,7 +35,7 @@ from simulations.configs import neural_models
 from simulations.engines.configured import make_grid
 from simulations.records.environment import versions
 from simulations.records.evaluation import Evaluation
-from simulations.runs.build import build_privacy, load_datasets, public_facts, starting_problem
+from simulations.runs.build import load_datasets, public_facts, starting_problem
 from strategies import STRATEGIES, Descent, Given, Recipe, Scheme, model_vector
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
@@ -270,7 +270,7 @@ class Piece:
         problem, datasets = starting_problem(config), datasets_of(self.problem, self.seed)
         facts = public_facts(config, datasets.train)
         recipe = stepping(type(STRATEGIES[strategy]()), partial(self._descent, problem))
-        run = recipe(**config.strategy_options).strategy(problem, facts, build_privacy(config), seed=self.seed)
+        run = recipe(**config.strategy_options).strategy(problem, facts, config.privacy.budget, seed=self.seed)
         models: list[Vector] = []
         with make_grid(config, problem, datasets) as grid:
             run.start(grid, evaluate_fn=lambda _, arrays: models.append(model_vector(arrays)))

@@ -15,7 +15,7 @@ from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.sources import TableColumns, TableData
+from userdp.data.tables.sources import TableData, TableSource
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings
@@ -85,7 +85,7 @@ def data(name: str | None = None) -> list[Entry]:
     ]
     table = "any CSV or Parquet file with a user column"
     rows.append(("table", "table", table, "your file", *_UNKNOWN, _settings(TableData, ("kind",))))
-    settings = _settings(TableColumns, ("kind",))
+    settings = _settings(TableSource, ("kind",))
     rows += [
         (one.name, "public", one.summary, one.source, one.users, one.samples, one.license, dict(settings))
         for one in PUBLIC_DATASETS.values()

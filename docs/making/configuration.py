@@ -21,7 +21,7 @@ from userdp.data import POPULATIONS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.sequences import SequenceColumns
-from userdp.data.tables.sources import PublicData, TableColumns, TableData
+from userdp.data.tables.sources import PublicData, TableData, TableSource
 from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings
 
@@ -94,8 +94,8 @@ def page() -> str:
         parts.append(table(synthetic, skip=SyntheticData.model_fields))
     for kind, model in (("table", TableData), ("public", PublicData)):
         parts += [f'### data.kind = "{kind}"\n', f"{sentence(model.__doc__ or '')}\n"]
-        parts.append(table(model, skip=["kind", *TableColumns.model_fields]))
-    parts += ["### Columns, for tables and public data sets\n", table(TableColumns, skip=["kind"])]
+        parts.append(table(model, skip=["kind", *TableSource.model_fields]))
+    parts += ["### Columns, for tables and public data sets\n", table(TableSource, skip=["kind"])]
     parts += ["#### [data.derive.NAME]\n", f"{sentence(Derivation.__doc__ or '')}\n", table(Derivation)]
     parts += ["#### [data.sequence]\n", f"{sentence(SequenceColumns.__doc__ or '')}\n", table(SequenceColumns)]
     parts += ["## [privacy]\n", table(PrivacySection)]

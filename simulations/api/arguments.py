@@ -17,7 +17,6 @@ from simulations.records.run_directory import write_text, writing
 from simulations.runs.build import load_datasets
 from strategies.registry import STRATEGIES
 from userdp.data.source import Datasets
-from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.frames import A_TABLE, Frame, table_file
 from userdp.data.tables.sources import TableData
@@ -149,7 +148,7 @@ def folder_of(directory: str | Path | None) -> Iterator[Path]:
 
 def frame_datasets(config: RunConfig, frame: Frame) -> Datasets:
     """Read the users of a table in memory like those of a table file; see `simulations.runs.build.load_datasets`."""
-    with table_file(frame, Columns(**config.data.declarations).names) as path:
+    with table_file(frame, config.data.columns.names) as path:
         data = config.data.model_copy(update={"path": str(path)})
         return load_datasets(config.model_copy(update={"data": data}))
 

@@ -18,7 +18,6 @@ from simulations.comparison.ranking import read
 from simulations.comparison.table import rests_on, sentences
 from simulations.records.held_out import EXPLAINED
 from simulations.reports.explain import shown
-from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import FRAME, Frame, write_frame
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
@@ -114,7 +113,7 @@ def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Compar
 
     if isinstance(data, Frame):
         comparison = declared(str(tables / FRAME))
-        names = [name for cell in comparison.cells for name in Columns(**cell.config().data.declarations).names]
+        names = [name for cell in comparison.cells for name in cell.config().data.columns.names]
         write_frame(data, tables / FRAME, list(dict.fromkeys(names)))
         return comparison
     return arguments.configured(data, settings, Comparison, declared, parse_comparison, load_comparison)

@@ -33,6 +33,7 @@ from userdp.data.block import Block
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import checked_levels
 from userdp.data.tables.moments import days_since
+from userdp.data.tables.numeric import Numeric
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
 from userdp.problems.bounds import INWARDS
@@ -59,8 +60,8 @@ def write_onnx(problem: Problem, model: Vector, columns: Columns, guarantee: Gua
     graph = _Graph()
     table = _Table(graph, columns)
     features = table.features()
-    scores = _scores(problem, model, graph, features, columns)
-    zeros, target = np.zeros((1, len(columns.feature_names)), dtype=np.float32), np.zeros(1, dtype=np.float32)
+    scores = _scores(problem, model, graph, features, table.samples)
+    zeros, target = np.zeros((1, len(table.samples.names)), dtype=np.float32), np.zeros(1, dtype=np.float32)
     example = pd.DataFrame(problem.predict(model, Block(zeros, np.arange(2), target)))
     outputs = _outputs(graph, scores, example, columns, graph.any_of(table.unusable))
     if taken := sorted({one.name for one in outputs} & set(table.inputs)):
@@ -114,7 +115,7 @@ class _Graph:
 
 
 class _Table:
-    """The declared columns as inputs of a graph, and the features made of them as in `userdp.data.tables.features`.
+    """The declared columns as inputs of a graph, and the features made of them as in `userdp.data.tables.numeric`.
 
     Attributes:
         inputs: column -> (True for text, its meaning).
@@ -122,16 +123,17 @@ class _Table:
     """
 
     def __init__(self, graph: _Graph, columns: Columns) -> None:
-        for key in ("codes", "sequence", "images"):
-            if getattr(columns, key) is not None:
-                raise BadInput(f"to_onnx: data.{key} makes samples that are no features of single cells; {_INSTEAD}")
-        if columns.date_parts:
-            column = next(iter(columns.date_parts))
+        samples = columns.samples
+        if not isinstance(samples, Numeric):
+            (key, *_) = samples.keys & {"codes", "sequence", "images"}
+            raise BadInput(f"to_onnx: data.{key} makes samples that are no features of single cells; {_INSTEAD}")
+        if samples.dated.parts:
+            column = next(iter(samples.dated.parts))
             raise BadInput(
                 f"to_onnx: date_parts names {column!r}, and ONNX has no calendar; train on a column of the parts under "
                 f"categorical, or {_INSTEAD}"
             )
-        self.graph, self.columns = graph, columns
+        self.graph, self.samples = graph, samples
         self.inputs: dict[str, tuple[bool, str]] = {}
         self.unusable: list[str] = []
         self._missing: dict[str, str] = {}
@@ -139,19 +141,18 @@ class _Table:
 
     def features(self) -> str:
         """Add the features (N, k), float32."""
-        add, columns = self.graph.add, self.columns
-        low = -1.0 if columns.scale == "symmetric" else 0.0
+        add, samples, low = self.graph.add, self.samples, self.samples.low
         made = []
-        for column, (first, last) in columns.scaled_ranges.items():
-            value, gone = self._derived(column) if column in columns.derive else self._number(column)
-            if column in columns.dates:
-                value = add("Sub", value, float(days_since(np.array([columns.dated.first(column)]), _EPOCH)[0]))
+        for column, (first, last) in samples.ranges.items():
+            value, gone = self._derived(column) if column in samples.derive else self._number(column)
+            if column in samples.dated.bounds:
+                value = add("Sub", value, float(days_since(np.array([samples.dated.first(column)]), _EPOCH)[0]))
             if gone is not None:
                 self.unusable.append(gone)
             unit = add("Div", add("Sub", add("Clip", value, first, last), first), last - first)
             made.append(self._column(add("Add", add("Mul", unit, 1.0 - low), low)))
-        levels = [self._levels(column) for column in columns.categorical]  # also the masks of their missing cells
-        made += [self._column(self._missing[column]) for column in columns.missing_indicators]
+        levels = [self._levels(column) for column in samples.categorical]  # also the masks of their missing cells
+        made += [self._column(self._missing[column]) for column in samples.indicators]
         return add("Concat", *made, *levels, axis=1)
 
     def _column(self, cells: str) -> str:
@@ -162,8 +163,8 @@ class _Table:
         """Add a column of numbers, or of dates in days since 1970, with the declared value in missing cells."""
         if column in self._cells:
             return self._cells[column]
-        add, instead = self.graph.add, self.columns.instead_of_missing(column)
-        dates = column in self.columns.dated.read
+        add, instead = self.graph.add, self.samples.instead_of_missing(column)
+        dates = column in self.samples.dates
         about = "seconds since 1970-01-01 in UTC" if dates else "numbers"
         self.inputs[column] = (False, f"{about}; NaN is a missing cell")
         low, high = _YEARS if dates else (-_LARGEST, _LARGEST)
@@ -177,7 +178,7 @@ class _Table:
 
     def _derived(self, name: str) -> Cells:
         """Add a column made of others, as `userdp.data.tables.derived.Derivation.values` computes it."""
-        add, made = self.graph.add, self.columns.derive[name]
+        add, made = self.graph.add, self.samples.derive[name]
         cells, masks = zip(*map(self._number, made.of), strict=True)
         wrong: str | None = None
         if made.kind == "count_above":
@@ -198,26 +199,26 @@ class _Table:
 
     def _levels(self, column: str) -> str:
         """Add the features of a column of levels (N, L): 1 at a cell's level."""
-        add, declared = self.graph.add, checked_levels(column, self.columns.categorical[column])
+        add, declared = self.graph.add, checked_levels(column, self.samples.categorical[column])
         self.inputs[column] = (True, f"text, one of {', '.join(map(repr, declared))}; '' is a missing cell")
         codes = {level: code for code, level in enumerate(declared)}
-        instead = self.columns.instead_of_missing(column)
+        instead = self.samples.instead_of_missing(column)
         if isinstance(instead, int):
             codes[""] = instead
         self._missing[column] = self.graph.codes(column, {"": 1}, 0)
         found = add("Unsqueeze", self.graph.codes(column, codes, -1), np.array([1]))
-        hot = add("Equal", found, np.arange(len(self.columns.level_names(column))))
+        hot = add("Equal", found, np.arange(len(self.samples.levels[column])))
         return add("Cast", hot, to=TensorProto.FLOAT)
 
 
-def _scores(problem: Problem, model: Vector, graph: _Graph, features: str, columns: Columns) -> str:
+def _scores(problem: Problem, model: Vector, graph: _Graph, features: str, samples: Numeric) -> str:
     """Add a model's scores (N, K), float64, of counts their means; return their name.
 
     Raises:
         BadInput: a model that is neither linear nor a torch module.
     """
     if problem.name == "torch":
-        module = _module(cast("TorchProblem", problem), model, features, len(columns.feature_names))
+        module = _module(cast("TorchProblem", problem), model, features, len(samples.names))
         graph.nodes.extend(module.node)
         graph.constants.extend(module.initializer)
         return graph.add("Cast", module.output[0].name, to=TensorProto.DOUBLE)
@@ -232,7 +233,7 @@ def _scores(problem: Problem, model: Vector, graph: _Graph, features: str, colum
     if problem.feature_bound < 1:
         cells = graph.add("Clip", cells, -problem.feature_bound, problem.feature_bound)
     limit = problem.feature_norm - problem.intercept
-    if limit < columns.largest_norm:
+    if limit < samples.largest_norm:
         norms = graph.add("ReduceSum", graph.add("Abs", cells), np.array([1]))
         larger = graph.add("Greater", norms, limit)
         cells = graph.add("Mul", cells, graph.add("Where", larger, graph.add("Div", limit * INWARDS, norms), 1.0))

@@ -37,6 +37,7 @@ from userdp.data import Block
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import Tabular, table_file
 from userdp.data.tables.reading import read_cells
+from userdp.data.tables.sources import TableSource
 from userdp.data.tables.tabular import read_features, table_of
 from userdp.errors import BadInput, MissingColumn
 from userdp.extras import check_extra
@@ -227,13 +228,13 @@ class SavedModel:
 
     def _columns(self) -> Columns:
         """Return the declared columns of the run, except the split: every user of a scored table counts."""
-        if not (declared := self.config.data.declarations):
+        data = self.config.data
+        if not isinstance(data, TableSource):
             raise BadInput(
-                f"data.kind = {self.config.data.kind!r}: samples have no named columns, so no table can be scored with "
-                "this model; train on a table, or on a public data set"
+                f"data.kind = {data.kind!r}: samples have no named columns, so no table can be scored with this model; "
+                "train on a table, or on a public data set"
             )
-        split = ("split_column", "split_test")
-        return Columns(**{name: value for name, value in declared.items() if name not in split})
+        return data.columns.model_copy(update={"split_column": None, "split_test": None})
 
 
 @without_internals

@@ -130,10 +130,10 @@ def checked(config: RunConfig) -> RunConfig:
 
 def default_ask(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the statistics of a query that asks nothing: all declared columns of numbers and of levels."""
-    own = {key: value for key, value in data.items() if key in Columns.__dataclass_fields__}
+    own = {key: value for key, value in data.items() if key in Columns.model_fields}
     try:
         named = Columns(**own).shape.named
-    except (BadInput, TypeError) as error:
+    except BadInput as error:
         raise BadInput(f"[data] {error}") from None
     found: list[dict[str, Any]] = []
     for column in named:

@@ -90,7 +90,7 @@ def _keys() -> Iterator[Key]:
     kinds: list[tuple[str, str | None, type[BaseModel]]] = [
         ("problem", name, one) for name, one in PROBLEMS.loaded()[0].items()
     ]
-    kinds += [("data", name, one) for name, one in DATA_SOURCES.loaded()[0].items() if name != "synthetic"]
+    kinds += [("data", name, one) for name, one in DATA_SOURCES.loaded()[0].items() if not one.simulated]
     kinds += [("data", name, synthetic_settings(name)) for name in POPULATIONS.loaded()[0]]
     kinds += [("strategy", name, strategy_section(name)) for name in STRATEGIES.loaded()[0]]
     kinds += [("privacy", None, PrivacySection), ("engine", None, EngineSection), ("output", None, OutputSection)]

@@ -3,6 +3,7 @@
 A strategy's section has exactly the fields of its `Options`, so a new strategy needs nothing here.
 """
 
+import dataclasses
 import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
@@ -17,6 +18,7 @@ from simulations.config.places import make_absolute
 from simulations.config.query_file import as_run, is_query
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
+from userdp.accounting.guarantee import Privacy
 from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
@@ -37,27 +39,9 @@ Preparing = Literal["learn", "none", "where_useful"]  # the choice of a preparat
 Options = TypeVar("Options", bound=Section)
 
 
-class PrivacySection(Section):
+class PrivacySection(Section, Privacy):  # type: ignore[misc]  # pydantic freezes it
     """The budget and the protected unit."""
 
-    epsilon: float = Field(gt=0, description="Budget; 1 is strong, 10 is weak.")
-    delta: float = Field(ge=0, lt=1, description="Well below 1/users; 0 is pure privacy, which few strategies promise.")
-    unit: Literal["user", "sample"] = Field("user", description="One whole user, or one sample (much weaker).")
-    allow_large_delta: bool = Field(False, description="Accept delta >= 1/users, which may publish a user's data.")
-    noise: Literal["seeded", "secure"] = "seeded"
-    """Source of the noise. seeded: the seed, so that a run can be repeated; for simulations, never for real releases.
-    secure: the operating system, safe in floating point; fresh noise in each run."""
-    trust: Literal["server", "sum"] = "server"
-    """Whom users have to trust with what leaves their node. server: the server, which sees nodes' sums. sum: nodes add
-    the noise themselves and mask what they send, so that the server sees nothing but noisy sums over all nodes; for
-    dp_fed_sgd, dp_fed_avg, adaptive_clipping and vote_descent, with two nodes or more in every round."""
-    colluding: float = Field(0.0, ge=0, lt=1)
-    """Largest share of a sum's nodes that may combine their knowledge, with the server or without it, for trust = sum:
-    the noise of the others then suffices. A single node may do so in any case."""
-    lost_nodes: int = Field(0, ge=0)
-    """Nodes of a sum that may fall silent in a round, for trust = sum: the round then releases the sum of the others,
-    which have enough noise without them, and the nodes share secrets before the first round to take the masks off.
-    With 0 such a round is lost. Raise strategy.max_missing to the share of the users whom so many nodes hold."""
     evaluate: bool | None = None
     """Held-out users evaluate released models within a budget of their own: their metrics, with intervals, are covered
     by the same epsilon and delta, which then protect training and held-out users alike. By default with secure noise,
@@ -73,6 +57,11 @@ class PrivacySection(Section):
     """Address of the accounts' database: sqlite:///FILE, or postgresql://USER@HOST/DATABASE for several machines; by
     default the environment variable USERDP_ACCOUNTS, or ~/.userdp/accounts.sqlite. Runs write it into their files, so
     leave passwords to ~/.pgpass."""
+
+    @property
+    def budget(self) -> Privacy:
+        """The budget alone; raises `BadInput` for settings that contradict each other."""
+        return Privacy(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Privacy)})
 
 
 class EngineSection(Section):

@@ -20,17 +20,14 @@ def reading_of(config: RunConfig) -> CoefficientMap | None:
     """Return the coefficients that the declared columns give to a linear model; None for other models and data."""
     # Reading tables is slow to import, and most plans need none of it.
     from userdp.data.tables.coefficients import coefficient_map  # noqa: PLC0415
-    from userdp.data.tables.columns import Columns  # noqa: PLC0415
-    from userdp.data.tables.sources import TableColumns  # noqa: PLC0415
+    from userdp.data.tables.numeric import Numeric  # noqa: PLC0415
+    from userdp.data.tables.sources import TableSource  # noqa: PLC0415
 
     data, problem = config.data, config.problem
     linear = isinstance(problem, GeneralisedLinearSettings) and issubclass(problem.loss, GeneralisedLinear)
-    if not (linear and isinstance(data, TableColumns)):
+    if not (linear and isinstance(data, TableSource) and isinstance(data.columns.samples, Numeric)):
         return None
-    columns = Columns(**data.declarations)
-    if columns.codes is not None or columns.sequence is not None or columns.images is not None:
-        return None
-    return coefficient_map(columns, problem.intercept)
+    return coefficient_map(data.columns, problem.intercept)
 
 
 def of_model(config: RunConfig, model: Vector) -> Rows:

@@ -19,7 +19,7 @@ from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
 from strategies.wire.questions import model_vector
-from userdp.accounting import Guarantee, Privacy
+from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Federation
 from userdp.data.source import Datasets
@@ -45,11 +45,6 @@ def starting_problem(config: RunConfig) -> Problem:
     """Build the loss for training, at the configuration's public model if it names one, which has to fit."""
     problem, file = build_problem(config), config.problem.initial_model
     return problem if file is None else problem.starting_at(public_model(problem, Path(file)))
-
-
-def build_privacy(config: RunConfig) -> Privacy:
-    """Build the budget."""
-    return Privacy(**config.privacy.model_dump(exclude={"evaluate", "choose_best", "account", "accounts"}))
 
 
 @without_internals
@@ -212,13 +207,13 @@ def make_strategy(
 ) -> UserLevelStrategy:
     """Plan the configured strategy, or another by ``name`` with its defaults; BadInput says what to change."""
     if name:
-        simulated = replace(build_privacy(config), noise="seeded")
+        simulated = replace(config.privacy.budget, noise="seeded")
         return STRATEGIES[name]().strategy(problem, facts, simulated, seed=config.seed, held_out=held_out)
     make = partial(
         STRATEGIES[config.strategy.kind](**config.strategy_options).strategy,
         problem,
         facts,
-        build_privacy(config),
+        config.privacy.budget,
         seed=config.seed,
         compare_with_initial=config.output.compare_with_initial,
         held_out=held_out,

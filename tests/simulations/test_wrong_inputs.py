@@ -63,8 +63,8 @@ def refused(frame, **settings):
         ),
         pytest.param(
             WORDS | {"levels": ["none", "mild", "severe"]},
-            "levels describes codes, and codes names no column; for features use categorical, for a target of two "
-            "classes positive, for one of several target_levels",
+            "levels = .* has no meaning for features of columns: leave it out; for features use categorical, for a "
+            "target of two classes positive, of several target_levels",
             id="levels of a target",
         ),
         pytest.param(

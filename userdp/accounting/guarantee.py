@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
 
 from userdp.errors import BadInput
 
@@ -21,31 +23,52 @@ Trust = Literal["server", "sum"]
 
 @dataclass(frozen=True)
 class Privacy:
-    """The budget asked for.
+    """The budget asked for; its fields are keys of [privacy] in a configuration, which these words describe."""
 
-    Attributes:
-        epsilon: > 0.
-        delta: in [0, 1), 0 for pure privacy, which few strategies promise; refused at 1/n or above unless
-            ``allow_large_delta``.
-        unit: one whole user, or one sample (a weaker promise).
-        allow_large_delta: accept a delta of 1/n or more, which permits publishing one user's data outright.
-        noise: the source of noise, see `userdp.noise`: "seeded" (simulation) or "secure" (the operating system).
-        trust: the party that users trust with the values that leave their nodes: "server", or "sum" for nobody, as the
-            server sees only noisy sums over nodes (`userdp.masking`).
-        colluding: the largest share of a sum's nodes, in [0, 1), that may pool their knowledge, with the server or
-            without; one node may in any case. For "sum" alone.
-        lost_nodes: how many nodes of a sum may fall silent in a round, whose sum is then that of the others; without
-            any, such a round is lost. For "sum" alone.
-    """
-
-    epsilon: float
-    delta: float
-    unit: Unit = "user"
-    allow_large_delta: bool = False
-    noise: NoiseKind = "seeded"
-    trust: Trust = "server"
-    colluding: float = 0.0
-    lost_nodes: int = 0
+    epsilon: Annotated[float, Field(gt=0, description="Budget; 1 is strong, 10 is weak.")]
+    delta: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Well below 1/users; 0 is pure privacy, which few strategies promise."),
+    ]
+    unit: Annotated[Unit, Field(description="One whole user, or one sample (much weaker).")] = "user"
+    allow_large_delta: Annotated[
+        bool, Field(description="Accept delta >= 1/users, which may publish a user's data.")
+    ] = False
+    noise: Annotated[
+        NoiseKind,
+        Field(
+            description="Source of the noise. seeded: the seed, so that a run can be repeated; for simulations, never "
+            "for real releases. secure: the operating system, safe in floating point; fresh noise in each run."
+        ),
+    ] = "seeded"
+    trust: Annotated[
+        Trust,
+        Field(
+            description="Whom users have to trust with what leaves their node. server: the server, which sees nodes' "
+            "sums. sum: nodes add the noise themselves and mask what they send, so that the server sees nothing but "
+            "noisy sums over all nodes; for dp_fed_sgd, dp_fed_avg, adaptive_clipping and vote_descent, with two nodes "
+            "or more in every round."
+        ),
+    ] = "server"
+    colluding: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="Largest share of a sum's nodes that may combine their knowledge, with the server or without "
+            "it, for trust = sum: the noise of the others then suffices. A single node may do so in any case.",
+        ),
+    ] = 0.0
+    lost_nodes: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Nodes of a sum that may fall silent in a round, for trust = sum: the round then releases the "
+            "sum of the others, which have enough noise without them, and the nodes share secrets before the first "
+            "round to take the masks off. With 0 such a round is lost. Raise strategy.max_missing to the share of the "
+            "users whom so many nodes hold.",
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):

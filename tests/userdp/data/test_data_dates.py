@@ -71,7 +71,7 @@ def test_parts_are_levels_that_are_public_by_nature(tmp_path):
         {"visited weekday=monday", "visited month=1"},
     ]
     assert report.unknown_levels == {"visited": 2, "born": 2}
-    assert Columns(user="who", date_parts=parts).largest_norm == 3.0
+    assert Columns(user="who", date_parts=parts).samples.largest_norm == 3.0
 
 
 def test_a_column_may_be_a_number_and_parts(tmp_path):
@@ -140,7 +140,7 @@ def test_a_table_read_in_batches_is_the_same_and_bounds_hold(tmp_path_factory, c
     assert one.tobytes() == two.tobytes()
     assert whole.report == parts.report
     usable = one[~np.isnan(one).any(axis=1)]
-    assert np.abs(usable).sum(axis=1).max(initial=0) <= Columns(**form).largest_norm
+    assert np.abs(usable).sum(axis=1).max(initial=0) <= Columns(**form).samples.largest_norm
 
 
 # What is said of columns of which no cell is a date -------------------------------------------------------------------

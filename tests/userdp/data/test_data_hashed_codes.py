@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_data_tabular import HASHED, read, whole
 
 from userdp.data.tables.cells import texts_of
-from userdp.data.tables.features import bucket, hashed_rows
+from userdp.data.tables.codes import bucket, hashed_rows
 from userdp.problems import SparseLogistic
 
 cells = st.lists(st.tuples(*[st.text(max_size=3)] * 3), min_size=1, max_size=20)

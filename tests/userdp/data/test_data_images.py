@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp.data import read_table
-from userdp.data.tables.features import pixels
+from userdp.data.tables.sample_kinds import pixels
 from userdp.errors import BadInput
 
 FORM = {"user": "who", "images": "picture", "image_shape": (2, 3), "target": "digit"}

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp.data import Derivation
-from userdp.data.tables.cells import texts_of
+from userdp.data.tables.cells import Rows, texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.derived import KINDS
-from userdp.data.tables.features import features_of
-from userdp.data.tables.reading import Rows
 from userdp.data.tables.unusable import Counts
 
 FORM = {
@@ -68,7 +66,7 @@ def test_a_missing_code_is_one_of_the_levels_or_one_more(tmp_path, column, level
     assert report.imputed == {column: 1}
     most = len(levels) if isinstance(levels, list) else levels
     columns = Columns(user="who", codes=column, levels=levels, impute={column: declared})
-    assert columns.code_counts == (most + (declared == "own level"),)
+    assert columns.samples.counts == (most + (declared == "own level"),)
 
 
 def test_nothing_declared_leaves_a_table_as_it_was(tmp_path):
@@ -159,7 +157,7 @@ def test_declared_bounds_hold_for_every_sample(tmp_path_factory, cells, scale):
     assert features.shape == (len(cells), len(names))
     assert np.isfinite(features).all()
     assert np.abs(features).max() <= 1
-    assert np.abs(features).sum(axis=1).max() <= columns.largest_norm
+    assert np.abs(features).sum(axis=1).max() <= columns.samples.largest_norm
 
 
 # --- Levels of missing cells -----------------------------------------------------------------------------------------
@@ -195,7 +193,7 @@ def test_a_missing_cell_is_the_level_that_is_declared_for_it_and_moves_no_other_
     read = {name: pa.chunked_array([[row[k] or None for row in cells]], pa.string()) for k, name in enumerate(SHIRTS)}
     table = Rows(len(cells), {name: texts_of(column, name) for name, column in read.items()}, {}, {}, {})
     counts = Counts()
-    features, names = features_of(table, columns, np.arange(len(cells)), counts), columns.feature_names
+    features, names = columns.samples.features(table, np.arange(len(cells)), counts), columns.samples.names
     assert features.shape == (len(cells), len(names))
     for row, found in zip(cells, features, strict=True):
         expected = dict.fromkeys(names, 0.0)

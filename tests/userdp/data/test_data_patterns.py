@@ -20,12 +20,12 @@ def test_runs_are_written_out_everywhere_before_anything_else():
         date_formats={"visit_[1-2]": "%Y"},
     )
     names = [f"p_{row}_{column}" for row in range(3) for column in (8, 9, 10)]
-    assert columns.features == ["age", *names]
-    assert columns.feature_names == ["age", *names, "visit_1", "visit_2", "sum", "p_0_8 is missing", "p_0_9 is missing"]
-    assert columns.scaled_ranges["p_1_10"] == (0, 16)
-    assert columns.scaled_ranges["p_2_9"] == (0, 1)
-    assert columns.scaled_ranges["visit_2"] == (0.0, 366.0)
-    assert columns.instead_of_missing("p_2_8") == 0
+    assert columns.samples.numbers == ["age", *names]
+    assert columns.samples.names == ["age", *names, "visit_1", "visit_2", "sum", "p_0_8 is missing", "p_0_9 is missing"]
+    assert columns.samples.ranges["p_1_10"] == (0, 16)
+    assert columns.samples.ranges["p_2_9"] == (0, 1)
+    assert columns.samples.ranges["visit_2"] == (0.0, 366.0)
+    assert columns.samples.instead_of_missing("p_2_8") == 0
 
 
 def test_names_without_a_run_stay_and_zeros_in_front_keep_the_width():

@@ -203,5 +203,6 @@ def test_whatever_one_user_says_changes_no_bit_of_anybody_elses_windows(tmp_path
 def test_numbers_are_no_text_and_windows_no_rows(tmp_path):
     with pytest.raises(BadInput, match="'text' holds int64, not text or bytes"):
         read(tmp_path, {"who": ["u"], "text": [1]}, sequence=SPEECH)
+    read(tmp_path, {"who": ["u"], "text": ["a"]}, sequence=SPEECH)
     with pytest.raises(BadInput, match="nothing is predicted row by row"):
         read_features(tmp_path / "table.parquet", Columns(user="who", sequence=SPEECH))

@@ -6,7 +6,7 @@ import pytest
 
 from userdp.arrays.sparse_rows import dense
 from userdp.data import LoadReport, read_table
-from userdp.data.tables.features import bucket
+from userdp.data.tables.codes import bucket
 from userdp.errors import BadInput
 
 

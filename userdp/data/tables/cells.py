@@ -7,8 +7,8 @@ is read by its VALUE, the same for 1, 1.0, "1" and "1.0" in a column of any type
 import math
 import re
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -97,6 +97,29 @@ class Texts:
     def taken(self, rows: NDArray[np.int64]) -> "Texts":
         """Return the cells of these rows."""
         return Texts(self.distinct, self.positions[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Declared columns of a file with ``count`` = N rows.
+
+    Attributes:
+        texts: columns compared as text.
+        numbers: columns of numbers, each (N,) float64, NaN for a cell without a finite number.
+        lengths: items of each cell (N,), for a sequence's columns of lists; ``texts`` and ``numbers`` hold the items of
+            all their cells, one cell after the other.
+        cells: columns whose bytes are read unchanged, each (N,).
+        kinds: the kind of the cells in each column of ``numbers`` without a number, or of ``moments`` without a date.
+        moments: columns of dates, each (N,), NaT for a cell that is missing or no date.
+    """
+
+    count: int
+    texts: Mapping[str, Texts]
+    numbers: Mapping[str, NDArray[np.float64]]
+    lengths: Mapping[str, NDArray[np.int64]]
+    cells: Mapping[str, pa.LargeBinaryArray]
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, NDArray[np.datetime64]] = field(default_factory=dict)
 
 
 def texts_of(column: pa.ChunkedArray, name: str) -> Texts:

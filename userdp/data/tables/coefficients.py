@@ -4,14 +4,14 @@ import numpy as np
 
 from userdp.data.coefficients import CoefficientMap
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.dates import PARTS
+from userdp.data.tables.numeric import Numeric
 from userdp.errors import BadInput
 
 INTERCEPT = "intercept"
 
 
 def coefficient_map(columns: Columns, intercept: bool) -> CoefficientMap:
-    """Return the map of a linear score of these columns, whose parameters are by ``columns.feature_names``.
+    """Return the map of a linear score of these columns, whose parameters are those of its features.
 
     A feature is ``a + f x`` of a column x, so its coefficient is f times the parameter, and the intercept, at x = 0 for
     all numbers, gains a times the parameter. With an intercept one level of a column says nothing that the others do
@@ -21,16 +21,17 @@ def coefficient_map(columns: Columns, intercept: bool) -> CoefficientMap:
     Raises:
         BadInput: features have no columns of their own (codes, sequences, pictures).
     """
-    if columns.codes is not None or columns.sequence is not None or columns.images is not None:
+    samples = columns.samples
+    if not isinstance(samples, Numeric):
         raise BadInput("coefficients need features of their own columns: declare data.features or data.categorical")
-    features, ranges = columns.feature_names, columns.scaled_ranges
-    low = -1.0 if columns.scale == "symmetric" else 0.0
+    features, low = samples.names, samples.low
     factors, starts, spans = np.ones(len(features)), np.zeros(len(features)), np.ones(len(features))
-    for place, (first, last) in enumerate(ranges.values()):
+    for place, (first, last) in enumerate(samples.ranges.values()):
         spans[place] = last - first
         factors[place] = (1.0 - low) / (last - first)
         starts[place] = low - factors[place] * first
-    references = _references(columns) if intercept else {}
+    levels = {place: places[0] for places in samples.places.values() for place in places}
+    references = levels if intercept else {}
     width = len(features) + intercept
     of_model = np.eye(width)
     of_model[range(len(features)), range(len(features))] = factors
@@ -48,7 +49,7 @@ def coefficient_map(columns: Columns, intercept: bool) -> CoefficientMap:
     if intercept:
         offset[-1] = middle
     names, spans = [*features, INTERCEPT], np.append(spans, 0.0)
-    units = [*(_unit(columns, place, references) for place in range(len(features))), "at 0 of all numbers"]
+    units = [*(_unit(samples, place, references) for place in range(len(features))), "at 0 of all numbers"]
     return CoefficientMap(
         tuple(names[place] for place in kept),
         tuple(units[place] for place in kept),
@@ -59,18 +60,6 @@ def coefficient_map(columns: Columns, intercept: bool) -> CoefficientMap:
     )
 
 
-def _references(columns: Columns) -> dict[int, int]:
-    """Return place -> the place of the level that it is compared with, for each feature that is a level."""
-    place = len(columns.scaled_ranges) + len(columns.missing_indicators)
-    counts = [len(columns.level_names(column)) for column in columns.categorical]
-    counts += [len(PARTS[part]) for parts in columns.date_parts.values() for part in parts]
-    found: dict[int, int] = {}
-    for count in counts:
-        found |= dict.fromkeys(range(place, place + count), place)
-        place += count
-    return found
-
-
 def _target(columns: Columns) -> tuple[float, float]:
     """Return half the length and the middle of the target's declared range; (1, 0) without one."""
     if columns.target_range is None:
@@ -79,10 +68,10 @@ def _target(columns: Columns) -> tuple[float, float]:
     return (high - low) / 2.0, (low + high) / 2.0
 
 
-def _unit(columns: Columns, place: int, references: dict[int, int]) -> str:
-    name = columns.feature_names[place]
+def _unit(samples: Numeric, place: int, references: dict[int, int]) -> str:
+    name = samples.names[place]
     if place in references:
-        return f"against {columns.feature_names[references[place]]}"
-    if place >= len(columns.scaled_ranges):
+        return f"against {samples.names[references[place]]}"
+    if place >= len(samples.ranges):
         return "1 or 0"
-    return f"per day of {name}" if name in columns.dates else f"per 1 of {name}"
+    return f"per day of {name}" if name in samples.dated.bounds else f"per 1 of {name}"

@@ -115,33 +115,6 @@ def level_count(name: str, levels: object) -> int:
     return levels
 
 
-def check_target(
-    target: str | None, target_range: Sequence[float] | None, positive: object | None, levels: Sequence[object] | None
-) -> None:
-    """Refuse more than one declaration of a target, one without a target, and malformed ones."""
-    declared = {"target_range": target_range, "positive": positive, "target_levels": levels}
-    given = [name for name, value in declared.items() if value is not None]
-    if len(given) > 1:
-        raise BadInput(
-            f"{given[0]} and {given[1]} exclude each other: declare target_range for numbers, positive for two classes "
-            "or target_levels for named ones"
-        )
-    if target is None and given:
-        raise BadInput(f"{given[0]} describes a target, and target names no column; declare target")
-    if isinstance(positive, Mapping | list | tuple | set):
-        raise BadInput(
-            f"positive = {shown(positive)}: must be the one cell that means 1; to join several, make a column of 0 and "
-            "1 the target; for several classes list them in target_levels"
-        )
-    if target_range is not None:
-        checked_range("target_range", target_range)
-    if levels is not None and len(checked_levels("target_levels", levels)) < 2:
-        raise BadInput(
-            f"target_levels = {list(levels)!r}: a target of one class holds no information; list two or more, or "
-            "declare the one cell of interest as positive"
-        )
-
-
 def imputed_number(column: str, value: object, bounds: Sequence[float] | None) -> float:
     """Return the number that stands for a missing cell; refuse a word, or no finite number within ``bounds``."""
     field = f"impute.{column} = {value!r}"

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from userdp.data.tables.cells import texts_of
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.frames import storable
 from userdp.data.tables.reading import read_cells, require_columns
 from userdp.data.tables.streamed import MEMORY_MIB
@@ -91,7 +90,11 @@ def from_partitioner(
             "the FederatedDataset shuffles, and the new order of one user's rows depends on the number of everybody's: "
             "give it shuffle=False"
         )
-    columns = _columns(PARTITION if natural is None else natural, declared)
+    if "user" in declared:
+        raise BadInput("user follows from the partitioner: leave it out, or take a NaturalIdPartitioner of it")
+    if "split_column" in declared:
+        raise BadInput("split_column: all users of a partitioner train; partition those who train alone")
+    columns = Columns(user=PARTITION if natural is None else natural, **declared)
     with TemporaryDirectory(prefix="userdp-") as folder:
         path = Path(folder) / "partitions.parquet"
         count = _write(partitioner, columns, path)
@@ -145,16 +148,6 @@ def _natural_column(partitioner: "Partitioner") -> str | None:
     if isinstance(partitioner, kinds.NaturalIdPartitioner | kinds.GroupedNaturalIdPartitioner):
         return str(partitioner._partition_by)
     return None
-
-
-def _columns(user: str, declared: Mapping[str, Any]) -> Columns:
-    known = Columns.__dataclass_fields__.keys() - {"user", "split_column", "split_test"}
-    for name in declared:
-        if name == "user":
-            raise BadInput("user follows from the partitioner: leave it out, or take a NaturalIdPartitioner of it")
-        if name not in known:
-            raise BadInput(f"there is no argument {name!r}{did_you_mean(name, sorted(known))}")
-    return Columns(user=user, **{name: value for name, value in declared.items() if value is not None})
 
 
 def _write(partitioner: "Partitioner", columns: Columns, path: Path) -> int:

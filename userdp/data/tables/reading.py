@@ -4,8 +4,7 @@ Names of columns are cells, too, where a file has no header: `names_of` says whi
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from userdp.data.tables.cells import Texts, cell_number, numbers_of, raw_cells, texts_of
+from userdp.data.tables.cells import Rows, cell_number, numbers_of, raw_cells, texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.moments import Moments, moments_of
+from userdp.data.tables.moments import moments_of
 from userdp.data.tables.unusable import kind_of_cells
 from userdp.errors import BadInput, MissingColumn, UserdpError
 
@@ -28,29 +27,6 @@ _MOST_NAMES, _MOST_LETTERS = 20, 40
 """The most names of columns that a message lists, and the most letters of each."""
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """Other marks between cells than the comma, and their names."""
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Declared columns of a file with ``count`` = N rows.
-
-    Attributes:
-        texts: columns compared as text.
-        numbers: columns of numbers, each (N,) float64, NaN for a cell without a finite number.
-        lengths: items of each cell (N,), for a sequence's columns of lists; ``texts`` and ``numbers`` hold the items of
-            all their cells, one cell after the other.
-        cells: columns whose bytes are read unchanged, each (N,).
-        kinds: the kind of the cells in each column of ``numbers`` without a number, or of ``moments`` without a date.
-        moments: columns of dates, each (N,), NaT for a cell that is missing or no date.
-    """
-
-    count: int
-    texts: Mapping[str, Texts]
-    numbers: Mapping[str, NDArray[np.float64]]
-    lengths: Mapping[str, NDArray[np.int64]]
-    cells: Mapping[str, pa.LargeBinaryArray]
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    moments: Mapping[str, Moments] = field(default_factory=dict)
 
 
 def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
@@ -108,16 +84,14 @@ def _unreadable(path: Path, kind: str) -> str:
 
 
 def _rows_of(table: pa.Table, columns: Columns) -> Rows:
-    names = table.column_names
-    channels = {} if columns.sequence is None else columns.sequence.channels
+    names, samples, raw, text = table.column_names, columns.samples, columns.samples.raw, columns.text
     tests = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
-    possible = [name for name in channels if name in names and name not in columns.raw]
+    possible = [name for name in samples.channels if name in names and name not in raw]
     lists = {name for name in possible if any(test(table[name].type) for test in tests)}
     lengths = {name: pc.fill_null(pc.list_value_length(table[name]), 0).to_numpy().astype(np.int64) for name in lists}
     items = {name: pc.list_flatten(table[name]) if name in lists else table[name] for name in names}
-    cells = {name: raw_cells(items.pop(name), name) for name in columns.raw if name in names}
-    text, forms = columns.text, columns.dated.formats
-    moments = {name: moments_of(items[name], name, forms.get(name)) for name in columns.dated.read if name in items}
+    cells = {name: raw_cells(items.pop(name), name) for name in raw if name in names}
+    moments = {name: moments_of(items[name], name, form) for name, form in samples.dates.items() if name in items}
     texts = {name: texts_of(column, name) for name, column in items.items() if name in text}
     others = [name for name in items if name not in text and name not in moments]
     numbers = {name: numbers_of(items[name], name) for name in others}

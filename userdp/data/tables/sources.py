@@ -10,17 +10,15 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.data.source import Datasets, DataSettings
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import held_out_users, slots, split
-from userdp.data.tables.dates import with_dates_as_text
-from userdp.data.tables.derived import Derivation
+from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, public_columns, public_dataset, public_file
-from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.streamed import MEMORY_MIB
 from userdp.data.tables.tabular import Table, table_of
 from userdp.errors import BadInput, PopulationTooSmall
@@ -30,56 +28,9 @@ log = logging.getLogger("userdp")
 _TEST_FRACTION = 0.2
 
 
-class TableColumns(DataSettings):
+class TableSource(Declaration, DataSettings):
     """Declarations that tables and public data sets share; ranges and levels must be public knowledge."""
 
-    features: list[str] | None = None
-    """Numeric feature columns; each needs a range. 'pixel_[0-63]' names a run of 64 columns, here and in ranges, impute
-    and missing_indicators."""
-    ranges: dict[str, list[float]] | None = None
-    """Column = [low, high]: cells are clipped into it and scaled."""
-    categorical: dict[str, list[Any]] | None = None
-    """Column = [levels]: one feature of 0 and 1 for each level; other cells become all zeros."""
-    scale: Literal["symmetric", "unit"] | None = None
-    """Ranges are scaled to [-1, 1] (symmetric, the default) or [0, 1] (unit)."""
-    target: str | None = None
-    """Column to predict."""
-    target_range: list[float] | None = None
-    """[low, high] of the target, which is clipped into it and scaled to [-1, 1]."""
-    positive: Any = None
-    """The target cell that means 1; all others mean 0, and a missing one sets its sample aside."""
-    target_levels: list[Any] | None = None
-    """The classes of the target, such as ['low', 'high'] or [0, 1, 2], for softmax and classes of torch modules; any
-    other cell sets its sample aside. Predictions have these names."""
-    codes: str | list[str] | None = None
-    """Instead of features: one categorical column, for one-hot problems; or a list of them, with levels for problems
-    that take codes, or with buckets, hashed, for sparse problems."""
-    levels: int | list[Any] | dict[str, int | list[Any]] | None = None
-    """Levels of one column of codes: their number (cells 0..levels-1), or the list; of a list of codes: column = one of
-    these."""
-    buckets: int | None = Field(None, ge=1)
-    """Number of features to which the cells of a list of codes are hashed."""
-    impute: dict[str, Any] | None = None
-    """Column = the public value of a missing cell: a number or date within the column's bounds, a level, or 'own level'
-    for one more. Without it, the sample is set aside (numbers, dates) or has no level."""
-    missing_indicators: list[str] | None = None
-    """Columns of impute that get one more feature: 1 if the cell is missing, else 0."""
-    derive: dict[str, Derivation] | None = None
-    """Name = a numeric feature made of other columns of the same row; its keys follow below."""
-    dates: dict[str, Any] | None = None
-    """Column = [first, last], public dates in ISO 8601: a numeric feature, the days since the first (times are
-    fractions, in UTC), clipped and scaled. 03/04/2021 is not guessed: see date_formats."""
-    date_parts: dict[str, Any] | None = None
-    """Column = some of 'month', 'quarter', 'weekday' and 'hour' (in UTC): each level of a part is a feature of 0 and 1.
-    The column may be in dates too; if it is not, a cell that is no date becomes all zeros."""
-    date_formats: dict[str, Any] | None = None
-    """Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."""
-    sequence: SequenceColumns | None = None
-    """Instead of features: samples are sequences of codes; its keys follow below."""
-    images: str | None = None
-    """Instead of features: column of raw bytes (Parquet), one per pixel, mapped to [0, 1]."""
-    image_shape: list[int] | None = None
-    """Sides of images, such as [28, 28]; a cell of another length sets its sample aside."""
     users: int | None = Field(None, ge=1)
     """n, public number of training users, without held-out ones: the first n in a seeded order."""
     all_users: int | None = Field(None, ge=1)
@@ -93,22 +44,12 @@ class TableColumns(DataSettings):
     """Most samples of a user; of more, a seeded choice."""
     test_fraction: float | None = Field(None, ge=0, lt=1)
     """Share of users held out for metrics; 0.2 by default, unless split_column is set."""
-    split_column: str | None = None
-    """Instead of test_fraction: column that marks, in all rows of a user, who is held out."""
-    split_test: Any = None
-    """The cell of split_column for users who are held out."""
     memory: int | None = Field(
         None,
         ge=0,
         description=f"MiB of samples, {MEMORY_MIB} by default: those of a larger Parquet file go to a file in TMPDIR, "
         "with the same results. CSV, sequences and hashed codes stay in memory.",
     )
-
-    @field_validator("dates", "impute", mode="before")
-    @classmethod
-    def _dates_as_text(cls, declared: Any) -> Any:
-        """Store dates of TOML and Python as text, so that every record of a run can hold them."""
-        return with_dates_as_text(declared)
 
     @property
     def declared_users(self) -> int | None:
@@ -141,7 +82,6 @@ class TableColumns(DataSettings):
 
     @property
     def holds_out(self) -> str | None:
-        """The declaration that holds users out, for sentences; None if no user is held out."""
         if "split_column" in self.declarations:
             return f"data.split_column = {self.declarations['split_column']!r}"
         return f"data.test_fraction = {self._test_share}" if self._test_share else None
@@ -180,23 +120,27 @@ class TableColumns(DataSettings):
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
-        """The column arguments of `userdp.data.read_table`; refused if a share and a column both hold users out."""
+        """The arguments of `Columns`; refused if a share and a column both hold users out."""
         if self.split_column is not None and self.test_fraction is not None:
             both = f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction}"
             raise BadInput(f"{both} both hold users out; leave one of them out")
         return {
             name: value
-            for name in Columns.__dataclass_fields__
+            for name in Columns.model_fields
             if (value := getattr(self, name, None)) not in (None, "", [], {})
         }
 
     @cached_property
-    def sample_shape(self) -> Shape:
-        """See `DataSettings.sample_shape`; raises `BadInput` for contradictory or incomplete declarations."""
+    def columns(self) -> Columns:
+        """The declared columns; raises `BadInput` for contradictory or incomplete declarations."""
         try:
-            return Columns(**self.declarations).shape
+            return Columns(**self.declarations)
         except BadInput as error:
             raise BadInput(f"[data] {error}") from None
+
+    @cached_property
+    def sample_shape(self) -> Shape:
+        return self.columns.shape
 
     @property
     @abstractmethod
@@ -210,7 +154,7 @@ class TableColumns(DataSettings):
         """
         return table_of(
             Path(self.file),
-            Columns(**self.declarations),
+            self.columns,
             min_samples=self.min_samples,
             max_samples=self.max_samples,
             seed=seed,
@@ -333,7 +277,7 @@ class TableColumns(DataSettings):
         return tuple(found)
 
 
-class TableData(TableColumns):
+class TableData(TableSource):
     """A CSV or Parquet file with a column that names the user of each row."""
 
     kind: Literal["table"]
@@ -357,7 +301,7 @@ class TableData(TableColumns):
         return self.users is not None and others
 
 
-class PublicData(TableColumns):
+class PublicData(TableSource):
     """One of the public data sets, with its own columns unless others are declared."""
 
     published: ClassVar[bool] = True
@@ -395,5 +339,5 @@ class PublicData(TableColumns):
 
     @property
     def file(self) -> Path:
-        """See `TableColumns.file`; it is fetched if it is not in the cache."""
+        """See `TableSource.file`; it is fetched if it is not in the cache."""
         return public_file(self.name, self.cache)

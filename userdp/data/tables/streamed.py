@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from userdp.data.federation import BLOCK_BYTES
 from userdp.data.stored import SampleFile, Samples, StoredFederation
-from userdp.data.tables.cells import Texts
+from userdp.data.tables.cells import Rows, Texts
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.features import features_of, targets_of
-from userdp.data.tables.reading import Rows, row_batches
+from userdp.data.tables.reading import row_batches
+from userdp.data.tables.targets import targets_of
 from userdp.data.tables.unusable import Counts
 from userdp.errors import BadInput
 
@@ -33,11 +33,8 @@ _SECONDS_A_LINE = 30.0
 
 
 def outgrows(path: Path, columns: Columns, memory: int) -> bool:
-    """Return whether a Parquet file's samples, one a row, take more than ``memory`` MiB and can be read in batches.
-
-    Sequences cannot, because they need all rows of a user together; nor hashed codes, whose samples differ in size.
-    """
-    if path.suffix.lower() != ".parquet" or columns.sequence is not None or columns.buckets is not None:
+    """Return whether a Parquet file's samples, one a row, take more than ``memory`` MiB and can be read in batches."""
+    if path.suffix.lower() != ".parquet" or not columns.samples.batched:
         return False
     try:
         rows = int(pq.read_metadata(path).num_rows)
@@ -66,7 +63,7 @@ def stored_federation(
     """Make users' samples batch by batch and put them into a temporary file.
 
     *Formal guarantee*: the samples, bit for bit, and the counts are those of the table read in memory: each sample is
-    made of its own row's cells by `features_of` and `targets_of`, and lies at its place in ``rows``.
+    made of its own row's cells by `SampleKind.features` and `targets_of`, and lies at its place in ``rows``.
 
     The file has ``count`` rows, by `read_owners`; ``rows`` (S,) are those of the samples, user after user, cut by
     ``offsets`` (n + 1,).
@@ -74,8 +71,7 @@ def stored_federation(
     Raises `BadInput` for a file or column that cannot be used, a file that has changed since, or too little room in the
     temporary folder.
     """
-    kind = np.int32 if columns.codes is not None else np.float32
-    file = SampleFile(len(rows), columns.shape.columns, kind, columns.target is not None)
+    file = SampleFile(len(rows), columns.shape.columns, columns.samples.number, columns.target is not None)
     log.info("the samples of %s go to a temporary file, for they are larger than data.memory", path.name)
     length = max(1, BLOCK_BYTES // file.sample_bytes)
     ends = np.arange(0, len(rows), length)
@@ -106,7 +102,7 @@ def _samples_by_part(
     for batch in row_batches(path, columns, names, max(1, BLOCK_BYTES // wide)):
         here, own = parts[start : start + batch.count], Counts()
         chosen = np.argsort(here, kind="stable")[np.count_nonzero(here < 0) :]
-        features = cast("NDArray[np.generic]", features_of(batch, columns, chosen, own))
+        features = cast("NDArray[np.generic]", columns.samples.features(batch, chosen, own))
         yield here[chosen], (features, targets_of(batch, columns, chosen, own))
         counts.add(own)
         start += batch.count

@@ -1,10 +1,10 @@
 """Any CSV or Parquet file with a user column, as a federation."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,12 @@ from userdp.data.block import Block, Features
 from userdp.data.federation import ColumnarFederation, Federation
 from userdp.data.shape import require_number
 from userdp.data.source import LoadReport
-from userdp.data.tables.cells import Texts, cell_text
+from userdp.data.tables.cells import Rows, Texts, cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import bounded_rows, public_order
-from userdp.data.tables.declared import Levels
-from userdp.data.tables.derived import Derivation
-from userdp.data.tables.features import features_of, targets_of
-from userdp.data.tables.reading import Rows, first_row, read_columns
-from userdp.data.tables.sequences import SequenceColumns
+from userdp.data.tables.reading import first_row, read_columns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
+from userdp.data.tables.targets import targets_of
 from userdp.data.tables.unusable import CELLS, Counts, sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
@@ -57,34 +54,12 @@ class Table:
 def read_table(
     path: "Tabular",
     *,
-    user: str,
-    features: Sequence[str] = (),
-    categorical: Mapping[str, Sequence[object]] | None = None,
-    ranges: Mapping[str, Sequence[float]] | None = None,
-    scale: Literal["symmetric", "unit"] = "symmetric",
-    target: str | None = None,
-    target_range: Sequence[float] | None = None,
-    positive: object | None = None,
-    target_levels: Sequence[object] | None = None,
-    codes: str | Sequence[str] | None = None,
-    levels: Levels | Mapping[str, Levels] | None = None,
-    buckets: int | None = None,
-    sequence: SequenceColumns | None = None,
-    images: str | None = None,
-    image_shape: Sequence[int] | None = None,
-    impute: Mapping[str, object] | None = None,
-    missing_indicators: Sequence[str] = (),
-    derive: Mapping[str, Derivation] | None = None,
-    dates: Mapping[str, Sequence[object]] | None = None,
-    date_parts: Mapping[str, Sequence[str]] | None = None,
-    date_formats: Mapping[str, str] | None = None,
-    split_column: str | None = None,
-    split_test: object | None = None,
     users: int | None = None,
     min_samples: int = 1,
     max_samples: int | None = None,
     seed: int = 0,
     memory: int = MEMORY_MIB,
+    **declared: Any,
 ) -> Table:
     """Read users from a CSV or Parquet file (by its suffix), one row a sample; ``user`` is the column of its user.
 
@@ -107,7 +82,7 @@ def read_table(
     as that instead. Other cells that are not as declared are counted.
 
     Cells and levels are compared as text, by `userdp.data.tables.cells.cell_text`; a missing cell is ''. Dates are read
-    by `userdp.data.tables.moments`, and cells hashed by `userdp.data.tables.features.hashed_rows`.
+    by `userdp.data.tables.moments`, and cells hashed by `userdp.data.tables.codes.hashed_rows`.
 
     *Formal guarantee*: replacing one user's rows by any others, with any cells, changes no bit of anybody else's
     samples, even if it changes the types of columns, and never makes the load fail. Three things are public by
@@ -124,8 +99,7 @@ def read_table(
     """
     from userdp.data.tables.frames import table_file  # noqa: PLC0415 -- imports pandas, and a plan reads no table
 
-    given = locals()
-    columns = Columns(**{name: given[name] for name in Columns.__dataclass_fields__ if given[name] is not None})
+    columns = Columns(**declared)
     with table_file(path, columns.names) as file:
         table = table_of(
             file, columns, users=users, min_samples=min_samples, max_samples=max_samples, seed=seed, memory=memory
@@ -160,7 +134,8 @@ def table_of(
     table = read_owners(source, columns) if streamed else read_columns(source, columns, columns.names)
     labels, owner = owners_of(table.texts[columns.user], columns.user)
     counts = Counts()
-    windows = None if columns.windows is None else Windows(table, columns.windows, owner, counts)
+    form = columns.samples.windows
+    windows = None if form is None else Windows(table, form, owner, counts)
     if windows is not None:
         sizes, holder = windows.sizes, np.repeat(np.arange(len(labels)), windows.sizes)
     else:
@@ -172,7 +147,7 @@ def table_of(
     if streamed:
         federation: Federation = stored_federation(source, columns, table.count, samples, offsets, counts)
     else:
-        made = features_of(table, columns, samples, counts) if windows is None else windows.features(samples)
+        made = columns.samples.features(table, samples, counts) if windows is None else windows.features(samples)
         federation = ColumnarFederation(Block(made, offsets, targets_of(table, columns, samples, counts)))
     eligible = int(np.count_nonzero(sizes >= min_samples))
     report = LoadReport(
@@ -184,10 +159,10 @@ def table_of(
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
         met_nowhere=tuple(counts.met_nowhere),
-        nothing_usable=tuple(sentences(columns, counts.kinds)),
+        nothing_usable=tuple(sentences(columns, columns.names, columns.samples.dates, counts.kinds)),
     )
     held_out = None if columns.split_column is None else _held_out(table, columns, owner)[chosen]
-    return Table(federation, labels[chosen], columns.feature_names, report, held_out)
+    return Table(federation, labels[chosen], list(columns.samples.names), report, held_out)
 
 
 def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping[str, int]]:
@@ -196,13 +171,9 @@ def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping
     Returns a (N, k) array, or sparse rows for a list of codes; and column -> its cells that no loss could use. Raises
     `BadInput` for a file or column that cannot be used, or features that are not made row by row.
     """
-    if columns.windows is not None:
-        raise BadInput(
-            "data.sequence makes windows of a user's rows, so nothing is predicted row by row; evaluate other users"
-        )
     table = read_columns(Path(path), columns, columns.inputs)
     counts = Counts()
-    made = features_of(table, columns, np.arange(table.count), counts)
+    made = columns.samples.features(table, np.arange(table.count), counts)
     return made, {column: cells for column, cells in counts.unusable.items() if cells}
 
 

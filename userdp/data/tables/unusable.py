@@ -12,7 +12,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.tables.columns import Columns
+from userdp.data.tables.declaration import Declaration
 
 MISSING = "missing"
 NO_LEVEL = "no declared level"
@@ -117,48 +117,54 @@ def _kind(text: str) -> str:
     return next((kind for kind, form in _KINDS.items() if form.fullmatch(text)), _TEXT)
 
 
-def sentences(columns: Columns, kinds: Mapping[str, str | None]) -> list[str]:
-    """Make a sentence (column, kind of its cells, remedy) for each column without a usable cell, by `Counts.kinds`."""
-    unusable = {column: kinds.get(column) for column in [*columns.names, *columns.derive]}
-    for name, made in columns.derive.items():
+def sentences(
+    declared: Declaration, columns: Iterable[str], dates: Mapping[str, str | None], kinds: Mapping[str, str | None]
+) -> list[str]:
+    """Make a sentence (column, kind of its cells, remedy) for each column without a usable cell, by `Counts.kinds`.
+
+    ``columns`` are those of the table; ``dates`` those read as dates, each with its format, None for ISO 8601.
+    """
+    derived = declared.derive or {}
+    unusable = {column: kinds.get(column) for column in [*columns, *derived]}
+    for name, made in derived.items():
         if any(unusable[column] for column in made.of):
             unusable[name] = None  # the remedy is that of the columns it is made of
-    return [_sentence(columns, column, kind) for column, kind in unusable.items() if kind is not None]
+    return [_sentence(declared, dates, column, kind) for column, kind in unusable.items() if kind is not None]
 
 
-def _sentence(columns: Columns, column: str, kind: str) -> str:
-    role = "the target" if column == columns.target else "the feature"
+def _sentence(declared: Declaration, dates: Mapping[str, str | None], column: str, kind: str) -> str:
+    role = "the target" if column == declared.target else "the feature"
     if kind == MISSING:
         return f"{role} {column!r} has no cell with a value: check the file, or declare another column"
     if kind == NO_LEVEL:
-        what, source = ("target", "target_levels") if column == columns.target else ("codes", "levels")
+        what, source = ("target", "target_levels") if column == declared.target else ("codes", "levels")
         return f"no cell of the {what} {column!r} is a declared level: check {source} and the spelling of the cells"
     if kind == WRONG_LENGTH:
         return f"every cell of the images {column!r} is {kind}: check image_shape"
     if kind == NO_RESULT:
         return f"the derived feature {column!r} is {kind} in any row: check derive.{column}"
-    dated = column in columns.dated.read
+    dated = column in dates
     fault = "a date, and no cell can be read as one" if dated else "numbers, and no cell holds one"
-    remedy = (_remedy_of_dates if dated else _remedy)(kind, columns, column)
+    remedy = _remedy_of_dates(kind, column, dates[column]) if dated else _remedy(kind, declared, column)
     return f"{role} {column!r} is declared as {fault}: its cells are {kind}; {remedy}"
 
 
-def _remedy(kind: str, columns: Columns, column: str) -> str:
-    if kind == "dates" and column != columns.target:
+def _remedy(kind: str, declared: Declaration, column: str) -> str:
+    if kind == "dates" and column != declared.target:
         bounds = f"dates = {{ {column} = ['1950-01-01', '2030-12-31'] }}"
         return f"declare it under dates, such as {bounds}, not under features"
     if kind in _REMEDIES:
         return _REMEDIES[kind]
-    if column == columns.target:
+    if column == declared.target:
         return "for two classes set positive to the cell that means 1; for several list them in target_levels"
-    if column in columns.coded:
+    if declared.codes is not None:
         return "declare the list of its levels in place of their number"
     return "list the column under categorical with its levels, or write numbers"
 
 
-def _remedy_of_dates(kind: str, columns: Columns, column: str) -> str:
-    if column in columns.date_formats:
-        return f"check date_formats.{column} = {columns.date_formats[column]!r}"
+def _remedy_of_dates(kind: str, column: str, declared: str | None) -> str:
+    if declared is not None:
+        return f"check date_formats.{column} = {declared!r}"
     if kind == "times of day":
         return "write the day before each time, as in 2021-04-03 09:30"
     form = f"declare their format, such as date_formats = {{ {column} = '%d.%m.%Y' }}"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.tables.features import codes_of
-from userdp.data.tables.reading import Rows
+from userdp.data.tables.cells import Rows
+from userdp.data.tables.codes import codes_of
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.texts import character_codes, separator, token_codes
 from userdp.data.tables.unusable import Counts

@@ -1,0 +1,89 @@
+"""The target of samples: what is declared about it, and its values."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.tables.cells import Rows, Texts, cell_text
+from userdp.data.tables.declaration import Declaration
+from userdp.data.tables.declared import checked_levels, checked_range, level_codes, scaled
+from userdp.data.tables.unusable import MISSING, NO_LEVEL, Counts, listed
+from userdp.errors import BadInput
+from userdp.settings import shown
+
+
+def check_target(declared: Declaration) -> None:
+    """Refuse more than one declaration of a target, one without a target, and malformed ones."""
+    positive, levels = declared.positive, declared.target_levels
+    given = [name for name in ("target_range", "positive", "target_levels") if getattr(declared, name) is not None]
+    if len(given) > 1:
+        raise BadInput(
+            f"{given[0]} and {given[1]} exclude each other: declare target_range for numbers, positive for two classes "
+            "or target_levels for named ones"
+        )
+    if declared.target is None and given:
+        raise BadInput(f"{given[0]} describes a target, and target names no column; declare target")
+    if isinstance(positive, Mapping | list | tuple | set):
+        raise BadInput(
+            f"positive = {shown(positive)}: must be the one cell that means 1; to join several, make a column of 0 and "
+            "1 the target; for several classes list them in target_levels"
+        )
+    if declared.target_range is not None:
+        checked_range("target_range", declared.target_range)
+    if levels is not None and len(checked_levels("target_levels", levels)) < 2:
+        raise BadInput(
+            f"target_levels = {levels!r}: a target of one class holds no information; list two or more, or declare the "
+            "one cell of interest as positive"
+        )
+
+
+def target_shape(declared: Declaration) -> dict[str, Any]:
+    """Return the fields of `userdp.data.shape.Shape` about the target."""
+    scaled_target = declared.target_range is not None
+    return {
+        "has_target": declared.target is not None,
+        "target_range": (0.0, 1.0) if declared.positive is not None else (-1.0, 1.0) if scaled_target else None,
+        "scaled_target": scaled_target,
+        "classes": None if declared.target_levels is None else len(declared.target_levels),
+    }
+
+
+def targets_of(
+    table: Rows, declared: Declaration, rows: NDArray[np.int64], counts: Counts
+) -> NDArray[np.float32] | None:
+    """Return the targets of the chosen ``rows`` (N,), NaN where a loss could not use one; None without a target."""
+    column = declared.target
+    if column is None:
+        return None
+    kind = table.kinds.get(column)
+    if declared.target_levels is not None:
+        codes = level_codes(table.texts[column], checked_levels("target_levels", declared.target_levels))
+        counts.note_levels(column, listed(declared.target_levels), codes >= 0)
+        kind = None if (codes >= 0).any() else NO_LEVEL
+        targets = np.where(codes < 0, np.nan, codes).astype(np.float32)[rows]
+        counts.unknown_levels[column] = int(np.count_nonzero(np.isnan(targets)))
+    elif declared.positive is not None:
+        targets = _binary_targets(table.texts[column], column, declared.positive, counts)[rows]
+    elif declared.target_range is not None:
+        bounds = checked_range("target_range", declared.target_range)
+        targets, counts.clipped[column] = scaled(table.numbers[column][rows], bounds, -1.0, 1.0)
+    else:
+        values = table.numbers[column][rows]
+        targets = np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan).astype(np.float32)
+    if column in table.texts and not any(table.texts[column].distinct):
+        kind = MISSING
+    counts.note_kind(column, kind)
+    counts.unusable[column] = int(np.count_nonzero(np.isnan(targets)))
+    return targets
+
+
+def _binary_targets(texts: Texts, column: str, positive: object, counts: Counts) -> NDArray[np.float32]:
+    """Return, for all rows, 1 for ``positive``, NaN for a missing cell, 0 for any other."""
+    wanted = cell_text(positive)
+    counts.note(
+        f"positive = {positive!r} is in no cell of the target {column!r}: check its spelling", wanted in texts.distinct
+    )
+    meanings = np.array([np.nan if text == "" else text == wanted for text in texts.distinct], dtype=np.float32)
+    return meanings[texts.positions]
