@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help=f"exit with 1 above {LIMIT_SECONDS:.0f} s or {LIMIT_MIB} MiB, or where seconds a user grow by more than "
+        help=f"exit with 1 above {LIMIT_SECONDS:.0f} s or {LIMIT_MIB} MiB, or where seconds per user grow by more than "
         f"{LIMIT_GROWTH}, for {' and '.join(PROMISED)}",
     )
     parser.add_argument("--one", nargs=2, metavar=("STRATEGY", "USERS"), help=argparse.SUPPRESS)

@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _rows(name: str, config: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a round: the share of the way that seeds had gone, and how far `auto` gets on the same people."""
+    """A row per round: the share of the way that seeds had gone, and how far `auto` gets on the same people."""
     found = [_course(config, seed) for seed in SEEDS]
     beside = config | {"privacy": {**config["privacy"], "unit": "user"}, "strategy": {"kind": "auto"}}
     auto = median(_course(beside, seed).shares[-1] for seed in SEEDS)

@@ -25,7 +25,7 @@ def printed_epsilon(noise: float, cohort: int, rounds: int, delta: float) -> flo
 
     Args:
         noise: standard deviation of the noise of a round's sum, over the clip.
-        cohort: users a round.
+        cohort: users per round.
         rounds: how many.
         delta: as the run's.
     """

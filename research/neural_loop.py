@@ -14,7 +14,7 @@ from worker import serve
 
 @cache
 def prepared(work: Work) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
-    """The module that users start from, and their samples; once a process."""
+    """The module that users start from, and their samples; once per process."""
     return initial_module(work.model), work.users()
 
 

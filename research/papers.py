@@ -1,7 +1,7 @@
 """The tables behind the numbers on the papers' pages: makes them, and keeps each as a small table.
 
 Each paper's room, a folder of strategies with a paper.toml, holds its results/NAME.csv: of the comparison
-configs/NAME.toml, one row a run, or of a function in sweeps. The room's page shows them (docs/make.py). A comparison
+configs/NAME.toml, one row per run, or of a function in sweeps. The room's page shows them (docs/make.py). A comparison
 goes on where it was stopped.
 
     python research/papers.py                                those that have no table yet

@@ -1,7 +1,7 @@
 """One private round of a thousand users: processor seconds beside plain numpy, pfl, jax-privacy and Flower.
 
 Logistic regression with ridge; each user's average gradient is clipped, all are added up, the server adds noise. Four
-sizes: m samples a user, d features. The same round, by
+sizes: m samples per user, d features. The same round, by
 
 - numpy: all users in one array of float32, a few lines, nothing else;
 - ours: `dp_fed_sgd` on the local grid, messages, checks and ledger included; and on Ray with two actors;

@@ -52,7 +52,7 @@ rounds = {rounds}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", type=int, default=1152, metavar="MIB", help="address space of the run")
-    parser.add_argument("--columns", type=int, default=255, help="numbers a row")
+    parser.add_argument("--columns", type=int, default=255, help="numbers per row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
     parser.add_argument("--check", action="store_true", help="exit with 1 unless it trains, in batches alone")
     parser.add_argument("--one", nargs=2, metavar=("LIMIT", "FOLDER"), help=argparse.SUPPRESS)

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.special import expit
 
 DECADES, CORRELATION, LARGEST, SAMPLES = 1.5, 0.5, 0.3, 5
-"""Of drawn columns: how far scales span, of neighbours, standard deviation of the largest; and samples a user."""
+"""Of drawn columns: how far scales span, of neighbours, standard deviation of the largest; and samples per user."""
 HELD_OUT = {2_000: 0.5, 10_000: 0.2}
 """Of a drawn table's users: enough to measure with."""
 

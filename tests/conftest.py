@@ -1,4 +1,4 @@
-"""What all tests share: one thread a process, how hypothesis draws, which cases run, public data."""
+"""What all tests share: one thread per process, how hypothesis draws, which cases run, public data."""
 
 import gc
 import importlib

@@ -58,7 +58,7 @@ class Watching(Observer):
 
 
 def federation_of(values: ArrayLike, sizes: list[int] | None = None, targets: ArrayLike | None = None) -> Federation:
-    """(U, d) one sample a user, (U, m, d) m samples a user, or (N, d) samples with sizes."""
+    """(U, d) one sample a user, (U, m, d) m samples per user, or (N, d) samples with sizes."""
     samples = np.asarray(values, dtype=np.float32)
     if sizes is None:
         sizes = [samples.shape[1] if samples.ndim == 3 else 1] * len(samples)

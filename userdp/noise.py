@@ -246,7 +246,7 @@ def rounding_slack(terms: int, spread: float = 1.0, further: float = 0.0) -> flo
     if slack > _MOST_SLACK:
         raise BadInput(
             f"privacy.noise = 'secure': rounding of a float64 sum of {terms} vectors would cost {slack:.0%} more "
-            "noise; use fewer users a round"
+            "noise; use fewer users per round"
         )
     return slack
 

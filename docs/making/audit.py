@@ -30,7 +30,7 @@ def translation() -> str:
 
 
 def measured() -> str:
-    """Return the results of `userdp audit research/audit.toml --all`, one row a strategy."""
+    """Return the results of `userdp audit research/audit.toml --all`, one row per strategy."""
     entries = json.loads(MEASURED.read_text(encoding="utf-8"))
     head = [
         "strategy",

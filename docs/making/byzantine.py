@@ -10,7 +10,7 @@ from statistics import median
 RESULTS = Path(__file__).resolve().parents[2] / "research" / "results"
 MEASURED = RESULTS / "byzantine.csv"
 Cells = Mapping[tuple[str, str, str, str], list[float]]
-"""(task, strategy, attack, share of hostile users) -> progress of the model, one entry a seed."""
+"""(task, strategy, attack, share of hostile users) -> progress of the model, one entry per seed."""
 
 
 def section() -> str:

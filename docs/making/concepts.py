@@ -48,7 +48,7 @@ def cohorts() -> str:
         noise = sampler.calibrate(EPSILON, DELTA) * sampler.sensitivity_factor / sampler.expected_batch
         rows.append([name, f"{sampler.expected_batch:,.0f}", _relation(sampler), f"{1e3 * noise:.3g}"])
     heading = f"{USERS:,} users, {DRAWN} rounds, epsilon = {EPSILON:g} and delta = {DELTA:g}:"
-    head = ["who takes part", "users a round", "protects against", "noise of a mean, in thousandths of the clip"]
+    head = ["who takes part", "users per round", "protects against", "noise of a mean, in thousandths of the clip"]
     return f"{heading}\n\n{_table(head, rows)}"
 
 

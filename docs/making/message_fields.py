@@ -90,7 +90,7 @@ _TABLE: Mapping[tuple[str, str], Mapping[str, tuple[Knowledge, str]]] = {
     },
     ("train", "node"): {
         "answer.users": ("secret", "the users who answer: those of the request"),
-        "answer.values": ("private", "one clipped row a user, or their sum alone"),
+        "answer.values": ("private", "one clipped row per user, or their sum alone"),
         "answer.data": ("private", "the same, sparse: entries that are not zero"),
         "answer.indices": ("private", "their columns: which entries of users' rows are not zero"),
         "answer.indptr": ("private", "starts of the rows: how many entries of each are not zero"),

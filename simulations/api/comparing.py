@@ -31,8 +31,8 @@ class ComparisonResult(WithReport):
     """The results of a comparison.
 
     Attributes:
-        table: one row a cell, as in results.parquet: strategy, seed and budget, "value" of the main metric beside those
-            of the best "constant", the "initial" model and of training without privacy, "error_private" for cells that
+        table: one row per cell, as in results.parquet: strategy, seed and budget, "value" of the main metric beside
+            those of the best "constant", the "initial" model and of training without privacy, "error_private" for cells that
             failed. docs/what-leaves.md lists who may see which column.
         page: report.html, with the ranking.
         directory: the folder of the comparison's files; None if nothing was kept.
@@ -83,7 +83,7 @@ def compare(
     """Compare strategies at one epsilon and delta, like ``userdp compare``.
 
     Args:
-        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row a sample, described by
+        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row per sample, described by
             ``settings``; or a comparison, which has all settings.
         directory: the folder to write. Its finished cells are not run again, unless ``data`` is a table in memory. If
             None, nothing is kept on disk.

@@ -334,14 +334,14 @@ def _compared() -> Iterator[None]:
 
 
 def _column(name: str, values: Any, rows: int) -> "pd.Series[Any]":
-    """Return one cell a row, with the dtype of a Series."""
+    """Return one cell per row, with the dtype of a Series."""
     if values is None:
-        raise BadInput(f"fit requires {name} to be passed, but the target {name} is None: give one value a row")
+        raise BadInput(f"fit requires {name} to be passed, but the target {name} is None: give one value per row")
     if isinstance(values, list | tuple):
         values = np.asarray(values, dtype=object)  # cells of many types keep their own
     column = values if isinstance(values, pd.Series) else pd.Series(column_or_1d(values, warn=True))
     if len(column) != rows:
-        raise BadInput(f"{name} has {len(column)} values, and X has {rows} rows: give one value a row")
+        raise BadInput(f"{name} has {len(column)} values, and X has {rows} rows: give one value per row")
     return column.reset_index(drop=True)
 
 

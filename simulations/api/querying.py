@@ -76,7 +76,7 @@ def query(
     """Query a table privately, like ``userdp query``.
 
     Args:
-        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row a sample, described by
+        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row per sample, described by
             ``settings``; or a query, which has all settings.
         ask: the statistics, each a dict with "statistic" and its keys, as in a query's file; by default the mean and
             the quartiles of each declared column of numbers, and the counts of each column of levels.

@@ -59,7 +59,7 @@ class TrainedModel(SavedModel, WithReport):
     Attributes:
         plan: every number that was fixed before the run read data.
         result: the content of result.json; docs/what-leaves.md lists the fields that the guarantee covers.
-        rounds: the content of rounds.parquet, one row a round.
+        rounds: the content of rounds.parquet, one row per round.
         page: report.html.
         directory: the folder of the run's files; None if nothing was kept.
     """
@@ -131,7 +131,7 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
     """Train a model with privacy, like ``userdp run``.
 
     Args:
-        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row a sample, described by
+        data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file, one row per sample, described by
             ``settings``; or a configuration, which has all settings.
         directory: the folder to write; if None, nothing is kept on disk.
         progress: show the progress of the run on standard error: a bar on a terminal, a line a minute elsewhere.

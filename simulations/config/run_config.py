@@ -1,4 +1,4 @@
-"""One TOML file a run: [problem] [data] [privacy] [strategy] [engine] [output], with `name` and `seed` on top.
+"""One TOML file per run: [problem] [data] [privacy] [strategy] [engine] [output], with `name` and `seed` on top.
 
 A strategy's section has exactly the fields of its `Options`, so a new strategy needs nothing here.
 """

@@ -110,8 +110,8 @@ class Auto(Recipe):
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
     if so set and, unless replace-one is asked for, for a loss without a certificate. *Why.* Unit: one whole user;
     relation: replace-one, n public (or add-or-remove, as the claim says). Every round releases the mean, over the
-    public n (or the public expected size of a random cohort), of one vector a user, with Gaussian noise; the query and
-    its bounds are functions of earlier releases and public facts. Replacing (adding or
+    public n (or the public expected size of a random cohort), of one vector per user, with Gaussian noise; the query
+    and its bounds are functions of earlier releases and public facts. Replacing (adding or
     removing) a user moves the sum by
 
     - numbers in intervals about zero (rounds 1 to 4 and 10, roots of curvature, whether a clip binds), whose squared

@@ -1,1 +1,1 @@
-"""Baselines from papers, one folder a paper. The rest of the house knows them by their entry points alone."""
+"""Baselines from papers, one folder per paper. The rest of the house knows them by their entry points alone."""

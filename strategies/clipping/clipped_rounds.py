@@ -165,7 +165,7 @@ class NoisySums:
 
     @classmethod
     def of(cls, given: Given, sampler: Sampler, computation: Computation, clip: float) -> Self:
-        """Calibrate sums of rows of one entry a parameter, clipped to the l2 norm ``clip``, in all of a run's rounds.
+        """Calibrate sums of rows of one entry per parameter, clipped to the l2 norm ``clip``, in all of a run's rounds.
 
         Raises `BadInput`: the sampler cannot keep to the budget, or sums cannot be masked (`MaskedRounds.of`).
         """

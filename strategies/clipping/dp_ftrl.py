@@ -93,7 +93,7 @@ class DPFTRL(Recipe, PreparedOptions):
         paper="Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023",
         with_secure_noise=(
             "the rows of C G are released with independent noise, prefix sums are computed from them; coins come from "
-            "the operating system, once a round"
+            "the operating system, once per round"
         ),
         example={"rounds": 4},
         meanings={

@@ -37,7 +37,7 @@ class LocalDP(Recipe):
         name="local_dp",
         summary_line="each user adds its own noise; no trust in the server",
         family="local",
-        cost="node O(N d) and a noise vector a user, one sum of d numbers up; server O(K d)",
+        cost="node O(N d) and a noise vector per user, one sum of d numbers up; server O(K d)",
         paper="Duchi, Jordan, Wainwright 2013; Gaussian noise as in Balle, Wang 2018",
         promise="user level, against the server too",
         adversary="against everybody but the user's own node, the server included",

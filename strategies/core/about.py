@@ -75,7 +75,7 @@ def _fault_of(error: ValidationError) -> str:
 
 
 MEANINGS: Mapping[str, str] = {
-    "cohort": "users a round",
+    "cohort": "users per round",
     "sampling": "how cohorts are drawn",
     "participations": "rounds that a user takes part in",
     "held_out_users": "users who train nothing and evaluate released models privately",

@@ -150,7 +150,7 @@ class UserLevelStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message a node: the model, the users that answer, and what they compute."""
+        """Return one message per node: the model, the users that answer, and what they compute."""
         part, _ = self.around.place(server_round, self.plan.rounds)
         if part is not None and part is self.around.after:
             arrays = self.wire.record(self.state.released)
@@ -303,7 +303,7 @@ class UserLevelStrategy(Strategy):
             resumed: the stored state of a killed run with the same settings.
 
         Returns:
-            The released model, the guarantee, one record a round. ``self.result`` holds it at all times.
+            The released model, the guarantee, one record per round. ``self.result`` holds it at all times.
 
         Raises `BadInput`: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
         for drop-in strategies, which cannot resume), the strategy has run before, or the stored state does not fit this

@@ -31,7 +31,7 @@ class Plan:
     """The numbers of a run, fixed before any data is seen; ``meanings`` explains the others.
 
     Attributes:
-        cohort: users a round (the largest, where it varies).
+        cohort: users per round (the largest, where it varies).
         guarantee: the promise of the run once all rounds are done.
         noise: expected l2 norm of the noise in the final release (or in one round's gradient); None if not stated.
         signal: largest l2 norm of what the noise is added to; infinite without a limit, None where the strategy does
@@ -44,7 +44,7 @@ class Plan:
 
     meanings: ClassVar[Mapping[str, str]] = {
         "rounds": "exchanges with the nodes",
-        "cohort": "users a round",
+        "cohort": "users per round",
         "users": "n, the public number of training users",
         "users_needed": "fewest users with which this plan would be accepted",
         "noise": "expected l2 norm of the noise in a release",

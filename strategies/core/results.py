@@ -1,4 +1,4 @@
-"""The result of a round, and that of a strategy: the released model, the guarantee, one record a round."""
+"""The result of a round, and that of a strategy: the released model, the guarantee, one record per round."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -85,7 +85,7 @@ class PrivateResult(Result):
 
     Attributes:
         guarantee: the promise for the rounds that were run.
-        rounds: one record a round.
+        rounds: one record per round.
         initial_metrics: ``evaluate_fn`` at the initial model.
         clipped_samples: samples that nodes had to clip into the declared bounds; exact, for the holder of the data
             alone.

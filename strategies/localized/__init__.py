@@ -1,1 +1,1 @@
-"""Strategies that release once a phase, from steps on fresh users."""
+"""Strategies that release once per phase, from steps on fresh users."""

@@ -1,4 +1,4 @@
-"""Localised clipping: coordinate-wise clips that narrow from phase to phase; noise once a phase, and no test."""
+"""Localised clipping: coordinate-wise clips that narrow from phase to phase; noise once per phase, and no test."""
 
 import math
 from functools import partial
@@ -36,7 +36,7 @@ def clipped_mean(rows: Rows, width: float) -> Vector:
 
 
 class LocalizedClipping(Recipe, DeviationOptions):
-    """Steps along means of coordinate-wise clipped user gradients; one noisy release a phase.
+    """Steps along means of coordinate-wise clipped user gradients; one noisy release per phase.
 
     Phase k clips every coordinate of every user's gradient to [-s_k, s_k]. s_0 is G; later
     ``s_k = beta R_k + 2 sqrt(heterogeneity^2 + deviation^2 / m)`` (never more than before), with R_k the predicted
@@ -61,7 +61,7 @@ class LocalizedClipping(Recipe, DeviationOptions):
 
     about: ClassVar[About] = About(
         name="localized_clipping",
-        summary_line="coordinate-wise clips that narrow from phase to phase, noise once a phase",
+        summary_line="coordinate-wise clips that narrow from phase to phase, noise once per phase",
         family="clipping",
         cost="node O(N d), one sum of d numbers up; server O(K d)",
         paper="ours, in the localisation of Ghazi, Kumar, Liu, Manurangsi 2025",

@@ -37,7 +37,7 @@ from userdp.problems.base import Problem
 
 
 class LocalizedRobustSGD(Recipe, AgreementOptions):
-    """Robust steps, one noisy release a phase.
+    """Robust steps, one noisy release per phase.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release. *Why.* Unit: one whole user; relation:
     replace-one; n public. A user is in one batch of one phase, so the run has the guarantee of one phase: test and
@@ -64,9 +64,9 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
 
     about: ClassVar[About] = About(
         name="localized_robust_sgd",
-        summary_line="robust steps on fresh users, tested for agreement, noise once a phase",
+        summary_line="robust steps on fresh users, tested for agreement, noise once per phase",
         family="robust",
-        cost="all users in disjoint phases: one gradient a user and step, a row of d numbers each; server "
+        cost="all users in disjoint phases: one gradient per user and step, a row of d numbers each; server "
         "O(U^2 d) a tested phase, at worst",
         compares_users=True,
         paper="Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised, ramp, one test: ours",

@@ -1,4 +1,4 @@
-"""Localised weighting: steps of losses that are weighed once a phase, at its public start; noise once a phase."""
+"""Localised weighting: steps of losses that are weighed once per phase, at its public start; noise once per phase."""
 
 import math
 from bisect import bisect_right
@@ -190,8 +190,8 @@ class LocalizedWeighting(Recipe, PreparedOptions):
             "with_secure_noise": "",
         },
         name="localized_weighting",
-        summary_line="steps on fresh users, weighed once a phase so that they are neither steep nor curved; noise once "
-        "a phase",
+        summary_line="steps on fresh users, weighed once per phase so that they are neither steep nor curved; noise "
+        "once per phase",
         family="phases",
         protocol=2,
         cost="node O(N d^2): two gradients and a curvature a user; one sum of d numbers up; server O(K d)",

@@ -62,7 +62,7 @@ def paper_plan(setting: LocalizedSetting) -> LocalizedPlan:
     if base <= 1:
         raise BadInput(
             f"strategy.constants = 'paper': its steps are divided by log m = {base:.3g} a phase, m = {setting.samples} "
-            "samples of the user with fewest: set strategy.phase_base above 1, or bring at least 3 samples a user"
+            "samples of the user with fewest: set strategy.phase_base above 1, or bring at least 3 samples per user"
         )
     phases = _phases(setting, batch)
     sizes = [n >> phase for phase in range(1, phases + 1)]

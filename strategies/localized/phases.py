@@ -46,7 +46,7 @@ PHASE_ABOUT: Mapping[str, Any] = {
 }
 
 PHASE_MEANINGS: Mapping[str, str] = {
-    "batch": "users a step, fresh ones each time",
+    "batch": "users per step, fresh ones each time",
     "phases": "releases; each phase starts at the model released before",
     "steps": "steps of each phase",
 }

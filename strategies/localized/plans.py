@@ -60,7 +60,7 @@ class LocalizedSetting:
 class LocalizedPlan:
     """The phases of a run, with what is predicted of them."""
 
-    batch: int  # B, users a step
+    batch: int  # B, users per step
     estimator: Estimator  # with its radius rho
     kernel: Kernel  # with the same radius
     phases: tuple[Phase, ...]

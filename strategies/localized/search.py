@@ -1,7 +1,7 @@
 """The search for the plan of the localised robust SGD with the least bound on its excess risk, and its refusals.
 
-The search is over phases, steps a phase, step size and the split of the budget between test and release. A linear loss
-has one phase, and is projected onto the domain only when it is released: its gradient is the same everywhere, and a
+The search is over phases, steps per phase, step size and the split of the budget between test and release. A linear
+loss has one phase, and is projected onto the domain only when it is released: its gradient is the same everywhere, and a
 longer step drowns the release's noise.
 """
 
@@ -33,7 +33,7 @@ The shortest is 1.5e-8 of the longest; the paper's own is longer than that from 
 
 
 def phase_users(users: int, phases: int) -> list[int]:
-    """Return n/2, n/4, ... users a phase; the last phase gets the rest."""
+    """Return n/2, n/4, ... users per phase; the last phase gets the rest."""
     sizes = [users >> (phase + 1) for phase in range(phases - 1)]
     return [*sizes, users - sum(sizes)]
 

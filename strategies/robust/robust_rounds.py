@@ -66,7 +66,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
     """Rounds in all; the cohort is n * epochs / rounds. If not given, the plan chooses them, and the step if that is
     not given either, for the least risk that it predicts."""
     test: Literal["above_threshold", "min_score"] | None = None
-    """min_score: a test a round, each paid for; above_threshold: one for all rounds, paid once, which stops at the
+    """min_score: a test per round, each paid for; above_threshold: one for all rounds, paid once, which stops at the
     first failure; the one that leaves less noise if not given."""
     found_by_preparation = ("radius", "deviation", "learning_rate")
 

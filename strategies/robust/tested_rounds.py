@@ -60,7 +60,7 @@ TEST_NOTES: Mapping[str, Fact] = {
 TESTED_ABOUT: Mapping[str, Any] = {
     "family": "robust",
     "adversary": ROW_ADVERSARY,
-    "cost": "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users",
+    "cost": "one gradient per user, a row of d numbers each; server O(U^2 d) at worst, to compare users",
     "compares_users": True,
     "with_secure_noise": "scores are exact sums, the test's Laplace noise lies on a grid, and noise is larger by what "
     "rounding can do to a robust mean, which limits the users of a round (`Estimator.rounding`, "

@@ -5,7 +5,7 @@ A Flower user writes the loading function and is done:
 >>> import numpy as np
 >>> from strategies import client_app
 >>> from userdp.data import ColumnarFederation
->>> def load(context):            # called once a process and partition
+>>> def load(context):            # called once per process and partition
 ...     ...                       # return a userdp.nodes.node.Node with this partition's users
 >>> app = client_app(load)
 """

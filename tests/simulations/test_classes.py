@@ -23,7 +23,7 @@ LEVELS = ["low", "middle", "high", "other"]
 
 
 def write_people(path, users=900, seed=0):
-    """Two rows a person: the class follows two numbers of which one is tiny."""
+    """Two rows per person: the class follows two numbers of which one is tiny."""
     rng = np.random.default_rng(seed)
     size, dose = rng.normal(0, 1, 2 * users), rng.normal(0, 0.01, 2 * users)
     scores = np.stack([1.5 - size, size + 60 * dose, 2 * size, np.full(2 * users, -1.5)], axis=1)

@@ -119,7 +119,7 @@ def test_numbers_that_cannot_be_audited_are_refused(scores, delta, confidence):
 
 
 def scores_of(method, values, first_seed, runs=RUNS):
-    """One number a run: how far the model went in the direction in which the data sets differ.
+    """One number per run: how far the model went in the direction in which the data sets differ.
 
     The model is the last iterate where every iterate is promised to be safe. Where only releases are, it is the
     release, and minus infinity in a run whose test failed.

@@ -37,7 +37,7 @@ class MaskKey:
     same sum: the adversary sees that sum and nothing else of their vectors (Bonawitz et al. 2017, Lemma 6.1). This
     holds against adversaries that cannot break these primitives, while the private key is secret. (c) *Once.* `spend`
     lets rounds pass in rising order, each once; `userdp.masking.shares.hiding` alone makes the mask of a round, and
-    spends it. A party gives at most one answer a round, to any questions.
+    spends it. A party gives at most one answer per round, to any questions.
     *Assumption.* Key and rounds are kept together: a party that loses one loses the other, and no run continues with
     its old key; nobody restores an older copy of both. Raises `BadInput` for a secret of another length.
 

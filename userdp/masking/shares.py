@@ -47,7 +47,7 @@ class Sharing:
        ChaCha20-Poly1305 with a key from the X25519 secret of both ends (their own, for one's own share), one for each
        direction, and the round as nonce. A node shares once with a key, and `Seal` refuses a round that it sealed, so
        each nonce is used once.
-    3. *One of two.* A node answers once a round, and gives one of two shares of each node. Under (b) all answers name
+    3. *One of two.* A node answers once per round, and gives one of two shares of each node. Under (b) all answers name
        the same set, so of no node are both secrets rebuilt: the other one has at most c < t shares.
     4. *Under lies.* The h = N - c others give one answer each. To rebuild a secret takes those of t - c of them. Both
        secrets of one node take 2 (t - c) > h answers, as ``(t - c) > h L / (L + 1) >= h / 2``. Round keys of m nodes
@@ -162,7 +162,7 @@ def revealed(key: MaskKey, asked: Survivors) -> Bytes:
     if asked.round <= key.unmasked:
         raise BadInput(
             f"round {asked.round} of a masked sum came after the shares of round {key.unmasked}: a node gives one set "
-            "of shares a round, because two of them together may unmask a single node; begin another run"
+            "of shares per round, because two of them together may unmask a single node; begin another run"
         )
     key.unmasked = asked.round
     shares = np.empty((len(asked.keys), SEED_BYTES), dtype=np.uint8)

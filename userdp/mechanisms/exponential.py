@@ -105,7 +105,7 @@ def private_quantile(
     each change by at most a factor ``exp(epsilon / 2)`` (McSherry, Talwar 2007).
 
     Args:
-        values: (n,) one value a user.
+        values: (n,) one value per user.
         quantile: in [0, 1].
         epsilon: > 0.
         grid: (G,) candidates in rising order, chosen without looking at the data.
@@ -114,7 +114,7 @@ def private_quantile(
     Raises `BadInput`: empty or non-finite values or grid, a grid that does not rise, a parameter out of range.
     """
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
-        raise BadInput("the values of a private quantile must be one finite number a user, from at least one user")
+        raise BadInput("the values of a private quantile must be one finite number per user, from at least one user")
     if grid.ndim != 1 or grid.size == 0 or not np.isfinite(grid).all() or np.any(np.diff(grid) <= 0):
         raise BadInput("the grid of a private quantile must be finite numbers that rise strictly")
     if not 0 <= quantile <= 1:

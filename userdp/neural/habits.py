@@ -45,7 +45,7 @@ class Habits:
 
 
 Compute = Callable[[Pair, Block, Tensor, bool], list[Tensor]]
-"""The module's results on samples with weights, at the first model or another one: a gradient, or numbers a sample."""
+"""The module's results on weighted samples, at the first model or another one: a gradient, or numbers per sample."""
 
 
 def habits(

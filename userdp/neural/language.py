@@ -144,7 +144,7 @@ def _quiet(language: Language) -> Iterator[None]:
 
 
 def _loaded(language: Language) -> tuple[nn.Module, frozenset[str]]:
-    """Return the base, read once a process, and the names of its parameters that files lack."""
+    """Return the base, read once per process, and the names of its parameters that files lack."""
     folder = Path(language.place)
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     marks = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)

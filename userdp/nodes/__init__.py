@@ -1,4 +1,4 @@
-"""The computations of a node on its users' data: only one row a user, or their sum, leaves it."""
+"""The computations of a node on its users' data: only one row per user, or their sum, leaves it."""
 
 from typing import TYPE_CHECKING
 

@@ -63,11 +63,11 @@ class LocalNoise:
 
 @dataclass(frozen=True)
 class Computation:
-    """A question to a node, with one row a user as the answer.
+    """A question to a node, with one row per user as the answer.
 
     Attributes:
         name: a key of `ROW_FUNCTIONS`.
-        reduce: "rows" for one row a user, "sum" for their sum alone.
+        reduce: "rows" for one row per user, "sum" for their sum alone.
         clip_norm: l2 norm to which each user's row is clipped; None for no clip.
         l1_norm: l1 norm to which it is clipped afterwards, for Laplace noise; None for no such clip.
         centre: (p,) public vector, subtracted from each row before the clip; the server adds it again. A row that is

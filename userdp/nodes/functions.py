@@ -27,7 +27,7 @@ Length = Callable[[int, Mapping[str, Array]], int]
 
 @dataclass(frozen=True)
 class RowFunction:
-    """A function that makes one row a user.
+    """A function that makes one row per user.
 
     Attributes:
         rows: the function itself.

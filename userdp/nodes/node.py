@@ -131,7 +131,7 @@ class Node:
             raise BadInput("a node's users must rise: each user once, in the order of the population")
         rows = self.users if rows is None else np.asarray(rows, dtype=np.int64)
         if rows.shape != self.users.shape:
-            raise BadInput(f"{len(rows)} rows are given for {len(self.users)} users: one row a user")
+            raise BadInput(f"{len(rows)} rows are given for {len(self.users)} users: one row per user")
         if labels is not None and len(labels) != len(self.users):
             raise BadInput(f"{len(labels)} labels are given for {len(self.users)} users: one label a user")
         self.labels = labels

@@ -107,7 +107,7 @@ def user_means(block: Block) -> Array:
 
 
 def user_averages(values: Array, block: Block) -> Array:
-    """Compute each user's average of one number a sample (U,)."""
+    """Compute each user's average of one number per sample (U,)."""
     return np.asarray(np.add.reduceat(values, block.offsets[:-1]) / block.sizes)
 
 

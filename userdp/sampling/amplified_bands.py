@@ -45,11 +45,11 @@ class AmplifiedBands(EitherRelation, RandomCohorts, SizedSampler):
     """
 
     users: int
-    batch: int  # users a round, on average
+    batch: int  # users per round, on average
     rounds: int  # T
     bands: int  # groups, and the most diagonals of C
     kind: Bands = "banded"
-    seed: int | None = 0  # of SIMULATED coins; None: the operating system draws, once a round, rounds in order
+    seed: int | None = 0  # of SIMULATED coins; None: the operating system draws, once per round, rounds in order
     groups_seed: int = 0  # of the groups; public
 
     accountant: ClassVar[str] = (
@@ -63,7 +63,7 @@ class AmplifiedBands(EitherRelation, RandomCohorts, SizedSampler):
         self._check_sizes(rounds=self.rounds, bands=self.bands)
         if self.bands * self.batch > self.users:
             raise BadInput(
-                f"bands = {self.bands} of {self.batch} users a round: there are only {self.users} users; lower one"
+                f"bands = {self.bands} of {self.batch} users per round: there are only {self.users} users; lower one"
             )
 
     def last_error(self, epsilon: float, delta: float) -> float:

@@ -49,7 +49,7 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def expected_batch(self) -> float:
-        """The (average) users a round: public, the divisor of strategies."""
+        """The (average) users per round: public, the divisor of strategies."""
 
     @abstractmethod
     def cohort(self, index: int) -> NDArray[np.int64]:

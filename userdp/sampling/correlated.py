@@ -27,7 +27,7 @@ class CorrelatedBatches(SizedSampler):
     """
 
     users: int
-    batch: int  # users a round
+    batch: int  # users per round
     rounds: int  # number of rounds, over all epochs
     seed: int = 0  # seed of the partition; public
     kind: FactorisationName | Literal["best"] = "square_root"  # "best" takes that of least predicted error

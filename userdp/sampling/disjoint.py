@@ -34,7 +34,7 @@ class DisjointBatches(SizedSampler, NamedSampler):
     """
 
     users: int
-    batch: int  # users a batch, all users for full participation
+    batch: int  # users per batch, all users for full participation
     epochs: int = 1  # most participations of each user
     seed: int = 0  # seed of the partition; public
 

@@ -103,7 +103,7 @@ class PoissonBatches(EitherRelation, RandomCohorts, NamedSampler):
     users: int
     rate: float  # probability to take part, in (0, 1]
     rounds: int
-    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once per round, rounds in order
 
     accountant: ClassVar[str] = (
         "privacy loss distribution of the Poisson-sampled Gaussian mechanism, composed over rounds"
@@ -145,9 +145,9 @@ class FixedSizeBatches(RandomCohorts, SizedSampler, NamedSampler):
     """
 
     users: int
-    batch: int  # users a round
+    batch: int  # users per round
     rounds: int
-    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once per round, rounds in order
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = (
@@ -203,7 +203,7 @@ class MixedBatches(EitherRelation, RandomCohorts):
     users: int
     rates: tuple[float, ...]  # (rounds,) probabilities to take part, in (0, 1]
     shares: tuple[float, ...]  # (rounds,) shares of the budget, positive, summing to 1 (or less)
-    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once a round, rounds in order
+    seed: int | None = 0  # of SIMULATED draws; None: the operating system draws, once per round, rounds in order
 
     accountant: ClassVar[str] = (
         "privacy loss distributions of Gaussian mechanisms with all users and with Poisson cohorts, composed"
@@ -224,7 +224,7 @@ class MixedBatches(EitherRelation, RandomCohorts):
 
     @property
     def expected_batch(self) -> float:
-        """The users a round, on average over coins and rounds."""
+        """The users per round, on average over coins and rounds."""
         return self.users * sum(self.rates) / self.rounds
 
     def expected(self, index: int) -> float:

@@ -58,7 +58,7 @@ class Parameters:
 
     rounds: int  # N
     clip: float  # lambda
-    batch: int  # m, samples a round; the public divisor
+    batch: int  # m, samples per round; the public divisor
     step: float  # gamma
     noise_deviation: float  # of each coordinate of the noise
     excess: float  # D, the room that noise takes in the clip; zero for the constrained case

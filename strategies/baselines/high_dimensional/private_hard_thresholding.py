@@ -37,10 +37,10 @@ class PrivateHardThresholding(Recipe, SparseRoundsOptions):
 
     about: ClassVar[About] = About(
         name="private_hard_thresholding",
-        summary_line="sparse least squares: truncated data, fresh users a step, the largest entries kept",
+        summary_line="sparse least squares: truncated data, fresh users per step, the largest entries kept",
         family="high-dimensional",
         paper="Hu, Ni, Xiao, Wang 2022 (Algorithm 3), with less noise; users as records: ours",
-        cost="n / T users a round, once each: one gradient, one sum of d numbers a node; server O(s d)",
+        cost="n / T users per round, once each: one gradient, one sum of d numbers per node; server O(s d)",
         needs="least squares with a sparse model in the unit ball (other losses: coordinates are clipped)",
         units=("user", "sample"),
         pure=True,

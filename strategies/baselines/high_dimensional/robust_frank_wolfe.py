@@ -55,7 +55,7 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
 
     about: ClassVar[About] = About(
         name="robust_frank_wolfe",
-        summary_line="steps towards privately chosen vertices of a polytope, fresh users a round; pure",
+        summary_line="steps towards privately chosen vertices of a polytope, fresh users per round; pure",
         family="high-dimensional",
         cost="node O(N d) for users of the round, one sum of d numbers up; server O(d)",
         paper="Hu, Ni, Xiao, Wang 2022 (Algorithm 1), with tight sensitivities and explicit constants",

@@ -30,11 +30,11 @@ class SparseOptimisation(Recipe, SparseRoundsOptions):
 
     about: ClassVar[About] = About(
         name="sparse_optimisation",
-        summary_line="sparse models: smoothly truncated gradients, fresh users a step, largest entries kept",
+        summary_line="sparse models: smoothly truncated gradients, fresh users per step, largest entries kept",
         family="high-dimensional",
         paper="Hu, Ni, Xiao, Wang 2022 (Algorithm 5), with less noise; users as records: ours",
-        cost="n / T users a round, once each: one gradient, every coordinate truncated, one sum of d numbers a node; "
-        "server O(s d)",
+        cost="n / T users per round, once each: one gradient, every coordinate truncated, one sum of d numbers per "
+        "node; server O(s d)",
         needs="any loss with a sparse minimiser",
         units=("user", "sample"),
         pure=True,

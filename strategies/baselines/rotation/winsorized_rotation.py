@@ -89,7 +89,7 @@ class WinsorizedRotation(Recipe, RowOptions):
         summary_line="rotated, clamped to private intervals, noisy every round",
         family="robust",
         adversary=ROW_ADVERSARY,
-        cost="one gradient a user, a row of d numbers each; server O(U d log d), to rotate them",
+        cost="one gradient per user, a row of d numbers each; server O(U d log d), to rotate them",
         paper="Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh 2021; zCDP and Hoeffding's constant: ours",
         with_secure_noise="intervals by the exponential mechanism without rounding; the rotation's signs are public, "
         "from the seed",

@@ -18,7 +18,7 @@ from userdp.sampling import Sampler
 
 log = logging.getLogger("userdp")
 
-BATCH_MEANING: Mapping[str, str] = {"sample_batch": "samples a round, expected; the public divisor"}
+BATCH_MEANING: Mapping[str, str] = {"sample_batch": "samples per round, expected; the public divisor"}
 
 
 class SampleRateOptions(SampleLevelOptions):
@@ -32,7 +32,7 @@ class BatchOptions(SampleRateOptions):
 
     rounds: int | None = Field(None, ge=1, description="N; by theory (at most max_rounds) if not given.")
     max_rounds: int = Field(200, ge=1, description="Cap on the number of rounds where it is not given.")
-    batch: int | None = Field(None, ge=1, description="m, expected samples a round; the public divisor.")
+    batch: int | None = Field(None, ge=1, description="m, expected samples per round; the public divisor.")
     clip_norm: float | None = Field(None, gt=0, description="l2 clip; by theory (1 for samples) if not given.")
     radius: float | None = Field(
         None, gt=0, description="R, bound on the l2 distance from start to minimiser; from the domain if not given."

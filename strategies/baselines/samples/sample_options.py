@@ -92,7 +92,7 @@ class SampleLevelOptions(StrategyOptions):
         signal: float,  # l2 norm that a gradient can have
         numbers: Mapping[str, Number],  # of the plan
         warnings: tuple[str, ...] = (),  # of the plan
-        cohort: int | None = None,  # users a round; all of them if not given
+        cohort: int | None = None,  # users per round; all of them if not given
         users_needed: int = 1,  # see `Outline`
         groups: int = 1,  # means that a round releases together, whose centre is followed
     ) -> MeanRounds:

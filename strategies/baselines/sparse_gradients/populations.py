@@ -63,7 +63,7 @@ class RepeatedVectors(VectorPopulation):
 
     @abstractmethod
     def _vectors(self, truth: Vector, uniform: Noise) -> NDArray[np.float64]:
-        """Return each user's vector, (U, d), from one uniform number a user."""
+        """Return each user's vector, (U, d), from one uniform number per user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class SparsePacking(RepeatedVectors):
 
 @dataclass(frozen=True, kw_only=True)
 class SparseRegression(VectorPopulation):
-    """A few columns a sample, target from <a, theta>; samples are sparse rows of l2 norm ``feature_norm``.
+    """A few columns per sample, target from <a, theta>; samples are sparse rows of l2 norm ``feature_norm``.
 
     A sample draws ``nonzeros`` columns, column j with frequency proportional to ``(j + 1)^-skew``, each with a normal
     value; values of a column drawn twice add up. Then it is scaled to its norm. A user shifts all its predictors by one
@@ -154,7 +154,7 @@ class SparseRegression(VectorPopulation):
     """
 
     name = "sparse_regression"
-    summary = "a few of many columns a sample as sparse rows, zero-one or normal targets, a true parameter"
+    summary = "a few of many columns per sample as sparse rows, zero-one or normal targets, a true parameter"
     truth_is = "parameter"
     nonzeros: int = field(default=20, metadata=AT_LEAST_ONE)
     feature_norm: float = field(default=1.0, metadata=POSITIVE)

@@ -138,7 +138,7 @@ class RecoveredSGD(Recipe, SparselyClippedOptions):
         return replace(rounds, mean=measured.of)
 
     def _count(self, given: Given, sampler: Sampler, sparsity: int) -> int:
-        """m: as set, or ``B sqrt(2 s ln(d / s)) / z``, with B users a round and noise of multiplier z; d for none.
+        """m: as set, or ``B sqrt(2 s ln(d / s)) / z``, with B users per round and noise of multiplier z; d for none.
 
         It is the rule of Algorithm 2, with a round's epsilon, ``sqrt(2 ln(1 / delta)) / z``, in place of the run's.
         """

@@ -78,7 +78,7 @@ class StoppedSGD(Recipe):
             "typical_rounds": "three runs in four have more rounds than this",
             "runs": "that share the budget; the best is chosen",
             "choice_epsilon": "epsilon of choosing among the runs",
-            "mean_cohort": "users a round, on average",
+            "mean_cohort": "users per round, on average",
             "oracle_epsilon": "epsilon of one noisy mean, before amplification by sampling",
             "estimate_norm": "bound on the root mean square l2 norm of a round's gradient estimate",
         },

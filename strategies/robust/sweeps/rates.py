@@ -137,7 +137,7 @@ def _forecast(name: str, problem: Problem, n: int, m: int, eps: float) -> float:
 def pays() -> pd.DataFrame:
     """The n from which a forecast is below half of the start's excess risk, and the m from which ours beats clipping.
 
-    d = 10, m = 100 for the first, n = 10,000 for the second. Empty: not up to 1e8 users, or 1e6 samples a user.
+    d = 10, m = 100 for the first, n = 10,000 for the second. Empty: not up to 1e8 users, or 1e6 samples per user.
     """
     rows = []
     for loss, make in LOSSES.items():

@@ -77,7 +77,7 @@ def pieces() -> pd.DataFrame:
 
 
 def many_samples() -> pd.DataFrame:
-    """Excess risk of a quadratic loss, d = 10, n = 3,000, epsilon = 1, delta = 1e-6, by samples a user."""
+    """Excess risk of a quadratic loss, d = 10, n = 3,000, epsilon = 1, delta = 1e-6, by samples per user."""
     data = {"population": "gaussian", "users": 3_000, "dimension": 10}
     return _by_samples((10, 100, 1_000), {"kind": "quadratic", **BOXED}, data, 1.0, DEFAULTS)
 

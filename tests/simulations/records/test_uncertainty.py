@@ -27,7 +27,7 @@ from userdp.problems import Logistic, Poisson, Quadratic, Softmax, Squared
 
 
 def people(rng, users, spread=1.0):
-    """(scores, positive, owners) of 1 to 6 samples a user; a user's own leaning is in all of theirs."""
+    """(scores, positive, owners) of 1 to 6 samples per user; a user's own leaning is in all of theirs."""
     sizes = rng.integers(1, 7, users)
     owners = np.repeat(np.arange(users), sizes)
     leaning = spread * rng.normal(size=users)[owners]

@@ -274,7 +274,7 @@ def test_fewer_steps_where_noise_is_louder():
 
 
 def classes(users, scale=1.0, shift=0.0, seed=0):
-    """Two classes that no linear model tells apart: opposite corners of a square; 4 samples a user."""
+    """Two classes that no linear model tells apart: opposite corners of a square; 4 samples per user."""
     rng = np.random.default_rng(seed)
     corners = rng.integers(0, 2, (4 * users, 2))
     rows = np.column_stack([corners * 2.0 - 1.0, np.zeros(4 * users)]) + 0.3 * rng.normal(size=(4 * users, COLUMNS))

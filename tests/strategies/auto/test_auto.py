@@ -282,7 +282,7 @@ def test_the_initial_model_is_released_only_where_most_users_are_clearly_worse_o
 
 
 def ill_scaled(users, seed, link):
-    """Ten columns of scales over one and a half decades, neighbours correlated, 5 samples a user."""
+    """Ten columns of scales over one and a half decades, neighbours correlated, 5 samples per user."""
     rng = np.random.default_rng(seed)
     correlated = np.linalg.cholesky(0.5 ** np.abs(np.subtract.outer(np.arange(10), np.arange(10))))
     rows = rng.normal(size=(users * 5, 10)) @ correlated.T * np.geomspace(0.03, 1.0, 10) * 0.3

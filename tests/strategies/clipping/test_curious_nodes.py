@@ -233,7 +233,7 @@ def test_cohorts_of_one_user_are_refused_before_any_data_are_seen():
         small(cohort=1)
 
 
-# --- One answer a round -------------------------------------------------------------------------------------
+# --- One answer per round -------------------------------------------------------------------------------------
 
 
 def questions(nodes, x=0.0, index=0, **changes):

@@ -1,4 +1,4 @@
-"""Cohorts that must stay secret: drawn once a round by the operating system, asked and accounted as drawn."""
+"""Cohorts that must stay secret: drawn once per round by the operating system, asked and accounted as drawn."""
 
 import json
 

@@ -173,7 +173,7 @@ def test_cohorts_whose_robust_means_are_rounded_too_much_are_refused_at_plan_tim
     section = {"kind": "robust_rounds", "rounds": 2, "radius": 1.0}
     data = {"data__users": 10**5, "privacy__delta": 1e-7}
     make_plan(parse_config(changed(**data, strategy=section)))
-    with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'.*fewer users a round"):
+    with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'.*fewer users per round"):
         make_plan(parse_config(changed(**data, strategy=section, privacy__noise="secure")))
 
 

@@ -1,4 +1,4 @@
-"""What both strategies of phases share: contractive steps, users of one step each, one released model a phase."""
+"""What both strategies of phases share: contractive steps, users of one step each, one released model per phase."""
 
 from itertools import pairwise
 

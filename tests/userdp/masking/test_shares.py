@@ -193,7 +193,7 @@ def test_a_node_gives_one_set_of_shares_a_round_in_rising_order_and_remembers_it
     again = MaskKey(node.secret, node.answered, node.lost, node.unmasked)
     for one in (node, again):
         for index in (0, 1):
-            with pytest.raises(BadInput, match="one set of shares a round"):
+            with pytest.raises(BadInput, match="one set of shares per round"):
                 revealed(one, group.asked(1, index, range(4), {2}))
         revealed(one, group.asked(1, 2, range(4), {2}))
 

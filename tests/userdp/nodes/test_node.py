@@ -137,7 +137,7 @@ def test_users_that_do_not_rise_or_do_not_match_their_rows_are_refused():
     problem = Quadratic(5, 1.0, 2.0)
     with pytest.raises(BadInput, match="must rise"):
         Node(problem, people(), np.array([3, 3]))
-    with pytest.raises(BadInput, match="one row a user"):
+    with pytest.raises(BadInput, match="one row per user"):
         Node(problem, people(), np.array([3, 4]), rows=np.array([0]))
 
 

@@ -1,4 +1,4 @@
-"""What must stay secret is drawn once a round by the operating system, and accounted as it was drawn."""
+"""What must stay secret is drawn once per round by the operating system, and accounted as it was drawn."""
 
 from dataclasses import replace
 

@@ -30,8 +30,8 @@ class SyntheticFederation(Federation):
         users: n.
         seed: of the truth (stream "truth") and the samples (stream "data").
         samples_per_user: samples of each user, or the fewest when ``samples_tail`` is given.
-        samples_tail: Pareto index of the number of samples a user, P(m > t) ~ t^-index cut at ``samples_max``; None for
-            equal sizes.
+        samples_tail: Pareto index of the number of samples per user, P(m > t) ~ t^-index cut at ``samples_max``; None
+            for equal sizes.
         samples_max: the most samples of a user; None for 100 ``samples_per_user``.
         first_user: index of user 0 in the endless sequence of users.
 

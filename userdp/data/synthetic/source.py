@@ -35,7 +35,7 @@ class SyntheticData(DataSettings):
     samples_per_user: int = Field(10, ge=1)
     """Samples of each user, or the fewest when samples_tail is given."""
     samples_tail: float | None = Field(None, gt=0)
-    """Pareto index of the number of samples a user; all hold the same number if not given."""
+    """Pareto index of the number of samples per user; all hold the same number if not given."""
     samples_max: int | None = Field(None, ge=1)
     """Most samples a user may hold; 100 samples_per_user if not given."""
     samples: int | None = Field(None, ge=1)

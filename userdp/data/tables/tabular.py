@@ -61,7 +61,7 @@ def read_table(
     memory: int = MEMORY_MIB,
     **declared: Any,
 ) -> Table:
-    """Read users from a CSV or Parquet file (by its suffix), one row a sample; ``user`` is the column of its user.
+    """Read users from a CSV or Parquet file (by its suffix), one row per sample; ``user`` is the column of its user.
 
     A table in memory takes the place of ``path``: a pandas DataFrame, or any object of the Arrow PyCapsule interface,
     such as a polars DataFrame or a DuckDB relation. Its cells mean what they mean in a Parquet file.

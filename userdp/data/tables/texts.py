@@ -92,7 +92,7 @@ def _tokenised(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 @cache
 def tokenizer_of(place: str) -> Any:
-    """Return the tokenizer of a model, read once a process.
+    """Return the tokenizer of a model, read once per process.
 
     Raises `BadInput` if ``place`` is no 'hf:...', the library is not installed, or no tokenizer can be read.
     """

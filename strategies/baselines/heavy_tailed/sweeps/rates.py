@@ -77,14 +77,14 @@ def _slopes(methods: dict[str, Measure], at: dict[float, dict[str, tuple[float, 
 
 
 def excess() -> pd.DataFrame:
-    """Slopes of the mean excess risk of both methods, by the privacy terms of Theorems 4 and 7; 30 runs a point."""
+    """Slopes of the mean excess risk of both methods, by the privacy terms of Theorems 4 and 7; 30 runs per point."""
     others = {"dimension": (3, 5, 8), "epsilon": (0.25, 0.5, 1.0)}
     at = {2.0: {"samples": (10_000, 20_000, 40_000), **others}, 4.0: {"samples": (1_000, 2_000, 4_000), **others}}
     return _slopes({"simple clipping": _clipped, "iterative mean": _iterated}, at, 30)
 
 
 def iterative() -> pd.DataFrame:
-    """Slopes of the iterative mean's error, by the privacy term of Theorem 5; 20 runs a point."""
+    """Slopes of the iterative mean's error, by the privacy term of Theorem 5; 20 runs per point."""
     numbers = {"samples": (10_000, 30_000, 90_000), "dimension": (3, 6, 12), "epsilon": (0.1, 0.3, 0.9)}
     return _slopes({"iterative mean": _mean}, dict.fromkeys(ORDERS, numbers), 20)
 
