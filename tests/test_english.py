@@ -10,9 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(
     path
-    for package in ("userdp", "strategies", "simulations", "apps")
-    for path in (ROOT / package).rglob("*.py")
-    if "sweeps" not in path.parts
+    for folder in ("userdp", "strategies", "simulations", "apps", "docs", "research", "benchmarks", "tests")
+    for path in (ROOT / folder).rglob("*.py")
 )
 OPENINGS = {
     *("Of", "That", "Those", "By", "As", "Over", "From", "Also", "Likewise", "Who", "Whose", "What", "How", "Whether"),

@@ -32,8 +32,8 @@ class ComparisonResult(WithReport):
 
     Attributes:
         table: one row per cell, as in results.parquet: strategy, seed and budget, "value" of the main metric beside
-            those of the best "constant", the "initial" model and of training without privacy, "error_private" for cells that
-            failed. docs/what-leaves.md lists who may see which column.
+            those of the best "constant", the "initial" model and of training without privacy, "error_private" for cells
+            that failed. docs/what-leaves.md lists who may see which column.
         page: report.html, with the ranking.
         directory: the folder of the comparison's files; None if nothing was kept.
         together: the budget that all runs cost the same people together, one line for each source of people; empty for

@@ -1,8 +1,8 @@
 """The search for the plan of the localised robust SGD with the least bound on its excess risk, and its refusals.
 
 The search is over phases, steps per phase, step size and the split of the budget between test and release. A linear
-loss has one phase, and is projected onto the domain only when it is released: its gradient is the same everywhere, and a
-longer step drowns the release's noise.
+loss has one phase, and is projected onto the domain only when it is released: its gradient is the same everywhere, and
+a longer step drowns the release's noise.
 """
 
 import math
