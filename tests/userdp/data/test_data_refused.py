@@ -81,14 +81,8 @@ REFUSED = {
         ({"levels": 3}, "levels = 3 has no meaning for features of columns: leave it out; ... use categorical"),
         (CODES | {"codes": "year"}, "levels is missing"),
         (CODES | {"codes": "year", "levels": 0}, "levels must lie in"),
-        (
-            CODES | {"codes": ["year", "dept"], "levels": {"year": 3}},
-            "levels = ['year'] and codes = ['year', 'dept']: declare the levels of each column of codes",
-        ),
-        (
-            CODES | {"codes": ["year"], "levels": {"year": 3, "yeer": 3}},
-            "levels = ['year', 'yeer'] and codes = ['year']: declare",
-        ),
+        (CODES | {"codes": ["year", "dept"], "levels": {"year": 3}}, "levels.dept is missing"),
+        (CODES | {"codes": ["year"], "levels": {"year": 3, "yeer": 3}}, "levels names 'yeer', ... did you mean 'year'"),
         (CODES | {"codes": ["year"], "levels": {"year": 0}}, "levels.year must lie in"),
         (CODES | {"codes": ["dept"], "levels": {"dept": ["a", "a"]}}, "levels.dept lists 'a' twice"),
         (CODES | {"codes": "year", "levels": {"year": 3}}, "codes = 'year' and levels = <dict of 1>: one column has"),

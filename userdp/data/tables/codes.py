@@ -49,9 +49,12 @@ class Codes(SampleKind):
                 "columns has levels by column, or buckets"
             )
         by_column = levels if isinstance(levels, dict) else {self.columns[0]: levels}
-        if by_column.keys() != set(self.columns):
-            told = f"levels = {list(by_column)} and codes = {self.columns}"
-            raise BadInput(f"{told}: declare the levels of each column of codes, and of no other")
+        for column in self.columns:
+            if column not in by_column:
+                raise BadInput(f"levels.{column} is missing: declare the number of levels of the column, or a list")
+        for column in by_column:
+            if column not in self.columns:
+                raise BadInput(f"levels names {column!r}, which is not in codes{did_you_mean(column, self.columns)}")
         self.levels = {column: by_column[column] for column in self.columns}
         self.impute = expanded_keys("impute", declared.impute or {})
         self.counts = tuple(
