@@ -241,7 +241,7 @@ def main(folder: Path) -> None:
     for path in files:
         for number in strays((RUNS | PAIRS)[path.stem], read(path)):
             print(f"{path.stem}: not from round {number}")
-    print(f"{len(files)} runs went on")
+    print(f"{len(files)} runs resumed")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ EVERYWHERE = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__",
 
 
 def left_out(folder, names):
-    """What is no part of the project."""
+    """Return the names in a folder that are not part of the project."""
     return {*EVERYWHERE(folder, names), *(ON_TOP if Path(folder) == ROOT else ())}
 
 
@@ -147,7 +147,7 @@ def test_a_class_that_leaves_a_declaration_out_is_refused_when_it_is_made(missin
 
 
 def listed_with(monkeypatch, place):
-    """What ``userdp list strategies --json`` does with one line more in the registry."""
+    """Return the result of ``userdp list strategies --json`` with one line more in the registry."""
     monkeypatch.setitem(registry.STRATEGIES.places, "new", place)
     return CliRunner().invoke(app, ["list", "strategies", "--json"])
 

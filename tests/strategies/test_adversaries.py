@@ -28,7 +28,7 @@ from userdp.sampling import FixedSizeBatches
 USERS = 400
 NODES = 4
 DISCRETISED = 1e-3
-"""What a distribution of losses on a lattice exceeds the true epsilon by, relatively; it is never below."""
+"""The largest relative error by which losses on a lattice overstate epsilon; they never understate it."""
 SAMPLED_IN_SECRET = {"averaged_clipping", "averaged_clipping_restarted", "poisson_sample_sgd"}
 """Samples take part by coins: a draw is then priced with the chance of taking part that the nodes are sent."""
 WITHOUT_REPLACEMENT = {"stopped_sgd"}
@@ -44,7 +44,7 @@ ATTAINED = {
     "projected_sgd",
     "sample_clipped_sgd",
 }
-"""Whose worst user is the one made here: a tenth less noise would show."""
+"""The strategies for which the user made here is the worst: a tenth less noise would show."""
 WORST: Mapping[str, float] = {"clip_norm": 0.1, "learning_rate": 0.01}
 """Options with which that user is clipped at either end of its bounds, wherever the model goes."""
 
@@ -66,7 +66,7 @@ VIEWS: Mapping[str, str] = {
 
 
 def named(adversary: str) -> set[str]:
-    """Those from whom a sentence says that it protects, as keys of `VIEWS`; what it says of others follows a semicolon.
+    """The adversaries against whom a sentence promises protection, as keys of `VIEWS`; others follow a semicolon.
 
     Raises:
         AssertionError: nothing is known of somebody.
@@ -138,7 +138,7 @@ def test_a_sentence_that_names_somebody_else_is_noticed():
 
 @dataclass
 class Run:
-    """What one of the two did and showed.
+    """One of the two runs: its draws, and all that it showed.
 
     Attributes:
         draws: of noise, in their order.
@@ -166,7 +166,7 @@ def data_of(name: str, *, other: bool, removed: bool, victim: int) -> Any:
 
 
 def run(method: UserLevelStrategy, data: Any, monkeypatch: Any, outcomes: list[Draw] | None = None) -> Run:
-    """Of the strategy's own loop, its draws kept, or replayed."""
+    """Run the strategy's own loop, with its draws recorded, or replayed from ``outcomes``."""
     made = Run()
     replayed = None if outcomes is None else iter(outcomes)
 

@@ -103,7 +103,7 @@ OWN = [
     [(-0.9, 0.0, 0), (0.1, 1.0, 1), (0.9, 0.0, 0)],
     [(cell, 0.0, 0) for cell in (-0.9, -0.5, 0.0, 0.5, 0.9)] * 6,
 ]
-"""What one user may hold: no sample, some, and far more than the three that `query_cases` declares."""
+"""The samples that one user may hold: none, some, and far more than the three that `query_cases` declares."""
 OTHERS = [[(float(cell), 0.0, 0)] for cell in np.linspace(-0.8, 0.8, 9)]
 
 
@@ -117,7 +117,7 @@ def query_of(asked_for, relation):
 
 
 def neighbours(asked_for, relation):
-    """By what a query chooses from all data sets that differ in one user, through nodes, their clips and the scheme."""
+    """Yield a query's scores for each data set that differs in one user, computed by node, clips and scheme."""
     method = query_of(asked_for, relation)
     scheme, last, x = method.scheme, len(method.scheme.computations) - 1, np.zeros(method.original.dimension)
     for own in OWN[relation == "replace_one" :]:
@@ -142,7 +142,7 @@ QUERIES = {
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("name", QUERIES)
 def test_no_user_moves_the_scores_of_a_query_further_than_is_charged(name, relation):
-    """Also a user with more samples than are declared; every pair of neighbours, every quantile and end."""
+    """Every pair of neighbours, quantile and end is tried, and users with more samples than are declared."""
     heard, moved = list(neighbours(QUERIES[name], relation)), 0.0
     assert len(heard[0]) == len(query_of(QUERIES[name], relation).scheme.choices)
     for (number, one), (other_number, other) in product(enumerate(heard), enumerate(heard)):
@@ -224,7 +224,7 @@ def told(testers):
 
 @pytest.mark.parametrize("problem", [Logistic(2, 2.0, 5.0), Quadratic(2, 1.0, 1.0)], ids=["ranked", "scaled"])
 def test_limit_ranking_best_model_and_metrics_follow_from_noisy_answers_alone(problem):
-    """With the same noisy sums, exact ones as far apart as any users can make them change nothing."""
+    """Exact sums as far apart as any users can make them change nothing if the noisy sums are the same."""
     outcomes, questions = [], []
     for exact in (0.0, 1.0, -3.0, 40.0):
         method = make(DPFedSGD, problem, 60, 4.0, 1e-3, held_out=40, rounds=6, choose_best=True)

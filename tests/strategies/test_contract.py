@@ -28,7 +28,7 @@ def test_every_strategy_keeps_to_the_contract(name, check):
 
 
 def cases(names):
-    """Those that take seconds are slow."""
+    """Return the strategies as cases, those that take seconds marked as slow."""
     return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
 
 

@@ -1,4 +1,4 @@
-"""Nothing leaves a run but through its noise: with the same noisy outputs, all that is shown of other data is the same.
+"""Data leave a run through its noise alone: if noisy outputs are the same, so is all that is shown of other data.
 
 Everybody may be somebody else: what is shown has to follow from releases and public facts, whoever they are. If one
 person is, no value moves by more than its noise was charged for.
@@ -54,7 +54,7 @@ WHO = 7
 """The user whose data change, of the first node."""
 HELD_OUT = 60
 OTHERS = {"everybody": 0, "one": 1, "not a number": 1, "infinite": 1, "many samples": 1, "absent": 1}
-"""Who is there instead, and how many users' data change; 0 for all of them."""
+"""Each kind of other users, and how many users' data change; 0 for all of them."""
 FEW = ("everybody", "one")
 ASKED_FEW = {"stopped_sgd": {"seed": 24, "max_missing": 0.5}}
 """Options of a run that asks few users: with this seed ``WHO`` is one of them, and may be missing."""
@@ -107,7 +107,7 @@ def method_of(name, **more):
 
 
 def hides_silence(about):
-    """Whether all goes on alike whoever answers: not where users release their own rows, nor where all must answer."""
+    """True if a run is the same whoever answers; it is not if users release their rows, or if all must answer."""
     return about.server_trusted and not about.hears_silence
 
 

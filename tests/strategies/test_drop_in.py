@@ -237,7 +237,7 @@ def test_an_update_that_is_not_finite_is_a_zero_update_and_counted(kind, bad):
 
 
 def test_the_mean_of_clipped_updates_is_what_is_released():
-    """With next to no noise: three users move all five floats by 0.1, two by far more than the clip."""
+    """Three users move all five floats by 0.125, two by far more than the clip, with next to no noise."""
     result, _ = train([moved(0.125)] * 3 + [moved(40.0)] * 2, epsilon=1e7, clip_norm=1.0)
     per_float = (3 * 0.125 + 2 / np.sqrt(5)) / 5
     start = ModelLayout(record(INITIAL)).vector(record(INITIAL))
@@ -442,7 +442,7 @@ def test_a_plan_whose_noise_drowns_the_updates_warns_before_and_during_the_run(k
 
 
 def logged(method, replies, **start):
-    """What a run writes to Flower's logger."""
+    """Return the result of a run, and the lines that it writes to Flower's logger."""
     lines = []
     handler = logging.Handler()
     handler.emit = lambda line: lines.append(line.getMessage())

@@ -28,7 +28,7 @@ pytestmark = forgive_ray
 
 @pytest.fixture
 def folder(tmp_path):
-    """With the files of the page, and the data that one of them reads."""
+    """A folder with the files of the page, and the data that one of them reads."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "people").mkdir()

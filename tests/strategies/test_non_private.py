@@ -77,7 +77,7 @@ def weighted_loss(kind, rows, targets, sizes, ridge):
 
 
 def excess(loss, found, radius):
-    """Of a model above the optimum that another solver finds, as a share of what there was to gain."""
+    """The excess of a model's loss over another solver's optimum, as a share of what there was to gain."""
     start, bounds = np.zeros(len(found)), None if radius == inf else [(-radius, radius)] * len(found)
     options = {"maxiter": 20_000, "maxfun": 10**6, "ftol": 1e-15, "gtol": 1e-10}
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).fun

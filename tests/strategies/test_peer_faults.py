@@ -71,7 +71,7 @@ OPTIONS = {
     "averaged_clipping_restarted": {"rounds": None, "runs": None},
     **{name: {"rounds": 3} for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping")},
 }
-"""What a strategy cannot do without, for so few users, and few rounds where there is no reason for many."""
+"""The options that a strategy needs for so few users, with few rounds unless there is a reason for many."""
 
 DROP_INS = [DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping]
 SCHEMES = ["disjoint", "cyclic", "poisson", "fixed_size"]
@@ -80,11 +80,11 @@ PRIVATE = [
     for name, strategy in STRATEGIES.items()
     if name != "non_private" and strategy.about.example_problem["kind"] == "quadratic"
 ]
-"""Of any loss; least squares over an l1 ball meets these faults in its own tests."""
+"""The private strategies for any loss; least squares over an l1 ball meets these faults in separate tests."""
 SAMPLE_LEVEL = [name for name in PRIVATE if STRATEGIES[name].about.family == "sample-level"]
-"""Where samples weigh the same, not users."""
+"""The strategies in which samples weigh the same, not users."""
 BY_SAMPLES = {"sample_clipped_sgd", "iterative_mean_sgd", "poisson_sample_sgd", "smoothed_truncation_gd"}
-"""Where samples that are not finite are dropped one by one."""
+"""The strategies that drop each sample that is not finite."""
 RESTARTED = pytest.param("averaged_clipping_restarted", marks=pytest.mark.slow)
 """It plans dozens of rounds for so few users, and takes seconds; the strategy that it restarts is quick."""
 every_strategy = pytest.mark.parametrize("name", [RESTARTED if name in RESTARTED.values else name for name in PRIVATE])
@@ -234,7 +234,7 @@ def test_flower_weighted_averaging_lets_one_user_outweigh_the_noise(strategy):
 
 @pytest.mark.parametrize("name", [name for name in PRIVATE if name not in SAMPLE_LEVEL])
 def test_flower_weighted_averaging_by_number_of_examples(name):
-    """Who holds 1000 copies of a sample counts as who holds it once, bit for bit."""
+    """A user with 1000 copies of a sample counts as much as a user with one, bit for bit."""
     rest = np.full((USERS - 1, 2), 0.25)
     once = federation_of(np.vstack([rest, [[0.75, -0.5]]]))
     often = federation_of(np.vstack([rest, [[0.75, -0.5]] * 1000]), sizes=[1] * (USERS - 1) + [1000])
@@ -244,7 +244,7 @@ def test_flower_weighted_averaging_by_number_of_examples(name):
 
 
 def test_flower_weighted_averaging_where_a_user_has_the_weight_of_its_samples_is_in_the_sensitivity():
-    """Where samples weigh the same, a user of 1000 moves the mean by 2 * 1000 C / N, and the noise is for that."""
+    """A user with 1000 of N samples of equal weight moves the mean by 2 * 1000 C / N, and the noise is for this."""
     facts = {"max_samples": 1000, "samples": 1009}
     ends = []
     for last in (50.0, -50.0):
@@ -278,7 +278,7 @@ def test_flower_too_few_replies_are_only_a_warning():
 
 @pytest.mark.parametrize("answering_users", [100, 50, 2])
 def test_flower_too_few_replies_leave_noise_too_small(answering_users):
-    """Where so many may be missing, who answers counts for 1/100 all the same, and the noise stays that of C/100."""
+    """Each user that answers counts for 1/100 even if many may be missing, and the noise is for C/100 as before."""
     options = {"rounds": 1, "clip_norm": 1.0, "learning_rate": 1.0, "max_missing": 0.99}
     method = make(DPFedSGD, linear(WIDE), 100, 1.0, 1e-3, **options)
     data = np.zeros((100, WIDE))
@@ -448,7 +448,7 @@ def test_flower_the_accountant_knows_renyi_privacy_only():
 
 
 def test_flower_would_exceed_replays_the_whole_ledger():
-    """What is spent after 500 Poisson rounds costs no 45 times what it costs after 10 (0.24 s and 10.9 s there).
+    """A query of the spent budget costs no 45 times as much after 500 Poisson rounds as after 10 (10.9, 0.24 s there).
 
     In processor time, which does not depend on what else runs.
     """
@@ -592,7 +592,7 @@ def test_fl4health_noise_is_scaled_by_the_cohorts_largest_weight(name):
 
 @pytest.mark.parametrize("strategy", [DPFedSGD, DPFedAvg, AdaptiveClipping, DPFTRL])
 def test_fl4health_noise_is_scaled_by_what_users_of_the_cohort_hold(strategy):
-    """What is left when the mean of the users, which is known here, is taken off a release: always the same noise."""
+    """The noise is the same whatever users hold: a release less the mean of the users, which is known here."""
     noise = []
     for held, samples in ((0.0, 1), (0.25, 3), (-0.5, 40)):
         options = {"rounds": 1, "cohort": 20, "clip_norm": 1.0, "learning_rate": 1.0}
@@ -654,7 +654,7 @@ def test_nvflare_a_default_round_costs_more_with_every_weight(name, dimension):
 
 RUNS = 40_000
 STOPPED = -1.0
-"""What a technique that has stopped says to further queries."""
+"""The answer to further queries once a technique has stopped."""
 
 
 def sparse_vector(share, *, noise_of_query, limit=None, numbers=False):

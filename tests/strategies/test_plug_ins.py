@@ -28,7 +28,7 @@ TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_tex
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """With a strategy's file and a configuration that names it."""
+    """A folder with a strategy's file and a configuration that names it."""
     monkeypatch.setattr(terminal, "log_warnings", lambda: None)  # it would take the log from other tests
     (tmp_path / "mine.py").write_text(TEXT, encoding="utf-8")
     raw = changed(strategy={"kind": "mine.py:SignDescent", "rounds": 4})

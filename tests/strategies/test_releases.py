@@ -39,7 +39,7 @@ from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softm
 ROOT = Path(__file__).resolve().parents[2]
 USERS, EPSILON, DELTA = 400, 4.0, 1e-4
 STEP = 1e-3
-"""Of privacy losses, which dp_accounting rounds up."""
+"""The grid of privacy losses, which dp_accounting rounds up."""
 FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
 
 
@@ -185,7 +185,7 @@ class Watch:
         return sum(self._spent_in(rounds, delta) for rounds, delta in parts)
 
     def _spent_in(self, rounds, delta):
-        """That of whoever it is largest for, by privacy loss distributions of the draws of the rounds that ask them."""
+        """The largest epsilon of any user, by privacy loss distributions of the draws in the rounds that ask it."""
         counted = {one: set() for one in range(USERS)}
         for index, users in self.users.items():
             if index in rounds:
@@ -429,7 +429,7 @@ def test_noise_is_made_in_one_place():
 
 
 def test_random_numbers_come_from_streams_or_the_operating_system():
-    """Who else draws has no stream: made-up data, audits, what a user's module draws, and users' own noise."""
+    """Only these draw without a stream: made-up data, audits, a user's module, and users' local noise."""
     assert calling(r"(np|numpy)\.random\.|random\.") <= {
         *("userdp/randomness.py", "userdp/nodes/computations.py", "userdp/data/synthetic/federation.py"),
         *("userdp/neural/samples.py", "userdp/neural/chance.py", "strategies/baselines/heavy_tailed/estimators.py"),

@@ -1,4 +1,4 @@
-"""What runs release and note follows from released noise and public numbers alone, of every strategy there is."""
+"""Every release and note of every strategy's run follows from released noise and public numbers alone."""
 
 from dataclasses import replace
 
@@ -121,7 +121,7 @@ def subclasses(kind):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_no_step_looks_at_who_was_drawn(name, monkeypatch):
-    """How many a secret cohort drew is secret, and so is how many of them are silent."""
+    """The size of a secret cohort is secret, and so is the number of its silent users."""
     method, gather = method_of(name), strategies.core.base.gather
     scheme = type(method.scheme)
     step = scheme.take

@@ -157,7 +157,7 @@ def test_a_mean_is_released_with_noise_for_its_movement_and_its_share():
 
 @every_round
 def test_what_follows_a_round_follows_from_what_it_released(name, index):
-    """With the same answers of `Release`, other users lead to the same model, coordinates and clips."""
+    """Other users lead to the same model, coordinates and clips if the answers of `Release` are the same."""
     ends = []
     for data in (people(np.full((8, 2), 0.5), np.ones(8)), people(np.full((8, 2), -3.0), np.zeros(8))):
         method = at(name, index)
@@ -417,7 +417,7 @@ def test_rare_columns_of_which_a_sample_has_a_few_are_descended_by_measured_step
 
 
 def test_a_step_is_one_over_the_curvature_along_the_gradient_and_a_margin():
-    """Of the users of a Huber loss whose distance is within the threshold, which here are three in four."""
+    """The curvature of a Huber loss counts the users with a distance within the threshold, here three in four."""
     stage = StepLength(Box(np.zeros(2), 10.0), 1.0)
     method = make(Auto, PROBLEMS["huber"], 400)
     progress = method.scheme.new_memory()
@@ -443,7 +443,7 @@ def test_a_plan_for_too_few_users_says_so():
 
 @pytest.mark.parametrize(("epsilon", "times", "doubtful"), [(16.0, 1, False), (4.0, 2, True), (1.0, 1.8, True)])
 def test_a_plan_for_columns_that_few_users_share_counts_on_shorter_gradients(epsilon, times, doubtful):
-    """As 537 users of 20 samples with two of 2,000 columns, at most as bad as the initial model."""
+    """The forecast for 537 users, with 20 samples of two of 2,000 columns, is at most as bad as the initial model."""
     facts, users, columns = {"max_samples": 20, "samples": 10_740}, 537, 2000
     rare, shared = (
         make(Auto, SparseSquared(columns, 1.0, sparsity, 1.0, low=-1.0, high=1.0), users, epsilon, 1e-5, facts=facts)

@@ -1,4 +1,4 @@
-"""What whole runs of auto tell about one user, against what is claimed; and half the noise, which must be found.
+"""The leakage of whole runs of auto about one user, against the claim; and a quarter of the noise, which must be found.
 
 As in tests/userdp/test_audit.py, but every round asks the node anew: what it asks depends on what was released before.
 """
@@ -91,7 +91,7 @@ def leaked(make_method, sides):
     [(plain, plain_sides), (learnt, learnt_sides), (classes, classes_sides), (shares, classes_sides)],
 )
 def test_whole_runs_leak_no_more_than_they_claim(make_method, sides):
-    """What a quarter of the noise tells, below, says what such an audit can see."""
+    """The test with a quarter of the noise, below, shows what such an audit can see."""
     found, claimed = leaked(make_method, sides)
     assert found <= claimed
 

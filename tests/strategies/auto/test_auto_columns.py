@@ -74,7 +74,7 @@ def walked(name, **options):
 
 
 def noted(method, index, sums):
-    """What a round would release of these sums, and how far one user may move it."""
+    """The releases of a round with these sums, and how far one user may move each."""
     watched = Watched()
     method.scheme.stages[index].take(deepcopy(method.memory), sums, watched)
     return watched.noted
@@ -190,7 +190,7 @@ def test_columns_that_noise_hides_are_shrunk_and_the_others_equally_curved():
 
 
 def test_steps_end_where_effects_of_one_normal_law_are_expected():
-    """With a known law they would end at each column's posterior mean; it is estimated from 4,000 columns."""
+    """The steps would end at each column's posterior mean under a known law; it is estimated from 4,000 columns."""
     rng, p, law, noise = np.random.default_rng(5), 4000, 0.5, 0.02
     coordinates = ColumnCoordinates.plain(p, 1, 1.0)
     coordinates.learn(rng.uniform(0.05, 0.2, p), 1e-6, 0.0)

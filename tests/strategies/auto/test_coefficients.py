@@ -85,7 +85,7 @@ def weighted_fit(kind, federation, inference):
 
 @pytest.mark.parametrize("kind", ["squared", "logistic", "poisson"])
 def test_without_noise_they_are_the_fit_and_its_sandwich_errors(kind):
-    """With a budget that hides nothing, and so few large slopes that the clip cuts none."""
+    """The budget hides nothing, and so few slopes are large that the clip cuts none."""
     federation, inference = population(kind, 1500, 1), found(kind, 1500, 1, 3000.0)
     estimate, error = weighted_fit(kind, federation, inference)
     assert inference.trusted.all()
@@ -104,7 +104,7 @@ def test_intervals_cover_the_truth(kind):
 
 
 def test_the_noise_of_slopes_is_in_the_errors():
-    """Of one coefficient per direction, curvature 2, no step and no users' variance: noise over curvature."""
+    """The error is noise over curvature: one coefficient per direction, curvature 2, no step and no users' variance."""
     found = Inference(np.zeros(2), np.eye(2), 1.0, np.ones(1))
     found.curvature, found.curvature_deviation = 2 * np.eye(2), 0.0
     found.step, found.slope_deviation, found.clip_norm, found.cut = np.zeros(2), 0.06, 1.0, 0.0
@@ -166,7 +166,7 @@ def test_levels_that_are_left_out_do_not_move_and_others_are_compared_with_them(
 
 
 def test_the_clip_lies_where_hardly_any_user_is_seen_beyond():
-    """Of 10,000 users 60 % have short slopes, 39 % longer ones, 1 % very long ones."""
+    """The slopes of 10,000 users are short for 60 %, longer for 39 %, and very long for 1 %."""
     edges = 2.0 ** np.arange(0, 8)
     progress, shares = Progress(np.zeros(3), 1.0, None), np.zeros(9)
     progress.inference = Inference(np.zeros(3), np.eye(3), 1.0, edges)

@@ -1,4 +1,4 @@
-"""Nothing trains on nothing: the first round of auto and of a preparation, and what stops there."""
+"""The first round of auto and of a preparation, which stops a run that has nothing to train on."""
 
 import json
 import re

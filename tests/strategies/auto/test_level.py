@@ -148,7 +148,7 @@ def test_gradients_make_the_constant_better_where_the_range_is_wide():
 
 
 def test_a_model_that_most_people_are_served_worse_by_gives_way_to_the_constant():
-    """Of targets without any relation to the features, the last round takes back whatever noise has made."""
+    """The last round takes back whatever noise has made if targets have no relation to the features."""
     method = make(Auto, FAMILIES["squared"], USERS, 8.0, 1e-4)
     federation = people("squared", np.random.default_rng(4), 6.0)
     for index, stage in enumerate(method.scheme.stages):

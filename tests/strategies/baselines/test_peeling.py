@@ -136,7 +136,7 @@ def test_the_papers_noise_is_refused_where_its_proof_fails_t10(sparsity, epsilon
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
 @pytest.mark.parametrize("sparsity", [1, 2])
 def test_neighbours_are_hard_to_tell_apart_l10(accounting, sparsity):
-    """Which entries are chosen, counted for a pair of worst neighbours: no event is likelier than the budget allows."""
+    """The entries chosen are counted for two worst neighbours: no event is likelier than the budget allows."""
     mechanism, draws = peeling(sparsity, 1.0, 1.0, 1e-3, accounting), 4000
     rng = np.random.default_rng(6)
     counts = []

@@ -78,7 +78,7 @@ def test_a_thousand_samples_more_than_declared_change_nothing_at_user_level(kind
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", DRAWN)
 def test_with_one_sample_a_user_the_chance_to_take_part_is_the_rate_that_is_priced(kind):
-    """Of a user with 1,000 samples where one is declared, over 2,000 rounds: within five standard deviations."""
+    """A user with 1,000 samples, one of them declared, takes part so often in 2,000 rounds, within five deviations."""
     sampler = sampler_of(method_for(kind, 1))
     sampler = PoissonSamples(1, sampler.rate, 2000, seed=1, most=sampler.most, joint=sampler.joint)
     took_part = sum(sampler.coins(index).draw(slice(0, 1), np.array([1000])).any() for index in range(2000))

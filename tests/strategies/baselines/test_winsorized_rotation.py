@@ -105,7 +105,7 @@ def test_replacing_one_user_moves_the_clamped_mean_by_at_most_what_is_stated(use
 
 @pytest.mark.parametrize(("deviation", "far"), [(0.01, 100.0), (0.1, 0.5)], ids=["narrow intervals", "wide ones"])
 def test_the_stated_sensitivity_of_the_mean_is_attained(deviation, far):
-    """By a user at the corners of the box, or by one whose clipped row turns round within it."""
+    """A user at the corners of the box attains it, or a user with a clipped row that is reversed within the box."""
     method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=deviation)
     rows = np.zeros((5, 4))
     other = rows.copy()

@@ -1,4 +1,4 @@
-"""How many users a clip shortens, how long they are, how loud the noise is: exact, and told in simulations alone."""
+"""Facts about a clip (users shortened, their lengths, size of the noise) are exact, and only simulations show them."""
 
 import math
 from dataclasses import replace

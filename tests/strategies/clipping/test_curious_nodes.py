@@ -25,7 +25,7 @@ from userdp.problems import Quadratic
 WIDE = 4000
 """Coordinates: the deviation of so many numbers is known to 1.2 %."""
 BLURRED = 0.03
-"""What is allowed for that; noise is seeded, so it is one fixed sample."""
+"""The relative error that is allowed for this; noise is seeded, so it is one fixed sample."""
 DELTA = 1e-3
 LOSS = Quadratic(WIDE, 1e4, 1e4)
 ROUNDS = 2
@@ -59,7 +59,7 @@ class Seen:
         self.masked = [answers[index : index + self.nodes] for index in range(0, len(answers), self.nodes)]
 
     def rows(self, index, users):
-        """What users' clipped vectors add up to, in grid steps."""
+        """The sum of users' clipped vectors, in grid steps."""
         plain = replace(self.asked[index], masked=None, reduce="rows")
         rows = self.everybody.compute(self.models[index], users, plain).values
         return self.asked[index].masked.whole(rows).sum(axis=0)
@@ -93,7 +93,7 @@ class Seen:
         return np.array(steps) * self.users - np.array(rows)
 
     def epsilon(self, noise):
-        """Of a run in which this is left, round by round: one user moves each sum by twice the clip."""
+        """The epsilon of a run in which this noise is left in each round: one user moves each sum by twice the clip."""
         distances = [2 * CLIP / (one.std() * (1 + BLURRED)) for one in noise]
         return gaussian_epsilon(math.hypot(*distances), DELTA)
 

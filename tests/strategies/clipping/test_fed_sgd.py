@@ -1,4 +1,4 @@
-"""What a user moves in a round of the clipping family; the clipped mean with noise; and no privacy at all."""
+"""The sensitivity of a round of the clipping family, the clipped mean with noise, and training without privacy."""
 
 import logging
 import math
@@ -46,7 +46,7 @@ class WildTrainer(Wild):
 
 
 def share(method, change):
-    """How far a round's sums move its releases, over what their noise is made for: at most one."""
+    """The change of a round's releases for a change of its sums, over what their noise is made for: at most one."""
     scheme, memory, moved = method.scheme, method.memory, change / method.scheme.sampler.expected_batch
     if isinstance(method.recipe, RecentredClipping):
         parts = (
@@ -162,7 +162,7 @@ def test_flower_too_few_replies_leave_divisor_and_noise_as_planned(missing):
 
 
 def test_no_node_is_asked_to_evaluate_on_its_users():
-    """What they would answer is covered by no guarantee."""
+    """The answers of users to an evaluation would be covered by no guarantee."""
     method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, rounds=1, delta=1e-3)
     with local_grid(method.problem, federation_of(np.zeros((20, 2)))) as grid:
         method.start(grid)

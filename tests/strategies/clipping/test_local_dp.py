@@ -17,7 +17,7 @@ from userdp.problems import Quadratic
 
 
 def rows_of(method, federation, index=0):
-    """What each user sends."""
+    """The row that each user sends."""
     node = Node(method.problem, federation, np.arange(federation.users))
     asked = requested(method, index)
     single = Computation(clip_norm=asked.computation.clip_norm, noise=asked.computation.noise)
@@ -110,7 +110,7 @@ class ListeningClients(Listening, ClientGrid):
 
 
 def heard(values, engine, kind=LocalDP, change=None):
-    """What leaves the two nodes of a run."""
+    """Return all that leaves the two nodes of a run, and the strategy."""
     method = make(kind, Fragile(2, 1.0, 1.0), 6, delta=1e-3, rounds=2, clip_norm=0.7)
     federation = federation_of(values)
     nodes = [Node(method.problem, federation, users) for users in shards(6, 3)]
@@ -127,7 +127,7 @@ def heard(values, engine, kind=LocalDP, change=None):
 @pytest.mark.parametrize("engine", ["grid", "app"])
 @pytest.mark.parametrize("value", [[9.0, 0.1], [-0.5, 0.5], [0.9, -1.0]], ids=["clipped", "not finite", "plain"])
 def test_nothing_but_what_is_noised_leaves_a_node(engine, value):
-    """Of two neighbours with the same noise, every record of every reply is the same but for the noised values."""
+    """Every record of every reply is the same for two neighbours with the same noise, except for the noised values."""
     values = np.full((6, 2), 0.5)
     neighbour = values.copy()
     neighbour[1] = value
@@ -164,7 +164,7 @@ def sick(answer):
 
 @pytest.mark.parametrize("engine", ["grid", "app"])
 def test_a_run_does_not_tell_which_error_a_node_met(engine):
-    """Which error it was may depend on the data."""
+    """The kind of error may depend on the data."""
     with pytest.raises(RunFailed, match=r"did not answer \(its app failed: error 1\)"):
         heard(np.full((6, 2), 0.5), engine, change=sick)
 

@@ -46,7 +46,7 @@ class WildTrainer(Wild):
 
 
 def moved(method, federations, x):
-    """How far two rounds' releases are apart, in units of what the noise is calibrated to."""
+    """The distance between two rounds' releases, in units of what the noise is calibrated to."""
     one, other = (gathered(method, federation, 0, x).values for federation in federations)
     return share(method, one - other)
 

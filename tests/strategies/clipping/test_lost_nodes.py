@@ -206,7 +206,7 @@ WIDE, CLIP, BLURRED = 4000, 0.5, 0.03
     ("nodes", "lost", "colluding"), [(3, 1, 0.0), (4, 1, 0.0), (5, 1, 0.0), (8, 2, 0.0), (8, 1, 0.3), (10, 2, 0.3)]
 )
 def test_with_the_most_lost_and_the_most_colluding_epsilon_is_the_promised_one(nodes, lost, colluding):
-    """From first principles: what is released less the true sum and the shares that the coalition knows is noise."""
+    """Epsilon from first principles: noise is the release less the true sum and the shares that the coalition knows."""
     privacy = replace(PRIVACY, lost_nodes=lost, colluding=colluding)
     wide, rounds = Quadratic(WIDE, 1e4, 1e4), 2
     people = federation_of(np.random.default_rng(5).normal(size=(2 * nodes, WIDE)))

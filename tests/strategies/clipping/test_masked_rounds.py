@@ -64,7 +64,7 @@ def overheard(problem, people, users_per_node):
 
 
 def rounds_of(overheard):
-    """Of each round: its messages' requests, and the residues in the replies, in the same order."""
+    """Yield each message of a run, its request, and the residues in the reply to it."""
     answers = [reply for reply in overheard.answers if "answer" in reply.content]
     for message, reply in zip(overheard.trained, answers, strict=True):
         yield message, Reader().request(message), reply.content["answer"]["masked"].numpy()

@@ -327,7 +327,7 @@ def test_user_level_means_come_within_half_of_a_clip_about_the_truth(dimension, 
 
 @pytest.mark.slow
 def test_under_replacement_user_level_means_are_within_a_third_of_what_the_truth_as_centre_would_give():
-    """With the centre known, the best radius sqrt(d / m) = 1 leaves noise 2 z sqrt(d) / n beside the sampling error."""
+    """The best radius for a known centre, sqrt(d / m) = 1, leaves noise 2 z sqrt(d) / n beside the sampling error."""
     floor = math.hypot(2 * calibrate_noise(1.0, 1e-5, 1) * math.sqrt(100) / 1000, math.sqrt(100 / (1000 * 100)))
     errors = []
     for seed in range(7):

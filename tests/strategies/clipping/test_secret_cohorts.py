@@ -36,7 +36,7 @@ def method_of(kind, sampling, noise="secure", users=USERS, cohort=30, **options)
 
 
 def cohorts_asked(method, federation=PEOPLE, users_per_node=7):
-    """Those that a whole run asks, round by round."""
+    """The users that each round of a whole run asks."""
     asked, ask = [], method.request_of
     method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
     with local_grid(method.problem, federation, users_per_node) as grid:

@@ -38,7 +38,7 @@ def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(nam
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (4, 2)])
 def test_with_one_cell_a_rotation_is_a_plain_gaussian(rounds, epochs):
-    """Nothing is chosen among one candidate, so that costs nothing and the mean gets the whole budget, exactly."""
+    """A choice from one candidate costs nothing, so the mean gets the whole budget, exactly."""
     options = {"rounds": rounds, "epochs": epochs, "deviation": 100.0}
     method = make(WinsorizedRotation, Quadratic(5, 9.0, 9.0), 5000, 1.0, 1e-6, **options)
     assert method.plan.numbers["cells"] == 1

@@ -136,7 +136,7 @@ def test_predicted_excess_risk_is_that_of_a_run_within_a_factor(kind, users):
 @settings(max_examples=50)
 @given(st.integers(1, 40), st.floats(0.01, 1.5), st.floats(0, 1), st.booleans(), st.sampled_from([0.0, 0.1, 0.7, 1.0]))
 def test_the_noise_of_a_course_is_that_of_its_recursion(steps, rate, deviation, averaged, curvature):
-    """Which is followed here by the covariance of (model, sum of the models at which gradients were taken)."""
+    """The recursion is followed here by the covariance of (model, sum of the models at which gradients were taken)."""
     course = NoisySteps(steps=steps, rate=rate, deviation=deviation, averaged=averaged)
     pull = min(rate * curvature, 1.0)
     step = np.array([[1 - pull, 0.0], [1.0, 1.0]])

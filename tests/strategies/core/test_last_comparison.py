@@ -82,7 +82,7 @@ def test_strategy_and_comparison_together_keep_to_the_budget_and_the_ledger_says
 
 
 def chosen(comparison, votes, seed):
-    """What is noted of a choice between zero and one with that sum of votes."""
+    """The facts of a choice between zero and one with that sum of votes."""
     noise = SeededNoise(np.random.default_rng(seed))
     return comparison.step(0, np.ones(1), np.zeros(1), Gathered(np.array([votes]), 0, 0), lambda _: noise).facts
 

@@ -124,7 +124,7 @@ cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18])
     st.sampled_from(["squared", "logistic", "quadratic", "softmax"]),
 )
 def test_one_user_moves_every_release_by_at_most_what_its_noise_is_for(rows, targets, other, target, name):
-    """Also one that is added or removed, for which the noise is more than needed."""
+    """The user may also be added or removed, for which the noise is more than needed."""
     problem = {
         "squared": Squared(2, np.inf, 5.0, low=-2.0, high=2.0, intercept=True),
         "logistic": Logistic(2, np.inf, 5.0, ridge=0.1),
@@ -222,7 +222,7 @@ def test_secure_noise_can_be_had():
 
 
 def test_sums_over_all_users_have_their_own_rounding():
-    """Where the strategy's own cohorts are small."""
+    """The rounding is for all users, even if the strategy's cohorts are small."""
     privacy = Privacy(4.0, 1e-5, noise="secure")
     method = STRATEGIES["dp_fed_sgd"](rounds=1).strategy(
         squares(), PublicFacts(3000), privacy, seed=0, preparation=LearnCoordinates

@@ -32,7 +32,7 @@ USERS = resumable.USERS
 SECURE = [name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None]
 SEVERAL = {"localized_robust_sgd": {"phases": 3}}  # its example plans a single round
 FORMER = json.loads(gzip.decompress((Path(__file__).parent / "former_checkpoints.json.gz").read_bytes()))
-"""What format 1 held of `RUNS` in the midst of them; some with the question of the round after."""
+"""The checkpoints of format 1 in the midst of `RUNS`; some hold the question of the next round."""
 
 
 def method_of(name, noise="seeded", **options):
@@ -68,7 +68,7 @@ def test_adam_on_a_module_goes_on_after_its_steps():
 @pytest.mark.sweep(12)
 @pytest.mark.parametrize("case", PAIRS)
 def test_every_strategy_goes_on_with_every_problem(case):
-    """From its start, its middle and its end; every memory goes on from every round above."""
+    """The run resumes from its start, its middle and its end; every memory resumes from every round above."""
     run = PAIRS[case]
     try:
         run.method()
@@ -98,7 +98,7 @@ def test_a_fresh_process_goes_on_from_every_round(tmp_path):
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines() == [f"{len(list(tmp_path.iterdir()))} runs went on"]
+    assert done.stdout.splitlines() == [f"{len(list(tmp_path.iterdir()))} runs resumed"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_fresh_process_goes_on_from_every_round(tmp_path):
     [("banded", "best_diagonals"), ("banded_inverse", "best_inverse"), ("buffered", "best_buffers")],
 )
 def test_a_run_goes_on_with_the_factorisation_it_began_with_where_a_search_finds_another(kind, searched, monkeypatch):
-    """As on a machine whose last digits differ: the rows of two matrices together are no factorisation."""
+    """The last digits differ as on another machine: the rows of two matrices together are no factorisation."""
     run = RUNS[f"dp_ftrl, {kind}"]
     kept, found = kept_by(run), getattr(toeplitz, searched)
     began = FACTORISATIONS[kind](7, 7)

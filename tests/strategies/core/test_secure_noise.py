@@ -261,7 +261,7 @@ def test_guarantee_and_report_say_where_noise_came_from(tmp_path):
 
 
 def test_a_secure_release_is_never_written_over(tmp_path):
-    """What was released is all that a second look at it may be made from: the directory refuses any other run."""
+    """A second look may be made only from what was released: the directory refuses any other run."""
     secure, seeded = (parse_config(changed(privacy__noise=noise)) for noise in ("secure", "seeded"))
     run_config(secure, directory=tmp_path, report=False)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -63,7 +63,7 @@ def test_what_is_no_plain_data_is_refused(value):
 
 
 def test_other_classes_are_not_made():
-    """What format 1 said of classes is not heeded: only what their objects remembered is read."""
+    """The classes that format 1 names are ignored: only what their objects remembered is read."""
     written = {
         "object": ["Popen", {"args": {"list": ["true"]}, "scheme": {"given": None}, "part": {"object": ["P", {}]}}]
     }

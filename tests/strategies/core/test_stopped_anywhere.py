@@ -106,7 +106,7 @@ class Watched:
 
     @property
     def met(self):
-        """What those who were held out met before each exchange ended, from the noise that each answer got later."""
+        """The epsilon that held-out users met before each exchange ended, from the noise that each answer got later."""
         answered = [sum(self.held_out[: number + 1]) for number in range(len(self.held_out))]
         return [epsilon_of(together(*self.costs[:count]), 1, DELTA) if count else 0.0 for count in answered]
 

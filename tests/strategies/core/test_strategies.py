@@ -1,4 +1,4 @@
-"""What all strategies share: options, public facts, the round loop, and what a run hands back."""
+"""All strategies: options, public facts, the round loop, and the result of a run."""
 
 import logging
 import math
@@ -172,7 +172,7 @@ def test_pure_privacy_is_refused_by_strategies_that_cannot_promise_it(name):
 
 @pytest.mark.parametrize("sampling", ["disjoint", "poisson", "fixed_size"])
 def test_a_step_that_fails_was_charged_before_it_began(sampling, monkeypatch):
-    """What a step released before it failed, or leaves in a log, has been paid for."""
+    """Everything that a step released before it failed, or leaves in a log, has been paid for."""
     method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, delta=1e-3, rounds=2, cohort=10, sampling=sampling)
     assert method.spent_epsilon == 0
     spent = []

@@ -1,4 +1,4 @@
-"""How strategies are built: one frozen recipe each, schemes that are values, one loop, a core of few floors."""
+"""The structure of strategies: frozen recipes, schemes that are values, one loop, a core of few floors."""
 
 import ast
 import importlib
@@ -54,7 +54,7 @@ each_recipe = pytest.mark.parametrize("kind", found(Recipe), ids=lambda kind: ki
 
 
 def is_concrete(value: object) -> bool:
-    """Whether it is a method or property with a body of its own; plain data is neither."""
+    """True for a method or property that has a body; plain data is neither."""
     behaves = inspect.isfunction(value) or isinstance(value, BEHAVIOUR)
     return behaves and not getattr(value, "__isabstractmethod__", False)
 
@@ -70,7 +70,7 @@ def redefined(kind: type, base: type) -> set[str]:
 
 
 def is_frozen(kind: type) -> bool:
-    """Whether the class itself, not a base alone, is declared a frozen dataclass."""
+    """True if the class itself, not a base alone, is declared a frozen dataclass."""
     parameters = vars(kind).get("__dataclass_params__")
     return parameters is not None and parameters.frozen
 

@@ -56,7 +56,7 @@ def answered(strategy, data, **start):
 
 
 def transcript(strategy, data):
-    """What training releases: the model after each round."""
+    """The models that training releases, one after each round."""
     models = []
     run(strategy, federation(*data), evaluate_fn=lambda _, arrays: models.append(arrays["x"].numpy().copy()))
     return np.array(models)
@@ -408,7 +408,7 @@ class Doomed:
 
 
 def test_wherever_a_run_is_killed_held_out_users_answer_each_question_at_most_once():
-    """Over both processes, the first question about the initial model and the last ones included; so do trainers."""
+    """Questions of both processes count, from the first about the initial model to the last; so do trainers' rounds."""
     data, problem = people(), Squared(2, 2.0, 5.0, low=-1.0, high=1.0)
     seeded = make(DPFedSGD, problem, TRAIN, 4.0, 1e-3, rounds=1)
 

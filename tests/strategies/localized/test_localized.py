@@ -74,7 +74,7 @@ def phase(method, data):
 
 
 def aligned(rows, radius):
-    """Whether some user's row, as a centre, shows that the batch is aligned."""
+    """True if some user's row, as a centre, shows that the batch is aligned."""
     distances = np.abs(rows[:, None] - rows).max(axis=2)
     return bool(((distances <= radius).sum(axis=1) >= 2 * len(rows) / 3).any())
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_planned_is_refused():
 
 
 def test_every_phase_clips_at_its_own_width_and_gets_the_noise_of_its_own_width():
-    """By hand: every user pulls each coordinate as far as the clip lets it."""
+    """Every user pulls each coordinate as far as the clip lets it; the expected models are computed by hand."""
     facts = {"min_samples": 400}
     problem = Quadratic(2, 9.0, 900.0)
     method = make(LocalizedClipping, problem, 10**5, phases=3, steps=2, clip=9.0, deviation=1.0, shrink=0, facts=facts)

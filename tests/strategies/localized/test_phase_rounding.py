@@ -57,7 +57,7 @@ SEPARABLE = {
 @settings(max_examples=60)
 @given(seed=SEEDS, samples=st.integers(1, 50))
 def test_gradients_of_separable_losses_are_rounded_by_less_than_stated(name, seed, samples):
-    """As exact ones of the user's computed mean, where the loss knows no more of a user than that."""
+    """The exact gradients are taken at the user's computed mean if the loss knows no more of a user than this mean."""
     (problem, slope), rng = SEPARABLE[name], np.random.default_rng(seed)
     x = problem.domain.project(rng.uniform(-1, 1, 2) * 10.0 ** rng.uniform(-3, 2))
     samples_of_user = rng.uniform(problem.low, problem.high, (samples, 2)) * rng.choice([1.0, 1e-20])

@@ -1,4 +1,4 @@
-"""What both strategies of phases share: contractive steps, users of one step each, one released model per phase."""
+"""Both strategies of phases: contractive steps, users of one step each, one released model per phase."""
 
 from itertools import pairwise
 
@@ -37,7 +37,7 @@ def tiny(kind, problem, rate, **options):
 
 
 def after_a_step(method, federation, models):
-    """Where the first step leads from each of the models."""
+    """Return the model after the first step from each of the models."""
     return [taken(afresh(method), 0, x, gathered(method, federation, 0, x)).following for x in models]
 
 
@@ -60,7 +60,7 @@ def test_a_step_of_a_certified_loss_never_enlarges_the_distance_of_two_models(ki
 
 @pytest.mark.parametrize(("kind", "wide"), [("wide clip", {"clip": 50.0}), ("ours", {"radius": 50.0})])
 def test_without_a_diagonally_dominant_hessian_a_step_does_enlarge_a_distance(kind, wide):
-    """What A4 is for: least squares with features (1, 1/4), for whom only the opt-out runs these strategies."""
+    """Least squares with features (1, 1/4) shows why A4 is assumed: only the opt-out runs these strategies on it."""
     problem, rate = Squared(2, 2.0, 50.0, low=-5.0, high=5.0), 0.4
     assert problem.certificate.missing() == ["A4 (diagonally dominant Hessian)"]
     method = tiny(kind, problem, rate, without_certificate=True, **wide)

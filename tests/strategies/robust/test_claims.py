@@ -1,4 +1,4 @@
-"""What we say of our own strategies, measured; whoever wins is printed."""
+"""Our claims about our strategies, measured; the figures are printed whoever wins."""
 
 import statistics
 

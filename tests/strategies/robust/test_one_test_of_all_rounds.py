@@ -112,7 +112,7 @@ def test_users_of_many_rounds_take_far_fewer_with_one_test():
 
 
 def test_honest_users_pass_all_rounds_as_often_as_the_plan_says():
-    """As few users as pass at all, so that the chance is visibly below one."""
+    """Users are as few as pass at all, so that the chance is visibly below one."""
     for kind in ("min_score", "above_threshold"):
         options = {"rounds": 6, "epochs": 3, "failure": 0.2, "test": kind}
         needed = make(RobustRounds, Linear(2, 1.0), 6000, 2.0, 1e-5, **options).plan.users_needed

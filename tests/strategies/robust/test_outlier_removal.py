@@ -40,7 +40,7 @@ def test_the_plan_spends_the_budget_and_asks_for_at_most_four_fifths(epochs):
 
 @pytest.mark.parametrize("near", [31, 33, 35, 37])
 def test_a_weight_grows_with_the_neighbours_as_stated(near):
-    """Of 60 users, who has 30.5 neighbours or fewer weighs nothing, who has 39 weighs one."""
+    """A user with at most 30.5 neighbours among 60 users weighs nothing, a user with 39 weighs one."""
     rows = np.concatenate([np.zeros(near), 100.0 * np.arange(1, 61 - near)])[:, None]
     weights = NeighbourMean(1.0).weights(rows)
     np.testing.assert_allclose(weights[:near], (near - 30.5) / 8.5)

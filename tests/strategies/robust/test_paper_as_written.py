@@ -38,7 +38,7 @@ def test_every_part_is_the_papers(label, statistic):
 @pytest.mark.slow
 @pytest.mark.parametrize("label", PAPER)
 def test_it_runs_and_its_constants_come_to_nothing_here(label, tmp_path):
-    """As the page's table says of it: all phases pass, and the initial model would have done as well."""
+    """All phases pass, and the initial model would have done as well, as the page's table says."""
     outcome = run(cell_of(label).config(), directory=tmp_path, report=False)
     rounds = pd.read_parquet(tmp_path / "rounds.parquet")
     assert outcome.result["guarantee"]["holds"]

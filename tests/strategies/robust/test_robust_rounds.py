@@ -35,7 +35,7 @@ def tiny(batch=40, **options):
 
 
 def aligned(method, rows):
-    """Whether the rows of some user, as a centre, show that the batch is aligned (sufficient, not necessary)."""
+    """True if the row of some user, as a centre, shows that the batch is aligned (sufficient, not necessary)."""
     distances = np.abs(rows[:, None] - rows).max(axis=2)
     return ((distances <= method.scheme.agreement.estimator.radius).sum(axis=1) >= 2 * len(rows) / 3).any()
 

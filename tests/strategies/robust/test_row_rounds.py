@@ -1,4 +1,4 @@
-"""What strategies of noisy robust means share: populations, radii, users who disagree, and outliers."""
+"""Strategies of noisy robust means: populations, radii, users who disagree, and outliers."""
 
 import math
 

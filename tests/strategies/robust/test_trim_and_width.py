@@ -54,7 +54,7 @@ def test_a_share_trims_that_many_users_and_the_sensitivity_is_for_those_kept(tri
 
 @pytest.mark.parametrize(("width", "movers"), [(1.0, 60), (2.0, 20), (4.0, 20)])
 def test_the_width_is_a_number_of_radii(width, movers):
-    """From two radii on, only those outside the ball, a third of the users, move with the centre."""
+    """Only the users outside the ball, a third of all, move with the centre if the width is two radii or more."""
     estimator = AgreementOptions(width=width).estimator(60, RADIUS)
     assert estimator.clip_width == width * RADIUS
     assert estimator.sup_sensitivity(60) == pytest.approx((movers * 2 / 18 + 2 * width) / 60 * RADIUS)
@@ -93,7 +93,7 @@ def test_settings_without_a_proof_are_refused(strategy, options, told):
 
 @pytest.mark.parametrize("options", [{}, {"trim": 0.45}, {"width": 1.0}, {"trim": 0.4, "width": 4.0}])
 def test_noise_follows_the_settings(options):
-    """Of both strategies: the sensitivity of what they release is that of the estimator that they use."""
+    """Both strategies release with the sensitivity of the estimator that they use."""
     shape = AgreementOptions(**options)
     rounds = make(RobustRounds, Wild(3), 4000, 8.0, 1e-5, rounds=2, radius=RADIUS, **options)
     batch = rounds.scheme.sampler.batch

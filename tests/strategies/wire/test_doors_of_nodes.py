@@ -174,7 +174,7 @@ def test_messages_of_another_run_need_a_claim_of_their_own(admitted):
 
 @pytest.mark.parametrize("before", [False, True])
 def test_a_run_that_was_refused_gets_no_answer_to_whatever_it_asks_next(node, before, monkeypatch):
-    """Whether or not it was admitted before: its policy may have changed, or its claim."""
+    """The run may have been admitted before: its policy may have changed, or its claim."""
     if before:
         answer_message(node, Message(ROSTER, 1, MessageType.QUERY))
 

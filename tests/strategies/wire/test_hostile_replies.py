@@ -1,4 +1,4 @@
-"""What no reply can do: end the run for everybody, touch other users' rows, or count what it was not asked to count.
+"""No reply can end the run for everybody, touch other users' rows, or count what it was not asked to count.
 
 Contents are made by hand here, so that these tests hold whatever the reader becomes.
 """
@@ -21,7 +21,7 @@ from userdp.nodes.computations import Computation
 
 P, MANY = 4, 8
 USERS = [np.array([0, 1, 2]), np.array([3, 4]), np.array([5, 6, 7])]
-"""Of nodes 1, 2 and 3; the one in the middle is hostile."""
+"""The users of nodes 1, 2 and 3; the node in the middle is hostile."""
 HOSTILE = 1
 ROWS = np.where(np.random.default_rng(4).random((MANY, P)) < 0.5, np.random.default_rng(3).normal(size=(MANY, P)), 0.0)
 REQUESTS = {
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
 def answer(at: int, reduce: str, sparse: bool) -> RecordDict:
-    """What an honest node answers."""
+    """The answer of an honest node."""
     values = ROWS[USERS[at]] if reduce == "rows" else ROWS[USERS[at]].sum(axis=0, keepdims=True)
     rows = csr_array(values)
     parts = {name: getattr(rows, name) for name in ("data", "indices", "indptr")} if sparse else {"values": values}
@@ -61,7 +61,7 @@ def gathered(request: Request, contents: list[RecordDict]) -> Gathered:
 
 @cache
 def honest(at: int, reduce: str, sparse: bool) -> RecordDict:
-    """What an honest node answers, to be left as it is."""
+    """The answer of an honest node, to be left as it is."""
     return answer(at, reduce, sparse)
 
 
@@ -72,7 +72,7 @@ def without(reduce: str, sparse: bool) -> Gathered:
 
 
 def harmless(reduce: str, sparse: bool, hostile: RecordDict) -> bool:
-    """Whether the hostile reply was taken; in both cases it must have touched nothing but its own users' values."""
+    """True if the hostile reply was taken; in both cases it must have touched no values of other users."""
     result = gathered(REQUESTS[reduce], [honest(0, reduce, sparse), hostile, honest(2, reduce, sparse)])
     silent = without(reduce, sparse).values
     assert type(result.non_finite) is int
@@ -222,7 +222,7 @@ def test_no_reply_ends_the_run_or_touches_other_users(reply):
 @pytest.mark.parametrize("reduce", REQUESTS)
 @pytest.mark.parametrize("again", [0, 1, 2])
 def test_a_second_reply_of_a_node_is_not_taken(reduce, again):
-    """What another one says after it is, and what it said before is not taken back."""
+    """The first reply of the node is not taken back, and later replies of other nodes are taken."""
     contents = [honest(at, reduce, False) for at in (0, 1, 2)]
     once = gathered(REQUESTS[reduce], contents)
     asked = [Message(RecordDict(), node, MessageType.TRAIN) for node in (1, 2, 3)]

@@ -183,7 +183,7 @@ def test_a_reply_that_does_not_follow_the_protocol_is_refused(content):
 
 @pytest.mark.parametrize("told", [-1, 3, 10**18, 2**64, 0.0, 1.0, np.nan, np.inf, [], [1], [1.0, 2.0]], ids=str)
 def test_a_count_of_users_is_a_whole_number_of_those_who_were_asked(told):
-    """Of bools Flower makes no record; for two users, zero to two."""
+    """Flower makes no record of bools; two users give a count from zero to two."""
     for count in (0, 1, 2):
         right = _with(facts=MetricRecord({"non_finite": count}))
         assert read_answer(message(right), ANSWER.users, Computation(), 2).non_finite == count
@@ -317,7 +317,7 @@ class Sick(Exception):
     """Its text quotes data, as those of parsers and databases do."""
 
 
-@pytest.mark.parametrize("noise", [None, LocalNoise(1.0, 1, 0)], ids=["counts are told", "noise is local"])
+@pytest.mark.parametrize("noise", [None, LocalNoise(1.0, 1, 0)], ids=["counts are sent", "noise is local"])
 def test_of_a_client_app_that_fails_the_server_learns_the_kind_at_most(noise, caplog):
     def load(context):
         raise Sick("patient 34 of Bern weighs 171 kg")

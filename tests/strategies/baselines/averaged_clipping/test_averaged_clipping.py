@@ -121,7 +121,7 @@ def quadratic(rng, batch, dimension=10, noise=pareto):
 
 
 def run(step, clip, noise=0.0, rng=0, project=None):
-    """How a descent is to run."""
+    """The options of a descent."""
     rng = np.random.default_rng(rng) if isinstance(rng, int) else rng
     common = {"step": step, "clip": clip, "noise_multiplier": noise, "rng": rng}
     return common if project is None else common | {"project": project}
@@ -531,7 +531,7 @@ TABLE = [
 
 
 def fractional_epsilon(noise_multiplier, rate, rounds, delta):
-    """By another accountant, with orders between 1 and 2 as well."""
+    """The epsilon of another accountant, with orders between 1 and 2 as well."""
     orders = [1 + x / 100 for x in range(1, 100)] + list(range(2, 129))
     accountant = RdpAccountant(orders)
     event = PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier))

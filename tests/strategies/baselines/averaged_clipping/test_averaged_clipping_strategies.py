@@ -363,7 +363,7 @@ def test_exponent_and_constant_come_from_the_certificate(calibration):
 
 
 def test_little_noise_steps_as_far_as_the_theorem_lets_it():
-    """Of ||f'|| the certificate knows a power: 1 / (2 M) has no meaning there, and no unit."""
+    """The certificate knows a power of ||f'||: 1 / (2 M) has no meaning there, and no unit."""
     problem = LpRegression(2, 2.0, 1.0, order=1.5, low=-1.0, high=1.0)
     options = {"case": "non_smooth", "rounds": 4, "clip_norm": 1e-3, "batches": "full"}
     method = make(AveragedClipping, problem, 600, 1e4, 1e-5, facts=WIDE, **options)

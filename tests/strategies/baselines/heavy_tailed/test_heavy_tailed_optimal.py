@@ -352,7 +352,7 @@ def check_feasible(points, found, rank):
 
 @each_share
 def test_the_ascent_in_the_plane_never_exceeds_the_exact_reach_and_comes_within_a_thousandth_v07(share):
-    """With the default starts, where the exact reach is positive; elsewhere it is lower, which ends the iteration."""
+    """The default starts suffice if the exact reach is positive; else the result is lower, which ends the iteration."""
     rng = np.random.default_rng(3)
     positive = 0
     for _ in range(40):
@@ -617,7 +617,7 @@ def test_without_noise_the_tails_of_the_iterative_mean_are_below_those_of_the_sa
 
 @pytest.mark.parametrize("start", [5.0, 50.0])
 def test_a_share_of_nine_tenths_stops_at_the_edge_of_the_middle_and_a_half_goes_on_v18(start):
-    """From afar, in units of the standard deviation of a group mean; from the points' median both end near it."""
+    """The start is far away, in standard deviations of a group mean; from the points' median both end near it."""
     rng = np.random.default_rng(181)
     errors = {0.9: [], 0.5: [], "median": []}
     for _ in range(8):
@@ -824,7 +824,7 @@ def test_baseline_the_geometric_median_has_the_least_sum_of_distances():
 
 
 def test_edges_of_the_ascent(monkeypatch):
-    """Where the hull of the points that count holds the centre there is no better direction, and the ascent stops."""
+    """The ascent stops if the hull of the points that count holds the centre: there is no better direction."""
 
     def raising(*_):
         raise RuntimeError("Maximum number of iterations reached.")

@@ -37,7 +37,7 @@ from userdp.problems import Bernoulli, Quadratic
 SIZES = [3, 1, 4, 2]
 FACTS = {"min_samples": 1, "max_samples": 4, "samples": 10}
 MANY = {"min_samples": 1, "max_samples": 2, "samples": 20_000}
-"""Of 10,000 users: enough for thousands of groups."""
+"""The facts of 10,000 users: enough for thousands of groups."""
 
 
 def method_for(unit, problem=None, users=4, facts=None, delta=1e-2, epsilon=1.0, seed=0, **options):
@@ -67,7 +67,7 @@ def test_spread_slots_are_equally_likely_in_each_group():
 
 
 def test_a_spread_user_costs_the_noise_of_its_length_and_no_more_than_simple_clipping_does():
-    """Where k divides max_samples, the mean of all groups has exactly the noise of the simple clipping mean."""
+    """The mean of all groups has exactly the noise of the simple clipping mean if k divides max_samples."""
     facts = {"max_samples": 40, "samples": 40_000}
     shape = {"rounds": 5, "clip_norm": 1.0}
     problem = Quadratic(2, 1.0, 1.0)

@@ -95,7 +95,7 @@ def test_a_hull_knows_what_it_holds_in_any_units():
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 @pytest.mark.parametrize("beta", [0.3, 1.0, math.inf])
 def test_a_round_on_neighbouring_folds_is_pure_t06(mode, beta):
-    """From samples to the law of the vertex: all replacements among the worst there can be."""
+    """The law of the vertex is computed from samples, with all replacements among the worst there can be."""
     given, scale, fold = theory(inverse_variance=beta, mode=mode, epsilon=0.7), 0.5, 4
     rng, worst = np.random.default_rng(0), 0.0
     sensitivity = given.choice_sensitivity(scale, fold)
@@ -250,7 +250,7 @@ def test_the_strategy_draws_disjoint_cohorts_without_looking_at_data_t11():
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("unit", ["user", "sample"])
 def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t04(unit):
-    """Of the worst records there can be; samples with users of unequal sizes, for the divisor is public."""
+    """Records are the worst there can be; users have unequal sizes if samples are the unit: the divisor is public."""
     sizes = [1] * 12 if unit == "user" else [1, 5, 2, 4] * 3
     problem, rng, worst = Wild(3), np.random.default_rng(0), 0.0
     method = strategy(
@@ -326,7 +326,7 @@ def test_models_lie_in_the_polytope_of_a_configuration(polytope, setting, tmp_pa
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize(("polytope", "setting"), POLYTOPES.values(), ids=POLYTOPES)
 def test_replacing_a_user_changes_no_choice_from_a_polytope_by_more_than_epsilon(polytope, setting):
-    """From the worst users there can be to the law of the vertex."""
+    """The law of the vertex is computed from the worst users there can be."""
     method, rng, worst = (
         strategy(12, problem=Wild(3), rounds=2, epsilon=0.7, polytope=setting),
         np.random.default_rng(0),

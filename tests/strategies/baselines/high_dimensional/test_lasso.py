@@ -1,4 +1,4 @@
-"""What the lasso knows of its choices: what they cost, and how far one record moves their scores."""
+"""The lasso's choices: their cost, and how far one record moves their scores."""
 
 import itertools
 import math

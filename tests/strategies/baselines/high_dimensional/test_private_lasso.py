@@ -143,7 +143,7 @@ def test_the_strategy_is_the_algorithm_t13():
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("law", [stats.t(5), stats.lognorm(0.6), stats.pareto(4.5)], ids=["t", "lognormal", "pareto"])
 def test_truncation_moves_second_moments_by_at_most_twice_the_fourth_over_the_square_t14(law):
-    """By integration, for a square and for a product of independent features."""
+    """The moments are integrated, for a square and for a product of independent features."""
     fourth = law.moment(4)
     for threshold in (1.5, 3.0, 10.0):
         square = law.expect(lambda u: u**2 - min(abs(u), threshold) ** 2)  # noqa: B023
@@ -185,7 +185,7 @@ def test_the_excess_falls_with_the_users_t15():
 
 
 def test_a_plan_warns_where_choices_may_miss_more_than_the_zero_model_can_lose():
-    """By declared moments: no data of a fourth moment of 4 give the zero model a gradient coordinate above 2."""
+    """No data with the declared fourth moment of 4 give the zero model a gradient coordinate above 2."""
     columns = Squared(100, math.inf, 1.0, low=-math.inf, high=math.inf)
     few, many = (
         strategy(users, epsilon, 1e-6, columns, rounds=None, threshold=None, fourth_moment=4.0).plan

@@ -1,4 +1,4 @@
-"""How much other models change users' losses."""
+"""The changes of users' losses under other models."""
 
 import numpy as np
 from helpers import federation_of, rows_of

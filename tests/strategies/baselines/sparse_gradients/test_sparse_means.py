@@ -374,7 +374,7 @@ def worst_stretch(matrix, sparsity, rng, trials=200):
 
 
 def test_the_stretch_of_a_matrix_is_never_exceeded_c12():
-    """By s-sparse records and by means of them; replacing one moves the measurements by twice as much."""
+    """Neither s-sparse records nor means of them exceed it; replacing one moves the measurements by twice as much."""
     rng = np.random.default_rng(0)
     for m, s in ((10, 2), (20, 2), (40, 4), (100, 3)):
         matrix = rng.normal(size=(m, 200)) / math.sqrt(m)
@@ -622,7 +622,7 @@ def test_what_cannot_be_is_refused_by_name_and_value(make, arguments, words):
 
 
 def audit(mechanism, delta, runs=20_000, halved=False):
-    """What runs on opposite records tell, by the direction in which they differ."""
+    """A lower bound on epsilon from runs on opposite records, scored by the direction in which they differ."""
     vector = np.zeros(3)
     vector[: mechanism.members.sparsity] = mechanism.members.norm / math.sqrt(mechanism.members.sparsity)
     base, scores = mechanism.mechanism, []
