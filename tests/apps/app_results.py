@@ -40,7 +40,7 @@ ROWS: dict[str, list[Settings]] = {
         {"epsilon": 1.0},
     ],
 }
-"""What each row of a table changes in the app's run-config; the first changes nothing."""
+"""The changes to the app's run-config for each row of a table; the first row changes nothing."""
 RUNS = 5
 _BEGIN, _END = "<!-- results: made by tests/apps/app_results.py -->\n", "<!-- end -->\n"
 
@@ -87,7 +87,7 @@ def accuracy_at_silos(model: np.ndarray) -> float:
 
 
 def told(changes: Settings) -> str:
-    """What a row changes, as `--run-config` takes it."""
+    """The changes of a row, as `--run-config` takes them."""
     words = (f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in changes.items())
     return f"`{' '.join(words)}`" if changes else "the defaults"
 

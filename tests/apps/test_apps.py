@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # of Flow
 ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 SMALL = {"num-users": 40, "num-server-rounds": 2, "delta": 1e-3}
 FEWER = {"userdp-torch": {"num-users": 4}}
-"""Where each node is one user."""
+"""Settings of apps in which each node is one user."""
 
 
 def files(app):

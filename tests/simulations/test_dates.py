@@ -33,7 +33,7 @@ ASKED |= {"output": {"reference": False}, "seed": 3, "users": 480, "test_fractio
 
 
 def people(seed=0, users=600):
-    """Who was born before 1975 is ill, and nobody else."""
+    """A table in which the people born before 1975 are ill, and nobody else."""
     rng = np.random.default_rng(seed)
     days = rng.integers(0, 70 * 365, users)
     born = pd.Timestamp("1940-01-01") + pd.to_timedelta(days, unit="D")

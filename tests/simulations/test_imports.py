@@ -1,4 +1,4 @@
-"""What a plan imports: seconds that somebody who only asks for numbers would wait for nothing."""
+"""The imports of a plan and of a run: each needless one costs seconds of waiting."""
 
 import subprocess
 import sys

@@ -62,7 +62,7 @@ def predict(sent, *options):
 
 
 def refused(done, sent, told):
-    """What is said is on one line, as it were, and no code was run."""
+    """The command ends with this message, and no code was run."""
     assert done.exit_code == BAD_INPUT
     assert told in " ".join(done.output.split())
     assert not (sent.parent / "ran").exists()

@@ -52,7 +52,7 @@ from userdp.noise import SecureNoise, SeededNoise, in_units
 
 @dataclass
 class Given:
-    """What one mechanism was given in one round, and how far one user (or sample) may move it."""
+    """The input of one mechanism in one round, and how far one user (or sample) may move it."""
 
     round: int
     kind: str
@@ -159,7 +159,7 @@ def one_round(scheme: MeanRounds) -> float:
 
 
 def own_rows(log: Log, rows: np.ndarray) -> Given:
-    """What users release themselves, block by block; only one of them may differ, and by twice the clip (1)."""
+    """The rows that users release themselves, block by block; only one may differ, and by twice the clip (1)."""
     last = log.given[-1] if log.given else None
     if last is None or (last.round, last.kind) != (log.round, "own"):
         return log.add("own", rows, 2.0)
@@ -328,7 +328,7 @@ class Case:
         return {column for one in [*named, derived] for column in ([one] if isinstance(one, str) else one)}
 
     def faults(self, among=None) -> list[str]:
-        """Those in a column that is read; as far as these are neighbours, other numbers of samples."""
+        """Faults in a column that is read, and other numbers of samples where these make neighbours."""
         found = [name for name, (column, _) in FAULTS.items() if column in self.columns]
         if self.unit == "user":
             found += ["fewer", "more"]
@@ -489,7 +489,7 @@ def test_every_fault_in_every_form_of_file(case, suffix, tmp_path):
 @forgive_ray
 @pytest.mark.parametrize("case", [Case("dp_fed_sgd", SGD, CLASSES, TO_CLASSES), Case("robust_rounds", ROBUST)], ids=str)
 def test_on_ray(case, tmp_path):
-    """Where a node that fails on one person's class is 40 people missing, which the run would bear."""
+    """A node that fails on one person's class leaves 40 people missing, which the run would bear."""
     case = replace(case, engine={"kind": "ray", "workers": 1, "roster_timeout": PATIENCE})
     compare(case, case.faults({"no class", "text", "more"}), lambda fault: go(case, tmp_path, fault))
     gc.collect()  # here, where the warnings about Ray's handles are expected
@@ -517,7 +517,7 @@ def test_from_a_public_data_set(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_from_somebody_who_is_held_out_nothing_is_released(tmp_path):
-    """What is measured on held-out people, and the reference without privacy, cannot end a run either."""
+    """Measurements on held-out people, and the reference without privacy, cannot end a run either."""
     held_out = {"test_fraction": 0.5, "users": USERS // 2}
     case = Case("dp_fed_sgd", SGD, data=NUMBERS | held_out, bounded=False, reference=True)
     ordinary, measured = go(case, tmp_path), set()
@@ -542,7 +542,7 @@ SILOS = 4
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("case", SECURE, ids=str)
 def test_from_the_folders_of_silos(case, tmp_path, monkeypatch):
-    """As `prepare` makes them from each silo's own table; zoe is in the last one."""
+    """The folders are made by `prepare` from each silo's table; zoe is in the last one."""
     raw = case.raw(tmp_path / "table.csv")
     raw["privacy"]["noise"] = "secure"
     folders = [tmp_path / f"silo{number}" for number in range(SILOS)]

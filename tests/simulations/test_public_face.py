@@ -1,4 +1,4 @@
-"""What programs import: the public faces, what the documents import from them, and what packages must not."""
+"""The public faces that programs import, what the documents import from them, and what packages must not."""
 
 import ast
 import importlib

@@ -96,7 +96,7 @@ def test_what_is_done_with_a_model_ends_there_too(path, tmp_path):
 
 
 def test_every_public_function_of_the_package_is_shortened():
-    """Those above, and no function that somebody adds without it."""
+    """The list above is complete: no function is added without it."""
     functions = [getattr(simulations, name) for name in simulations.__all__]
     assert {one.__name__ for one in functions if inspect.isfunction(one)} == {name.split()[0] for name in CALLS} - {
         "read_table"

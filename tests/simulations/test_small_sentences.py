@@ -1,4 +1,4 @@
-"""What a newcomer types and reads: remedies that fit, few metrics first, short plans, rounded claims, names."""
+"""The words that a newcomer reads: remedies that fit, few metrics first, short plans, rounded claims, names."""
 
 import math
 import re

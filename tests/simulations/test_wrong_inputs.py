@@ -1,4 +1,4 @@
-"""What people write at first, by `userdp.train` on a frame: a sentence with the column, the value and the remedy."""
+"""Mistakes of beginners in `userdp.train` on a frame: a sentence with the column, the value and the remedy."""
 
 from datetime import date
 

@@ -47,7 +47,7 @@ def test_liberties_are_those_that_are_named(liberties):
 
 @pytest.fixture
 def without_numba(monkeypatch):
-    """As in an image that leaves it out."""
+    """The library as in an image without numba."""
     monkeypatch.setitem(sys.modules, "numba", None)
     for name in ("userdp.problems.one_pass", "userdp.estimators.loops"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -60,7 +60,7 @@ def without_numba(monkeypatch):
 
 
 def everything():
-    """What large data are compiled for: robust statistics, a score, gradients."""
+    """The results that are compiled for large data: robust statistics, a score, gradients."""
     rows = np.random.default_rng(1).normal(size=(400, 300))
     features = np.random.default_rng(2).normal(size=(4000, 300)).astype(np.float32)
     block = Block(features, np.arange(0, 4001, 40), np.zeros(4000, dtype=np.float32))

@@ -25,7 +25,7 @@ def internal(error, cause=None):
 
 @without_internals
 def asked(error, *, cause=None):
-    """What callers read."""
+    """The only function that callers see in a traceback."""
     internal(error, cause)
 
 

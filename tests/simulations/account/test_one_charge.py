@@ -1,4 +1,4 @@
-"""What a run enters covers what each person meets: who trains and who is held out, in every kind of account.
+"""The entry of a run covers the cost to each person, training or held out, in every kind of account.
 
 What people meet is computed anew, from ledgers and from the noise that held-out users' answers get. A price is what the
 filter makes of it: Gaussians at a distance, beside everything else at its (epsilon, delta).
@@ -115,7 +115,7 @@ def met(method, relation):
 
 
 def replaced(cost):
-    """Of removing somebody and adding another: twice the distance, or a group of two."""
+    """The cost of removing one user and adding another: twice the distance, or a group of two."""
     if math.isinf(cost.noise_multiplier):
         epsilon, delta = group_privacy(cost.pure_epsilon, cost.failure_delta, 2)
         return Cost(pure_epsilon=epsilon, failure_delta=delta)

@@ -56,7 +56,7 @@ FAULTS = {
     "a folder": lambda path, whole: path.mkdir(),
     "sealed": lambda path, whole: (path.write_bytes(whole), path.chmod(0)),
 }
-"""What becomes of a file, after it was removed."""
+"""Functions that damage a removed file, given its path and former content."""
 
 
 class Tokens:
@@ -233,7 +233,7 @@ def test_a_run_that_was_killed_before_it_asked_anybody_begins_under_its_token(to
 
 @pytest.mark.parametrize("kept", [(CHECKPOINT, ASKED), (CHECKPOINT,), ()], ids=len)
 def test_a_run_that_was_killed_while_it_removed_its_state_has_ended(kept, left, tokens, tmp_path, monkeypatch):
-    """With each of its last two files, and none; what is private does not stay."""
+    """Two, one or none of the last two files are left; no private file stays."""
     removed = list[str]()
     with monkeypatch.context() as patched:
         patched.setattr(simulations.runs.folder, "remove_checkpoints", removed.append)
@@ -356,7 +356,7 @@ ENDED = ("rounds.parquet", "model.npz", "guarantee.json", "result.json", "data.j
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """What a run with secure noise left that has ended: file -> content."""
+    """The files of a finished run with secure noise: file -> content."""
     folder = tmp_path_factory.mktemp("ended") / "run"
     run(altered(CONFIGS["secure"], privacy__account=None), directory=folder, report=False)
     return {path.name: path.read_bytes() for path in folder.iterdir()} | {"report.html": b"page"}
@@ -435,7 +435,7 @@ def test_the_token_and_every_file_of_a_run_is_on_the_disk_before_it_has_its_name
 
 
 def test_a_file_that_cannot_be_flushed_keeps_its_former_content(tmp_path, monkeypatch):
-    """As when a disk is full: its name never stands for half of it."""
+    """A full disk, for example, leaves no half of a file under its name."""
     (tmp_path / "file").write_text("former")
 
     def full(handle):

@@ -246,7 +246,7 @@ def test_one_run_without_noise_is_refuted(monkeypatch):
 
 
 def test_canaries_say_nothing_where_an_answer_is_no_gradient():
-    """Of three classes and two columns the answer is as long as neither a model nor a number."""
+    """Class shares and the filled share are zeros; only a gradient holds canaries."""
     canaries = Canaries(Softmax(3, 2, 3.0, 1.0), np.arange(2), np.eye(2, 6), np.ones(2, dtype=np.int64), absent=False)
     for asked, length in (
         (Computation("class_shares", "sum", 1.0, arrays={"classes": np.arange(3.0)}), 3),

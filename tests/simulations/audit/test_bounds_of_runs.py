@@ -1,4 +1,4 @@
-"""What runs prove of a claim, with made-up runs whose truth is known: no strategy is run."""
+"""Bounds that runs prove on a claim, with made-up runs of known truth: no strategy is run."""
 
 from dataclasses import replace
 

@@ -21,7 +21,7 @@ DISCRETE = {"robust_rounds", "outlier_removal", "robust_frank_wolfe", "private_l
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_outcome_costs_no_more_than_the_whole_claims(name):
-    """Also says which strategies have one: a new one is found by what its scheme can do."""
+    """The strategies with an exact step are checked, too: a new one is found by what its scheme can do."""
     instance = instance_of(name, 2.0)
     found = exact_step(instance)
     assert (found is not None) == (law_of(instance.template.scheme) is not None) == (name in DISCRETE)
@@ -65,7 +65,7 @@ def test_canaries_stay_within_the_declared_bounds_and_pull_where_they_say():
 
 
 def test_strategies_that_compare_users_say_so():
-    """By what their class says a round costs: the square of a cohort, or of groups."""
+    """The stated cost of a round shows it: the square of a cohort, or of groups."""
     for strategy in STRATEGIES.values():
         assert strategy.about.compares_users == bool(re.search(r"[Uk]\^2 d", strategy.about.cost)), strategy.about.name
 

@@ -1,4 +1,4 @@
-"""What a comparison's report shows: courses by round, predicted slopes, terms of every line, few files."""
+"""The report of a comparison: courses by round, predicted slopes, terms of every line, few files."""
 
 import copy
 import json

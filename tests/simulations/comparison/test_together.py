@@ -1,4 +1,4 @@
-"""What all runs of a comparison cost the same people together: added up, and said wherever the comparison is shown."""
+"""The total cost of all runs of a comparison to the same people, shown wherever the comparison is shown."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a deployment adds: silos' folders, people in two silos, keys, the gate, and telling how a run ended."""
+"""The parts of a deployment: silos' folders, people in two silos, keys, the gate, and telling how a run ended."""
 
 import asyncio
 import datetime
@@ -447,10 +447,10 @@ def test_a_run_is_followed_to_its_end_or_given_up_when_the_superlink_forgets_it(
     flwr(
         f"path = {str(count)!r}\n"
         "if sys.argv[1] == 'log': sys.exit(0)\n"
-        "told = len(open(path).read())\n"
+        "polls = len(open(path).read())\n"
         "open(path, 'a').write('x')\n"
-        "if told == 0: sys.exit('busy')\n"
-        "status = 'running' if told == 1 else 'finished:completed'\n"
+        "if polls == 0: sys.exit('busy')\n"
+        "status = 'running' if polls == 1 else 'finished:completed'\n"
         'print(\'{"success": true, "runs": [{"status": "%s"}]}\' % status)'
     )
     assert follow(link, "7") == "finished:completed"
@@ -501,7 +501,7 @@ if sys.argv[1] == 'run':
 elif sys.argv[1] == 'ls':
     print(json.dumps({{'success': True, 'runs': [{{'status': 'finished:{ending}'}}]}}))
 """
-"""What a `flwr` does that takes a run and says how it ended."""
+"""A `flwr` that takes a run and says how it ended."""
 
 
 def test_a_submission_runs_the_configuration_as_a_deployment(flwr, tmp_path):

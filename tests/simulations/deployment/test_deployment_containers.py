@@ -31,7 +31,7 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-9}
 SEEDED = 'privacy.noise="seeded"'
 SILO, USERS = 1000, 3000
 PATIENT = {"engine.timeout": 6 * ROUND, "engine.roster_timeout": 6 * ROUND}
-"""Where no silo falls silent; where one does, every round without it lasts as long as a round may take."""
+"""Timeouts where no silo falls silent; where one does, every round without it lasts as long as a round may take."""
 SILENT = {"engine.timeout": ROUND}
 ROUNDS = 16
 
@@ -155,7 +155,7 @@ def test_a_silo_reaches_the_gate_alone_and_its_data_reach_nobody(federation):
     targets = ["gate:8000", "superlink:8000", f"{superlink}:8000", "node-2:9094", "app-2:9094", "node-1:9094"]
 
     def reached(service, wanted):
-        """What a service can connect to, once all that it should reach listens."""
+        """The services that a service can connect to, once all that it should reach listen."""
         deadline = time.monotonic() + 2 * ROUND
         while True:
             said = federation.call("exec", "-T", service, "python", "-c", REACH, *targets).splitlines()

@@ -98,7 +98,7 @@ def head(*lines, path=PATH):
 
 
 def ended(connection):
-    """Whether the other side ends a connection, and with which answer."""
+    """The first line of the answer with which the other side ends a connection."""
     said = b""
     with suppress(ConnectionError):
         while piece := connection.recv(2**16):
@@ -352,7 +352,7 @@ def test_nobody_says_for_whom_he_asks(standing, caplog):
 
 @pytest.mark.parametrize("keys", [True, False])
 def test_the_gate_that_is_served_knows_its_superlink_and_nobody_else(tmp_path, monkeypatch, keys):
-    """With keys it has TLS on both sides, and believes in its own authority alone; `anybody` is for those without."""
+    """A gate with keys has TLS on both sides and trusts its authority alone; `anybody` is for gates without keys."""
     made, given = {}, {}
     make_keys(tmp_path, 1)
     folder = tmp_path / "gate" if keys else None

@@ -85,7 +85,7 @@ def folder_of(tmp_path, *names):
 
 @pytest.mark.parametrize("lost", [("register",), ("unregister",), ("register", "unregister")])
 def test_an_answer_that_came_too_late_holds_up_no_key(tmp_path, lost):
-    """What was asked took effect, and nobody heard so: it is as asked all the same, with the node's name."""
+    """The requests took effect although their answers were lost: all nodes are as requested, with their names."""
     registry, names = Registry(), tmp_path / "names.json"
     keyring = superlink.Keyring(registry, folder_of(tmp_path, "a", "b"), names)
     registry.late = lost

@@ -1,4 +1,4 @@
-"""What the drill demands at its end, by computations of its own; each check raises an AssertionError that says why."""
+"""The checks at the drill's end, by independent computations; each raises an AssertionError that says why."""
 
 import json
 import math

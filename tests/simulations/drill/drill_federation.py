@@ -159,21 +159,21 @@ class Federation:
         return self.home / "log"
 
     def log(self, service: str = "") -> str:
-        """What all services have said, or one of them."""
+        """The log of all services, or of one."""
         text, mark = self._log.read_text(encoding="utf-8", errors="replace"), f"{service}-1 " if service else ""
         return "\n".join(line for line in text.splitlines() if mark in line.partition("|")[0])
 
     def rounds(self, node: str) -> int:
-        """How many train messages a SuperNode has received."""
+        """The number of train messages that a SuperNode has received."""
         return self.log(node).count("Receiving: train")
 
     def answers(self, node: str) -> int:
-        """How many of them it has answered."""
+        """The number of train messages that a SuperNode has answered."""
         _, *sent = self.log(node).split("Sending: train")
         return sum("Sent successfully" in after for after in sent)
 
     def resumed(self) -> int:
-        """How often runs were stopped, to be resumed."""
+        """The number of times that runs were stopped, to be resumed."""
         return sum(RESUMED in line for line in self.log("serve").splitlines())
 
     def wait(self, condition: Callable[[], bool], told: str, seconds: float = 20 * ROUND) -> float:

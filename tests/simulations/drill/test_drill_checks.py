@@ -42,7 +42,7 @@ def results(tmp_path):
 
 
 def test_the_drills_own_sum_of_gaussians_is_the_accounts():
-    """By formulas of its own: the most runs that fit, and one more."""
+    """The drill's formulas accept the most runs that fit, and refuse one more."""
     total = Total(ACCOUNT["epsilon"], ACCOUNT["delta"])
     price = Price(mu_squared=checks.distance_of(**PROMISE) ** 2)
     fit = math.floor(total.limits.mu_squared / price.mu_squared)

@@ -1,4 +1,4 @@
-"""Which GPU an actor gets: shares that Ray sets aside, and what is said where there is none."""
+"""The GPU of each actor: shares that Ray sets aside, and the message where there is none."""
 
 from unittest.mock import Mock
 

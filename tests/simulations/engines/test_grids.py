@@ -314,7 +314,7 @@ def test_global_numpy_state_is_not_touched_by_any_strategy():
 
 
 def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():
-    """What it makes of an actor's outcome; no actor is needed for that."""
+    """The grid's reply to an actor's outcome; no actor is needed for that."""
     grid = RayGrid.__new__(RayGrid)
     InMachineGrid.__init__(grid, 1)
     noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))

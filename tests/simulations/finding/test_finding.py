@@ -143,7 +143,7 @@ def test_secure_noise_finds_the_same_kind_of_facts_and_is_no_simulation(table):
 
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
 def test_each_release_of_a_search_has_a_source_of_its_own_with_the_slack_of_all_users(table, monkeypatch, noise):
-    """Of the kind that is asked for; and users choose among the words of each column by other keys."""
+    """Each source is of the requested kind; and users choose among the words of each column by other keys."""
     opened, begin = [], Streams.open
 
     def noted(streams, seed, index, purpose, slack):
@@ -366,7 +366,7 @@ def test_a_file_of_the_command_works_in_python(table, found, tmp_path):
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
 def test_one_item_less_of_one_person_moves_no_choice_of_anybody_else(relation):
-    """With the seed known, and people who hold more words than count: through the table that a search reads."""
+    """The seed is known, people hold more words than count, and the table is read as in a search."""
     rng, people = np.random.default_rng(3), np.repeat(np.arange(100, 400), 6)
     others = pd.DataFrame({"who": people, "team": rng.choice(list("abcdefghij"), len(people))})
     config = parse_find(config_of(relation, words=["team"], numbers=[], dates=[], most_levels=2))

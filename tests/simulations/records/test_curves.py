@@ -1,4 +1,4 @@
-"""What pictures are drawn from: ROC curves against `auc`, groups of like predictions by hand."""
+"""The data of pictures: ROC curves against `auc`, groups of similar predictions by hand."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def area(false, true):
 
 
 def seen_by(predicted, observed, target="two classes", users=None, cells=(), classes=0):
-    """Of ``users`` users who own samples alike; one each if that is not given."""
+    """Held-out data of ``users`` users with equally many samples; by default one sample for each user."""
     users = len(predicted) if users is None else users
     sizes = np.full(users, len(predicted) // users)
     arrays = np.asarray(predicted, float), np.asarray(observed, float)

@@ -1,4 +1,4 @@
-"""What leaves by messages and logs: found in runs and in the source, and looked up in the lists."""
+"""Data that leave by messages and logs: found in runs and in the source, and looked up in the lists."""
 
 import ast
 import logging
@@ -105,7 +105,7 @@ COMPUTATIONS = (
     ),
     Computation("user_gradient", clip_norm=1.0, lengths=True, coordinates=Coordinates(np.zeros(2), np.eye(2))),
 )
-"""Which have, together, everything that a computation can have."""
+"""Computations that have, together, everything that a computation can have."""
 
 
 def every_message():

@@ -39,7 +39,7 @@ def rights(path):
 
 
 def open_to_others(folder):
-    """What in a folder, itself included, others may read: there is something, and nobody may."""
+    """The paths in a folder, itself included, that others may read, with their rights; the folder is not empty."""
     found = [folder, *folder.rglob("*")]
     assert len(found) > 1
     return {str(path.relative_to(folder)): rights(path) for path in found if rights(path) != TOP[path.is_file()]}

@@ -123,7 +123,7 @@ def covered(errors, values, truth):
 
 
 def test_two_of_three_draws_of_people_are_within_one_error_and_19_of_20_within_two():
-    """Of the area, of a mean over users and of one over samples; errors over samples are too small.
+    """Errors of the area, of a mean over users and of one over samples; errors that ignore users are too small.
 
     Binomial deviations over 1,000 draws are 0.015 and 0.007.
     """

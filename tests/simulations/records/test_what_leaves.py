@@ -1,4 +1,4 @@
-"""What leaves a run: two runs that differ in one person's data, file by file against the list of fields."""
+"""The files that leave a run: two runs that differ in one person's data, file by file against the list of fields."""
 
 import json
 import re
@@ -44,7 +44,7 @@ DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(
 NOISE_ELSEWHERE = {"local_dp", "dp_ftrl"}
 """Strategies whose simulated noise is not added by `SeededNoise`; their secure noise is added by `SecureNoise`."""
 WORST_CELLS = [1e9, -1e9, np.nan, np.inf]
-"""What the neighbour's cells are: out of the declared range."""
+"""The neighbour's cells, out of the declared range."""
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
 
 
@@ -92,7 +92,7 @@ def training_user(config, path):
 
 
 def neighbours(name, folder, go):
-    """What ``go`` gives on two tables that differ in one training user, written to the same place."""
+    """The results of ``go`` on two tables that differ in one training user, written to the same place."""
     path = folder / "t.csv"
     write(path)
     who = training_user(configuration(name, path), path)
@@ -190,7 +190,7 @@ def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "non_private"])
 def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkeypatch, name):
-    """With the noise alone released, nothing differs but what is marked as private."""
+    """The noise alone is released: nothing differs but what is marked as private."""
     told = []
 
     def note(directory, parameters):

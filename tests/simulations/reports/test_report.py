@@ -301,7 +301,7 @@ def test_the_score_chart_holds_score_and_threshold():
 
 
 def test_a_guarantee_is_printed_with_what_it_rests_on():
-    """By `show_promise`, which run, plan and predict print a guarantee with."""
+    """`show_promise` prints it, for run, plan and predict."""
     console = Console(record=True, width=200, file=StringIO())
     show_promise(GUARANTEE, console)
     told = [line.strip() for line in console.export_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Where a user may be added or removed the number of users is protected: no door shows it, and no door depends on it.
+"""The number of users is protected where a user may be added or removed: no door shows it, and none depends on it.
 
 Only the number of places is public. A table may hold fewer users than places; more are refused, without a number.
 """
@@ -157,7 +157,7 @@ def test_the_number_of_a_public_data_set_is_public():
 
 
 def test_held_out_users_keep_the_numbers_of_their_places(tmp_path):
-    """Those that train are numbered below n, those that are held out from n on, however many are missing."""
+    """Training users are numbered below n, held-out users from n on, however many are missing."""
     table(FEW).to_parquet(path := tmp_path / "t.parquet")
     config = parse_config(trained(path, test_fraction=0.25) | {"privacy": PRIVACY | {"evaluate": True}})
     datasets = load_datasets(config)
@@ -174,7 +174,7 @@ def test_held_out_users_keep_the_numbers_of_their_places(tmp_path):
 
 
 def sums_of(people, folder, **data):
-    """What the noise of a query's sums is added to."""
+    """The sensitivity of a query's sums, and the sums before noise."""
     people.to_parquet(path := folder / "t.parquet")
     given = []
     with pytest.MonkeyPatch.context() as patch:
@@ -190,7 +190,7 @@ def sums_of(people, folder, **data):
 
 
 def test_a_person_more_or_less_moves_the_sums_of_a_query_by_its_own_row(tmp_path):
-    """Also where people hold more samples than count: nobody else chooses others, for a known seed."""
+    """People hold more samples than count: for a known seed, the choice of everybody else's samples stays the same."""
     everybody = table(PLACES, rows=5)
     labels = sorted(everybody["who"].unique())
     charged, whole = sums_of(everybody, tmp_path)
@@ -215,7 +215,7 @@ def trains(people, folder, **data):
 @pytest.mark.parametrize("fraction", [0.0, 0.25])
 @pytest.mark.parametrize("users", [FEW, PLACES])
 def test_a_person_more_or_less_is_one_more_or_less_who_trains_for_every_seed(users, fraction, tmp_path):
-    """Also where people are held out: whoever knows the seed and everybody else sees nobody else come or go."""
+    """People may be held out, too: whoever knows the seed and everybody else sees nobody else come or go."""
     everybody = named(users)
     whole = trains(everybody, tmp_path, test_fraction=fraction)
     for gone in (0, 7, users // 2, users - 1):

@@ -370,7 +370,7 @@ def test_a_run_is_entered_once_before_its_first_answer_and_stays_one_when_it_is_
 
 
 def test_what_a_server_claims_is_all_that_its_run_promises():
-    """Nothing, where it promises nothing: such a run would be free."""
+    """A run that promises nothing claims an infinite epsilon: otherwise it would be free."""
     free = parse_config(seeded() | {"strategy": {"kind": "non_private"}})
     for promise in (None, make_strategy(free, build_problem(free), public_facts(free)).plan.guarantee):
         assert claim_of(free, promise).epsilon == float("inf")

@@ -187,7 +187,7 @@ def test_the_python_call_has_them(tmp_path):
 
 TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
 EXCHANGES = [(TRAIN, None), (EVALUATE, 0.25 / 2)] * 2 + [(EVALUATE, 0.1), (EVALUATE, 0.65)]
-"""What people are asked in two rounds of a model with classes, and the share of the budget of each answer."""
+"""The questions to people in two rounds of a model with classes, and the share of the budget of each answer."""
 STRATEGY = {"rounds": 2, "clip_norm": 1e-3, "learning_rate": 1.0}
 
 

@@ -312,7 +312,7 @@ def test_two_processes_do_not_run_in_one_directory(tmp_path, killed):
 
 @pytest.mark.parametrize("lost", ["configuration", "versions", "format", "code"])
 def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path, lost):
-    """What older versions did not write skips no comparison, but for code, which they could not name."""
+    """A missing entry skips no comparison, except for code, which older versions could not name."""
     keeper = Checkpoints(tmp_path, SEEDED)
     kept = {"format": 2, **keeper._settings}
     keeper._check(tmp_path, kept)
@@ -338,7 +338,7 @@ def test_the_lock_of_a_run_that_ended_meanwhile_is_none(tmp_path):
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("how", ["run", "conclude"])
 def test_a_report_shows_private_figures_where_they_are_asked_for_alone(tmp_path, monkeypatch, how, private):
-    """Also that of a run which was killed before it had one."""
+    """A run that was killed before it had a report gets such a report, too."""
     shown = []
     monkeypatch.setattr(folder_module, "_render", lambda path, kinds: shown.append(kinds))
     config = parse_config(

@@ -64,7 +64,7 @@ RESULT_KEYS = {
     "versions": dict,
 }
 MEASURED_KEYS = {"measured_users": int, "standard_errors": dict}
-"""Of a run that did not fail, and of which something can be measured."""
+"""Further keys of a run that did not fail and has something to measure."""
 ONE_PHASE = {"kind": "localized_robust_sgd", "batch": 500, "phases": 1, "deviation": 1.0, "learning_rate": 0.5}
 """Four rounds of 2000 users, one release at the end."""
 GUARANTEE_KEYS = ["unit", "relation", "epsilon", "delta", "accountant", "adversary", "assumptions", "holds"]
@@ -244,7 +244,7 @@ def test_of_secure_runs_of_one_name_that_start_together_one_releases(tmp_path, _
 
 
 def test_a_secure_run_takes_a_folder_that_its_caller_named_for_itself(tmp_path):
-    """Of two that start together the second would release too, and write over the first."""
+    """Two runs may start together: the second would release too, and overwrite the first."""
     secure = parse_config(changed(privacy__noise="secure"))
     with (
         Checkpoints(tmp_path / "a", secure).held(),
@@ -542,7 +542,7 @@ def test_json_has_no_numbers_that_json_lacks():
 
 
 def test_the_version_is_that_of_the_code_that_runs_though_nothing_is_installed(monkeypatch):
-    """As in a Flower app, which brings the packages and pyproject.toml, and no metadata."""
+    """A Flower app brings the packages and pyproject.toml, and no metadata."""
     monkeypatch.setattr(simulations.records.environment, "version", lambda name: f"installed {name}")
     project = tomllib.loads((SHIPPED.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert simulations.records.environment.own_version() == project["project"]["version"]
@@ -564,7 +564,7 @@ def test_only_a_count_that_neighbours_share_may_refuse_a_run(unit, relation):
 @pytest.mark.parametrize("unit", ["sample", "user"])
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
 def test_which_samples_are_kept_is_said_where_a_sample_may_come_or_go(keeps, unit, relation, tmp_path):
-    """Where somebody holds too many, one more can take the place of another: two samples differ, not one."""
+    """One more sample of a person with too many can take the place of another: two samples differ, not one."""
     config = parse_config(logistic(tmp_path / "t.csv", max_samples=2 if keeps else None))
     told = with_assumptions(promise(unit, relation), config).assumptions
     kept = any("one of those that data.max_samples keeps" in one for one in told)

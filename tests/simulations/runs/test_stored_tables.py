@@ -24,7 +24,7 @@ from userdp.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOM_MIB = 160
-"""What a run may take beyond one on a small table: batches, parts and blocks of 16 MiB."""
+"""Memory that a run may take beyond one on a small table: batches, parts and blocks of 16 MiB."""
 COLUMNS = 63
 READ = """
 import pathlib, resource, sys
@@ -85,7 +85,7 @@ def test_a_run_leaves_the_same_to_the_last_bit(table, tmp_path, engine):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_held_out_people_are_clipped_whether_they_are_kept_or_not(table, kept, monkeypatch):
-    """Those of a table too large to keep were once measured as they came."""
+    """Held-out people of a table too large to keep were once measured without clipping."""
     if not kept:
         monkeypatch.setattr("simulations.records.evaluation.MEMORY_BYTES", 0)
     models = np.random.default_rng(1).normal(size=(2, 3))
@@ -127,7 +127,7 @@ def streaming(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of an address space is Linux's")
 def test_a_file_of_three_times_the_memory_trains_in_batches_alone(streaming, tmp_path):
-    """What a process may take beyond a run on a small table is a third of the file."""
+    """The memory that a process may take beyond a run on a small table is a third of the file."""
     small, large = tmp_path / "small", tmp_path / "large"
     for folder, mib in ((small, 1), (large, 3 * ROOM_MIB)):
         folder.mkdir()

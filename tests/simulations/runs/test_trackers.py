@@ -84,7 +84,7 @@ def events(directory):
 
 
 def opened_and_closed(name, directory):
-    """What a run does to its tracker that has no round, and writes no end."""
+    """Open and close a tracker as a run does that has no round and writes no end."""
     (tracked,) = trackers_of([name], directory)
     tracked.on_start(None)
     tracked.on_end()

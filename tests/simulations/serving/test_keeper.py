@@ -1,5 +1,6 @@
 """Runs of the queue: charged once, run once, refused before anybody is asked, wherever the keeper is killed."""
 
+import json
 import os
 import shutil
 import stat
@@ -597,9 +598,11 @@ def test_silos_that_always_miss_are_told_by_name_and_to_the_operators_command(cl
         added(accounts, text(epsilon=0.1))
         kept_to_the_end(keeper_of(clinic, accounts, tmp_path, alarm=alarm, names=names), clinic)
     assert "not connected at the start of the last runs: node-2" in caplog.text
-    assert told.read_text() == (
-        '{"alert": "missing", "told": "not connected at the start of the last runs: node-2", "run": 3}'
-    )
+    assert json.loads(told.read_text()) == {
+        "alert": "missing",
+        "told": "not connected at the start of the last runs: node-2",
+        "run": 3,
+    }
     clinic.nodes["14"] = "registered"  # a new one, which nobody missed before
     clinic.nodes["12"] = "online"
     caplog.clear()

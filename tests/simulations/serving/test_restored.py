@@ -87,7 +87,7 @@ def test_a_folder_with_anything_of_another_run_is_not_touched(left, tmp_path, mo
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_an_older_database_is_noticed_and_what_it_lacks_is_entered(kind, tmp_path, monkeypatch):
-    """What the second run released is forgotten by the copy that was made before it."""
+    """The copy of the database was made before the second run, and lacks what that run released."""
     with own_postgres() if kind == "postgresql" else nullcontext() as other:
         url = other or f"sqlite:///{tmp_path / 'now'}.sqlite"
         if other is None:

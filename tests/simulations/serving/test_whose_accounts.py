@@ -1,4 +1,4 @@
-"""Who writes a configuration chooses neither where a deployment's accounts are, nor whether it enters one."""
+"""The author of a configuration chooses neither where a deployment's accounts are, nor whether it enters one."""
 
 import tomllib
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a round draws is compared with what it was charged, by each ledger."""
+"""Each ledger compares what a round draws with what it was charged."""
 
 import math
 from dataclasses import replace

@@ -241,7 +241,7 @@ def test_parts_of_a_run_fit_together_or_not_at_all():
 
 
 def test_the_cost_of_the_first_part_prices_that_part_alone():
-    """Of a run whose second part is no Gaussian, which an account of pure privacy must not accept by the first's."""
+    """The second part is no Gaussian: an account of pure privacy must not accept the run by the cost of the first."""
     first, second = promise(1.0, 1e-5, gaussian=False), promise(0.5, 1e-5, gaussian=False)
     cost = Cost(pure_epsilon=1.0)
     assert Total(8.0, 0.0, others=1.0).charged(Price(), [first], cost=cost) == Price(0.0, 1.0, 0.0)

@@ -1,4 +1,4 @@
-"""What converts to epsilon: zero-concentrated privacy, and the orders of sampling cohorts of a fixed size."""
+"""Conversions to epsilon: zero-concentrated privacy, and the orders of sampling cohorts of a fixed size."""
 
 import math
 from decimal import Decimal, localcontext

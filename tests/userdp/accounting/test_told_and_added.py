@@ -1,4 +1,4 @@
-"""What is told of a promise is the promise, and what is added up is all of it."""
+"""The text of a promise is the promise, and its total leaves nothing out."""
 
 import math
 import re

@@ -37,7 +37,7 @@ def test_nothing_is_found_where_guesses_are_blind():
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True])
 def test_bounds_fail_no_more_often_than_their_confidence_allows(together):
-    """Also where the guesses of a run are all right or all wrong together, as bounds on binomials would not survive."""
+    """The guesses of a run may be all right or all wrong together, which bounds on binomials would not survive."""
     rng, failures = np.random.default_rng(3), 0
     mu = 1.0
     chance = stats.norm.cdf(mu / 2)

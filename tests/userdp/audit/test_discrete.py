@@ -18,7 +18,7 @@ laws = st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4).map(lambda weights
 
 
 def violated(first, second, epsilon, delta):
-    """Over all 2^K events."""
+    """The largest violation of (epsilon, delta) over all 2^K events."""
     events = np.array(list(product([0.0, 1.0], repeat=len(first))))
     return float((events @ first - math.exp(epsilon) * (events @ second) - delta).max())
 

@@ -1,4 +1,4 @@
-"""What promises leave an attacker, against brute force over tests and guesses."""
+"""The success that promises leave an attacker, against brute force over tests and guesses."""
 
 import math
 

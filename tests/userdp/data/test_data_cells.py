@@ -109,7 +109,7 @@ TYPES = {
     )
 )
 def test_a_column_is_read_cell_by_cell_whatever_its_type(drawn):
-    """What is fast for a whole column is what its cells are one by one, and what their text is."""
+    """The fast reading of a whole column equals reading its cells one by one, and reading their text."""
     kind, cells = drawn
     cells = [np.float16(cell) if kind == pa.float16() and cell is not None else cell for cell in cells]
     column = pa.chunked_array([pa.array([cell], type=kind) for cell in cells])
@@ -134,7 +134,7 @@ def test_a_column_is_read_cell_by_cell_whatever_its_type(drawn):
     st.data(),
 )
 def test_every_date_has_a_text_that_no_other_cell_changes(kind, data):
-    """Of any year: Python's own end at 9999."""
+    """Dates of any year: Python ends at 9999."""
     bits = kind.bit_width
     ticks = data.draw(st.lists(st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), min_size=1, max_size=6))
     cells = pa.array(ticks, type=pa.int32() if bits == 32 else pa.int64()).view(kind)

@@ -34,7 +34,7 @@ def everybody_else(loaded, label):
 
 
 def column_of(cells):
-    """As pandas would hold them, but where it would lose digits of whole numbers."""
+    """A pandas series of the cells, of objects where pandas would lose digits of whole numbers."""
     series = pd.Series(cells)
     numbers = [(made, cell) for made, cell in zip(series, cells, strict=True) if isinstance(cell, int)]
     return series if all(made == cell for made, cell in numbers) else pd.Series(cells, dtype=object)
@@ -45,7 +45,7 @@ def as_text(cells):
 
 
 def array_of(cells, how):
-    """As PyArrow or pandas would write them, of a type that suits all cells; as text where there is none."""
+    """An array of the cells, as PyArrow or pandas would write it; of texts where no type suits all cells."""
     try:
         made = pa.array(cells) if how["by"] == "arrow" else pa.Array.from_pandas(column_of(cells))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -151,7 +151,7 @@ ODD_CELLS = {
     [(name, form, cell) for name, (*_, forms, cells) in ODD_CELLS.items() for form in forms for cell in cells],
 )
 def test_one_odd_cell_changes_nobody_elses_samples(tmp_path, suffix, by, name, form, cell):
-    """Of whole floats one 2.5 made "1" into "1.0": all levels unknown, all buckets others."""
+    """One 2.5 among whole floats made "1" into "1.0": all levels unknown, all buckets different."""
     columns, how, changed, *_ = ODD_CELLS[name]
     changes = dict.fromkeys(changed, cell)
     before, after = neighbours(tmp_path, suffix, columns, 4, changes, PLAIN | how | {"by": by}, **form)

@@ -146,7 +146,7 @@ def test_the_same_samples_in_the_same_order_with_the_same_counts(rows, form, gro
 
 
 def test_the_file_says_what_fits(people):
-    """Of 600 samples of 12 bytes."""
+    """The file has 600 samples of 12 bytes."""
     assert isinstance(read_table(people, memory=1, **FORM).federation, ColumnarFederation)
     assert isinstance(read_table(people, memory=0, **FORM).federation, StoredFederation)
     columns = streamed.Columns(**FORM)
@@ -307,7 +307,7 @@ def test_what_the_disk_takes_in_pieces_is_written_whole(people, monkeypatch):
 
 @pytest.mark.parametrize("memory", [0, 1])
 def test_the_same_complaints(people, tmp_path, memory):
-    """Whether a table is read in batches or at once."""
+    """The complaints about a table are the same in batches and at once."""
     with pytest.raises(BadInput, match="has no column 'z'"):
         read_table(people, memory=memory, **FORM | {"features": ["z"], "ranges": {"z": [0, 1]}})
     dates = pd.DataFrame({"who": [1], "d": pd.to_datetime(["2024-01-01"])})

@@ -24,7 +24,7 @@ def reference(rows, kernel):
 
 
 def rounding(batch):
-    """How far two scores may be from each other for the rounding of each, which is once."""
+    """The largest difference between two scores that rounding makes, once for each."""
     return 2 * batch * 2.0**-53
 
 
@@ -210,7 +210,7 @@ def test_movement_bounds_by_hand():
 
 
 def is_aligned(numbers, radius):
-    """Whether an interval of the radius holds enough of some numbers."""
+    """True if an interval of the radius holds two thirds of the numbers."""
     ordered = np.sort(numbers)
     count = -(-2 * len(ordered) // 3)  # two thirds, rounded up
     return bool((ordered[count - 1 :] - ordered[: len(ordered) - count + 1] <= 2 * radius).any())

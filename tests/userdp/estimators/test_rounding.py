@@ -1,4 +1,4 @@
-"""How robust means are rounded: against exact arithmetic, on rows of any size, and on neighbours at the edges."""
+"""The rounding of robust means: against exact arithmetic, on rows of any size, and on neighbours at the edges."""
 
 import math
 from fractions import Fraction
@@ -39,7 +39,7 @@ def wild(rng, shape, radius):
 
 
 def exact_estimate(estimator, values):
-    """Of one coordinate, in fractions, with rows clipped to the estimator's reach."""
+    """The estimate of one coordinate, in fractions, with rows clipped to the estimator's reach."""
     reach, width = Fraction(robust.REACH * estimator.radius), Fraction(estimator.clip_width)
     ordered = sorted(min(max(Fraction(value), -reach), reach) for value in values.tolist())
     kept = ordered[(trim := estimator._trim(len(ordered))) : len(ordered) - trim]

@@ -40,7 +40,7 @@ def test_one_masked_vector_is_uniform_and_has_nothing_of_what_it_hides():
 
 
 def test_any_two_parties_hide_each_other_from_all_others_together():
-    """What the others know of a mask is what it would be without the second of the two: uniform residues are left."""
+    """The part of a mask that comes from the second of the two, which the others do not know, is uniform."""
     made, keys = parties(5)
     for one, other in permutations(range(5), 2):
         known = made[one].mask(keys[:other] + keys[other + 1 :], b"a", 1000)

@@ -42,7 +42,7 @@ class Group:
         return tuple(self.given[node][0][index].tobytes() for node in members)
 
     def parts(self, index, members, length, context=b""):
-        """What leaves each member for a round, if it hides zeros."""
+        """The masked vector of each member for a round, if it hides zeros."""
         keys = self.round_keys(index, members)
         return {node: hiding(self.nodes[node], index, keys, context, length) for node in members}
 
@@ -122,7 +122,7 @@ def test_of_survivors_own_masks_alone_are_given_and_their_pairs_stay():
 
 
 def test_fewer_shares_than_the_threshold_say_nothing():
-    """With one share too few every secret fits: some share of one more node gives each of them."""
+    """Any secret fits one share too few: for each secret, some share of one more node gives it."""
     group = Group(5, 3, 1)
     answers = group.answers(0, range(5), {4}, [0, 1])
     two = [(node + 1, answers[node][4].tobytes()) for node in (0, 1)]
@@ -247,7 +247,7 @@ def test_numbers_that_make_no_sharing_are_refused(changes):
 
 
 def gained(namings, needed):
-    """What a server that lies as it likes gains from honest nodes' answers, each a set of nodes named as silent.
+    """The gain of a server that lies as it likes from honest nodes' answers, each a set of nodes named as silent.
 
     Args:
         namings: of each honest node.

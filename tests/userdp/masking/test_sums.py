@@ -14,7 +14,7 @@ from userdp.masking.sums import MaskedSum, coalition, fewest_nodes, least_loudne
 from userdp.noise import discrete_gaussian
 
 FALSE_ALARM = 1e-9
-"""Of tests whose noise has no seed."""
+"""The probability of a false alarm in tests with unseeded noise."""
 WIDE = 600
 
 
@@ -87,7 +87,7 @@ def test_seeded_shares_depend_on_seed_round_and_node_alone():
 def test_the_price_covers_the_exact_law_of_the_shares_that_a_coalition_does_not_know(
     colluding, lost, gone, moved, epsilon
 ):
-    """Of four nodes some are in the coalition, and others fall silent: both are gone from the noise."""
+    """Some of four nodes are in the coalition, and others fall silent: both are gone from the noise."""
     _, public = nodes_of(4)
     priced = MaskedSum(IntegerGrid(0), 16.0)
     share = priced.among(public, colluding, lost).deviation / math.sqrt(4)

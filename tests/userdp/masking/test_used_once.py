@@ -79,7 +79,7 @@ def test_two_directions_of_one_pair_have_two_keys_and_a_share_opens_in_its_own_a
 
 
 def test_every_share_of_a_run_is_sealed_under_a_key_and_nonce_of_its_own(monkeypatch):
-    """Of all nodes, rounds and receivers, one's own shares included."""
+    """Shares of all nodes, rounds and receivers, a node's share for itself included."""
     used, real = [], shares.ChaCha20Poly1305
 
     class Watched:

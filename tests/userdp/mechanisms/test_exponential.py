@@ -44,7 +44,7 @@ def test_choices_follow_the_softmax_t06(noise):
 @pytest.mark.parametrize("polytope", polytopes(), ids=["ball", "far", "hull", "simplex"])
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 def test_no_two_gradients_that_close_are_told_apart_t06(polytope, mode):
-    """Also far from zero."""
+    """Gradients near zero and far from it."""
     rng, gap, epsilon = np.random.default_rng(1), 0.3, 1.0
     mechanism = ExponentialMechanism(polytope.score_sensitivity(gap, mode), epsilon)
     worst = 0.0

@@ -28,7 +28,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def moved(c, pattern):
-    """How far a user in these rounds moves C G, with the worst changes of norm 1 (all alike: C's entries are >= 0)."""
+    """The most that a user in these rounds moves C G: equal changes of norm 1 are worst, as C's entries are >= 0."""
     return float(np.linalg.norm(c[:, list(pattern)].sum(axis=1)))
 
 

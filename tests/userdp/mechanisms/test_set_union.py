@@ -70,7 +70,7 @@ def test_no_pair_of_small_neighbours_is_told_apart_by_more_than_the_cost_says(re
 
 
 def test_replacing_a_user_moves_two_shared_items_as_far_as_the_root_of_two():
-    """With the sensitivity of adding a user the noise would be too small: the exact divergence exceeds the claim."""
+    """The sensitivity of adding a user would give too little noise: the exact divergence exceeds the claim."""
     crowds = [[frozenset([0])] * k + [frozenset([1])] * k for k in range(1, 8)]
     one, other = frozenset([0]), frozenset([1])
     for relation, private in (("replace_one", True), ("add_or_remove", False)):
@@ -110,7 +110,7 @@ def source_of(slack, generator):
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("slack", [None, 0.0])
 def test_releases_follow_the_law_that_was_attacked(slack):
-    """Also with the operating system's noise, and with users who hold more items than count."""
+    """The noise is seeded or the operating system's, and one user holds more items than count."""
     mechanism = SetUnion(0.6, 0.1, 2, "add_or_remove")
     users = [frozenset([0, 1, 2]), frozenset([0]), frozenset([0, 1])]
     generator, draws = np.random.default_rng(1), 1500

@@ -15,7 +15,7 @@ from userdp.noise import SeededNoise
 
 TEST = AboveThreshold(batch=60, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
 NOISE = 3.0
-"""Of each release, over its sensitivity."""
+"""The noise of each release, over its sensitivity."""
 PASSED = TEST.kernel.unaligned_bound(60) + replacement_bound(60)
 """The most that a batch of a doubtful round can score."""
 
@@ -33,7 +33,7 @@ def gaussian_delta(mu, x):
 
 
 def divergence(first, second, kinds, x, noise=NOISE):
-    """Of order e^x, between all that two neighbours' runs show; a doubtful round that passes gives the user away.
+    """The divergence of order e^x between two neighbours' runs; a doubtful round that passes gives the user away.
 
     Args:
         first: (T,) scores of one data set.
@@ -60,7 +60,7 @@ def divergence(first, second, kinds, x, noise=NOISE):
 
 
 def scores_of(planned):
-    """What both neighbours score: near the threshold where the user's round is no doubtful one."""
+    """The scores of both neighbours: near the threshold where the user's round is not doubtful."""
     first = np.array([PASSED if kind == "doubtful" else TEST.threshold + gap for kind, gap, _ in planned])
     moved = [0.0 if kind == "another's" else move * TEST.sensitivity for kind, _, move in planned]
     second = first + np.array(moved)
@@ -101,7 +101,7 @@ def test_the_threshold_rises_with_the_noise_of_its_source(kind):
 
 @pytest.mark.parametrize("kind", [AboveThreshold, MinimumScore])
 def test_a_session_goes_on_with_the_noise_that_it_has_drawn(kind):
-    """Of a killed run: another draw of the threshold would be a second release of the scores before."""
+    """A killed run keeps its threshold: another draw would be a second release of the earlier scores."""
     test = kind(batch=60, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
     outcomes = set()
     for seed in range(40):

@@ -1,4 +1,4 @@
-"""Where modules are computed: the same numbers on every device, and no tensor left behind on another."""
+"""The devices of modules: the same numbers on every device, and no tensor left behind on another."""
 
 import pickle
 

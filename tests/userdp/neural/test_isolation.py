@@ -1,4 +1,4 @@
-"""What a module does for one user moves nothing that it does for another: state, random numbers, batches, failures."""
+"""A module's work for one user does not affect its work for another: state, random numbers, batches, failures."""
 
 import copy
 import pickle
@@ -59,7 +59,7 @@ def replacements():
 
 
 def neighbours():
-    """What the others than one user stay in, and everybody with another in that user's place."""
+    """The block of all users for each replacement of one user, after the replacement's name."""
     people = users()
     for told, other in replacements():
         yield told, block_of([*people[:REPLACED], other, *people[REPLACED + 1 :]])

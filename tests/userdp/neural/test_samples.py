@@ -1,4 +1,4 @@
-"""What a module sees: never what it is to predict; padding weighs nothing; what cannot be used is set aside."""
+"""The inputs of a module: never what it is to predict; padding weighs nothing; what cannot be used is set aside."""
 
 import numpy as np
 import pytest

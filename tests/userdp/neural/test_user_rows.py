@@ -22,7 +22,7 @@ WAYS = {
     "all together": (Choice(grouped=True, samples=512, own_layers=True), 100),
     "small groups, in pieces": (Choice(grouped=True, samples=512, own_layers=True), 5),
 }
-"""How gradients are computed, and the samples that a piece may hold."""
+"""The ways to compute gradients, and the samples that a piece may hold."""
 EVERY_WAY = [
     (name, kernels, way)
     for name in EVERY
@@ -77,7 +77,7 @@ def plain_rows(name):
 
 
 def rows_of(problem, models, block):
-    """What users may be asked for, by name."""
+    """The rows that users may be asked for, by name."""
     x = problem.initial()
     updates = {name: problem.local_updates(x, block, training) for name, training in TRAININGS.items()}
     return updates | {

@@ -1,4 +1,4 @@
-"""What users send for coefficients, against plain loops over their samples."""
+"""The rows that users send for coefficients, against plain loops over their samples."""
 
 from itertools import pairwise
 

@@ -21,7 +21,7 @@ KINDS = ("momentum", "adam", "sgd")
 
 
 def slope(model, user):
-    """Of a quadratic whose minimum is the user's own, with a third power so that no two steps are alike."""
+    """The slope of a quadratic with a minimum for each user, plus a third power so that no two steps are alike."""
     return (model - SHIFT[user]) @ CURVED + 0.1 * (model - SHIFT[user]) ** 3
 
 

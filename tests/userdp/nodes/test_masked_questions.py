@@ -1,4 +1,4 @@
-"""What masks are for: plain sums of clipped rows, each asked about one model."""
+"""The questions that are masked: plain sums of clipped rows, each asked about one model."""
 
 from dataclasses import fields, replace
 

@@ -1,4 +1,4 @@
-"""What users send of their columns, second moments and weighted gradients: bounds that hold whatever anybody's data."""
+"""The rows that users send of columns, second moments and weighted gradients: bounds that hold for any data."""
 
 import math
 

@@ -29,7 +29,7 @@ anything = arrays(np.float64, (5, 3), elements=st.floats(width=64) | st.floats(-
 
 
 def total(asked: Computation, rows, weight=1.0):
-    """What leaves the node, its statistic weighted."""
+    """The sum that leaves the node, its statistic weighted."""
     pipeline = RowPipeline(asked, np.arange(len(rows)), 3)
     pipeline.add(rows, slice(0, len(rows)))
     return pipeline.values[0] * ([1, 1, 1, weight] if asked.statistic else 1)

@@ -1,4 +1,4 @@
-"""What users send of sparse and one-hot columns: as the formulas say, and within bounds whatever their data."""
+"""The rows that users send of sparse and one-hot columns: equal to the formulas, and within bounds for any data."""
 
 from itertools import pairwise
 

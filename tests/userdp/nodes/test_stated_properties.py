@@ -1,4 +1,4 @@
-"""What is stated of each function of users' rows, on which a price or a skipped step rests, holds for it.
+"""The stated properties of each function of users' rows, on which a price or a skipped step rests, hold.
 
 A property that is stated of a function for the first time needs an entry here, by which it is tried.
 """

@@ -119,7 +119,7 @@ def extreme_block(problem, rng, samples=40):
 
 
 def models(problem, rng):
-    """Of the domain: its middle, corners, some; of classes, one that is as likely as all others together."""
+    """Models of the domain: its middle, corners, random ones; for classes, one as likely as all others together."""
     radius, p = problem.domain.radius, problem.dimension
     found = [np.zeros(p), np.full(p, radius), np.full(p, -radius)]
     found += [rng.choice([-radius, radius], p), rng.uniform(-1, 1, p) * radius]
@@ -131,7 +131,7 @@ def models(problem, rng):
 
 
 def linear_model(family, cells):
-    """Of any size; no ridge, too small a one, what A4 takes, or more; an l1 bound of any share of what cells imply."""
+    """A maker of models of any size: no ridge, too little, as A4 needs, or more; any share of the cells' l1 bound."""
 
     def make(rng):
         columns, intercept, radius = int(rng.integers(1, 6)), bool(rng.integers(2)), rng.uniform(0.1, 2.0)
@@ -206,7 +206,7 @@ def test_constants_are_never_exceeded_within_the_bounds(kind, seed):
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6))
 def test_constants_are_attained_within_a_factor_two(kind, seed):
-    """Where cells are bounded, exactly what the rows of Hessians sum up to; how close gradients come is not claimed."""
+    """Bounded cells attain the row sums of Hessians exactly; how close gradients come is then not claimed."""
     rng = np.random.default_rng(seed)
     problem = KINDS[kind](rng)
     block, certificate, places = extreme_block(problem, rng), problem.certificate, models(problem, rng)

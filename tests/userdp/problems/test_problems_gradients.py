@@ -68,7 +68,7 @@ def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, 
 @pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [1]])
 @pytest.mark.parametrize("chunk_bytes", [None, 40, 100, 1 << 20])
 def test_rough_gradients_are_those_to_seven_digits_of_their_largest_terms(case: Case, sizes, chunk_bytes, monkeypatch):
-    """By pieces of so many bytes, or (None) by a compiled loop."""
+    """Gradients are computed in pieces of so many bytes, or (None) by a compiled loop."""
     if chunk_bytes is None:
         monkeypatch.setattr("userdp.problems.generalised_linear.COMPILED_BYTES", 0)
     else:
@@ -254,7 +254,7 @@ def test_default_clipping_zeroes_gradients_whose_norm_overflows():
 
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_ghost_clipping_never_clips_too_mildly_when_terms_cancel(one_hot):
-    """Of a gradient that is nothing but for a relative 1e-11 to 1e-8, whose squared norm is lost in rounding.
+    """The gradient is zero but for a relative 1e-11 to 1e-8, and its squared norm is lost in rounding.
 
     Linear: r a = -ridge x, three terms. One-hot: phi' + ridge x_0 is nothing, and the ridge's pull on x_1 is lost in
     ``||pull||^2 - pull_0^2``.

@@ -60,7 +60,7 @@ def test_every_set_of_rounds_is_as_likely_as_any_other(seed):
 
 
 def test_users_are_allocated_independently():
-    """Of two users, whether they share a round: for 1 of 5 rounds with chance 1/5."""
+    """Two users, each in 1 of 5 rounds, share it with probability 1/5."""
     parts = table(AllocatedBatches(20_000, 1, 5, seed=8))
     together = np.sum(parts[0::2] & parts[1::2])
     assert abs(together - 2000) < 5 * math.sqrt(1600)
@@ -109,7 +109,7 @@ def test_epsilons_lie_between_the_bounds_of_another_accountant(noise, rounds, pa
 
 @pytest.mark.parametrize(("noise", "epsilon"), [(0.6, 1.5), (1.0, 0.6), (3.0, 0.1)])
 def test_one_of_two_rounds_is_the_exact_divergence_of_its_two_neighbours(noise, epsilon):
-    """By quadrature over both rounds, in both directions; the bound holds and is tight."""
+    """The exact value is a quadrature over both rounds, in both directions; the bound holds and is tight."""
     z = np.linspace(-9, 9, 1201)
     weights = np.outer(norm.pdf(z), norm.pdf(z)) * (z[1] - z[0]) ** 2
     one = np.exp(z / noise - 0.5 / noise**2)
@@ -126,7 +126,7 @@ def test_one_of_two_rounds_is_the_exact_divergence_of_its_two_neighbours(noise, 
 
 @pytest.mark.parametrize(("rounds", "participations"), [(4, 1), (5, 2), (6, 4)])
 def test_divergences_of_uniform_subsets_by_simulation_stay_below_delta(rounds, participations):
-    """Of the true mixture over all subsets, not of independent blocks: a loss of weighted samples, unbiased."""
+    """The losses are of the true mixture over all subsets, not of independent blocks: weighted samples, unbiased."""
     noise, delta, rng = 1.0, 1e-2, np.random.default_rng(3)
     epsilon = allocation_epsilon(noise, rounds, participations, delta)
     z = rng.normal(size=(100_000, rounds))
@@ -175,7 +175,7 @@ def test_whatever_is_asked_has_a_finite_epsilon_that_is_no_larger_than_plain(noi
 
 
 def test_a_small_delta_in_many_rounds_is_priced_tightly():
-    """By hand, where one of the ratios W is large and the others sum up to their mean: ``E (W + 999 - 1000 c)_+``."""
+    """The value by hand: one ratio W is large, and the others sum up to their mean: ``E (W + 999 - 1000 c)_+``."""
 
     def delta(epsilon):
         least = 1000 * math.exp(epsilon) - 999
@@ -314,7 +314,7 @@ def test_rounding_of_sums_is_below_what_is_proven(real, seed, times, spread):
 
 
 def test_what_is_added_for_rounding_is_the_formula_of_its_proof():
-    """By numbers of many digits, and for laws of any size: constant and text are one."""
+    """The constant is the proof's formula in numbers of many digits, and covers laws of any size."""
     with mpmath.workdps(50):
         for real in (np.float64, np.longdouble):
             u, length = mpmath.mpf(float(np.finfo(real).eps)) / 2, 2 * module._CELLS

@@ -83,7 +83,7 @@ def test_rounds_are_charged_turn_by_turn():
 @pytest.mark.slow
 @pytest.mark.parametrize(("bands", "kind"), [(2, "banded"), (3, "square_root")])
 def test_the_price_of_replacing_a_user_is_that_of_simulated_losses(bands, kind):
-    """As the test below; the other user's gradient is the opposite one."""
+    """The simulation is as in the test below; the other user's gradient is the opposite one."""
     sampler = AmplifiedBands(60, 6, 6, bands, kind, relation="replace_one")
     z, q, runs, rng = 1.0, sampler.rate, 400_000, np.random.default_rng(2)
     encoded, rows, losses = matrix(sampler), np.zeros((runs, 6)), np.zeros(runs)

@@ -1,4 +1,4 @@
-"""What every sampler says: whom it asks, what that costs, and what its price rests on."""
+"""The description of every sampler: whom it asks, what that costs, and what its price rests on."""
 
 import math
 import re

@@ -50,7 +50,7 @@ SAMPLERS: dict[str, Sampler] = {
 }
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 SECONDS = [name for name, sampler in SAMPLERS.items() if sampler.secret and name != "poisson"]
-"""Those whose calibration takes seconds."""
+"""Samplers with a calibration that takes seconds."""
 every_calibrated_sampler = pytest.mark.parametrize(
     "sampler",
     [pytest.param(each, id=name, marks=[pytest.mark.slow] * (name in SECONDS)) for name, each in SAMPLERS.items()],
@@ -205,7 +205,7 @@ def test_poisson_agrees_with_dp_accounting_on_a_finer_grid(noise, rate, rounds):
 
 
 def _renyi(first, second, order):
-    """Of two densities on the line, by quadrature."""
+    """The Renyi divergence of two densities on the line, by quadrature."""
     value, _ = quad(lambda t: first(t) ** order * second(t) ** (1 - order), -30, 30, limit=400)
     return math.log(value) / (order - 1)
 
@@ -254,7 +254,7 @@ def test_accounting_what_was_calibrated_gives_the_budget_from_below(sampler, eps
 
 @pytest.mark.parametrize("sampler", [sampler for sampler in SAMPLERS.values() if not sampler.secret], ids=str)
 def test_after_every_round_epsilon_covers_whoever_took_part_most(sampler):
-    """From whom each cohort holds and the noise that its round gets, as Gaussians that add up."""
+    """The epsilon is computed from the members of each cohort and the noise of its round, as Gaussians that add up."""
     squares = np.zeros(sampler.users)
     for index in range(sampler.rounds):
         squares[sampler.cohort(index)] += sampler.multiplier(index, 2.0) ** -2

@@ -62,7 +62,7 @@ class SameCohort(PoissonBatches):
 
 
 class SizesGiveAway(PoissonBatches):
-    """Of a fixed size, at the price of independent coins: who is drawn depends on who else is."""
+    """Cohorts of a fixed size, at the price of independent coins: who is drawn depends on who else is."""
 
     def cohort(self, index):
         return self.drawn_like().cohort(index)

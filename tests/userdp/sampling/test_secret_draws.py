@@ -1,4 +1,4 @@
-"""What must stay secret is drawn once per round by the operating system, and accounted as it was drawn."""
+"""Secret draws are made once per round by the operating system, and accounted as they were made."""
 
 from dataclasses import replace
 
