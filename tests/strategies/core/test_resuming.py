@@ -98,7 +98,7 @@ def test_a_fresh_process_goes_on_from_every_round(tmp_path):
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines() == [f"{len(list(tmp_path.iterdir()))} runs went on"]
+    assert done.stdout.splitlines() == [f"{len(list(tmp_path.iterdir()))} runs resumed"]
 
 
 @pytest.mark.parametrize(
