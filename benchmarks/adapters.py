@@ -41,7 +41,7 @@ from userdp.nodes.local_training import LocalTraining
 TOKENS, USERS, RANK, CLIP, STEP = 259, 48, 8, 0.05, 0.1
 TARGETS = ["q_proj", "v_proj"]
 LIMIT, LIMIT_PFL = 1.2, 0.9
-"""Of ours over plain, and over pfl or its way by hand."""
+"""The largest ratio of ours to plain, and to pfl or its way by hand."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class WithLoss(nn.Module):
         self.model = model
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Of one user's windows."""
+        """The mean loss of one user's windows."""
         logits = self.model(input_ids=tokens).logits
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 

@@ -1,4 +1,4 @@
-"""What clipping every sample's gradient costs a node, against the plain average gradient of the same users.
+"""The cost of clipping every sample's gradient on a node, against the plain average gradient of the same users.
 
 1000 users with m samples of d features each, logistic regression with ridge. Contestants, interleaved so that a busy
 machine slows all of them alike:
@@ -32,9 +32,9 @@ from userdp.problems import Logistic, Problem
 
 USERS, CLIP, RIDGE = 1000, 0.01, 0.05
 LIMIT = 2.0
-"""Of clipped over average, at m = 100 and d = 1000."""
+"""The largest ratio of clipped to average, at m = 100 and d = 1000."""
 LIMIT_MIB = 32.0
-"""Of what clipped holds beyond its samples and its answer, the (users, d) sums."""
+"""The most memory that clipped holds beyond its samples and its answer, the (users, d) sums."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def table(rows: list[Row]) -> str:
 
 
 def too_slow(rows: list[Row]) -> bool:
-    """Whether a limit is exceeded, saying which."""
+    """True if a limit is exceeded, which is printed."""
     failed = False
     for row in rows:
         if row.dimension == 1000 and row.clipped_over_average > LIMIT:

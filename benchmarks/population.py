@@ -91,7 +91,7 @@ def measured(name: str, users: int) -> dict[str, Any]:
 
 
 def failures(runs: list[dict[str, Any]]) -> list[str]:
-    """What is promised and not kept."""
+    """The promises that are not kept."""
     told = []
     for name in PROMISED:
         own = sorted((run for run in runs if run["strategy"] == name), key=lambda run: int(run["users"]))

@@ -1,4 +1,4 @@
-"""Which of the project's kernels became slower: this tree against an earlier commit, on one machine, in turns.
+"""The project's kernels that became slower: this tree against an earlier commit, on one machine, in turns.
 
     python benchmarks/regress.py                    against where this branch left main; on main, the commit before
     python benchmarks/regress.py --against v1.0     against a tag, a branch or a commit
@@ -25,7 +25,7 @@ LIMIT = 1.2
 """Times that a kernel may take of its time before."""
 TURNS, MORE_TURNS = 3, 7
 SECONDS = 0.2
-"""For a kernel in one process, at least."""
+"""The least time for a kernel in one process."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 Times = dict[str, float]
@@ -75,13 +75,13 @@ def main() -> None:
 
 
 def baseline() -> str:
-    """Where this branch left main; the commit before, on main itself."""
+    """The commit where this branch left main; the commit before, on main itself."""
     here, left = git("rev-parse", "HEAD"), git("merge-base", "HEAD", "main")
     return "HEAD~1" if left == here else left
 
 
 def git(*command: str) -> str:
-    """What git says; it ends the program with what git complains of."""
+    """The output of git; a complaint of git ends the program."""
     done = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"git {command[0]}: {done.stderr.strip()}", file=sys.stderr)
@@ -118,7 +118,7 @@ def in_turns(measure: Measure, before: Path, now: Path, names: Sequence[str], tu
 
 
 def slower(changes: Sequence[Change]) -> list[Change]:
-    """Those beyond the limit."""
+    """The changes beyond the limit."""
     return [one for one in changes if one.ratio > LIMIT]
 
 

@@ -1,4 +1,4 @@
-"""What one private round costs, against the same mathematics in plain numpy.
+"""The cost of one private round, against the same mathematics in plain numpy.
 
 1000 users with m samples of d features each, logistic regression. Three ways to do the SAME round, interleaved so that
 a busy machine slows all of them alike:
@@ -131,7 +131,7 @@ class PlainNumpy:
         self._features, self._targets, self._samples, self._ridge = features, targets, samples, ridge
 
     def round(self, strategy: UserLevelStrategy, x: Vector, server_round: int) -> Vector:
-        """From x to the next iterate."""
+        """The next iterate after x."""
         gradients = self.user_gradients(x)
         aggregate = clipped_mean if isinstance(strategy.recipe, DPFedSGD) else robust_mean
         gradient = aggregate(gradients, strategy.plan.numbers)
@@ -235,7 +235,7 @@ def table(rows: list[Row]) -> str:
 
 
 def too_slow(rows: list[Row]) -> bool:
-    """Whether a limit is exceeded, saying which; RobustRounds is reported only, plain numpy being slow at it."""
+    """True if a limit is exceeded, which is printed; RobustRounds is reported only, plain numpy being slow at it."""
     failed = False
     for row in rows:
         for name, ratio in (("local", row.local_ratio), ("ray", row.ray_ratio)):

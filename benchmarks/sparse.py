@@ -33,7 +33,7 @@ COLUMNS, ENTRIES, SAMPLES, ROUNDS = 1_000_000, 20, 20, 7
 SIZES = (2_000, 4_000, 8_000)
 LIMIT_MIB = 4096
 SLOPE = (0.7, 1.3)
-"""Of the logarithm of the time by that of the entries, between the smallest and the largest size."""
+"""The allowed slope of the logarithm of time in the logarithm of entries, between the smallest and the largest size."""
 
 
 def main() -> None:
@@ -96,13 +96,13 @@ def seconds_of(users: int, samples: int) -> tuple[float, int]:
 
 
 def slope_of(rows: list[dict[str, Any]]) -> float:
-    """How the part above the dense one grows with the entries, on logarithmic scales."""
+    """The slope of the part above the dense one in the entries, on logarithmic scales."""
     sparse = [max(1e-9, row["round_ms"] - row["dense_ms"]) for row in (rows[0], rows[-1])]
     return math.log(sparse[1] / sparse[0]) / math.log(rows[-1]["entries"] / rows[0]["entries"])
 
 
 def problems_of(rows: list[dict[str, Any]], slope: float) -> list[str]:
-    """Which limits are exceeded."""
+    """The limits that are exceeded."""
     complaints = [
         f"peak memory of {row['peak_memory_mib']} MiB at {row['users']} users exceeds {LIMIT_MIB}"
         for row in rows

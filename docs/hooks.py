@@ -1,4 +1,4 @@
-"""What mkdocs is told when it builds the site; what it does stands in `making/site.py`."""
+"""Hooks that mkdocs calls when it builds the site; `making/site.py` does their work."""
 
 from making import site
 from mkdocs.config.defaults import MkDocsConfig

@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def _written(path: str) -> str:
-    """What is there; nothing of a page that is new."""
+    """The text that is there; empty for a new page."""
     return (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else ""
 
 

@@ -27,17 +27,17 @@ from userdp.errors import BadInput
 
 SEEDS = range(5)
 POINTS = 24
-"""Of a course, at most: its first and its last rounds, and some between."""
+"""The most points of a course: its first and its last rounds, and some between."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """What a seed reached.
+    """The course of one seed.
 
     Attributes:
-        rounds: after which it was measured, 0 first.
-        shares: of the way to training without privacy that the released model had gone by then.
-        gain: by how much of its own training without privacy lowers the loss with which the way begins.
+        rounds: the rounds after which it was measured, 0 first.
+        shares: the share of the way to training without privacy that the released model had gone by each of them.
+        gain: the share of the initial loss that training without privacy removes.
     """
 
     rounds: list[int]

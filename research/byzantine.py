@@ -1,4 +1,4 @@
-"""What users who answer in bad faith do to each strategy: attack x strategy x share of such users, error and guarantee.
+"""The effect of hostile users on each strategy: attack x strategy x share of such users, error and guarantee.
 
 Two made-up tasks: where heavy-tailed vectors lie (20,000 users who agree, 20 samples each), and logistic regression
 (2,000 users, 10 samples each). Hostile users have honest data, know each other's honest answers, and answer something
@@ -124,7 +124,7 @@ class HostileNode:
         self.users, self.clipped_samples = node.users, node.clipped_samples
 
     def compute(self, x: Rows, users: NDArray[np.int64], computation: Computation) -> Answer:
-        """What they answer in place of the node's rows; a statistic beside a row stays honest."""
+        """The hostile answers in place of the node's rows; a statistic beside a row stays honest."""
         honest = self._node.compute(x, users, replace(computation, reduce="rows", lengths=False))
         rows = dense(honest.values).copy()
         width = computation.length(len(x))
@@ -160,13 +160,13 @@ class Honest:
 
 
 def loss(problem: Problem, people: Federation, users: NDArray[np.int64], x: Rows) -> float:
-    """Of the average user."""
+    """The average user's loss."""
     bounded, _ = problem.bound(people.block(users))
     return float(problem.metrics(x, bounded)["test_loss"].mean())
 
 
 def configuration(task: str, strategy: str, seed: int, **settings: Any) -> Any:
-    """Of a run of that strategy."""
+    """The configuration of a run of that strategy."""
     sections = TASKS[task]
     return parse_config(
         {
@@ -229,7 +229,7 @@ def cell(task: str, strategy: str, attack: str, share: float, seed: int) -> dict
 
 
 def cells(strategies: list[str], seeds: int, shares: tuple[float, ...]) -> Iterator[tuple[Any, ...]]:
-    """What is measured; without hostile users there is one attack, which is none."""
+    """The cells to measure; without hostile users there is one attack, which is none."""
     for task, strategy, share, seed in itertools.product(TASKS, strategies, shares, range(seeds)):
         yield from ((task, strategy, attack, share, seed) for attack in (ATTACKS if share else ("none",)))
 

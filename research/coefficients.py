@@ -1,4 +1,4 @@
-"""How often the intervals of `auto`'s coefficients hold the truth, how wide they are, and what real tables give.
+"""The coverage and the width of intervals of `auto`'s coefficients, and the results on real tables.
 
 Made-up users have 1 to 200 samples, with errors that are alike within a user; features are correlated, and half of
 their variance is between users. The true coefficients are known. Widths stand beside those of a fit without privacy

@@ -14,7 +14,7 @@ from worker import ANSWER
 
 HERE = Path(__file__).resolve().parent
 PEERS = Path.home() / ".cache" / "userdp" / "peers"
-"""Where the environments of other tools are made, unless said otherwise."""
+"""The default folder for the environments of other tools."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

@@ -1,4 +1,4 @@
-"""How often the intervals of private evaluation hold the truth: fresh held-out users and fresh noise about one model.
+"""The coverage of the intervals of private evaluation: fresh held-out users and fresh noise about one model.
 
 Made-up users hold 1 to 19 samples of two classes, alike within a user. All questions are asked about one model as a run
 asks them, without its rounds; the truth is that of 200,000 users.

@@ -61,7 +61,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "full": {"adapter": None},
     "scratch": {"adapter": None, "pretrained": False},
 }
-"""What is trained: changes of the configuration's problem."""
+"""The models to train: changes of the configuration's problem."""
 STRATEGIES: dict[str, dict[str, Any]] = {
     NO_PRIVACY: {"kind": "non_private", "cohort": 200, "rounds": 60, "learning_rate": 0.01},
     "uls": {},
@@ -188,7 +188,7 @@ def trained(config: RunConfig, datasets: Datasets) -> dict[str, Any]:
 
 @cache
 def people(chats: Path) -> int:
-    """How many people the table holds."""
+    """The number of people in the table."""
     return int(pd.read_csv(chats, usecols=["person"], keep_default_na=False)["person"].nunique())
 
 

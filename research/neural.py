@@ -65,7 +65,7 @@ class Row:
 
     @property
     def median(self) -> float:
-        """Of the rounds; infinite where there are none."""
+        """The median seconds of a round; infinite where there are none."""
         return statistics.median(self.seconds) if self.seconds else float("inf")
 
 
@@ -124,7 +124,7 @@ def some_of(names: dict[str, str]) -> Any:
 
 
 def described(data: Path) -> str:
-    """Who the users of a file are."""
+    """The source, the number and the sizes of a file's users, as text."""
     with np.load(data) as file:
         sizes = np.diff(file["offsets"])
         return f"{data.stem}: {file['source']}, {len(sizes)} users of {sizes.min()} to {sizes.max()} samples"
@@ -152,7 +152,7 @@ def compete(
 
 
 def note(row: Row, answer: dict[str, float], *, counted: bool) -> None:
-    """What a round cost."""
+    """Add the cost of a round to the row."""
     if answer and counted:
         row.seconds.append(answer["seconds"])
         row.peak_mib = max(row.peak_mib, answer["peak_mib"])
@@ -188,7 +188,7 @@ def table(rows: list[Row], *, heading: bool) -> str:
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the numbers were measured with."""
+    """The settings and the machine of the measurement."""
     chosen = {name: getattr(arguments, name) for name in ("rounds", "threads", "quick")}
     return chosen | {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
 

@@ -1,4 +1,4 @@
-"""What a common convention would have printed beside a run with far fewer users: no guarantee, and there to show why.
+"""The epsilon that a common convention prints for a run with far fewer users: no guarantee, and there to show why.
 
 Simulators of federated learning often have thousands of users, and print the epsilon of a million: the cohort is said
 to come from a population of 10^6, of which everybody takes part in a round with chance cohort / 10^6. Where even that
@@ -21,7 +21,7 @@ POPULATION, COHORT = 10**6, 5_000
 
 
 def printed_epsilon(noise: float, cohort: int, rounds: int, delta: float) -> float:
-    """What would be printed for the noise that a run added: that of its own cohort, drawn from the pretended users.
+    """The epsilon that would be printed for a run's noise, as if its cohort were drawn from the pretended users.
 
     Args:
         noise: standard deviation of the noise of a round's sum, over the clip.

@@ -66,7 +66,7 @@ def characters(rng: np.random.Generator) -> Users:
 
 
 def spoken(table: Path) -> list[str]:
-    """What each of the roles says."""
+    """The text of each role."""
     speeches = pd.read_parquet(table, columns=["role", "text"]).astype({"role": "str"})
     lengths = speeches.text.str.len().groupby(speeches.role).sum()
     roles = sorted(lengths.index[lengths >= LEAST_CHARACTERS])[:ROLES]

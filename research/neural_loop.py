@@ -19,7 +19,7 @@ def prepared(work: Work) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
 
 
 def clipped_update(module: nn.Module, inputs: Tensor, targets: Tensor, clip_norm: float) -> list[Tensor]:
-    """What some steps on one user's samples move a copy of the module, clipped."""
+    """The clipped change of a copy of the module after some steps on one user's samples."""
     own = copy.deepcopy(module)
     optimizer = torch.optim.SGD(own.parameters(), lr=STEP_SIZE)
     for _ in range(STEPS):

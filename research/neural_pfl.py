@@ -27,7 +27,7 @@ class WithLoss(nn.Module):
         self.module = module
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Of one user's samples."""
+        """The mean loss of one user's samples."""
         return average_loss(self.module(inputs), targets)
 
     def metrics(self, inputs: Tensor, targets: Tensor) -> dict[str, Any]:

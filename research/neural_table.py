@@ -1,7 +1,7 @@
-"""What neural models learn from real users with privacy, beside a trivial model, no privacy, and a convention.
+"""The results of neural models trained on real users privately, beside a trivial model, no privacy, and a convention.
 
 Runs the cells of simulations/configs/compare-neural.toml one after the other, and adds a row for each to
-results/neural_table.csv: it may be stopped at any time, and goes on where it stood. Beside the private runs stand, for
+results/neural_table.csv: it may be stopped at any time, and resumes there. Beside the private runs stand, for
 every set and seed, training without privacy and a trivial model (research/neural_trivial.py); and what a convention
 of simulators would have printed (research/neural_convention.py). docs/neural.md shows the table (docs/make.py).
 
@@ -49,7 +49,7 @@ FILE = HERE.parent / "simulations" / "configs" / "compare-neural.toml"
 RESULTS = HERE / "results" / "neural_table.csv"
 WITHOUT, NO_PRIVACY = "trivial", "non_private"
 FIRST = {("pupils", 8.0): 0, ("pupils", 2.0): 1, ("roles", 8.0): 2}
-"""What is promised of the table is run first."""
+"""The cells that are run first: the page makes promises about them."""
 ROUND_BY_ROUND = ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping")
 """Strategies with noise of its own and equally much of it in every round: the convention is about nothing else."""
 KEY = ("problem", "strategy", "epsilon", "seed")
@@ -79,7 +79,7 @@ class Piece:
 
     @property
     def key(self) -> tuple[str, str, float, int]:
-        """What tells it from others."""
+        """The values that identify it."""
         return self.cell.problem, self.strategy, self.epsilon, self.cell.seed
 
     def row(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def trained_row(config: RunConfig, datasets: Datasets) -> dict[str, Any]:
 
 
 def _promised(config: RunConfig, guarantee: Guarantee, numbers: Any) -> dict[str, Any]:
-    """What holds, what it means for replacing one user, and what the convention would have printed."""
+    """The guarantee, its meaning for replacing one user, and the epsilon that the convention would have printed."""
     pair = guarantee.epsilon, guarantee.delta
     found = {
         **{"relation": guarantee.relation, "spent_epsilon": pair[0], "delta": pair[1]},
@@ -168,7 +168,7 @@ def _usable(problem: Problem, federation: Federation) -> Block:
 
 @cache
 def comparison() -> Comparison:
-    """What is run."""
+    """The comparison to run."""
     return load_comparison(FILE)
 
 
@@ -213,7 +213,7 @@ def measured(path: Path = RESULTS) -> pd.DataFrame:
 
 
 def missing(table: pd.DataFrame, wanted: Sequence[Piece]) -> list[Piece]:
-    """What is to be run: what is not there, or failed."""
+    """The pieces to run: they are not in the table, or failed."""
     good = table[table["error"].isna()]
     there = set(good[list(KEY)].itertuples(index=False, name=None))
     return [piece for piece in wanted if piece.key not in there]

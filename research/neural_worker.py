@@ -1,4 +1,4 @@
-"""What the workers of research/neural.py share: the users of a model, from the command line.
+"""The common part of the workers of research/neural.py: the users of a model, from the command line.
 
 Needs torch and numpy alone, for it runs in the environment of each tool.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Work:
-    """What to do.
+    """A model and its data.
 
     Attributes:
         model: a name of `neural_models.MODELS`.

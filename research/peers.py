@@ -51,7 +51,7 @@ SETTLE = 0.1
 AT_MOST = {"numpy": (2.5, 1.8, 1.8, 1.5)}
 """Ours over that tool, by size."""
 AT_LEAST = {"pfl": (200.0, 100.0, 50.0, 15.0), "flower": (1000.0,), "jax": (0.0, 0.0, 0.0, 1.0)}
-"""That tool over ours, by size."""
+"""The ratio of that tool to ours, by size."""
 ON_RAY = 1.2
 """Ours on Ray over numpy, in wall time, at the largest size."""
 
@@ -146,7 +146,7 @@ def process_of(tool: str, data: Path, peers: Path) -> Contestant:
 
 
 def stem_of(folder: Path, tool: str) -> Path:
-    """Of the tool's files."""
+    """The path of the tool's files, without a suffix."""
     return folder / tool.replace(" ", "-")
 
 
@@ -161,7 +161,7 @@ def make_data(folder: Path, samples: int, columns: int) -> Path:
 
 
 def note(row: Row, answer: dict[str, float], *, counted: bool) -> None:
-    """What a round cost."""
+    """Add the cost of a round to the row."""
     if answer and counted:
         row.seconds.append(answer["seconds"])
         row.wall.append(answer["wall"])

@@ -12,7 +12,7 @@ from worker import serve
 
 
 def loss(weights: jax.Array, features: jax.Array, targets: jax.Array) -> jax.Array:
-    """Of one user's samples."""
+    """The mean loss of one user's samples, plus the ridge."""
     scores = features @ weights
     return jnp.mean(jnp.logaddexp(0.0, scores) - targets * scores) + RIDGE / 2 * jnp.sum(weights**2)
 

@@ -26,7 +26,7 @@ class Logistic(nn.Module):
         self.weights = nn.Parameter(weights)
 
     def loss(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Of one user's samples."""
+        """The mean loss of one user's samples, plus the ridge."""
         fit = nn.functional.binary_cross_entropy_with_logits(features @ self.weights, targets)
         return fit + RIDGE / 2 * self.weights.square().sum()
 

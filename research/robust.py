@@ -33,7 +33,7 @@ TRIM = smallest_trim(1000)
 
 
 def numpy_median(rows: Rows) -> Rows:
-    """What medians, and trimmed means too, are to be faster than."""
+    """Numpy's median: our medians and trimmed means must be faster."""
     return np.median(rows, axis=0)
 
 

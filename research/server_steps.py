@@ -259,7 +259,7 @@ class Piece:
 
     @property
     def key(self) -> tuple[str, str, float, int, str, float]:
-        """What tells it from others."""
+        """The values that identify it."""
         return self.problem, SETS[self.problem][0], self.epsilon, self.seed, self.step, self.rate
 
     def rows(self) -> list[dict[str, Any]]:
@@ -342,7 +342,7 @@ def add(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def pieces() -> list[Piece]:
-    """What the page shows: every step once, and what that shows to be promising with the table's seeds."""
+    """The runs that the page shows: every step once, then the promising ones with the table's seeds."""
     first = [Piece(problem, EPSILONS[0], TRIED, *one) for problem in SETS for one in FIRST]
     again = product(EPSILONS, SETS, AGAIN, SEEDS)
     return first + [Piece(problem, epsilon, seed, *one) for epsilon, problem, one, seed in again]

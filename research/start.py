@@ -1,8 +1,8 @@
-"""What a command costs from the empty process to its end: help, a plan, a small run, its report, a small comparison.
+"""The cost of a command from the empty process to its end: help, plan, small run, its report, small comparison.
 
 Whole processes, imports included. Processor seconds are those of the process and of what it waits for, with one
 thread for mathematics; Ray's processes are nobody's children, so the comparison is measured twice: in one process, and
-on the clock as it comes, with a Ray process a core. The least of several repetitions, in turns.
+on the clock as it runs by default, with a Ray process for each core. The least of several repetitions, in turns.
 
     python research/start.py --check --json research/results/start.json
 """

@@ -90,7 +90,7 @@ def write_table(folder: Path, mib: int, columns: int, group_mib: int = GROUP_MIB
 
 
 def trained(folder: Path, limit: int, columns: int, memory: int) -> dict[str, Any]:
-    """What a run in a process of its own comes to, whose address space is limited to ``limit`` MiB, or not by 0."""
+    """The result of a run in a separate process with at most ``limit`` MiB of address space; 0 sets no limit."""
     text = CONFIG.format(columns=columns, users=USERS, memory=memory, rounds=ROUNDS)
     (folder / "run.toml").write_text(text, encoding="utf-8")
     environment = {

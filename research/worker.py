@@ -22,10 +22,10 @@ ANSWER = "answer "
 
 @dataclass(frozen=True)
 class Spent:
-    """What a process has used since it began.
+    """The resources that a process has used since it began.
 
     Attributes:
-        seconds: of processors, children included.
+        seconds: processor time, children included.
         peak_mib: its largest resident memory.
     """
 
@@ -34,7 +34,7 @@ class Spent:
 
 
 def spent() -> Spent:
-    """Of this process and the children that it has waited for."""
+    """The resources of this process and the children that it has waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = time.process_time() + children.ru_utime + children.ru_stime
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -42,7 +42,7 @@ def spent() -> Spent:
 
 
 def spent_by_all() -> Spent:
-    """Of this process and every living process below it: Ray's are never waited for."""
+    """The resources of this process and every living process below it: Ray's are never waited for."""
     import psutil  # noqa: PLC0415 -- not in every tool's environment
 
     root = psutil.Process()

@@ -1,4 +1,4 @@
-"""How far `auto` gets without a setting, on real tables and on populations, beside clipping tuned with the answers.
+"""The results of `auto` without a setting, on real tables and on populations, beside clipping tuned with the answers.
 
 Tasks are the public tables, as simulations/configs declare them, and tables drawn here: columns whose scales span a
 decade and a half inside one declared range, neighbours correlated, 20 or 100 of them, 2,000 or 10,000 users with 5
@@ -41,9 +41,9 @@ RESULTS = Path(__file__).resolve().parent / "results" / "zero_tuning.csv"
 SEEDS, EPSILONS, DELTA = 5, (4.0, 1.0), 1e-5
 DEFAULTS = ("dp_fed_sgd", "adaptive_clipping", "recentred_clipping")
 EXPLAINED_FROM = 0.1
-"""What has to be explained without privacy for a share of the way to say something."""
+"""The least share of the loss that training without privacy must explain, or its share of the way says nothing."""
 NOISE = 0.005
-"""Of the best constant's loss: what a model may be worse than it by, for nobody to be worse off who would notice."""
+"""The share of the best constant's loss by which a model may be worse than the constant without harm."""
 ORACLES = tuple(name_of(kind) for kind in STRATEGIES)
 STAGES = {"auto": ("auto",), "defaults": DEFAULTS, "oracle": ORACLES}
 COLUMNS = (
@@ -54,7 +54,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Piece:
-    """What is run in one go: some seeds of a stage, for a task at some budgets."""
+    """One job: some seeds of a stage, for a task at some budgets."""
 
     task: Task
     epsilons: tuple[float, ...]
@@ -128,7 +128,7 @@ def measured(path: Path) -> pd.DataFrame:
 
 
 def missing(table: pd.DataFrame, stages: Sequence[str], seeds: int, chosen: Sequence[Task]) -> Iterator[Piece]:
-    """What is to be run: stage by stage, so that what counts most is there first."""
+    """The pieces left to run, stage by stage: those that count most come first."""
     there = set(zip(table["task"], table["epsilon"], table["strategy"], table["seed"], strict=True))
     for stage in stages:
         for task in chosen:
@@ -191,7 +191,7 @@ class Promise:
 
 
 def promises(table: pd.DataFrame) -> list[Promise]:
-    """What `auto` should reach with one default for all data."""
+    """The results that `auto` should reach with one default for all data."""
     auto = shared(table)
     auto = auto[auto["strategy"] == "auto"]
     cells = auto.groupby(["family", "task", "epsilon"])

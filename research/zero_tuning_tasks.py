@@ -1,4 +1,4 @@
-"""What research/zero_tuning.py learns from what: public tables of real users, and tables drawn here."""
+"""The tasks of research/zero_tuning.py: public tables of real users, and tables drawn here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +9,14 @@ import pandas as pd
 from scipy.special import expit
 
 DECADES, CORRELATION, LARGEST, SAMPLES = 1.5, 0.5, 0.3, 5
-"""Of drawn columns: how far scales span, of neighbours, standard deviation of the largest; and samples per user."""
+"""Drawn columns: decades between scales, correlation of neighbours, largest deviation; and samples per user."""
 HELD_OUT = {2_000: 0.5, 10_000: 0.2}
-"""Of a drawn table's users: enough to measure with."""
+"""The share of a drawn table's users that is held out: enough to measure with."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learnt from what.
+    """A problem and the data to learn it from.
 
     Attributes:
         name: in the table.

@@ -1,4 +1,4 @@
-"""What all tests share: one thread per process, how hypothesis draws, which cases run, public data."""
+"""Settings that all tests share: one thread per process, draws of hypothesis, the cases to run, public data."""
 
 import gc
 import importlib
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def mark_sweeps(items: list[pytest.Item]) -> None:
-    """Of a test marked ``sweep(n)``, n cases are fast and the others slow, whatever else is collected.
+    """Leave n cases of a test marked ``sweep(n)`` fast and mark the others slow, whatever else is collected.
 
     A checksum of their names chooses them: nearly the same ones when cases are added, others in each test.
     """
@@ -90,7 +90,7 @@ def of_a_change(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected lives to the end: the garbage collector need not look at it again and again."""
+    """Everything imported and collected lives to the end: the garbage collector need not look at it again and again."""
     gc.freeze()
 
 

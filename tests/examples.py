@@ -125,10 +125,10 @@ DECLARED: dict[str, Any] = {
     "target": "passed",
     "positive": "yes",
 }
-"""Of the columns of `write_table`, with a binary target."""
+"""The declaration of `write_table`'s columns, with a binary target."""
 ASKED = DECLARED | {"problem": "logistic", "users": 48, "epsilon": 8.0, "delta": 1e-3}
 ASKED |= {"strategy": {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 2}}
-"""What is asked for in Python beside that table."""
+"""The settings given in Python beside that table."""
 
 
 def rows_of_table(folder: Path, people: dict[str, Any], form: dict[str, Any], suffix: str = "csv"):

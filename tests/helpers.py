@@ -94,7 +94,7 @@ def content_of(x: NDArray[np.float64], users: NDArray[np.int64], computation: Co
 
 
 def rows_of(problem: Problem, x: NDArray[np.float64], block: Block, computation: Computation) -> tuple[AnyRows, int]:
-    """What a node makes of a block: all rows, or their sum, and how many users became zero."""
+    """A node's answer for a block: all rows, or their sum, and the number of users that became zero."""
     maker = RowMaker(problem, x, computation, failed=_fail)
     pipeline = RowPipeline(computation, np.arange(block.users), problem.dimension, sparse=problem.sparse)
     everybody = slice(0, block.users)
@@ -160,7 +160,7 @@ def strategy_of(
 
 
 def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x: NDArray[np.float64]) -> Gathered:
-    """What round ``index`` gathers at model x when everybody answers: the node's own code, without messages."""
+    """The values that round ``index`` gathers at model x when everybody answers: the node's code, without messages."""
     request = requested(strategy, index)
     node = Node(strategy.original, federation, np.arange(federation.users))
     answer = node.compute(x, request.users, request.computation)
@@ -234,7 +234,7 @@ class FaultyQuadratic(Quadratic):
 
 
 WILD = np.array([0.0, 1.0, -1.0, 0.3, 1e300, -1e300, 5e-324, np.nan, np.inf, -np.inf])
-"""What a user of `Wild` may answer in a coordinate."""
+"""The values that a user of `Wild` may answer in a coordinate."""
 
 
 class Wild(Quadratic):

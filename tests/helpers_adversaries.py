@@ -1,4 +1,4 @@
-"""What an adversary of a run sees, and epsilon recomputed from the noise that is left in it, by dp-accounting alone."""
+"""The view of a run's adversary, and epsilon recomputed from the noise that is left in it, by dp-accounting alone."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ _STILL = 1e-9
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """Of one release whose outcomes are that many standard deviations apart."""
+    """The epsilon of one release with outcomes that many standard deviations apart."""
     losses = GaussianPrivacyLoss(1 / distance)
     if losses.get_delta_for_epsilon(0.0) <= delta:
         return 0.0
@@ -45,7 +45,7 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
 @cache
 def gaussian(distance: float, rate: float | None = None) -> PrivacyLossDistribution:
-    """The same as a distribution of losses; with a rate, of an unit that takes part with that chance."""
+    """The same as a distribution of losses; with a rate, of a unit that takes part with that chance."""
     if rate is None:
         return from_gaussian_mechanism(1 / distance)
     return from_gaussian_mechanism(
@@ -141,7 +141,7 @@ class Losses:
             self.others += [_choice(*pair, one.size) for pair in pairs if not np.array_equal(*pair)]
 
     def epsilon(self, delta: float) -> float:
-        """Of all of them."""
+        """The epsilon of all of them together."""
         losses, together = list(self.others), math.sqrt(self.square)
         if not losses:
             return gaussian_epsilon(together, delta) if together > _STILL else 0.0
@@ -154,7 +154,7 @@ class Losses:
 
 
 def _choice(one: Floats, other: Floats, epsilon: float) -> PrivacyLossDistribution:
-    """Of a choice by the exponential mechanism with these scores, in both directions."""
+    """The losses of a choice by the exponential mechanism with these scores, in both directions."""
     laws = [epsilon * scores / 2 - logsumexp(epsilon * scores / 2) for scores in (one, other)]
     lower, upper = (dict(enumerate(law.tolist())) for law in laws)
     return from_two_probability_mass_functions(lower, upper, symmetric=False)

@@ -1,4 +1,4 @@
-"""What Chromium, without a window of its own, finds on pages: their width, and text that can be read."""
+"""Measurements of pages by Chromium without a window: their width, and text that can be read."""
 
 import html
 import json

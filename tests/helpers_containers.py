@@ -58,11 +58,11 @@ class Containers:
         return Run(self, self.start("run", "--rm", "--no-deps", "-T", *variables, "run"), before, answered)
 
     def rounds(self, node: str) -> int:
-        """How many train messages a SuperNode has received since it was made."""
+        """The number of train messages that a SuperNode has received since it was made."""
         return self.call("logs", "--no-color", node).count("Receiving: train")
 
     def answers(self, node: str) -> int:
-        """How many train messages a SuperNode has answered since it was made; its log stays when it is killed."""
+        """The number of train messages that a SuperNode has answered since it was made; its log outlives a kill."""
         _, *sent = self.call("logs", "--no-color", node).split("Sending: train")
         return sum("Sent successfully" in after for after in sent)
 

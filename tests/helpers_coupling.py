@@ -30,15 +30,15 @@ from userdp.nodes.node import Node
 ROUNDING = 1e-9
 NODES = 3
 FRESH = {"question.salt"}
-"""What the operating system draws for each run, with no user's data."""
+"""Values that the operating system draws for each run, without any user's data."""
 MEASURED = {"seconds", "missing_users", "non_finite_users"}
-"""What a record says of machines, and to the holder of the data alone."""
+"""Fields of a record about machines, and for the holder of the data alone."""
 Seen = list[tuple[str, Any]]
 
 
 @dataclass
 class View:
-    """What a run drew, and what it showed, in order."""
+    """The draws of a run, and the values that it showed, in order."""
 
     tape: Tape
     seen: Seen = field(default_factory=list)
@@ -97,7 +97,7 @@ def taped(tape: Tape) -> Iterator[None]:
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """What is logged within."""
+    """The lines logged within."""
     log, said = logging.getLogger("userdp"), list[str]()
 
     class Kept(logging.Handler):

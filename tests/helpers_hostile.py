@@ -6,23 +6,23 @@ from flwr.app import Array, MetricRecord, RecordDict
 _TYPES = ["<f8", ">f8", "<f4", "<i8", "|u1", "|O", "<c16", "<U1", "<M8[s]", "|V8", "<f16", "|b1"]
 _TYPES += ["<f8,<i4", "f8f8f8", "9"]
 DESCRIPTIONS = [*map(repr, _TYPES), "[('a', '<f8')]", "('<f8', (2,))", "None", "[]", "''", "{'names': ['a']}"]
-"""What a header may say of the type of its numbers."""
+"""The types of numbers that a header may name."""
 
 SHAPES = ["(2,4)", "(1,4)", "(4,)", "(8,)", "()", "(2,)", "(3,)", "(4,2)", "(2,400000000000)", "(-2,-4)", "(True,4)"]
 SHAPES += ["(2,0)", "(0,)", "[2,4]", "2", "(2.0,4)"]
 SHAPES += [f"({10**400},)", "(1,) * 99", "(2, 4L)"]
-"""What it may say of their shape."""
+"""The shapes that it may name."""
 
 TEXTS = ["(" * 150, "((" * 90 + "))" * 90, "-" * 3000 + "1", "[" * 60 + "]" * 60, "{", "'", '"""', "1_0", "\\", "\x00"]
 TEXTS += ["{}", "{'shape': ()}", "{1: {2: 3}}", "lambda: 0", "é", "# nothing", "1e999", "0x" + "f" * 3000, "{" * 100]
-"""What may stand where a header should."""
+"""Texts that may stand in place of a header."""
 
 COUNTS = [-1, 10**18, 2**63 - 1, 0.5, 1.0, float("nan"), float("inf"), [], [1], [0.0]]
-"""What may stand where a count should."""
+"""Values that may stand in place of a count."""
 
 
 def npy_head(text: str, length: int = 118, version: bytes = b"\x01\x00") -> bytes:
-    """What a file of numpy's format begins with: magic, version, the length of the header, and the header."""
+    """The beginning of a file of numpy's format: magic, version, the length of the header, and the header."""
     return b"\x93NUMPY" + version + length.to_bytes(2, "little") + text.encode("latin1").ljust(length - 1) + b"\n"
 
 

@@ -16,13 +16,13 @@ from simulations.runs.run import run
 
 TIMES = ("seconds", "peak_memory_mib")
 LENGTHS = ("fact.clipped_share_private", "fact.median_length_private", "fact.noise_over_signal_private")
-"""What nodes in this process and in Ray actors tell of their users, and Flower's do not."""
+"""Facts about users that nodes in this process and in Ray actors report, and Flower's do not."""
 QUIET = 0.02
 """Seconds after which a test looks again."""
 
 
 def left(directory: Path, *, lengths: bool = True) -> dict[str, object]:
-    """What a run that has ended left, but for what it took; without ``lengths``, what it leaves on every engine."""
+    """The files of an ended run, but for time and memory; without ``lengths``, only what every engine leaves."""
     result = json.loads((directory / "result.json").read_text())
     rounds = pd.read_parquet(directory / "rounds.parquet").drop(
         columns=["seconds", *(() if lengths else LENGTHS)], errors="ignore"

@@ -11,7 +11,7 @@ COLUMNS, WIDTH = 4, 6
 
 
 def some(x, above):
-    """Whether there is such a number; nobody knows of many users at once."""
+    """True if there is such a number; False for many users at once, where nobody knows."""
     return not torch._C._functorch.is_batchedtensor(x) and bool((x > above).any())
 
 

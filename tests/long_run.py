@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def run(stage: str, before: dict[str, Any], python: str) -> dict[str, Any]:
-    """What a stage says: its commit, when, seconds, the last line that it prints, and its slowest files."""
+    """Run a stage and return its commit, when, seconds, the last line that it prints, and its slowest files."""
     target, more = STAGES[stage]
     LOGS.mkdir(parents=True, exist_ok=True)
     log, report = (LOGS / f"{stage.replace(' ', '-')}.{kind}" for kind in ("log", "xml"))

@@ -58,7 +58,7 @@ READERS = {
     "attention": lambda: Reader(Attention()),
     "rnn": lambda: Reader(nn.RNN(3, 6, batch_first=True)),
 }
-"""Of sequences of one channel."""
+"""Models of sequences of one channel."""
 
 
 def perceptron():
@@ -78,7 +78,7 @@ ROWS = {
     "convolution": (convolution, {"input_shape": [1, 4, 4]}),
     "embedding": (embedding, {"levels": (LEVELS,) * 16}),
 }
-"""Of sixteen columns and three classes: the factory, and what else the problem is told."""
+"""Models of sixteen columns and three classes: the factory, and further options of the problem."""
 EVERY = [*ROWS, *READERS]
 
 

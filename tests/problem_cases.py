@@ -159,4 +159,4 @@ WIDE = {
     "softmax": Softmax(3, 2, 10.0, 50.0, ridge=0.1),
 }
 each_wide_problem = pytest.mark.parametrize("problem", WIDE.values(), ids=WIDE)
-"""Of two columns, with a domain far larger than the samples."""
+"""Problems of two columns, with a domain far larger than the samples."""

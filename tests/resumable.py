@@ -115,7 +115,7 @@ class Killed(Exception):
 
 
 def kept_by(run: Run, resumed: Snapshot | None = None, rounds: int | None = None) -> list[Snapshot]:
-    """What a process keeps: at its start, then after each round, until it has played so many or the run ends."""
+    """The snapshots of a process: at its start, then after each round, for so many rounds or to the end of the run."""
     keeper = Kept()
 
     def killed(record):

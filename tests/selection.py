@@ -1,4 +1,4 @@
-"""What a change has to run: the slow tests that can notice it, cases drawn from large products, planted faults.
+"""The tests that a change has to run: slow tests that can notice it, cases drawn from large products, planted faults.
 
 ``make long`` runs everything and writes `long_run.json`: the commit and what each stage said. Until the next long run
 a change runs less. `since` finds the files changed after that commit; `reached` finds the test files whose imports lead
@@ -29,13 +29,13 @@ EVERYWHERE = ("strategies/core/", "strategies/wire/", "userdp/accounting/", "tes
 """A change here reaches every test: what all strategies share, and how tests are chosen."""
 SETTINGS = ("pyproject.toml", "constraints.txt")
 PAGES = (".css", ".md", ".png", ".svg", ".json", ".ipynb", "LICENSE", ".yml")
-"""What only the fast tests, which always run, can notice; a browser alone sees how `LOOKS` make pages look."""
+"""Files that only the fast tests, which always run, can notice; a browser alone sees how `LOOKS` make pages look."""
 LOOKS, BROWSER = ("simulations/reports/templates/", "docs/site.css"), "tests/simulations/reports/test_in_a_browser.py"
 MOST = 3
 """Slow cases of one test that a change runs; a long run takes all."""
 LONG = 5
-"""Of tests marked ``long`` a change runs one case in so many, and where it reaches some files alone, as most changes do
-soon after a long run, those of the rooms that it touches, too."""
+"""A change runs one case in so many of tests marked ``long``. Where it reaches some files alone, as most changes do
+soon after a long run, it also runs the cases of the rooms that it touches."""
 _PLACE = re.compile(r"(userdp|strategies|simulations)(\.\w+)+(?=:\w+$|$)")
 
 

@@ -28,7 +28,7 @@ FALSE = (
 
 
 def sentence(page: str, begin: str, end: str) -> str:
-    """What stands from one word to another, once, on one line."""
+    """The text between ``begin``, which stands there once, and ``end``, on one line."""
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     assert text.count(begin) == 1
     return text.partition(begin)[2].partition(end)[0]
@@ -115,7 +115,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Of the Gaussian mechanism that one user moves by mu deviations (Balle, Wang 2018, Theorem 8)."""
+    """The delta of the Gaussian mechanism that one user moves by mu deviations (Balle, Wang 2018, Theorem 8)."""
     return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
 
 

@@ -1,4 +1,4 @@
-"""What research/language.py measures: its cells, their configurations, and the shares that it tells."""
+"""The measurements of research/language.py: its cells, their configurations, and the shares that it reports."""
 
 import sys
 

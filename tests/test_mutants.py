@@ -16,7 +16,7 @@ from strategies import STRATEGIES
 ROOT = Path(__file__).parent.parent
 MUTANTS = read_lists()
 PACKAGES = ("userdp.", "strategies.", "simulations.")
-"""What the name of a list begins with that is about one room."""
+"""Beginnings of the names of lists about one room."""
 LEAST = 250
 """Faults that the lists have at least."""
 SHARED = {

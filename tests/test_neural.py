@@ -1,4 +1,4 @@
-"""What research/neural.py promises of its numbers, and a trial of it on few users."""
+"""The promises of research/neural.py about its numbers, and a trial of it on few users."""
 
 import json
 import os

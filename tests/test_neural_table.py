@@ -1,4 +1,4 @@
-"""What research/neural_table.py measures, and what docs/neural.md says of it."""
+"""The measurements of research/neural_table.py, and the page docs/neural.md about them."""
 
 import json
 import math
@@ -107,7 +107,7 @@ def test_a_run_is_a_row_with_its_terms_and_a_refused_one_a_row_with_the_reason(s
 
 
 def _delta_of_gauss(epsilon, move):
-    """Of the Gaussian mechanism for something that moves by so many standard deviations (Balle, Wang 2018)."""
+    """The delta of the Gaussian mechanism for something that moves by so many deviations (Balle, Wang 2018)."""
     return norm.cdf(move / 2 - epsilon / move) - math.exp(epsilon) * norm.cdf(-move / 2 - epsilon / move)
 
 

@@ -59,7 +59,7 @@ FIND |= {"privacy": {"epsilon": 8.0, "delta": 1e-3}}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """What each public function made from which people get a guarantee, by its name, and the folder of their files."""
+    """The results of each public function that gives people a guarantee, by name, and the folder of their files."""
     folder, quiet = tmp_path_factory.mktemp("made"), {"progress": False}
     path, budget = write_table(folder / "people.csv"), {"epsilon": 8.0, "delta": 1e-3}
     several = ASKED | {"strategy": None, "strategies": [ASKED["strategy"], "local_dp"], "seeds": 1}
@@ -140,7 +140,7 @@ def words(text):
 
 
 def shown_whole(text, *promises):
-    """Whether a text has the assumptions of guarantees, wherever its lines break."""
+    """True if a text has the assumptions of guarantees, wherever its lines break."""
     return all(" ".join(one.split()) in words(text) for promise in promises for one in promise.assumptions)
 
 

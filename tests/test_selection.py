@@ -1,4 +1,4 @@
-"""What a change runs: whoever can notice it, and a draw of large products that leaves no kind of case out."""
+"""Tests that a change runs: all that can notice it, and a draw of large products that leaves no kind of case out."""
 
 import json
 import subprocess

@@ -64,7 +64,7 @@ def test_every_example_was_run_as_its_page_shows_it(pages):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["local_dp", "winsorized_rotation", "localized_clipping"])
 def test_the_table_holds_what_the_examples_reach_today(pages, name):
-    """Of strategies that are run in no time; a change of what they reach needs python docs/make_courses.py --again."""
+    """Strategies that run in no time; a change of what they reach needs python docs/make_courses.py --again."""
     made = pd.DataFrame(pages["make_courses"]._rows(name, pages["examples"].configuration(name)))
     table = pages["courses"].table()
     there = table[table["example"] == name].reset_index(drop=True)[list(made)]

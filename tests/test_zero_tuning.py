@@ -1,4 +1,4 @@
-"""What research/zero_tuning.py promises of its numbers, and what docs/zero-tuning.md says of them."""
+"""The promises of research/zero_tuning.py about its numbers, and the page docs/zero-tuning.md."""
 
 import numpy as np
 import pandas as pd

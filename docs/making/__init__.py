@@ -1,1 +1,1 @@
-"""What `docs/make.py` makes, one module a page."""
+"""The parts of pages that `docs/make.py` makes, one module for each page."""

@@ -131,6 +131,6 @@ def row(name: str, field: FieldInfo) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
+    """The text with a capital and a full stop."""
     text = " ".join(text.split()).rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."

@@ -106,7 +106,7 @@ def _epsilon() -> Figure:
 
 
 def _cohorts() -> Figure:
-    """Who takes part in which round, drawn by the samplers."""
+    """The users of each round, drawn by the samplers."""
     users, cohort, rounds = 12, 4, 12
     figure, axes = _figure(4.6, rows=2, columns=2)
     for ax, (name, sampler) in zip(axes, samplers(users, cohort, rounds).items(), strict=True):
@@ -121,7 +121,7 @@ def _cohorts() -> Figure:
 
 
 def _relations() -> Figure:
-    """How far one user can move a sum of clipped vectors."""
+    """The distance by which one user can move a sum of clipped vectors."""
     figure, axes = _figure(2.4, columns=2)
     titles = ("added or removed: by one clip", "replaced: by two clips")
     for ax, title, start in zip(axes, titles, (0.0, -CLIP), strict=True):

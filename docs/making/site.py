@@ -1,4 +1,4 @@
-"""How the repository becomes a site: which pages there are, where their links lead, in what order they stand.
+"""The site made from the repository: its pages, their links, and their order.
 
 Knows neither the packages nor the tool that builds the site, so that tests need neither.
 """

@@ -1,4 +1,4 @@
-"""How the packages are built, in numbers: rooms, arrows and circles, and what a strategy has to know of its bases."""
+"""The structure of the packages in numbers: rooms, arrows and circles, and what a strategy has to know of its bases."""
 
 import ast
 import importlib

@@ -24,7 +24,7 @@ The copy has the public and the noised fields, report and model included, and no
 
 An example: of `result.json`, {examples}.
 
-- *Files* of a run, a comparison, `userdp predict` and `userdp export`, and what trackers are told:
+- *Files* of a run, a comparison, `userdp predict` and `userdp export`, and what trackers get:
   [from config.toml on](#configtoml).
 - *Messages* between server and nodes: [messages](#messages).
 - *Lines of logs*: [logs](#logs).

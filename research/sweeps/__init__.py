@@ -1,1 +1,1 @@
-"""What sweeps share: a table that one function makes, and slopes."""
+"""The tools that sweeps share: a table that one function makes, and slopes."""

@@ -58,11 +58,11 @@ VALUES = HERE / "values.json"
 COMMAND = "python tests/golden/record.py"
 TOLERANCE = 1e-12
 ACCOUNTED = 1e-9
-"""Of an epsilon or a delta, which accountants round outward by a few steps of 1e-10."""
+"""The tolerance of an epsilon or a delta, which accountants round outward by a few steps of 1e-10."""
 LONG = 200
 """Entries from which on a vector is recorded by its digest and its sums."""
 ENVIRONMENT = {"seconds", "peak_memory_mib", "computed", "versions", "directory"}
-"""What a run's files say of the machine and the day."""
+"""Fields of a run's files about the machine and the day."""
 
 Case = Mapping[str, Any]
 Values = dict[str, Any]
@@ -213,7 +213,7 @@ def _comparison(case: Case, folder: Path) -> Values:
 
 
 def _files(directory: Path) -> Values:
-    """What a run wrote, each number once."""
+    """The contents of a run's files, each number once."""
     planned, promised, result, data = (
         json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
         for name in ("plan", "guarantee", "result", "data")
@@ -291,7 +291,7 @@ def plain(value: Any) -> Any:
 
 
 def fingerprint() -> dict[str, Any]:
-    """What the last bits of a float depend on."""
+    """The properties of a machine that decide the last bits of a float."""
     cpus = Path("/proc/cpuinfo")
     lines = cpus.read_text(encoding="utf-8").splitlines() if cpus.is_file() else []
     pools = {tuple(str(pool.get(key)) for key in ("internal_api", "version", "architecture")) for pool in _pools()}
@@ -329,7 +329,7 @@ _ACCOUNTED = re.compile(r"(epsilon|delta)(\.sums)?(\[\d+\])?$")
 
 
 def differences(case: Case, was: Values, now: Values, *, exact: bool) -> list[Difference]:
-    """What differs between the recorded values of a case and those of today."""
+    """The differences between the recorded values of a case and today's."""
     tolerance = 0.0 if exact else case.get("tolerance", TOLERANCE)
     first, second = dict(_leaves(was)), dict(_leaves(now))
     found = []

@@ -26,7 +26,7 @@ MESSAGES = ["raise ", r"log\.", r'^\s*f?"']
 
 
 def room_tests(file: str) -> list[str]:
-    """Where the tests of a module's room are: a folder, or the files right in the folder of its package."""
+    """The tests of a module's room: a folder, or the files right in the folder of its package."""
     package, *rest = PurePosixPath(file).parts
     if len(rest) > 1 and (ROOT / "tests" / package / rest[0]).is_dir():
         return [f"tests/{package}/{rest[0]}"]

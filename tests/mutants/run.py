@@ -66,7 +66,7 @@ DRAWN = 40
 NO_SUCH_TEST = 4
 """The exit code of pytest where a test's name is wrong; it then runs none."""
 MISSPELT = (NameError, SyntaxError, ImportError)
-"""What a fault that does not even run raises."""
+"""Errors of a fault that does not even run."""
 PYTEST = ("-q", "--assert=plain", "--tb=line", "-p", "no:cacheprovider", "--no-header")
 
 
@@ -90,7 +90,7 @@ class Mutant:
 
 @dataclass
 class Outcome:
-    """What a run of pytest came to; ``first`` says which test failed first and why, ``text`` ends what it printed."""
+    """The outcome of pytest; ``first`` says which test failed first and why, ``text`` is the end of what it printed."""
 
     code: int
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Outcome:
     text: str = ""
 
     def passed(self, test: str) -> bool:
-        """Whether the test, each of its parameters, ran and passed."""
+        """True if the test, with each of its parameters, ran and passed."""
         found = [
             value for name, value in self.outcomes.items() if name == test or name.startswith((test + "[", test + "::"))
         ]
@@ -200,7 +200,7 @@ class Workers:
     def outcomes(
         self, jobs: Iterable[tuple[Any, Mutant | None, list[str]]], limit: float
     ) -> Iterator[tuple[Any, Outcome]]:
-        """For each (key, fault to plant, arguments of pytest) the key and outcome, in the order they end.
+        """Yield the key and the outcome of each (key, fault to plant, arguments of pytest), in the order they end.
 
         After ``limit`` seconds a job is ended and counts as failed.
         """
@@ -276,7 +276,7 @@ def unusable(mutants: list[Mutant], workers: Workers) -> dict[Mutant, Verdict]:
 
 
 def verdict(mutant: Mutant, outcome: Outcome) -> Verdict:
-    """What the outcome of a fault's tests says."""
+    """The verdict on a fault from the outcome of its tests."""
     if outcome.code == 0:
         return Verdict(mutant, "SURVIVED", ", ".join(mutant.tests))
     if outcome.code != 1 or outcome.misspelt:

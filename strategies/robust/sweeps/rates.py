@@ -1,4 +1,4 @@
-"""What plans promise, beside the founding paper's Theorem 3.1: the price of privacy, and from which n they pay.
+"""The promises of plans beside the founding paper's Theorem 3.1: the price of privacy, and the n from which they pay.
 
 Losses on a box of half-width 1, for samples in [-1, 1]: linear, quadratic, and logistic (rates on the logit scale). The
 second term of the theorem is ``d^(3/2) / (n eps^2 sqrt(m))``; its lower bound, Theorem 4.1, has eps for eps^2.
@@ -39,7 +39,7 @@ LOSSES: Mapping[str, Callable[[int], Problem]] = {
     "logistic": lambda d: Bernoulli(d, radius=1.0),
 }
 DEVIATION = 0.5
-"""Of a sample's coordinate: half of the bound."""
+"""The standard deviation of a sample's coordinate: half of the bound."""
 
 
 # --- Slopes ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What runs leave, beside the founding paper's Theorems 3.1 and 4.1: excess risks, in closed form, over seeds."""
+"""The excess risks of runs, in closed form, over seeds, beside the founding paper's Theorems 3.1 and 4.1."""
 
 import math
 from collections.abc import Mapping

@@ -167,7 +167,7 @@ def _constants(theorem: str, n: float, d: float, eps: float) -> TheoryConstants:
 # --- Restarts --------------------------------------------------------------------------------------------------------
 
 FIRST_GAP = 12.5
-"""Of ``||x||^2 / 2`` at ``||x|| = 5``."""
+"""The gap of ``||x||^2 / 2`` at ``||x|| = 5``."""
 
 
 def run_restarts(constants: TheoryConstants, runs: int, seed: int) -> list[Descent]:

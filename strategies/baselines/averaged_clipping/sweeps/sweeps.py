@@ -68,11 +68,11 @@ def bias() -> pd.DataFrame:
 
 EXPERIMENTS = ((500, 24, 30, 1 / 500, (0.5, 1.0, 2.0)), (21_000, 200, 30, 1 / 21_000, (0.5, 1.0, 2.0)),
                (100_000, 200, 400, 1e-5, (0.5, 1.0, 2.0)), (50_000, 500, 150, 1e-5, (2.0, 4.0, 6.0)))  # fmt: skip
-"""Of the paper: n, m, passes, delta, and the epsilons."""
+"""The experiments of the paper: n, m, passes, delta, and the epsilons."""
 
 
 def closed_form() -> pd.DataFrame:
-    """What noise by the closed form costs at the settings of the paper's experiments, and the constant needed."""
+    """The cost of noise by the closed form at the settings of the paper's experiments, and the constant needed."""
     rows = []
     for samples, batch, passes, delta, epsilons in EXPERIMENTS:
         rounds, rate = round(passes * samples / batch), batch / samples
@@ -86,7 +86,7 @@ def closed_form() -> pd.DataFrame:
 
 
 def rates_cost() -> pd.DataFrame:
-    """What the closed form costs with the rounds and batches of Theorem 3, by an accountant and by one look at signs.
+    """The cost of the closed form with the rounds and batches of Theorem 3, by an accountant and by one look at signs.
 
     If the others' gradients give -clip and one's own, where it is drawn, +clip, then the chance that some round's
     noisy value is positive is ``1 - (1 - q Phi(clip / s))^N`` with it, and at most ``N Phi(-clip / s)`` without.
@@ -110,7 +110,7 @@ SAMPLES, BATCH, ROUNDS, DELTA = 20_000, 200, 3000, 1 / 20_000
 AVERAGED = {"constrained": (0.54, 5e-4, 2.0), "unconstrained": (0.87, 2e-4, math.inf)}
 """Clips and steps of the paper, and the radius of the ball."""
 OF_SAMPLES = (0.74, 4e-4)
-"""Those of DP-SGD."""
+"""The clip and the step of DP-SGD."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ DELTA = 1e-5
 
 
 def amplification() -> pd.DataFrame:
-    """What the closed form spends, and what it and the theorem solved numerically gain."""
+    """The epsilon that the closed form spends, and the gains of it and of the theorem solved numerically."""
     rows = []
     for epsilon in (0.1, 1.0):
         low, high = paper_group_range(epsilon, DELTA)
@@ -45,7 +45,7 @@ def amplification() -> pd.DataFrame:
 
 
 def theorem_6() -> pd.DataFrame:
-    """Where the closed form is proven, from where it gains, and what it does to gradients and to fixed partitions."""
+    """The groups for which the closed form is proven, and gains; its effect on gradients and on fixed partitions."""
     low, high = paper_group_range(1.0, DELTA)
     none, exact = rho_for(0.1, DELTA, "paper"), _exact_rho(1.0)
     fixed = paper_group_rho(0.01, DELTA, 450_000_000)
@@ -67,7 +67,7 @@ def theorem_6() -> pd.DataFrame:
 
 
 def _exact_rho(epsilon: float) -> float:
-    """Of the least Gaussian noise that is private without amplification."""
+    """The rho of the least Gaussian noise that is private without amplification."""
     return 1 / (2 * calibrate_noise(epsilon, DELTA, 1) ** 2)
 
 
@@ -92,7 +92,7 @@ def _noise_of_100_steps() -> float:
 
 
 def solver() -> pd.DataFrame:
-    """By how much the ascent falls short, of the exact solution in a plane and of long searches in ten dimensions."""
+    """The shortfall of the ascent: from the exact solution in a plane, and from long searches in ten dimensions."""
     few, chosen = _planar()
     near, far = (_in_ten_dimensions(away) for away in (0.0, 30.0))
     found = {

@@ -23,7 +23,7 @@ from userdp.arrays.types import Rows, Vector
 DELTA = 1e-5
 ORDERS = (2.0, 4.0)
 RUNS = 20
-"""Of every point of simple clipping."""
+"""Runs for each point of simple clipping."""
 EXPONENTS: dict[str, Callable[[float], float]] = {
     "samples": lambda p: -(1 - 1 / p),
     "dimension": lambda p: 1 - 1 / (2 * p),
@@ -75,7 +75,7 @@ def _simple_errors(order: float, samples: int, dimension: int, epsilon: float, r
 
 
 def slopes() -> pd.DataFrame:
-    """Of the logarithm of the error in that of what changes, beside theory."""
+    """Slopes of the logarithm of the error in the logarithm of what changes, beside theory."""
     rows = []
     for along, exponent in EXPONENTS.items():
         table = simple_clipping(along)

@@ -25,7 +25,7 @@ from userdp.noise import SeededNoise
 
 SEEDS = range(3)
 SIZES, DIMENSIONS = (10_000, 30_000, 90_000), (200, 400, 800)
-"""Of Figure 1."""
+"""The sizes and dimensions of Figure 1."""
 SHAPE = 0.6
 """Deviation of a feature's logarithm."""
 FRANK_WOLFE: dict[str, Mode] = {"printed_s": "paper", "theorem's_s": "paper", "ours": "tight"}
@@ -46,7 +46,7 @@ def figure_1() -> pd.DataFrame:
 
 
 def slopes() -> pd.DataFrame:
-    """Of the logarithm of the excess risk in that of the samples, over all seeds, beside the theorem's."""
+    """Slopes of the logarithm of the excess risk in the logarithm of n, over all seeds, beside the theorem's."""
     rows = []
     for told in ("theorem's_s", "ours"):
         for dimension in DIMENSIONS:
@@ -211,7 +211,7 @@ def _lasso(figure: str, dimension: int, samples: int, seed: int) -> list[float]:
 
 RELEVANT, SPARSE_DIMENSION = 20, 200
 READINGS = {"variance 5": math.sqrt(5), "deviation 5": 5.0}
-"""Of features ``N(0, 5)``."""
+"""The deviation of features ``N(0, 5)``, by each reading."""
 
 
 def figure_7() -> pd.DataFrame:

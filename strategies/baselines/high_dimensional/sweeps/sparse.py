@@ -139,7 +139,7 @@ def scales() -> pd.DataFrame:
 
 
 def _mean_error(epsilon: float, accounting: PeelingAccounting, scale: float | None = None) -> float:
-    """Of three seeds: entries w* + t(3), three of 200 entries of w* are 2, six are kept."""
+    """The mean error of three seeds: entries w* + t(3), three of 200 entries of w* are 2, six are kept."""
     records, errors = 20_000, []
     truth = np.zeros(DIMENSION)
     truth[:3] = 2.0

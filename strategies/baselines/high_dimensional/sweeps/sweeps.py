@@ -53,7 +53,7 @@ def _closed_form(a: float) -> float:
 
 
 def _integral(a: float) -> float:
-    """By quadrature in forty digits: what lies within the edges, and the mass beyond them."""
+    """The integral by quadrature in forty digits: what lies within the edges, and the mass beyond them."""
     with mpmath.workdps(40):
         edge, largest = mpmath.sqrt(2), 2 * mpmath.sqrt(2) / 3
         inside = mpmath.quad(lambda x: (x - x**3 / 6) * mpmath.npdf(x, a, a), [-edge, 0, edge])
@@ -62,7 +62,7 @@ def _integral(a: float) -> float:
 
 
 def noise() -> pd.DataFrame:
-    """How much less noise the exact supremum and the radius of the ball take than the paper's bounds."""
+    """The factor by which the exact supremum and the radius of the ball take less noise than the paper's bounds."""
     rows = []
     for beta in (0.3, 1.0, 3.0, math.inf):
         paper, tight = (_theory(mode, beta).choice_sensitivity(1.0, 1.0) for mode in ("paper", "tight"))
@@ -120,7 +120,7 @@ def _excesses(signs: Callable[[Vector], Vector]) -> dict[str, float]:
 
 
 def _methods(features: Rows, targets: Vector) -> dict[str, Callable[[int], Vector]]:
-    """From a seed to a model, at epsilon = 1."""
+    """Functions from a seed to a model, at epsilon = 1."""
     block = Block(features.astype(np.float32), np.arange(RECORDS + 1), targets.astype(np.float32))
     each: dict[Accounting, float] = {
         "paper": Selections(RECORDS, LASSO_ROUNDS, "paper").calibrate(1.0, DELTA),

@@ -28,7 +28,7 @@ from userdp.noise import SeededNoise
 Numbers = NDArray[np.float64]
 Indices = NDArray[np.int64]
 DRAWS = 20_000
-"""Of estimates, for a bias."""
+"""Estimates, for a bias."""
 SIMULATED = 2000
 """Runs, for a length."""
 
@@ -42,7 +42,7 @@ def _delta(records: int) -> float:
 
 
 def bias() -> pd.DataFrame:
-    """How far the mean of estimates is from what they estimate: 64 equal records at the edge of the ball."""
+    """The distance from the mean of estimates to what they estimate: 64 equal records at the edge of the ball."""
     record, oracle = np.array([1.0, 0.0, 0.0]), ProjectedMean(3, SparseVectors(1, 1.0), 1.0)
     rng = np.random.default_rng(23)
     noise, rows = SeededNoise(rng), np.tile(record, (64, 1))
@@ -233,7 +233,7 @@ def output_on_easy_data() -> pd.DataFrame:
 
 
 def _minimiser(gradient: Callable[[Numbers], Numbers], dimension: int, radius: float) -> Numbers:
-    """Of a logistic risk on the ball, but for a ridge of 0.001."""
+    """The minimiser of a logistic risk on the ball, but for a ridge of 0.001."""
     descent = AcceleratedDescent(
         np.zeros(dimension), 1e-3, 0.251, lambda x: x * min(1.0, radius / max(float(np.linalg.norm(x)), 1e-300))
     )

@@ -58,7 +58,7 @@ def rates() -> pd.DataFrame:
 
 
 def slopes() -> pd.DataFrame:
-    """Of the logarithm of the error in that of n and of s, beside theory's."""
+    """Slopes of the logarithm of the error in the logarithms of n and s, beside theory's."""
     rows = []
     for delta, in_sparsity in ((DELTA, 0.25), (0.0, 0.5)):
         few = [_error(records, HIGH, SPARSITY, delta, 3) for records in SIZES]

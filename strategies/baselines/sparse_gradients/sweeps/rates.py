@@ -21,7 +21,7 @@ FAILURE = 0.1
 DIMENSION, WIDTH = 10_000, 0.5
 SIZES = (10_000, 40_000, 160_000, 640_000)
 SHARES = 0.5 ** np.arange(9)
-"""Of the records that say something, in a family of instances."""
+"""The shares of the records that say something, in a family of instances."""
 THEOREMS = {"7.1": "empirical", "7.6": "population"}
 THEORY = {1e-6: -1 / 2, 0.0: -1 / 3}
 SEEDS = range(8)
@@ -41,7 +41,7 @@ class ThreeBlocks:
         self.risk = ConvexRisk(records, dimension, 4, 1.0, 1 / width)
 
     def gradient(self, x: Numbers) -> Numbers:
-        """Of the empirical risk."""
+        """The gradient of the empirical risk."""
         return np.asarray((self.shares * np.clip(self._errors(x) / self.width, -1, 1)) @ self.blocks)
 
     def absolute(self, model: Numbers) -> float:
@@ -142,7 +142,7 @@ def _stationary(records: int) -> tuple[float, int, tuple[float, ...]]:
 
 
 def _slopes(x: Numbers) -> Numbers:
-    """Of ``1 - exp(-(x - t)^2 / 2)``, coordinate by coordinate."""
+    """The slope of ``1 - exp(-(x - t)^2 / 2)`` in each coordinate."""
     gap = x - TARGETS
     return np.asarray(gap * np.exp(-(gap**2) / 2))
 
@@ -162,7 +162,7 @@ def stationary() -> pd.DataFrame:
 
 
 def slopes() -> pd.DataFrame:
-    """Of logarithms in that of n, over all seeds, beside the theorems'."""
+    """Slopes of logarithms in the logarithm of n, over all seeds, beside the theorems'."""
     rows: list[dict[str, object]] = []
 
     def add(told: str, delta: str, sizes: tuple[int, ...], found: Numbers, theory: float) -> None:
