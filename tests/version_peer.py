@@ -58,7 +58,11 @@ class TwoProcesses(InMachineGrid):
 def serve(there: Connection, kind: str) -> bytes:
     """Train on both nodes, and return the released model."""
     privacy = Privacy(2.0, 1e-3, trust="sum") if kind == "masked" else Privacy(2.0, 1e-3)
-    strategy = DPFedSGD(rounds=3, clip_norm=1.0).strategy(_PROBLEM, PublicFacts(_USERS), privacy, seed=0)
+    given, settings = (_PROBLEM, PublicFacts(_USERS), privacy), {"rounds": 3, "clip_norm": 1.0}
+    if hasattr(DPFedSGD, "strategy"):
+        strategy = DPFedSGD(**settings).strategy(*given, seed=0)
+    else:  # the first version made both at once
+        strategy = DPFedSGD(*given, seed=0, **settings)
     result = strategy.start(TwoProcesses(there), roster_timeout=1.0)
     there.send(None)
     return result.arrays["x"].numpy().tobytes()

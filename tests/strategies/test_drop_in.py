@@ -326,7 +326,7 @@ def test_damaged_models_count_as_missing_and_touch_nobody_else(caplog):
         assert result.non_finite in (0, 1)
         if result.missing:
             assert result.values.tobytes() == without.values.tobytes()
-        assert np.linalg.norm(result.values - without.values) <= method.options.clip_norm * (1 + 1e-9)
+        assert np.linalg.norm(result.values - without.values) <= method.recipe.clip_norm * (1 + 1e-9)
     assert min(seen.values()) > 100
 
 
