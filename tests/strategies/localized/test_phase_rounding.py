@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from helpers import afresh, federation_of, gathered, noise_again, requested, taken
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strategies import LocalizedClipping, LocalizedRobustSGD, PublicFacts
@@ -148,6 +148,7 @@ def exact_average(method, values, width, rate):
 
 @settings(max_examples=40)
 @given(seed=SEEDS, steps=st.sampled_from([1, 2, 9]), batch=st.sampled_from([1, 3, 40]), rate=st.floats(1e-3, 2.0))
+@example(seed=1558804748, steps=9, batch=1, rate=1.939880901019049)  # errs by a thousandth of what is stated
 def test_an_average_of_clipped_steps_errs_by_less_than_half_of_what_is_stated(seed, steps, batch, rate):
     rng, problem = np.random.default_rng(seed), Quadratic(1, 3.0, 5.0)
     values = np.clip(rng.normal(size=steps * batch) * 10.0 ** rng.integers(-9, 2), -3, 3).astype(np.float32)
