@@ -453,7 +453,7 @@ server = ServerApp()
 def main(grid, context):
     privacy = Privacy(2.0, 1e-3, trust="sum", lost_nodes=1)
     recipe = DPFedSGD(rounds=10, clip_norm=0.5, max_missing=0.7)
-    strategy = recipe.strategy(Quadratic(3, 9.0, 9.0), PublicFacts(40), privacy)
+    strategy = recipe.strategy(Quadratic(3, 9.0, 9.0), PublicFacts(40), privacy, seed=0)
     result = strategy.start(grid, roster_timeout=600)
     assert not any("lost" in one.facts or one.missing_users != 8 for one in result.rounds)
     np.save(context.run_config["output"], model_vector(result.arrays))
