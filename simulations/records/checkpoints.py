@@ -50,7 +50,7 @@ _STATE = "state_private"  # name of the text in an archive; arrays are named "st
 _RECORDED_LATER = ("code",)  # keys that files of former versions lack
 _ADDED_LATER = {"problem.kernels": "own"}
 """Settings that files of former versions lack -> the value that their runs used."""
-_FORMAT, _FORMER = 2, 1  # former files hold whole objects; `Snapshot` reads their remembered attributes
+_FORMAT = 2
 _OF_VERSIONS = ("userdp", "numpy")  # packages that decide the bits of a round that is computed again
 
 _UNREADABLE = (
@@ -166,8 +166,8 @@ class Checkpoints:
 
     def _check(self, path: Path, kept: Mapping[str, Any]) -> None:
         """Refuse the file of another run, with every setting that differs and both its values."""
-        if (form := kept.get("format")) not in (_FORMAT, _FORMER):
-            raise BadInput(f"{path} has format {form!r}; this userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}")
+        if (form := kept.get("format")) != _FORMAT:
+            raise BadInput(f"{path} has format {form!r}; this userdp reads {_FORMAT}: {OTHER_VERSION}")
         compared = [key for key in self._settings if key in kept or key not in _RECORDED_LATER]
         there, here = (_flat({key: settings[key] for key in compared}) for settings in (kept, self._settings))
         there = {key: value for key, value in _ADDED_LATER.items() if key in here} | there

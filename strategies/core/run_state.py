@@ -268,8 +268,7 @@ class RunState:
                 f"the checkpoint is of round {done!r}, and the run plans {rounds}: resume with the config.toml in the "
                 "same folder"
             )
-        # Former versions have no seed, and none of the constant below.
-        if "seed" in kept.values and kept.get("seed") != self._seed:
+        if kept.get("seed") != self._seed:
             raise BadInput(
                 f"the checkpoint is of a run with seed {kept.get('seed')!r}, and this one has seed {self._seed}: with "
                 "other cohorts users would be asked more often than they are charged; resume with the run's seed"
@@ -286,7 +285,7 @@ class RunState:
             self.ledger.restore(kept.get("ledger"))
         for name in _MODELS:
             setattr(self, name, self._of_this_run(name, kept.get(name)))
-        if (constant := kept.get("constant") if "constant" in kept.values else None) is not None:
+        if (constant := kept.get("constant")) is not None:
             self.result.constant = frozen(self._of_this_run("constant", constant))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
         put_back(self._drawn, kept.get("drawn"))

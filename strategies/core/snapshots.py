@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from userdp.errors import BadInput
 from userdp.state import OTHER_VERSION
 
-_GIVEN: Any = object()  # An attribute that format 1 names and does not hold
-
 
 @dataclass
 class Snapshot:
@@ -64,10 +62,6 @@ class Snapshot:
     def _made_list(self, held: list[Any]) -> list[Any]:
         return [self._made(one) for one in held]
 
-    def _made_object(self, held: list[Any]) -> dict[str, Any]:
-        made = {attribute: self._made(written) for attribute, written in held[1].items()}
-        return {attribute: value for attribute, value in made.items() if value is not _GIVEN}
-
 
 class Remembering(Protocol):
     """Something beside a run's rounds that a killed run has to remember."""
@@ -85,10 +79,4 @@ _MADE: Mapping[str, Callable[[Snapshot, Any], Any]] = {
     "scalar": lambda taken, held: taken.arrays[held][()],
     "list": Snapshot._made_list,
     "dict": lambda taken, held: dict(map(taken._made_list, held)),
-    # Types that only format 1 has. It wrote whole objects; only their memory is read.
-    "tuple": Snapshot._made_list,
-    "deque": lambda taken, held: taken._made_list(held[1]),
-    "generator": lambda taken, held: held,
-    "given": lambda taken, held: _GIVEN,
-    "object": Snapshot._made_object,
 }

@@ -78,8 +78,7 @@ class Streams:
 
     def recall(self, kept: Snapshot) -> None:
         """Refuse from now on what the run had opened when `keep` wrote it down."""
-        if "opened" in kept.values:  # former versions did not write it
-            self._before = {(int(index), int(purpose)) for index, purpose in kept.get("opened")}
+        self._before = {(int(index), int(purpose)) for index, purpose in kept.get("opened")}
 
 
 def seeded(computation: Computation, index: int, seed: int, noise_seed: int | None) -> Computation:

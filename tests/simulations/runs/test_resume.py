@@ -44,17 +44,6 @@ SAMPLED = parse_config(
         strategy={"kind": "dp_fed_sgd", "rounds": 3, "sampling": "allocation", "participations": 1},
     )
 )
-FORMER = parse_config(
-    changed(
-        name="former",
-        privacy__noise="secure",
-        data__users=60,
-        data__test_users=5,
-        strategy={"kind": "adaptive_clipping", "rounds": 3, "cohort": 40, "server_optimiser": "adam"},
-        output={"reference": False, "anyway": True},
-    )
-)
-"""Its run, under the version before, is in the folder ``former``."""
 ROUNDS = 5
 """A preparation of two, and three of the strategy's own."""
 
@@ -208,34 +197,25 @@ def test_a_setting_that_is_not_there_and_other_versions_are_refused(tmp_path, mo
 
 
 def rewritten(path, **changes):
-    """The file with other values in its text; whole, with the checksums that belong to it. Returns the former ones."""
+    """The file with other values in its text; whole, with the checksums that belong to it."""
     arrays = arrays_of(path)
     before = json.loads(arrays["state_private"].tobytes())
     text = json.dumps(before | changes)
     np.savez(path, **arrays | {"state_private": np.frombuffer(text.encode(), np.uint8)})
-    return before
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 9}, r"has format 9; this userdp reads 1 and 2: resume with the version of userdp"),
+        ({"format": 9}, r"has format 9; this userdp reads 2: resume with the version of userdp"),
         ({"versions": {"userdp": "0", "numpy": "0"}}, r"belongs to a run with other settings \(versions\.numpy is '0'"),
-        ({"values": {"round": 2}}, r"the checkpoint holds no 'memory' that can be read: resume with the version"),
+        ({"values": {"round": 2}}, r"the checkpoint holds no 'seed' that can be read: resume with the version"),
     ],
 )
 def test_a_whole_file_of_another_version_is_not_called_damaged(tmp_path, killed, changes, told):
     directory = shutil.copytree(killed, tmp_path / "run")
     rewritten(directory / CHECKPOINT, **changes)
     assert "damaged" not in refused(directory, told)
-
-
-def test_a_directory_whose_preparation_was_another_is_refused(tmp_path):
-    """A file that the version before wrote, with the settings of today in its text; its clips followed other rules."""
-    directory = shutil.copytree(Path(__file__).parent / "former", tmp_path / "run")
-    for name in (CHECKPOINT, ASKED):
-        assert rewritten(directory / name, **Checkpoints(directory, FORMER)._settings)["format"] == 1
-    refused(directory, "resume with the version of userdp that the run began with", FORMER)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """A run that goes on from what another process kept ends as if it had never stopped; nothing secret is drawn twice."""
 
-import base64
 import contextlib
-import gzip
 import json
 import logging
 import os
@@ -31,8 +29,6 @@ from userdp.state import Stateful
 USERS = resumable.USERS
 SECURE = [name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None]
 SEVERAL = {"localized_robust_sgd": {"phases": 3}}  # its example plans a single round
-FORMER = json.loads(gzip.decompress((Path(__file__).parent / "former_checkpoints.json.gz").read_bytes()))
-"""The checkpoints of format 1 in the midst of `RUNS`; some hold the question of the next round."""
 
 
 def method_of(name, noise="seeded", **options):
@@ -132,62 +128,6 @@ def test_a_run_goes_on_with_the_factorisation_it_began_with_where_a_search_finds
     for one, expected in zip(again, kept[2:], strict=True):
         assert str(one.get("memory")) == str(expected.get("memory"))
         np.testing.assert_array_equal(one.get("x"), expected.get("x"))
-
-
-# --- Checkpoints of the version before --------------------------------------------------------------------------------
-
-
-def former(packed):
-    """A snapshot of format 1."""
-    arrays = {
-        name: np.frombuffer(base64.b64decode(held["bytes"]), held["dtype"]).reshape(held["shape"], order=held["order"])
-        for name, held in packed["arrays"].items()
-    }
-    return Snapshot(packed["values"], arrays)
-
-
-@pytest.mark.sweep(8)
-@pytest.mark.parametrize("case", FORMER)
-def test_a_checkpoint_of_the_former_format_goes_on(case):
-    """To the same model, up to the last digits, which another machine computes differently.
-
-    A searched factorisation follows them further, and format 1 did not keep what was found.
-    """
-    if case.startswith(("auto", "prepared")):  # whose rounds and clips are others since
-        with pytest.raises(BadInput, match="resume with the version of userdp that the run began with"):
-            kept_by(RUNS[case], former(FORMER[case]["kept"]), None)
-        return
-    close = 1e-2 if case.removeprefix("dp_ftrl, ") in ("banded", "banded_inverse", "buffered") else 1e-5
-    run, kept = RUNS[case], former(FORMER[case]["kept"])
-    again = kept_by(run, kept)
-    assert again[0].get("round") == kept.get("round") > 0
-    if run.noise == "secure":
-        asked = Resumed(kept, former(FORMER[case]["asked"]))
-        records = run.trained(resumed=asked)["rounds"]
-        assert [int(one["missing_users"]) > 0 for one in records] == [one["round"] == "3" for one in records]
-        return
-    whole = {one.get("round"): one for one in kept_by(run, rounds=again[-1].get("round"))}
-    for one in again:
-        expected = whole[one.get("round")]
-        assert set(one.values) == set(expected.values)
-        for name in ("x", "released", "memory", "ledger", "found", "drawn"):
-            if name in one.values:
-                _assert_close(one.get(name), expected.get(name), close)
-
-
-def _assert_close(one, other, close):
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key, value in one.items():
-            if not (key == "start" and value is None):  # format 1 did not keep where the run of `RandomIterate` began
-                _assert_close(value, other[key], close)
-    elif isinstance(one, list):
-        for value, expected in zip(one, other, strict=True):
-            _assert_close(value, expected, close)
-    elif isinstance(one, float | np.ndarray):
-        np.testing.assert_allclose(one, other, rtol=close, atol=1e-9)
-    else:
-        assert one == other
 
 
 # --- Classes that forget ----------------------------------------------------------------------------------------------
@@ -382,7 +322,7 @@ def without(memory, key):
         (lambda kept: kept.values.update(round="2"), "is of round '2', and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(round=99), "is of round 99, and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(x={"list": [1.0]}), "model 'x' is no vector of 2 numbers"),
-        (lambda kept: kept.values.update(memory={"object": ["Popen", {}]}), "does not fit ServerOptimiser"),
+        (lambda kept: kept.values.update(memory={"object": ["Popen", {}]}), "holds no 'memory' that can be read"),
         (lambda kept: kept.values.update(memory=None), "keep different memory"),
         (lambda kept: kept.values.update(memory={"given": None, "more": 1}), "holds no 'memory' that can be read"),
         (lambda kept: kept.values.update(memory={"system": "true"}), "holds no 'memory' that can be read"),
