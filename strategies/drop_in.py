@@ -32,6 +32,7 @@ from strategies.core.results import PrivateResult, RoundRecord
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import failure, read_answer, read_roster, roster_question
 from strategies.wire.questions import common_records, train_content
+from strategies.wire.replies import Request
 from strategies.wire.roster import Roster
 from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
@@ -174,12 +175,18 @@ class ClientWire(Wire):
             raise BadInput("the model's arrays are not known yet: call start with initial_arrays")
         return self._layout
 
+    def messages(
+        self, kind: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, roster: Roster, request: Request
+    ) -> list[Message]:
+        """See `Wire`; the beginning of a round is told."""
+        if kind == MessageType.TRAIN:
+            self._asks(server_round)
+        return super().messages(kind, server_round, arrays, config, roster, request)
+
     def contents(
         self, arrays: ArrayRecord, config: ConfigRecord, parts: Sequence[NDArray[np.int64]], computation: Computation
     ) -> list[RecordDict]:
         """See `Wire`; each client gets the content of Flower's own FedAvg, and its mod what it needs for a mask."""
-        if isinstance(number := config.get("server-round"), int):
-            self._asks(number)
         if computation.masked is None:
             return [RecordDict({"arrays": arrays, "config": config}) for _ in parts]
         asked = common_records(arrays, computation)

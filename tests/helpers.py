@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -169,13 +169,13 @@ def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x:
 
 
 def requested(strategy: UserLevelStrategy, index: int) -> Request | None:
-    before = strategy.around.before
+    before = strategy.program.before
     return strategy.request_of(index + 1 + (0 if before is None else before.rounds))
 
 
 def taken(strategy: UserLevelStrategy, index: int, x: NDArray[np.float64], answers: Gathered) -> Step:
     """The step of the strategy's own round ``index`` from these answers, with the run's noise."""
-    return strategy.scheme.take(index, x, answers, strategy.memory, partial(strategy._noise, index))
+    return strategy.scheme.take(index, x, answers, strategy.memory, strategy.noise_of("own", index))
 
 
 def noise_again(strategy: UserLevelStrategy, index: int, purpose: int = 0) -> NoiseSource:
@@ -197,7 +197,7 @@ def silenced(strategy: UserLevelStrategy) -> UserLevelStrategy:
 
 def with_scheme(strategy: UserLevelStrategy, **changes: Any) -> UserLevelStrategy:
     """The strategy with parts of its scheme replaced: what no configuration can ask for."""
-    strategy.state.begin(replace(strategy.scheme, **changes))
+    strategy.program.own.begin(replace(strategy.scheme, **changes))
     return strategy
 
 

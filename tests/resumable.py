@@ -75,7 +75,7 @@ class Run:
         method = method or self.method()
         with local_grid(method.original, self._data(method.original)) as grid:
             result = method.start(grid, **start)
-        ledger = None if method.state.ledger is None else method.state.ledger.state()
+        ledger = None if method.program.own.ledger is None else method.program.own.ledger.state()
         rounds = [record.as_dict() | {"seconds": None, "spent": record.spent_epsilon} for record in result.rounds]
         return {
             "model": model_vector(result.arrays).tobytes(),

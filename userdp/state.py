@@ -16,7 +16,7 @@
 """
 
 from collections import deque
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -105,6 +105,16 @@ class Stateful:
 
     def _set(self, attribute: str, value: Any) -> None:
         object.__setattr__(self, attribute, value)
+
+
+class Remembering(Protocol):
+    """Whatever has a state, as a `Stateful` and a ledger have one."""
+
+    def state(self) -> State:
+        """Return what it remembers, as plain data."""
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` returned."""
 
 
 def _plain(value: Any) -> bool:

@@ -32,8 +32,8 @@ from simulations.records.run_directory import (
     writing,
 )
 from strategies.core.base import UserLevelStrategy
+from strategies.core.held_out import for_everybody
 from strategies.core.run_state import Resumed
-from strategies.core.testers import for_everybody
 from strategies.drop_in import DropIn
 from userdp.accounting.filter import Total
 from userdp.accounting.guarantee import Guarantee
@@ -192,7 +192,7 @@ def wanted(strategy: UserLevelStrategy | DropIn, what: str) -> "Wanted":
     from simulations.account.accounts import Wanted  # noqa: PLC0415 -- as above
 
     inner = strategy.inner if isinstance(strategy, DropIn) else strategy
-    ledger = inner.state.ledger
+    ledger = inner.program.own.ledger
     # Those of other classes count what a `Cost` does not describe; a drop-in's does not know its model's size yet.
     cost = ledger.planned if inner.testers is None and type(ledger) is Ledger and inner is strategy else None
     return Wanted(what, promises_of(inner), token="", cost=cost)
@@ -200,7 +200,7 @@ def wanted(strategy: UserLevelStrategy | DropIn, what: str) -> "Wanted":
 
 def promises_of(strategy: UserLevelStrategy) -> tuple[Guarantee, ...]:
     """Return the guarantees of a run's parts, which compose; one for all of them if users are held out."""
-    parts = strategy.around.promises(strategy.scheme.price.guarantee)
+    parts = strategy.program.promises
     return parts if strategy.testers is None else (for_everybody(parts, strategy.testers.given.privacy),)
 
 

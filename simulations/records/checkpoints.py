@@ -50,7 +50,7 @@ _STATE = "state_private"  # name of the text in an archive; arrays are named "st
 _RECORDED_LATER = ("code",)  # keys that files of former versions lack
 _ADDED_LATER = {"problem.kernels": "own"}
 """Settings that files of former versions lack -> the value that their runs used."""
-_FORMAT = 2
+_FORMAT = 3
 _OF_VERSIONS = ("userdp", "numpy")  # packages that decide the bits of a round that is computed again
 
 _UNREADABLE = (

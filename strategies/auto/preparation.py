@@ -13,8 +13,8 @@ from strategies.auto.progress import Progress, split
 from strategies.auto.releases import Movement, Release, Shares
 from strategies.auto.stages import LEAST_WIDTH, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
 from strategies.clipping.recentred_clipping import Centre, Geometry
-from strategies.core.around import Preparation
 from strategies.core.options import Found
+from strategies.core.program import Preparation
 from strategies.core.public_facts import PublicFacts
 from strategies.core.results import Noise, Step
 from strategies.wire.replies import Gathered, Request
@@ -182,10 +182,8 @@ class LearnCoordinates(Preparation):
         self.shares = Shares(sampler=sampler, noise_multiplier=multiplier)
         self._step = 1 / (problem.certificate.smoothness or 2.0)
         self.ledger = sampler.ledger(multiplier, privacy)
+        self.memory = Measured(new_progress(problem, self._step), self.rounds)
         super().__init__(problem, public, privacy, seed)
-
-    def new_memory(self) -> "Measured":
-        return Measured(new_progress(self.problem, self._step), self.rounds)
 
     def numbers(self) -> dict[str, Any]:
         return super().numbers() | {"filled_noise": self._doubt}
@@ -198,13 +196,13 @@ class LearnCoordinates(Preparation):
         """The standard deviation of the noise on the share of people whose data can be used."""
         return self.shares.mechanism(0, Filled.movement).standard_deviation
 
-    def request(self, index: int, initial: Vector) -> Request:
-        """See `ExtraRounds`; a stage asks all users."""
+    def ask(self, index: int, constant: Vector) -> Request:
+        """See `Rounds`; a stage asks all users."""
         if index == 0:
-            self.memory.progress.begin(initial)
+            self.memory.progress.begin(constant)
         return Request(self.shares.sampler.cohort(index), self._stages[index].computation(self.memory.progress))
 
-    def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
+    def take(self, index: int, x: Vector, constant: Vector, gathered: Gathered, noise: Noise) -> Step:
         progress, stage = self.memory.progress, self._stages[index]
         release = Release(self.shares, index, noise, stage.computation(progress))
         facts = stage.take(progress, gathered.values, release)

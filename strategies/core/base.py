@@ -18,15 +18,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.core.around import Around, Preparation
+from strategies.core.held_out import beside
 from strategies.core.options import PreparedOptions
 from strategies.core.plan import check_budget, divided, planned, stated
+from strategies.core.program import HELD_OUT, OwnRounds, Preparation, Program
 from strategies.core.public_facts import Given, PublicFacts
-from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
+from strategies.core.results import Evaluate, Noise, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState, check_resumable
 from strategies.core.scheme import AnyRecipe, Scheme
 from strategies.core.streams import SOURCES, Streams, seeded
-from strategies.core.testers import HeldOut, Testers, beside
+from strategies.core.testers import Testers
 from strategies.wire.claims import Claim
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
@@ -75,32 +76,34 @@ class UserLevelStrategy(Strategy):
         self._drawn, seeds = seed is None, [secrets.randbits(128) if seed is None else seed for _ in range(2)]
         self.name, self.public, (self.seed, self.noise_seed) = about.name, public, seeds
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire
-        given = Given(about.name, about.adversary, problem, public, privacy, self.seed, self.wire, self._noise)
-        left, self.around = divided(recipe, given, preparation, compare=compare_with_initial)
+        given = Given(about.name, about.adversary, problem, public, privacy, self.seed, self.wire)
+        left, self._before, after = divided(recipe, given, preparation, compare=compare_with_initial)
         self.privacy, self._given = left, replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
         self._coordinates: Coordinates | None = None
-        self._everybody = public.users + held_out
-        scheme = self._new_scheme()
-        self.plan = planned(self._given, recipe, scheme, self.around)
-        start = scheme.checked_start(self.problem, self.problem.initial())
-        self.state = RunState(scheme, self.around, left, self.seed, start, self.streams)
+        # Sums over all users beside the strategy's own; None for none.
+        everybody = public.users + held_out
+        self._summed = everybody if held_out or self._before or after else None
+        self.program = Program(OwnRounds(self._new_scheme(), left), self._before, after)
+        self.plan = planned(self._given, recipe, self.program)
+        start = self.scheme.checked_start(self.problem, self.problem.initial())
+        self.state = RunState(self.program, left.noise, self.seed, start, self.streams)
         self._request: Request | None = None
         self._facts = dict[str, float]()
-        self._roster = self.wire.roster(self._everybody, recipe.max_missing)
+        self._roster = self.wire.roster(everybody, recipe.max_missing)
         self._roster.places = self.plan.guarantee.users_come_and_go
-        self.testers: HeldOut | None = None
+        self.testers: Testers | None = None
         if held_out and self.plan.guarantee.holds:
             asked = self.plan.rounds, self._roster, recipe.max_missing, choose_best
             promise, numbers, made = beside(given, about, self.plan.guarantee, self.plan.numbers, held_out, *asked)
             self.plan = replace(self.plan, guarantee=promise, numbers=numbers)
             self.testers, self.state.held_out = made, made.spent
-            self.state.further += (made,) if isinstance(made, Testers) else ()
+            self.state.further = {"testers": made, **self.state.further}
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
-        if isinstance(before := self.around.before, Preparation) and isinstance(self.recipe, PreparedOptions):
-            self.problem, self._coordinates, found = before.settle(self.recipe)
+        if self._before is not None and isinstance(self.recipe, PreparedOptions):
+            self.problem, self._coordinates, found = self._before.settle(self.recipe)
             self.recipe = self.recipe.model_copy(update=found)
             self._given = replace(self._given, problem=self.problem)
         self.recipe = self.recipe.settled(self._given)
@@ -111,24 +114,28 @@ class UserLevelStrategy(Strategy):
 
     def _rounding_slack(self, scheme: Scheme) -> float:
         """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of other questions."""
-        alone = self.around == Around() and self._everybody == self.public.users
-        return max(scheme.price.rounding_slack(self.public.users), 0.0 if alone else rounding_slack(self._everybody))
+        others = 0.0 if self._summed is None else rounding_slack(self._summed)
+        return max(scheme.price.rounding_slack(self.public.users), others)
 
-    def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
-        """Open the noise of round ``index``, once; ``purpose`` separates the releases of a round."""
-        return self.streams.open(self.noise_seed, index, purpose, self._slack)
+    def _noise(self, number: int, purpose: int = 0) -> NoiseSource:
+        """Open the noise of that number, once; ``purpose`` separates the releases of a round."""
+        return self.streams.open(self.noise_seed, number, purpose, self._slack)
+
+    def noise_of(self, name: str, index: int) -> Noise:
+        """Return what opens the noise of round ``index`` of the rounds of that name; see `Program.stream`."""
+        return partial(self._noise, self.program.stream(name, index))
 
     # Facts of a run -------------------------------------------------------------------------------------------------
 
     @property
     def scheme(self) -> Scheme:
         """The private part of the strategy, as one value."""
-        return self.state.scheme
+        return self.program.own.scheme
 
     @property
     def memory(self) -> Any:
         """The server's memory between rounds, made by the scheme."""
-        return self.state.memory
+        return self.program.own.memory
 
     @property
     def result(self) -> PrivateResult:
@@ -151,8 +158,8 @@ class UserLevelStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one message per node: the model, the users that answer, and what they compute."""
-        part, _ = self.around.place(server_round, self.plan.rounds)
-        if part is not None and part is self.around.after:
+        part, _ = self.program.place(server_round)
+        if part is self.program.after:
             arrays = self.wire.record(self.state.released)
         self.state.x = self.wire.vector(arrays)
         self._request = self.request_of(server_round)
@@ -160,8 +167,8 @@ class UserLevelStrategy(Strategy):
             return []
         self.state.check_newest(server_round)
         # Before anybody answers: who adds up masked or noisy values has seen them even if the run stops here.
-        if (ledger := self.state.ledger if part is None else part.ledger) is not None:
-            ledger.charge(self._request.users)
+        if part.ledger is not None:
+            part.ledger.charge(self._request.users)
         if server_round == self.state.lost:
             return []
         if self.privacy.noise == "secure":  # users are computed one by one
@@ -182,13 +189,11 @@ class UserLevelStrategy(Strategy):
         return self.wire.record(self.state.x), counts(gathered.missing, gathered.non_finite)
 
     def request_of(self, server_round: int) -> Request | None:
-        """Return the request of a round of the preparation, the strategy or the last comparison."""
-        part, index = self.around.place(server_round, self.plan.rounds)
-        if part is not None:
-            return part.request(index, self.state.constant)
-        request = self.scheme.ask(index, self.memory)
-        if request is None:
-            return None
+        """Return the request of a round; None skips it."""
+        part, index = self.program.place(server_round)
+        request = part.ask(index, self.state.constant)
+        if request is None or part is not self.program.own:
+            return request
         asked = request.computation
         asked = replace(asked, lengths=asked.lengths and self._may_ask_lengths, coordinates=self._coordinates)
         noise_seed = self.noise_seed if self.privacy.noise == "seeded" and not self._drawn else None
@@ -206,28 +211,22 @@ class UserLevelStrategy(Strategy):
         return simulated and trusted and self.wire.asks_more
 
     def _follow(self, server_round: int, gathered: Gathered) -> None:
-        part, index = self.around.place(server_round, self.plan.rounds)
+        part, index = self.program.place(server_round)
         state = self.state
-        ledger = state.ledger if part is None else part.ledger
         with np.errstate(over="ignore", invalid="ignore"):  # see `RunState.take`
-            if part is None:
-                step = self.scheme.take(index, state.x, gathered, self.memory, partial(self._noise, index))
-            else:
-                # Round numbers that the strategy's own rounds do not use.
-                noise = partial(self._noise, self.plan.rounds + server_round)
-                step = part.step(index, state.x, state.constant, gathered, noise)
-            if ledger is not None:
-                ledger.check_drawn(self.streams.drawn())
-            state.take(step, self._coordinates if part is None else None, self.original)
+            step = part.take(index, state.x, state.constant, gathered, self.noise_of(part.name, index))
+            if part.ledger is not None:
+                part.ledger.check_drawn(self.streams.drawn())
+            state.take(step, self._coordinates if part is self.program.own else None, self.original)
         self._facts = dict(step.facts)
-        if part is self.around.before and part is not None and index + 1 == part.rounds:
+        if part is self._before and index + 1 == part.rounds:
             self._begin_prepared()
 
     def _begin_prepared(self) -> None:
         """Plan the strategy's own rounds with the results of the preparation, for the same guarantee."""
         promised = self.scheme.price.guarantee
         # Ledger and secret cohorts are new; nothing was charged to the former ledger.
-        self.state.begin(self._new_scheme())
+        self.program.own.begin(self._new_scheme())
         if self.scheme.price.guarantee != promised:
             raise RunFailed(
                 f"{self.name} would promise something else with what its preparation found: run without a preparation"
@@ -248,7 +247,7 @@ class UserLevelStrategy(Strategy):
         """Release the answer of held-out users, and return the metrics that follow from it."""
         if self.testers is None:
             return None
-        metrics = self.testers.take(server_round, replies)
+        metrics = self.testers.take(server_round, replies, self.noise_of(HELD_OUT, self.testers.asked))
         self.streams.drawn()  # charged to held-out users
         return MetricRecord(metrics)  # type: ignore[arg-type]
 
@@ -256,7 +255,7 @@ class UserLevelStrategy(Strategy):
         """Ask held-out users about the released model, question after question; store what they release."""
         if self.testers is None:
             return
-        if server_round == self.state.lost and isinstance(self.testers, Testers):
+        if server_round == self.state.lost:
             self.testers.skip(server_round)
         config = ConfigRecord({**self._evaluate_config, "server-round": server_round})
         while messages := list(self.configure_evaluate(server_round, self.result.arrays, config, grid)):
@@ -331,7 +330,7 @@ class UserLevelStrategy(Strategy):
             result.initial_metrics = result.evaluate(evaluate_fn, 0)
             state.ask(BEGUN)
         else:
-            done = state.resume(resumed, self.plan.rounds, self._new_scheme)
+            done = state.resume(resumed, self._new_scheme, self.noise_of(OwnRounds.name, 0))
             arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
         if done == BEGUN and self.testers is not None:
             state.keep(BEGUN, must=True)

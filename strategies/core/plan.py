@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from strategies.core.about import MEANINGS, About
-from strategies.core.around import Around, LastComparison, Preparation
 from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import PreparedOptions
+from strategies.core.program import LastComparison, Preparation, Program
 from strategies.core.public_facts import Given
-from strategies.core.scheme import AnyRecipe, Number, Scheme
+from strategies.core.scheme import AnyRecipe, Number
 from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from userdp.accounting import Privacy, Unit
 from userdp.accounting.guarantee import Guarantee
@@ -139,15 +139,15 @@ def explained(about: About) -> dict[str, str]:
     return {**MEANINGS, **about.meanings, **Plan.meanings}
 
 
-def planned(given: Given, recipe: AnyRecipe, scheme: Scheme, around: Around) -> Plan:
-    """Return the plan of a scheme, with its forecast and its extra rounds."""
-    outline = scheme.outline
+def planned(given: Given, recipe: AnyRecipe, program: Program) -> Plan:
+    """Return the plan of all rounds of a run, with its forecast."""
+    outline = program.own.scheme.outline
     forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
-    rounds, guarantee, numbers = around.plan(outline.rounds, scheme.price.guarantee, outline.numbers)
+    guarantee, numbers = program.plan()
     numbers = {**numbers, **given.problem.sizes()}
     return Plan(
         strategy=given.strategy,
-        rounds=rounds,
+        rounds=program.rounds,
         cohort=outline.cohort,
         users=given.users,
         users_needed=outline.users_needed,
@@ -158,7 +158,7 @@ def planned(given: Given, recipe: AnyRecipe, scheme: Scheme, around: Around) -> 
         forecast=forecast,
         numbers=numbers,
         warnings=(
-            *around.warnings,
+            *(warning for part in program.extra for warning in part.warnings()),
             *outline.warnings,
             *standstill(given.problem, recipe, outline.rounds, outline.numbers),
             *(() if forecast is None else forecast.warnings()),
@@ -212,8 +212,8 @@ def divided(
     preparation: type[Preparation] | None,
     *,
     compare: bool,
-) -> tuple[Privacy, Around]:
-    """Divide a budget into (the rest for the strategy's own rounds, the extra rounds).
+) -> tuple[Privacy, Preparation | None, LastComparison | None]:
+    """Divide a budget into (the rest for the strategy's own rounds, the rounds before them, those after them).
 
     Raises `BadInput`: the strategy, or its nodes, do not support the extra rounds.
     """
@@ -236,7 +236,7 @@ def divided(
         privacy, after = LastComparison.within(privacy, given.users)
     if preparation is not None:
         privacy, before = _prepared(preparation, recipe, replace(given, privacy=privacy))
-    return privacy, Around(before, after)
+    return privacy, before, after
 
 
 def _prepared(kind: type[Preparation], recipe: AnyRecipe, given: Given) -> tuple[Privacy, Preparation]:

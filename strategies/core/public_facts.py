@@ -10,7 +10,7 @@ from userdp.accounting.guarantee import Unit
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.noise import NoiseSource, rounding_slack
+from userdp.noise import rounding_slack
 from userdp.problems.base import Problem
 from userdp.sampling import Sampler
 
@@ -93,7 +93,6 @@ class Given:
     privacy: Privacy  # the budget of the strategy's own rounds
     seed: int = field(repr=False)  # of sampling, and if it was given of simulated noise
     wire: Wire
-    noise: Callable[[int, int], NoiseSource]  # opens the noise of (round, purpose) once; for what a checkpoint restores
 
     @property
     def users(self) -> int:

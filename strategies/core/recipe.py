@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 from pydantic import ValidationError
 
 from strategies.core.about import MEANINGS, NOTES, About, Fact
-from strategies.core.around import Preparation
 from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
+from strategies.core.program import Preparation
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.scheme import AnyRecipe, Scheme
 from strategies.wire.wire import Wire

@@ -6,33 +6,33 @@ from typing import ClassVar
 
 from strategies.core.mean_rounds import as_is
 from strategies.core.results import Noise, Step
-from strategies.core.scheme import Law, Scheme
+from strategies.core.scheme import HoldsNoise, Law, Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.audit.discrete import halting_probabilities
 from userdp.errors import RunFailed
 from userdp.estimators import Estimator, NeighbourMean
-from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore, Session
+from userdp.mechanisms import AboveThreshold, ConcentrationTest, GaussianMechanism, MinimumScore, Session
 from userdp.nodes.computations import Computation
 from userdp.problems import Box
 from userdp.sampling import DisjointBatches
-from userdp.state import State, Stateful
+from userdp.state import State
 
 AnyTest = AboveThreshold | MinimumScore  # `MinimumScore` tests each round by itself, one `AboveThreshold` all rounds
 
 
 @dataclass
-class TestUnderWay(Stateful):
+class TestUnderWay(HoldsNoise):
     """The memory of a server that tests rounds."""
 
     parts: ClassVar[tuple[str, ...]] = ("session",)
-    given: ClassVar[tuple[str, ...]] = ("new_session",)
-    new_session: Callable[[], Session]  # starts the test
+    given: ClassVar[tuple[str, ...]] = ("test", *HoldsNoise.given)
+    test: ConcentrationTest
     session: Session | None = None  # of one test of all rounds, once begun; None where each round has its own
 
     def new_part(self, attribute: str, state: State) -> Session:
         """Start a session, whose state is then restored."""
-        return self.new_session()
+        return self.test.session(self.noise(1))
 
 
 @dataclass(frozen=True, kw_only=True)

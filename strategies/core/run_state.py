@@ -8,17 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from strategies.core.around import Around
-from strategies.core.results import PrivateResult, RoundRecord, Step
-from strategies.core.scheme import Scheme
-from strategies.core.snapshots import Remembering, Snapshot
-from userdp.accounting import AnyLedger, Privacy
+from strategies.core.program import Program
+from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
+from strategies.core.scheme import HoldsNoise, Scheme
+from strategies.core.snapshots import Snapshot
+from userdp.accounting import NoiseKind
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates
-from userdp.sampling import Sampler
-from userdp.state import OTHER_VERSION, Stateful, put_back, state_of
+from userdp.state import OTHER_VERSION, Remembering, put_back, state_of
 
 log = logging.getLogger("userdp")
 
@@ -96,7 +95,7 @@ class ReadOnly:
 
 
 class RunState:
-    """The models, memory and ledger of a run, which a process can store and another one resume.
+    """The models of a run, and all else that a process can store and another one resume.
 
     *Formal guarantees.* *Claim.* A run that is killed at any points and resumed, however often, keeps to the guarantee
     of one that is not. Unit and relation: the strategy's. *Why.*
@@ -127,9 +126,7 @@ class RunState:
     process dies reveals nothing of the data beyond what it released.
 
     Attributes:
-        scheme: of the strategy's own rounds; made anew after a preparation.
-        memory: the server's memory between rounds, made by the scheme.
-        ledger: of the strategy's own rounds; None where nothing is promised.
+        program: the rounds of the run, with their memories and ledgers.
         x: (p,) the model at which the next round asks.
         initial: (p,) the model that the run started from.
         released: (p,) the released model.
@@ -142,14 +139,11 @@ class RunState:
 
     x, initial, released = ReadOnly(), ReadOnly(), ReadOnly()
 
-    def __init__(
-        self, scheme: Scheme, around: Around, privacy: Privacy, seed: int, start: Vector, streams: Remembering
-    ) -> None:
-        self.around, self._privacy, self._seed = around, privacy, seed
-        self.further: tuple[Remembering, ...] = (streams,)
+    def __init__(self, program: Program, noise: NoiseKind, seed: int, start: Vector, streams: Remembering) -> None:
+        self.program, self._noise, self._seed = program, noise, seed
+        self.further: dict[str, Remembering] = {"streams": streams}  # by their names in a checkpoint
         self.result, self.lost = PrivateResult(), None
         self.held_out: Callable[[], float] = lambda: 0.0
-        self.begin(scheme)
         self.x = self.initial = self.released = start
 
     lost: int | None
@@ -157,18 +151,13 @@ class RunState:
 
     def ask(self, server_round: int) -> None:
         """Store that a round is about to ask; under seeded noise it may be asked again."""
-        if self.keeper is not None and self._privacy.noise == "secure":
+        if self.keeper is not None and self._noise == "secure":
             self.keeper.ask(self.question(server_round))
 
     def keep(self, server_round: int, *, must: bool) -> None:
         """Store the state after a round."""
         if self.keeper is not None:
             self.keeper.keep(partial(self.snapshot, server_round), must=must)
-
-    def begin(self, scheme: Scheme) -> None:
-        """Take over a scheme, with a fresh memory and a fresh ledger."""
-        self.scheme, self.memory = scheme, scheme.new_memory()
-        self.ledger: AnyLedger | None = scheme.price.ledger(self._privacy) if scheme.price.guarantee.holds else None
 
     def take(self, step: Step, coordinates: Coordinates | None, original: Problem) -> None:
         """Take over the next iterate and release the model, unless the step overflows.
@@ -193,20 +182,13 @@ class RunState:
 
         Nobody is both, so it is the larger of the two.
         """
-        if self.ledger is None:
-            return None
-        return partial(_larger, self.around.spent(self.ledger.spent()), self.held_out())
+        trained = self.program.spent
+        return None if trained is None else partial(_larger, trained, self.held_out())
 
     @property
     def constant(self) -> Vector:
         """(p,) the model of comparisons: the best constant released so far, or else the initial model."""
         return self.initial if self.result.constant is None else self.result.constant
-
-    @property
-    def _drawn(self) -> Stateful | None:
-        """The cohorts that the operating system drew; None if they follow from a seed."""
-        sampler = getattr(self.scheme, "sampler", None)
-        return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
 
     def check_newest(self, server_round: int) -> None:
         """Refuse (`RunFailed`) to ask a round before the lost one: the checkpoint is older than what was asked."""
@@ -219,10 +201,14 @@ class RunState:
 
     def check_declared(self) -> None:
         """Refuse a memory that does not declare what it remembers; the `BadInput` names the attribute."""
-        for memory in (self.memory, self._drawn):
-            state_of(memory)
-        for part in self.around.parts:
-            part.keep(Snapshot())
+        for part in self._remembering().values():
+            part.state()
+
+    def _remembering(self) -> dict[str, Remembering]:
+        """Return all that remembers something, by name, in the order in which it is restored."""
+        parts = (self.program.before, self.program.own, self.program.after)
+        # Streams come last: a memory goes on where its own noise was.
+        return {part.name: part for part in parts if part is not None} | self.further
 
     def snapshot(self, server_round: int) -> Snapshot:
         """Return the state after round ``server_round``."""
@@ -232,13 +218,8 @@ class RunState:
         for name in _MODELS:
             taken.add(name, getattr(self, name))
         taken.add("constant", result.constant)
-        for part in self.around.parts:
-            part.keep(taken)
-        for other in self.further:
-            other.keep(taken)
-        taken.add("memory", state_of(self.memory))
-        taken.add("ledger", None if self.ledger is None else self.ledger.state())
-        taken.add("drawn", state_of(self._drawn))
+        for name, part in self._remembering().items():
+            taken.add(name, part.state())
         taken.add("initial_metrics", result.initial_metrics)
         taken.add("records", [record.as_dict() for record in result.rounds])
         return taken
@@ -247,22 +228,24 @@ class RunState:
         """Return the number and the cohorts of the round that is about to ask."""
         taken = Snapshot()
         taken.add("round", server_round)
-        taken.add("drawn", state_of(self._drawn))
+        taken.add("drawn", state_of(self.program.own.drawn))
         return taken
 
-    def resume(self, resumed: Resumed, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
+    def resume(self, resumed: Resumed, new_scheme: Callable[[], Scheme], noise: Noise) -> int:
         """Take over the stored state of a killed run, and return the number of rounds that are done.
 
-        ``rounds`` is the plan's; ``new_scheme`` makes the scheme from the results of a preparation. Raises `BadInput`:
-        it belongs to another run, or to another version.
+        ``new_scheme`` makes the scheme from the results of a preparation; ``noise`` opens that of its first round.
+        Raises `BadInput`: it belongs to another run, or to another version.
         """
         try:
-            return self._taken_over(resumed.kept, resumed.asked, rounds, new_scheme)
+            return self._taken_over(resumed.kept, resumed.asked, new_scheme, noise)
         except (LookupError, TypeError, AttributeError) as error:
             raise BadInput(f"the checkpoint does not fit this run ({type(error).__name__}): {OTHER_VERSION}") from None
 
-    def _taken_over(self, kept: Snapshot, asked: Snapshot | None, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
-        done = kept.get("round")
+    def _taken_over(
+        self, kept: Snapshot, asked: Snapshot | None, new_scheme: Callable[[], Scheme], noise: Noise
+    ) -> int:
+        done, rounds = kept.get("round"), self.program.rounds
         if not isinstance(done, int) or not BEGUN <= done <= rounds:
             raise BadInput(
                 f"the checkpoint is of round {done!r}, and the run plans {rounds}: resume with the config.toml in the "
@@ -273,25 +256,21 @@ class RunState:
                 f"the checkpoint is of a run with seed {kept.get('seed')!r}, and this one has seed {self._seed}: with "
                 "other cohorts users would be asked more often than they are charged; resume with the run's seed"
             )
-        for part in self.around.parts:
-            part.recall(kept)
-        if self.around.before is not None and done >= self.around.before.rounds:
-            self.begin(new_scheme())
-        self.memory = self.scheme.new_memory()
-        put_back(self.memory, kept.get("memory"))
-        for other in self.further:  # after the memory, which goes on where its own noise was
-            other.recall(kept)
-        if self.ledger is not None:
-            self.ledger.restore(kept.get("ledger"))
+        before, own = self.program.before, self.program.own
+        for name, part in self._remembering().items():
+            if part is own and before is not None and done >= before.rounds:
+                own.begin(new_scheme())
+            if part is own and isinstance(own.memory, HoldsNoise):
+                own.memory.noise = noise
+            part.restore(kept.get(name))
         for name in _MODELS:
             setattr(self, name, self._of_this_run(name, kept.get(name)))
         if (constant := kept.get("constant")) is not None:
             self.result.constant = frozen(self._of_this_run("constant", constant))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
-        put_back(self._drawn, kept.get("drawn"))
-        if asked is not None and self._privacy.noise == "secure" and asked.get("round") > done:
+        if asked is not None and self._noise == "secure" and asked.get("round") > done:
             self.lost = int(asked.get("round"))
-            put_back(self._drawn, asked.get("drawn"))
+            put_back(own.drawn, asked.get("drawn"))
             log.warning(
                 "round %d had begun when the run was killed; it is charged and skipped, because drawing its noise "
                 "again would be a second release",

@@ -39,6 +39,18 @@ def no_memory() -> None:
     """Return None: the server remembers nothing."""
 
 
+def same_round(index: int) -> int:
+    """Return the index: each round names its noise."""
+    return index
+
+
+class HoldsNoise(Stateful):
+    """A memory that draws, round after round, from noise that its first one opened."""
+
+    given: ClassVar[tuple[str, ...]] = ("noise",)
+    noise: Noise  # opens that of round 0, for a state that is restored; the loop gives it before
+
+
 def no_report(released: Vector, memory: Any) -> dict[str, Any]:
     """Return nothing: a run tells its model alone."""
     return {}
@@ -59,6 +71,8 @@ class Scheme(ABC):
     new_memory: Callable[[], Stateful | None] = no_memory
     # makes sections of result.json from the released model (p,) and the memory of a run that has ended
     report: Callable[[Vector, Any], dict[str, Any]] = no_report
+    # from a round's index to the number that its streams of noise have among those of all rounds
+    stream: Callable[[int], int] = same_round
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
 
     @abstractmethod

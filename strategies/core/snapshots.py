@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,16 +61,6 @@ class Snapshot:
 
     def _made_list(self, held: list[Any]) -> list[Any]:
         return [self._made(one) for one in held]
-
-
-class Remembering(Protocol):
-    """Something beside a run's rounds that a killed run has to remember."""
-
-    def keep(self, taken: Snapshot) -> None:
-        """Write it down."""
-
-    def recall(self, kept: Snapshot) -> None:
-        """Take over what `keep` wrote."""
 
 
 _MADE: Mapping[str, Callable[[Snapshot, Any], Any]] = {

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from strategies.core.snapshots import Snapshot
 from userdp.accounting import Cost, NoiseKind
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise
 from userdp.randomness import stream
+from userdp.state import State
 
 SOURCES: dict[NoiseKind, str] = {
     "seeded": "seeded (simulation only: whoever knows the seed removes the noise)",
@@ -71,14 +71,14 @@ class Streams:
         sources, self._of_round = self._of_round, []
         return together(*(source.spent for source in sources))
 
-    def keep(self, taken: Snapshot) -> None:
-        """Write down which sources a run has opened, without their seed."""
+    def state(self) -> State:
+        """Return which sources a run has opened, without their seed."""
         opened = self._before.union((index, purpose) for _, index, purpose in self._opened)
-        taken.add("opened", [list(place) for place in sorted(opened)])
+        return {"opened": [list(place) for place in sorted(opened)]}
 
-    def recall(self, kept: Snapshot) -> None:
-        """Refuse from now on what the run had opened when `keep` wrote it down."""
-        self._before = {(int(index), int(purpose)) for index, purpose in kept.get("opened")}
+    def restore(self, state: State) -> None:
+        """Refuse from now on what the run had opened when `state` listed it."""
+        self._before = {(int(index), int(purpose)) for index, purpose in state["opened"]}
 
 
 def seeded(computation: Computation, index: int, seed: int, noise_seed: int | None) -> Computation:

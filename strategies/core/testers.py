@@ -1,22 +1,20 @@
 """Private evaluation: held-out users answer about released models, within a budget of their own."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType
+from numpy.typing import NDArray
 
-from strategies.core.about import About
-from strategies.core.around import WHOLE_RUN
 from strategies.core.public_facts import Given
-from strategies.core.reported_metrics import ReportedMetrics, course
-from strategies.core.snapshots import Snapshot
+from strategies.core.results import Noise
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
-from userdp.accounting import Cost, Guarantee, Privacy
+from userdp.accounting import Cost
 from userdp.accounting.costs import calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import Relation
 from userdp.accounting.ledger import check_drawn
@@ -26,7 +24,9 @@ from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.answers import Measures, longest, measures
 from userdp.nodes.computations import Computation
 from userdp.nodes.measured import Estimate, Histogram, estimates
+from userdp.nodes.node import Answer
 from userdp.noise import NoiseSource
+from userdp.state import State
 
 _SHARES = {"scale": 0.05, "course": 0.25, "ranking": 0.1, "answers": 0.6}  # Parts of 1 / multiplier^2, adding up to 1
 _WEIGHT = 0.5  # Weight of products in `answers`: they tell how users differ, which matters less than the means
@@ -34,7 +34,13 @@ _LOSS_EDGES = 2.0 ** np.arange(-8, 10.5, 0.5)
 _SCORE_EDGES = np.linspace(-4.0, 4.0, 15)
 _WITHIN = 0.9  # Share of users whose loss at the initial model is to lie below half the limit
 _REMEMBERED = ("limit", "charged", "losses", "_done", "_best", "_asked")  # for a killed run, beside ``found``
+_COURSE = 8  # Rounds, at most, after which they are asked how good the model is
 _SURE = 2.0  # Standard deviations of noise by which an earlier model must be better to be chosen
+
+
+def course(rounds: int) -> list[int]:
+    """Return the rounds, counted from 1, after which held-out users are asked: up to eight, the last one included."""
+    return sorted({math.ceil(one) for one in np.linspace(0, rounds, min(_COURSE, rounds) + 1)[1:]})
 
 
 @dataclass
@@ -152,28 +158,44 @@ class Testers:
         wire = self.given.wire
         return wire.messages(MessageType.EVALUATE, server_round, wire.record(x), config, self.roster, request)
 
-    def take(self, server_round: int, replies: Iterable[Message]) -> dict[str, float]:
+    @property
+    def asked(self) -> int:
+        """The number of questions that were charged so far."""
+        return len(self._done)
+
+    def take(self, server_round: int, replies: Iterable[Message], noise: Noise) -> dict[str, float]:
         """Release the answer to the pending question, and return the metrics; `RunFailed` for too many missing."""
         if self._pending is None:
             return {}
         name, request, x = self._pending
-        read = partial(self.given.wire.read, sent=x)
-        gathered = gather(request, self.roster, replies, self.given.dimension, self.max_missing, read)
-        # After the rounds' own streams, and those of extra rounds.
-        noise = self.given.noise(2 * self.rounds + len(self._done), 0)
-        return self.release(server_round, name, x, request.computation, gathered, noise)
+        read = partial(self._read, sent=x)
+        gathered = gather(request, self.roster, replies, self._dimension, self.max_missing, read)
+        return self.release(server_round, name, x, request.computation, gathered, noise(0))
+
+    @property
+    def _dimension(self) -> int:
+        """The entries of a row, where the question does not say it."""
+        return self.given.dimension
+
+    def _read(
+        self, reply: Message, users: NDArray[np.int64], asked: Computation, dimension: int, *, sent: Vector
+    ) -> Answer:
+        return self.given.wire.read(reply, users, asked, dimension, sent)
+
+    @property
+    def _slots(self) -> NDArray[np.int64]:
+        return self.given.users + np.arange(self.users)
 
     def request(self, name: str, reference: Vector, *, constant: bool) -> Request:
         """Return the request of a question; ``reference`` (p,) is the model to compare with, maybe a constant."""
         self._constant = constant
-        users = self.given.users + np.arange(self.users)
         asked = {
             "scale": Computation("loss_sizes", "sum", 1.0, arrays={"edges": _LOSS_EDGES}),
             "course": Computation("loss_answer", "sum", 0.5, parameters={"limit": self.limit}),
             "ranking": Computation("score_shares", "sum", 1.0, arrays={"edges": _SCORE_EDGES}),
             "answers": self._answers(reference),
         }
-        return Request(users, replace(asked[name], separate=self.given.secure))
+        return Request(self._slots, replace(asked[name], separate=self.given.secure))
 
     def _answers(self, reference: Vector) -> Computation:
         what = self._measures
@@ -266,84 +288,12 @@ class Testers:
 
     # What a killed run needs ----------------------------------------------------------------------------------------
 
-    def keep(self, taken: Snapshot) -> None:
-        """Write down what a killed run needs to resume."""
+    def state(self) -> State:
+        """Return what a killed run needs to resume."""
         found = {name: list(astuple(one)) for name, one in self.found.items()}
-        taken.add("testers", {name: getattr(self, name) for name in _REMEMBERED} | {"found": found})
+        return {name: getattr(self, name) for name in _REMEMBERED} | {"found": found}
 
-    def recall(self, kept: Snapshot) -> None:
-        """Resume from what `keep` wrote."""
-        state = kept.get("testers")
-        self.found = {name: Estimate(*numbers) for name, numbers in state.pop("found").items()}
-        vars(self).update(state)
-
-
-HeldOut = Testers | ReportedMetrics
-"""Evaluation by held-out users: on `client_app` nodes, or on ordinary clients."""
-
-
-def for_everybody(parts: tuple[Guarantee, ...], budget: Privacy) -> Guarantee:
-    """Return one guarantee for those who train, by ``parts`` that compose, and for those who are held out.
-
-    *Formal guarantees.* *Claim.* It covers both, as (epsilon, delta) and as whatever its accountant claims beyond that.
-    *Why.* Held-out users meet one Gaussian that is just (epsilon, delta)-DP for the whole ``budget``, whatever the
-    parts promise: these may keep to less, or be pure. Neither number is below that of either group. If every part is
-    one Gaussian, together they are one that keeps to the sums of their epsilons and deltas, by basic composition; a
-    Gaussian's distance rises with both numbers, so one Gaussian at the larger of each is no better than either group's.
-    Else no Gaussian, no rho and no pure epsilon is claimed for all.
-    """
-    own, epsilon, delta = parts[0], sum(part.epsilon for part in parts), sum(part.delta for part in parts)
-    alike = all(part.is_one_gaussian for part in parts)
-    return replace(
-        own,
-        epsilon=max(epsilon, budget.epsilon),
-        delta=max(delta, budget.delta),
-        accountant=own.accountant if alike else f"{own.accountant}; one Gaussian mechanism for held-out users",
-    )
-
-
-def beside(
-    given: Given,
-    about: About,
-    own: Guarantee,
-    numbers: Mapping[str, Any],
-    users: int,
-    rounds: int,
-    roster: Roster,
-    max_missing: float,
-    choose: bool,
-) -> tuple[Guarantee, dict[str, Any], HeldOut]:
-    """Return a plan's promise and numbers with its held-out users, and these; other arguments are those of `Testers`.
-
-    Raises `BadInput`: the strategy does not suit them.
-    """
-    if not about.server_trusted:
-        raise BadInput(
-            f"privacy.evaluate = true: {about.name} does not trust a server with the answers of held-out users; leave "
-            "it out, or use a strategy such as auto or dp_fed_sgd"
-        )
-    # Another sample makes its user another one.
-    relation: Relation = "replace_one" if own.unit == "sample" else own.relation
-    promise = for_everybody((own,), given.privacy).assuming(
-        f"{users} held-out users are protected alike: all their answers together keep to the same epsilon and delta, "
-        "and who is held out follows from public numbers",
-        "the server is trusted with sums of held-out users' answers",
-    )
-    who = given, users, relation, rounds, roster, max_missing
-    ranges = given.wire.metrics
-    made = Testers(*who, choose) if ranges is None else ReportedMetrics(*who, ranges)
-    return promise, {**numbers, **_covering(numbers, given.privacy, relation), **made.numbers}, made
-
-
-def _covering(numbers: Mapping[str, Any], budget: Privacy, relation: Relation) -> dict[str, float]:
-    """Return those of a plan's ``numbers`` that price the whole run, raised to what held-out users meet.
-
-    One sample of theirs may move an answer as far as all of them. Replacing a user is removing one and adding another,
-    which moves a Gaussian by twice as much.
-    """
-    priced = {name: numbers[name] for name, part in WHOLE_RUN.items() if part == "epsilon" and name in numbers}
-    met = dict.fromkeys(priced, budget.epsilon)
-    if "replace_one_epsilon" in met and relation == "add_or_remove" and (delta := numbers["replace_one_delta"]) < 1:
-        multiplier = calibrate_noise(budget.epsilon, budget.delta, 1)
-        met["replace_one_epsilon"] = epsilon_of(Cost(multiplier / 2), 1, delta)
-    return {name: max(price, met[name]) for name, price in priced.items()}
+    def restore(self, state: State) -> None:
+        """Resume from what `state` returned."""
+        vars(self).update({name: state[name] for name in _REMEMBERED})
+        self.found = {name: Estimate(*numbers) for name, numbers in state["found"].items()}

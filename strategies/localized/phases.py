@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -23,7 +23,6 @@ from userdp.errors import BadInput, RunFailed
 from userdp.estimators import Estimator, concentration_score
 from userdp.mechanisms import ConcentrationTest, GaussianMechanism
 from userdp.nodes.computations import Computation
-from userdp.noise import NoiseSource
 from userdp.problems import Box
 from userdp.problems.base import Problem
 from userdp.sampling import DisjointBatches
@@ -155,6 +154,13 @@ class Phase:
     width: float = math.inf  # half-width of the clip of each coordinate of a user's gradient; infinite for no clip
 
 
+def place_of(phases: Sequence[Phase], index: int) -> tuple[int, int]:
+    """Return (number of the phase, step within it) of a round."""
+    starts = [0, *accumulate(phase.steps for phase in phases[:-1])]
+    number = bisect_right(starts, index) - 1
+    return number, index - starts[number]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhaseRounds(Scheme):
     """A `Scheme` of phases; ``new_memory`` makes a `PhaseUnderWay` where they are tested, else a `PhaseAverage`."""
@@ -163,13 +169,11 @@ class PhaseRounds(Scheme):
     sampler: DisjointBatches  # draws each round's cohort
     phases: tuple[Phase, ...]  # in order
     projects: bool  # iterates inside a phase stay in the domain; a linear loss needs it only at the release
-    noise: Callable[[int, int], NoiseSource]  # opens the noise of (number of a phase, purpose)
 
     def place(self, index: int) -> tuple[int, int, Phase]:
         """Return (number of the phase, step within it, phase) of a round."""
-        starts = [0, *accumulate(phase.steps for phase in self.phases[:-1])]
-        number = bisect_right(starts, index) - 1
-        return number, index - starts[number], self.phases[number]
+        number, step = place_of(self.phases, index)
+        return number, step, self.phases[number]
 
     def ask(self, index: int, memory: PhaseAverage | PhaseUnderWay) -> Request | None:
         """See `Scheme.ask`; None for the rest of a phase that has failed its test."""
@@ -191,7 +195,7 @@ class PhaseRounds(Scheme):
             facts["width"] = phase.width
         if phase.test is not None:
             assert isinstance(memory, PhaseUnderWay)
-            facts |= self._judged(phase.test, number, step, gathered.values, memory)
+            facts |= self._judged(phase, step, gathered.values, memory, noise)
         x = x - phase.learning_rate * phase.gradient(gathered.values)
         if self.projects:
             x = self.domain.project(x)
@@ -200,20 +204,20 @@ class PhaseRounds(Scheme):
             return Step(x, None, facts, goes_back=True)
         if step + 1 < phase.steps:
             return Step(x, None, facts)
-        opened = self.noise(number, 0 if phase.test is None else 2)
+        opened = noise(0 if phase.test is None else 2)
         released = self.domain.project(phase.mechanism.release(average.value, opened))
         return Step(released, released, facts)
 
-    def _judged(
-        self, test: ConcentrationTest, number: int, step: int, rows: Rows, memory: PhaseUnderWay
-    ) -> dict[str, float]:
+    def _judged(self, phase: Phase, step: int, rows: Rows, memory: PhaseUnderWay, noise: Noise) -> dict[str, float]:
+        test = phase.test
+        assert test is not None
         if step == 0:
-            memory.session, memory.halted = test.session(self.noise(number, 1)), False
+            memory.session, memory.halted = test.session(noise(1)), False
         session, score = memory.session, concentration_score(rows, test.kernel)
         assert session is not None
         memory.halted = not session.observe(test.scored(score, len(rows)))
         facts = {"score_private": score, "threshold": test.threshold}
-        if memory.halted or step + 1 == self.phases[number].steps:
+        if memory.halted or step + 1 == phase.steps:
             facts["passed"] = float(session.passed())
         return facts
 
@@ -281,7 +285,7 @@ def phase_rounds(
 
     def memory() -> PhaseAverage | PhaseUnderWay:
         average = PhaseAverage(p)
-        return average if test is None else PhaseUnderWay(lambda: test.session(given.noise(0, 1)), average=average)
+        return average if test is None else PhaseUnderWay(test, average=average)
 
     return PhaseRounds(
         price=price,
@@ -300,5 +304,5 @@ def phase_rounds(
         sampler=DisjointBatches(given.users, batch, 1, given.seed),
         phases=phases,
         projects=projects,
-        noise=given.noise,
+        stream=lambda index: place_of(phases, index)[0],  # the rounds of a phase share a number
     )

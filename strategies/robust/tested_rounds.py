@@ -211,8 +211,7 @@ class TestedOptions(RowOptions):
             price=replace(price, rounding=best.rounding),
             estimator=lambda rows, noise: best.estimator(rows),
         )
-        memory = partial(TestUnderWay, lambda: test.session(given.noise(0, 1)))
-        return replace(rounds, new_memory=memory, agreement=best)
+        return replace(rounds, new_memory=partial(TestUnderWay, test), agreement=best)
 
 
 def _pass_probability(test: AnyTest, rounds: int) -> float:

@@ -22,8 +22,8 @@ from helpers import federation_of, final, make, run
 from strategies import STRATEGIES, Auto, DPFedSGD, model_vector
 from strategies.auto.preparation import LearnCoordinates
 from strategies.baselines.peeling import Peeling
-from strategies.core.around import SHARE
 from strategies.core.base import UserLevelStrategy
+from strategies.core.program import SHARE
 from strategies.core.scheme import Step
 from strategies.core.streams import Streams
 from userdp.accounting import Cost
@@ -174,7 +174,7 @@ class Watch:
 
     def spent(self):
         """Epsilon of what was drawn: of the rounds before the strategy's own, of these, and of those after, added."""
-        around, own = self.method.around, self.method.privacy
+        around, own = self.method.program, self.method.privacy
         before = 0 if around.before is None else around.before.rounds
         last = self.method.plan.rounds - (around.after is not None)
         parts = [(range(before + 1, last + 1), own.delta)]
@@ -330,7 +330,7 @@ def test_what_is_drawn_spends_what_is_promised_and_not_more(name):
 @every_run
 def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
     method = watched(name).method
-    around, scheme, plan = method.around, method.scheme.price.guarantee, method.plan
+    around, scheme, plan = method.program, method.scheme.price.guarantee, method.plan
     parts = [part for part in (around.before, around.after) if part is not None]
     assert plan.guarantee.epsilon == pytest.approx(scheme.epsilon + sum(part.epsilon for part in parts), rel=1e-12)
     assert plan.guarantee.delta == pytest.approx(scheme.delta + sum(part.delta for part in parts), rel=1e-12)
@@ -347,7 +347,7 @@ def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
 def test_numbers_that_price_the_whole_run_have_all_its_parts(name):
     around = {part: value for part, value in MORE[name][2].items() if part in ("preparation", "compare_with_initial")}
     method = make(DPFedSGD, squares(), USERS, EPSILON, DELTA, rounds=3, sampling="poisson", cohort=100, **around)
-    own, parts, numbers = method.scheme.price.guarantee, method.around.parts, method.plan.numbers
+    own, parts, numbers = method.scheme.price.guarantee, method.program.extra, method.plan.numbers
     epsilon, delta = method.scheme.sampler.replaced(numbers["noise_multiplier"], own.delta)
     assert parts
     assert numbers["replace_one_epsilon"] == pytest.approx(epsilon + sum(part.epsilon for part in parts), rel=1e-12)

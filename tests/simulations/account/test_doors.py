@@ -280,7 +280,7 @@ def test_a_strategy_that_asked_and_heard_nothing_is_entered_too_late(people, acc
     if not drop_in:
         strategy = DPFedSGD(rounds=2).strategy(Quadratic(2, 1.0, 5.0), PublicFacts(60), Privacy(EPSILON, DELTA))
     inner = strategy.inner if drop_in else strategy
-    inner.state.ledger.charge(np.arange(2))
+    inner.program.own.ledger.charge(np.arange(2))
     with pytest.raises(BadInput, match="enter it before start"):
         simulations.enter(strategy, ACCOUNT)
     assert Accounts(accounts).read(ACCOUNT).entries == ()

@@ -107,7 +107,7 @@ def cost_of(ledger):
 
 def met(method, relation):
     """The costs of those who train, and of those who are held out."""
-    costs = [together(*(cost_of(one.ledger) for one in (method.state, *method.around.parts)))]
+    costs = [together(*(cost_of(one.ledger) for one in (method.program.own, *method.program.extra)))]
     if method.testers is not None:
         costs.append(Cost(method.testers._multiplier))
     same = method.scheme.price.guarantee.relation == relation
@@ -174,11 +174,10 @@ def test_a_run_with_a_comparison_claims_no_rho_and_is_no_gaussian(name, evaluate
 
 def test_clients_who_report_metrics_are_priced_too():
     drop_in = DropInFedAvg(users=100, epsilon=3.0, delta=1e-3, held_out=20, metrics={"accuracy": (0, 1)}, rounds=2)
-    parts = drop_in.inner.around.promises(replace(drop_in.inner.scheme.price.guarantee, epsilon=1.0))
-    patched = replace(
-        drop_in.inner.scheme, price=replace(drop_in.inner.scheme.price, guarantee=parts[0])
-    )  # a strategy that keeps to less
-    drop_in.inner.state.scheme = patched
+    scheme = drop_in.inner.scheme
+    less = replace(scheme.price.guarantee, epsilon=1.0)
+    patched = replace(scheme, price=replace(scheme.price, guarantee=less))  # a strategy that keeps to less
+    drop_in.inner.program.own.scheme = patched
     price = entered(drop_in.inner, TOTALS["Gaussian"])
     assert price.mu_squared >= drop_in.inner.testers._multiplier**-2 * (1 - 1e-6)
     assert len(promises_of(drop_in.inner)) == 1

@@ -43,7 +43,7 @@ def test_an_outcome_of_half_the_noise_costs_more_than_is_claimed(monkeypatch):
     instance = instance_of("robust_frank_wolfe", 4.0)
     scheme = instance.template.scheme
     doubled = ExponentialMechanism(scheme.mechanism.sensitivity, 2 * scheme.mechanism.epsilon)
-    instance.template.state.scheme = replace(scheme, mechanism=doubled)
+    instance.template.program.own.scheme = replace(scheme, mechanism=doubled)
     with pytest.raises(RunFailed, match="is charged"):
         exact_step(instance)
     monkeypatch.setattr("userdp.accounting.ledger.check_drawn", lambda drawn, charged: None)

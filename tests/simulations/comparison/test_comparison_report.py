@@ -15,7 +15,7 @@ from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.report import render_comparison
 from simulations.comparison.theory import expected_slope, expected_slopes
 from simulations.reports.explain import shown_claim
-from strategies.core.around import SHARE
+from strategies.core.program import SHARE
 from userdp.errors import BadInput
 from userdp.sampling import PoissonBatches
 

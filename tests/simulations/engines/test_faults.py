@@ -163,7 +163,7 @@ def test_a_run_that_fails_keeps_what_was_released_and_recorded_before():
     assert seen == result.rounds
     assert result.guarantee.holds
     # The third round was asked, and is charged although nothing was released.
-    assert result.rounds[-1].spent_epsilon < method.spent_epsilon == method.state.ledger.epsilon()
+    assert result.rounds[-1].spent_epsilon < method.spent_epsilon == method.program.own.ledger.epsilon()
     assert method.spent_epsilon < result.guarantee.epsilon
     assert np.any(final(result) != 0)
     shorter = method_of(rounds=5)

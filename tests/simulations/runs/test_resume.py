@@ -207,7 +207,7 @@ def rewritten(path, **changes):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 9}, r"has format 9; this userdp reads 2: resume with the version of userdp"),
+        ({"format": 9}, r"has format 9; this userdp reads 3: resume with the version of userdp"),
         ({"versions": {"userdp": "0", "numpy": "0"}}, r"belongs to a run with other settings \(versions\.numpy is '0'"),
         ({"values": {"round": 2}}, r"the checkpoint holds no 'seed' that can be read: resume with the version"),
     ],
@@ -294,7 +294,7 @@ def test_two_processes_do_not_run_in_one_directory(tmp_path, killed):
 def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path, lost):
     """A missing entry skips no comparison, except for code, which older versions could not name."""
     keeper = Checkpoints(tmp_path, SEEDED)
-    kept = {"format": 2, **keeper._settings}
+    kept = {"format": 3, **keeper._settings}
     keeper._check(tmp_path, kept)
     del kept[lost]
     if lost == "code":

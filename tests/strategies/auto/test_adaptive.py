@@ -172,7 +172,7 @@ def told(method, first_seed, present):
     node, scores = Node(method.problem, federation_of(np.full((4, 1), 50.0) * [[1], [0], [0], [0]]), np.arange(4)), []
     stages = method.scheme.stages
     for seed in range(first_seed, first_seed + RUNS):
-        method.noise_seed, method.state.memory = seed, method.scheme.new_memory()
+        method.noise_seed, method.program.own.memory = seed, method.scheme.new_memory()
         sampler = replace(method.scheme.sampler, seed=seed)
         x, score = method.problem.initial(), 0.0
         method.memory.begin(x)
@@ -207,7 +207,7 @@ def told(method, first_seed, present):
 def test_whole_runs_leak_no_more_than_they_claim_and_with_a_quarter_of_the_noise_they_do(changed):
     method = make(Auto, uncertified(50.0), 4, epsilon=1.0, delta=0.02)
     if changed:
-        method.state.scheme = replace(method.scheme, noise_multiplier=method.scheme.noise_multiplier / 4)
+        method.program.own.scheme = replace(method.scheme, noise_multiplier=method.scheme.noise_multiplier / 4)
     found = epsilon_lower_bound(told(method, 0, True), told(method, RUNS, False), 0.02)
     assert (found > 1.0) == changed
 

@@ -24,7 +24,7 @@ def whole_runs(method, federation, first_seed):
     """(RUNS,): where the model of each run ends; the last round, which may take it back, is left out."""
     node, scores = Node(method.problem, federation, EVERYBODY), np.empty(RUNS)
     for run in range(RUNS):
-        method.noise_seed, method.state.memory = first_seed + run, method.scheme.new_memory()
+        method.noise_seed, method.program.own.memory = first_seed + run, method.scheme.new_memory()
         x = method.state.x = method.problem.initial()
         for index in range(method.plan.rounds - 1):
             request = requested(method, index)
@@ -100,7 +100,7 @@ def test_whole_runs_leak_no_more_than_they_claim(make_method, sides):
 def test_whole_runs_with_a_quarter_of_the_noise_are_found():
     def quiet():
         method = plain()
-        method.state.scheme = replace(method.scheme, noise_multiplier=method.scheme.noise_multiplier / 4)
+        method.program.own.scheme = replace(method.scheme, noise_multiplier=method.scheme.noise_multiplier / 4)
         return method
 
     found, claimed = leaked(quiet, plain_sides)

@@ -95,7 +95,7 @@ def test_the_plan_spends_the_budget_under_the_relation_of_its_sampler(strategy, 
         assert (numbers["replace_one_epsilon"], numbers["replace_one_delta"]) == (replaced, 1e-5)
     else:
         assert "replace_one_epsilon" not in numbers
-    assert isinstance(method.state.ledger, Ledger if sampling in ("disjoint", "cyclic") else RoundLedger)
+    assert isinstance(method.program.own.ledger, Ledger if sampling in ("disjoint", "cyclic") else RoundLedger)
     factor = 1 if sampling == "poisson" else 2
     deviation = numbers["noise_multiplier"] * factor * 1.0 / 40
     assert method.scheme.mechanism.standard_deviation == pytest.approx(deviation) == numbers["noise_deviation"]

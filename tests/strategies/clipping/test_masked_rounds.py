@@ -47,7 +47,7 @@ def masked(kind=DPFedSGD, problem=LOSS, users=40, privacy=PRIVACY, seed=0, **opt
 
 def begun(method):
     """The strategy as it is before its first round."""
-    method.state.memory = method.scheme.new_memory()
+    method.program.own.memory = method.scheme.new_memory()
     return method
 
 

@@ -54,7 +54,7 @@ def cohorts_asked(method, federation=PEOPLE, users_per_node=7):
 def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):
     method = method_of(kind, sampling)
     cohorts = cohorts_asked(method)
-    assert method.state.ledger.rounds == ROUNDS
+    assert method.program.own.ledger.rounds == ROUNDS
     assert method.spent_epsilon == method.plan.guarantee.epsilon <= 4.0
     assert len({tuple(cohort) for cohort in cohorts}) == ROUNDS
     seeded = method_of(kind, sampling, "seeded").scheme.sampler
@@ -67,9 +67,9 @@ def test_secure_rounds_that_draw_nobody_release_noise_and_are_charged():
     method = method_of(DPFedSGD, "poisson", users=3, cohort=1)
     noise = GaussianMechanism(method.scheme.mechanism.l2_sensitivity, 50.0)
     with_scheme(method, sampler=PoissonBatches(3, 1e-9, ROUNDS, None), mechanism=noise)
-    method.state.ledger = method.scheme.sampler.ledger(noise.noise_multiplier, method.privacy)
+    method.program.own.ledger = method.scheme.sampler.ledger(noise.noise_multiplier, method.privacy)
     assert [len(cohort) for cohort in cohorts_asked(method, federation_of(np.zeros((3, 2))))] == [0] * ROUNDS
-    assert method.state.ledger.rounds == ROUNDS
+    assert method.program.own.ledger.rounds == ROUNDS
 
 
 @pytest.mark.sweep(1)

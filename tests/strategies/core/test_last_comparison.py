@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from strategies import STRATEGIES, DPFedSGD
-from strategies.core.around import SHARE, LastComparison
 from strategies.core.options import StrategyOptions
+from strategies.core.program import SHARE, LastComparison
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.errors import BadInput
@@ -52,7 +52,7 @@ def compared(name, **more):
 def test_replacing_adding_or_removing_a_user_moves_the_sum_by_at_most_one(values, other, removed):
     problem = Quadratic(1, 10.0, 10.0)
     comparison = LastComparison(0.1, len(values))
-    request = comparison.request(0, np.zeros(1))
+    request = comparison.ask(0, np.zeros(1))
 
     def total(samples):
         federation = federation_of(np.array(samples)[:, None])
@@ -84,7 +84,7 @@ def test_strategy_and_comparison_together_keep_to_the_budget_and_the_ledger_says
 def chosen(comparison, votes, seed):
     """The facts of a choice between zero and one with that sum of votes."""
     noise = SeededNoise(np.random.default_rng(seed))
-    return comparison.step(0, np.ones(1), np.zeros(1), Gathered(np.array([votes]), 0, 0), lambda _: noise).facts
+    return comparison.take(0, np.ones(1), np.zeros(1), Gathered(np.array([votes]), 0, 0), lambda _: noise).facts
 
 
 def test_the_noise_is_laplace_for_the_share_of_epsilon():
@@ -103,7 +103,7 @@ def test_what_the_margin_says_is_how_often_the_choice_is_wrong():
 
 def test_secure_noise_can_be_had():
     votes = Gathered(np.array([500.0]), 0, 0)
-    step = LastComparison(1.0, 10).step(0, np.ones(1), np.zeros(1), votes, lambda _: SecureNoise())
+    step = LastComparison(1.0, 10).take(0, np.ones(1), np.zeros(1), votes, lambda _: SecureNoise())
     assert step.released == [1.0]
 
 

@@ -7,7 +7,6 @@ from helpers import federation_of, make, run
 
 from strategies import STRATEGIES, DPFedSGD, LearnCoordinates
 from strategies.core.run_state import Resumed
-from strategies.core.snapshots import Snapshot
 from strategies.core.streams import Streams
 from strategies.wire.roster import Roster
 from userdp.data.stored import SampleFile
@@ -50,7 +49,7 @@ def opened(name, **start):
     known, streams, resumed = method.streams.open, method.streams, "resumed" in start
 
     def noted(*place):
-        if not resumed or streams._before or not start["resumed"].kept.get("opened"):
+        if not resumed or streams._before or not start["resumed"].kept.get("streams")["opened"]:
             found.append(place)
 
     method.streams.open = lambda seed, *place: noted(seed, *place[:2]) or known(seed, *place)
@@ -68,7 +67,7 @@ def test_a_resumed_run_opens_what_was_left_and_nothing_that_was_opened_before(na
     assert len(set(whole)) == len(whole)
     before = set()
     for kept in keeper.kept[:: max(1, len(keeper.kept) // 3)]:
-        before = {tuple(place) for place in kept.get("opened")}
+        before = {tuple(place) for place in kept.get("streams")["opened"]}
         left = opened(name, resumed=Resumed(kept), keeper=Kept())
         assert not before & {place[1:] for place in left}
         assert [place for place in whole if place[1:] not in before] == left
@@ -76,18 +75,16 @@ def test_a_resumed_run_opens_what_was_left_and_nothing_that_was_opened_before(na
 
 
 def test_what_a_run_opened_is_refused_to_all_that_resume_it():
-    first, kept = Streams(secure=False), Snapshot()
+    first = Streams(secure=False)
     first.open(3, 0, 0, 0.0)
-    first.keep(kept)
     for secure in (False, True):
-        second, later = Streams(secure=secure), Snapshot()
-        second.recall(kept)
+        second = Streams(secure=secure)
+        second.restore(first.state())
         with pytest.raises(RunFailed, match="round 0, purpose 0 was drawn before"):
             second.open(4, 0, 0, 0.0)
         second.open(4, 1, 0, 0.0)
-        second.keep(later)
         third = Streams(secure=secure)
-        third.recall(later)
+        third.restore(second.state())
         for index in (0, 1):
             with pytest.raises(RunFailed, match="was drawn before"):
                 third.open(4, index, 0, 0.0)

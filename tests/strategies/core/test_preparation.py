@@ -3,7 +3,6 @@
 import tomllib
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -96,7 +95,7 @@ def test_those_that_can_be_prepared_promise_for_any_loss():
 @pytest.mark.parametrize("name", PREPARED)
 def test_strategy_and_preparation_together_keep_to_the_budget_and_the_ledgers_say_so(name):
     method = prepared(name)
-    guarantee, part = method.plan.guarantee, method.around.before
+    guarantee, part = method.plan.guarantee, method.program.before
     assert guarantee.epsilon == pytest.approx(4.0, rel=1e-6)
     assert guarantee.epsilon <= 4.0
     assert guarantee.delta == pytest.approx(1e-5, rel=1e-12)
@@ -136,7 +135,7 @@ def test_one_user_moves_every_release_by_at_most_what_its_noise_is_for(rows, tar
     part, x = LearnCoordinates(problem, PublicFacts(4, 1, 5), Privacy(2.0, 1e-3), 0), problem.initial()
     nodes = [Node(problem, federation_of(r, [2] * 4, t), np.arange(4)) for r, t in ((rows, targets), (neighbour, told))]
     for index in range(part.rounds):
-        request, start = part.request(index, problem.initial()), x
+        request, start = part.ask(index, problem.initial()), x
         sums = [node.compute(start, request.users, request.computation).values[0] for node in nodes]
         _, replaced = noted(deepcopy(part), index, x, sums[1])
         x, whole = noted(part, index, x, sums[0])
@@ -162,7 +161,7 @@ def noted(part, index, x, sums):
 
     with mock.patch.object(preparation, "Release", Noting):
         noise = SeededNoise(np.random.default_rng(index))
-        step = part.step(index, x, x, Gathered(sums, 0, 0), lambda _: noise)
+        step = part.take(index, x, x, Gathered(sums, 0, 0), lambda _: noise)
     return step.following, found
 
 
@@ -175,8 +174,8 @@ def test_noise_of_the_rounds_is_for_their_shares_and_all_of_them_spend_what_is_a
     draws = []
     for seed in range(800):
         method = make(STRATEGIES["dp_fed_sgd"], squares(), 400, preparation=LearnCoordinates, seed=seed)
-        own = method.around.before
-        noise = partial(method._noise, method.plan.rounds + 2)
+        own = method.program.before
+        noise = method.noise_of("preparation", 1)
         release = Release(own.shares, 1, noise, Computation("filled", "sum", 0.5))
         draws.append(
             release.mean(np.zeros(1), Movement.of_box(1.0))[0][0] / release.mean(np.zeros(1), Movement.of_box(1.0))[1]
@@ -187,7 +186,7 @@ def test_noise_of_the_rounds_is_for_their_shares_and_all_of_them_spend_what_is_a
 def test_noise_of_the_preparation_is_no_noise_of_the_strategys_own_rounds():
     method = prepared("dp_fed_sgd")
     streams = []
-    method._noise = lambda index, purpose=0: streams.append((index, purpose)) or SeededNoise(np.random.default_rng(0))
+    method._noise = lambda number, purpose=0: streams.append((number, purpose)) or SeededNoise(np.random.default_rng(0))
     run(method, ill_scaled(USERS))
     assert len(set(streams)) == len(streams) == method.plan.rounds
 
@@ -200,16 +199,16 @@ def test_a_promise_that_would_change_with_what_is_found_ends_the_run_before_its_
     )
     with pytest.raises(RunFailed, match="would promise something else"):
         run(method, ill_scaled(USERS))
-    assert method.spent_epsilon <= method.around.before.epsilon
+    assert method.spent_epsilon <= method.program.before.epsilon
 
 
 def test_what_is_found_does_not_change_the_rounds_of_the_plan():
     """They would be others with the second length, for whose noise more and shorter steps pay."""
     method = prepared("robust_rounds", users=6000, epsilon=3000.0, epochs=15, rounds=None)
-    _, found = method.around.before.found()
+    _, found = method.program.before.found()
     for length in (10.0, 0.1):
         recipe = method.recipe.model_copy(update=method.recipe.found(replace(found, length=length)))
-        assert recipe.scheme(method._given).outline.rounds == method.plan.rounds - method.around.before.rounds
+        assert recipe.scheme(method._given).outline.rounds == method.plan.rounds - method.program.before.rounds
 
 
 def test_secure_noise_can_be_had():
@@ -253,14 +252,14 @@ def test_without_learnt_coordinates_the_clip_follows_users_lengths():
     problem = Quadratic(2, 1000.0, 1000.0)
     method = prepared("dp_fed_sgd", problem, rounds=30, epsilon=8.0)
     x = final(run(method, federation_of(values)))
-    assert method.around.before.rounds == 2
+    assert method.program.before.rounds == 2
     assert method.recipe.clip_norm == pytest.approx(10 / 30 * np.hypot(300, 200), rel=0.2)
     np.testing.assert_allclose(x, [300, -200], rtol=0.1)
 
 
 def test_settings_that_nobody_finds_stay():
     method = prepared("dp_fed_avg", local_steps=3, rounds=7)
-    assert method.plan.rounds == 7 + method.around.before.rounds
+    assert method.plan.rounds == 7 + method.program.before.rounds
     run(method, ill_scaled(USERS))
     assert (method.recipe.local_steps, method.recipe.rounds) == (3, 7)
 
@@ -292,14 +291,14 @@ def planned(**sections):
 
 
 def test_where_neither_clip_nor_step_is_given_and_it_helps_there_is_one():
-    assert planned().around.before is not None
-    assert planned(preparation="none").around.before is None
-    assert planned(strategy={"kind": "dp_fed_sgd", "clip_norm": 2.0}).around.before is None
-    assert planned(strategy={"kind": "dp_fed_sgd", "learning_rate": 2.0}).around.before is None
-    assert planned(strategy={"kind": "dp_fed_sgd", "rounds": 5}).around.before is not None
+    assert planned().program.before is not None
+    assert planned(preparation="none").program.before is None
+    assert planned(strategy={"kind": "dp_fed_sgd", "clip_norm": 2.0}).program.before is None
+    assert planned(strategy={"kind": "dp_fed_sgd", "learning_rate": 2.0}).program.before is None
+    assert planned(strategy={"kind": "dp_fed_sgd", "rounds": 5}).program.before is not None
     few = {**CONFIG["data"], "users": 10}
-    assert planned(data=few).around.before is None
-    assert planned(data=few, preparation="learn").around.before is not None
+    assert planned(data=few).program.before is None
+    assert planned(data=few, preparation="learn").program.before is not None
     with pytest.raises(BadInput, match=r"preparation = 'learn' finds strategy\.clip_norm by itself"):
         planned(preparation="learn", strategy={"kind": "dp_fed_sgd", "clip_norm": 2.0})
 
@@ -322,7 +321,7 @@ def test_a_comparison_may_hold_a_strategy_with_and_without():
     found = {}
     for cell in comparison.cells:
         config = cell.config()
-        found[cell.strategy] = make_strategy(config, build_problem(config), public_facts(config)).around.before
+        found[cell.strategy] = make_strategy(config, build_problem(config), public_facts(config)).program.before
     assert found["dp_fed_sgd"] is not None
     assert found["plain"] is None
 

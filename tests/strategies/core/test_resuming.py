@@ -57,7 +57,7 @@ def test_adam_on_a_module_goes_on_after_its_steps():
     """No class is looked up: the optimiser of the default strategy once was, among those that happened to be there."""
     run = RUNS["auto, torch_bce, replace_one"]
     kept = kept_by(run, rounds=4)
-    assert kept[4].get("memory")["optimiser"]["_steps"] == 2
+    assert kept[4].get("own")["memory"]["optimiser"]["_steps"] == 2
     assert bits(kept_by(run, kept[3], rounds=1)[1]) == bits(kept[4])
 
 
@@ -115,7 +115,7 @@ def test_a_run_goes_on_with_the_factorisation_it_began_with_where_a_search_finds
         return (terms[0], *(0.9 * term for term in terms[1:]))
 
     monkeypatch.setattr(toeplitz, searched, elsewhere)
-    assert run.method().scheme.mechanism.standard_deviation != kept[0].get("memory")["deviation"]
+    assert run.method().scheme.mechanism.standard_deviation != kept[0].get("own")["memory"]["deviation"]
     again = kept_by(run, kept[2])
     assert len(again) > 3
     went_on = FACTORISATIONS[kind](7, 7)
@@ -126,7 +126,7 @@ def test_a_run_goes_on_with_the_factorisation_it_began_with_where_a_search_finds
             [other.add(np.ones(2)) for _ in range(5)], [one.add(np.ones(2)) for _ in range(5)]
         )
     for one, expected in zip(again, kept[2:], strict=True):
-        assert str(one.get("memory")) == str(expected.get("memory"))
+        assert str(one.get("own")["memory"]) == str(expected.get("own")["memory"])
         np.testing.assert_array_equal(one.get("x"), expected.get("x"))
 
 
@@ -165,7 +165,7 @@ class Nested(Stateful):
 )
 def test_a_memory_that_forgets_is_refused_when_the_run_starts(memory, told):
     method = method_of("dp_fed_sgd", rounds=3)
-    method.state.memory = memory
+    method.program.own.memory = memory
     with pytest.raises(BadInput, match=told):
         method.start(None)  # nobody is asked
 
@@ -311,6 +311,16 @@ def test_leaving_out_a_participation_never_moves_correlated_sums_further():
                 assert np.linalg.norm(rows) <= made.sensitivity(12) * (1 + 1e-12), kind
 
 
+def of_own(kept, part):
+    return dict(kept.values["own"]["dict"])[part]
+
+
+def rewritten(kept, part, written):
+    """Give a part of what the strategy's own rounds remember another value."""
+    pairs = kept.values["own"]["dict"]
+    kept.values["own"] = {"dict": [[name, written if name == part else value] for name, value in pairs]}
+
+
 def without(memory, key):
     return {"dict": [pair for pair in memory["dict"] if pair[0] != key]}
 
@@ -322,17 +332,17 @@ def without(memory, key):
         (lambda kept: kept.values.update(round="2"), "is of round '2', and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(round=99), "is of round 99, and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(x={"list": [1.0]}), "model 'x' is no vector of 2 numbers"),
-        (lambda kept: kept.values.update(memory={"object": ["Popen", {}]}), "holds no 'memory' that can be read"),
-        (lambda kept: kept.values.update(memory=None), "keep different memory"),
-        (lambda kept: kept.values.update(memory={"given": None, "more": 1}), "holds no 'memory' that can be read"),
-        (lambda kept: kept.values.update(memory={"system": "true"}), "holds no 'memory' that can be read"),
+        (lambda kept: rewritten(kept, "memory", {"object": ["Popen", {}]}), "holds no 'own' that can be read"),
+        (lambda kept: rewritten(kept, "memory", None), "keep different memory"),
+        (lambda kept: rewritten(kept, "memory", {"list": [], "more": 1}), "holds no 'own' that can be read"),
+        (lambda kept: rewritten(kept, "memory", {"system": "true"}), "holds no 'own' that can be read"),
         (
-            lambda kept: kept.values.update(memory=without(kept.values["memory"], "_first")),
+            lambda kept: rewritten(kept, "memory", without(of_own(kept, "memory"), "_first")),
             r"does not fit ServerOptimiser \(KeyError\): resume with the version",
         ),
         (lambda kept: kept.values.update(records=[{}]), "does not fit this run"),
         (lambda kept: kept.values.update(records={"list": [{"dict": [["round", 1]]}]}), "does not fit this run"),
-        (lambda kept: kept.values.update(ledger={"dict": []}), "does not fit this run"),
+        (lambda kept: rewritten(kept, "ledger", {"dict": []}), "does not fit this run"),
         (lambda kept: kept.arrays.clear(), "that can be read: resume with the version"),
     ],
 )

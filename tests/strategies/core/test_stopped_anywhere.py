@@ -80,7 +80,7 @@ class Watched:
         return self._send(messages, timeout=timeout)
 
     def _count(self, users):
-        part, _ = self.method.around.place(len(self.rounds) + 1, self.method.plan.rounds)
+        part, _ = self.method.program.place(len(self.rounds) + 1)
         self.rounds.append(part)
         self.asked.update((part, int(user)) for user in users)
 
@@ -91,9 +91,7 @@ class Watched:
 
     def _training(self):
         """Epsilon that each part of a run cost, by our own count of who was asked how often, added up."""
-        return sum(
-            self._cost(part, self.method.state.ledger if part is None else part.ledger) for part in {*self.rounds}
-        )
+        return sum(self._cost(part, part.ledger) for part in {*self.rounds})
 
     def _cost(self, part, ledger):
         if type(ledger) is Ledger:

@@ -13,8 +13,8 @@ from scipy import stats
 from simulations.engines.grids import LocalGrid
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
 from strategies.core import testers as held_out
+from strategies.core.held_out import beside, for_everybody
 from strategies.core.run_state import Resumed
-from strategies.core.testers import beside, for_everybody
 from userdp.accounting import Cost, Guarantee, Price, Privacy, Total
 from userdp.accounting.composition import rho_of
 from userdp.accounting.costs import calibrate_noise, epsilon_of
@@ -397,11 +397,11 @@ class Doomed:
             self.tick()
             return replies
 
-        def taken(testers, server_round, replies):
+        def taken(testers, server_round, replies, noise):
             if testers._pending is not None:
                 self.questions.append((server_round, testers._pending[0]))
             self.tick()
-            return take(testers, server_round, replies)
+            return take(testers, server_round, replies, noise)
 
         monkeypatch.setattr(LocalGrid, "_deliver", delivered)
         monkeypatch.setattr(held_out.Testers, "take", taken)

@@ -177,7 +177,7 @@ def test_users_that_disagree_fail_the_test_and_the_model_stays_where_it_was(test
     # AboveThreshold halts at the first step and asks nobody else of the phase; the minimum is known at the end.
     assert rounds == ([1, 4] if test == "above_threshold" else [1, 2, 3, 4, 5, 6])
     assert result.rounds[-1].facts["passed"] == 0.0
-    assert int(method.state.ledger.state()["participated"].sum()) == 1000 * len(rounds)
+    assert int(method.program.own.ledger.state()["participated"].sum()) == 1000 * len(rounds)
 
 
 @pytest.mark.parametrize("test", ["min_score", "above_threshold"])

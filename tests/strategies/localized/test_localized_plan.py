@@ -44,7 +44,7 @@ def plan_for(problem, users=6000, epsilon=1.0, delta=1e-6, facts=None, **options
 @pytest.mark.parametrize("epsilon", [0.7, 4.0])
 def test_the_plan_spends_the_budget_and_not_more(variant, problem, epsilon):
     method = plan_for(problem, epsilon=epsilon, **variant)
-    plan, cost = method.plan, method.state.ledger.cost
+    plan, cost = method.plan, method.program.own.ledger.cost
     assert 0.99 * epsilon < plan.guarantee.epsilon <= epsilon
     assert plan.guarantee.epsilon == epsilon_of(cost, 1, 1e-6)
     assert plan.guarantee.holds

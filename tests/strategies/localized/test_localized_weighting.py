@@ -44,7 +44,7 @@ def replaced(problem, rng, features, targets, user):
 def average(method, people, reach, longest):
     """The average iterate of the second phase, before noise, by the strategy's own steps."""
     data, x = federation(*people), afresh(method).problem.initial()
-    method.state.memory = memory = method.scheme.new_memory()
+    method.program.own.memory = memory = method.scheme.new_memory()
     memory.begin(x)
     memory.reach, memory.longest = reach, longest
     for index in range(3, 3 + STEPS):  # after a measuring round and a step of the first phase, and a measuring round

@@ -68,7 +68,7 @@ def test_without_a_diagonally_dominant_hessian_a_step_does_enlarge_a_distance(ki
     x, y = after_a_step(method, federation, (np.zeros(2), np.array([-1.0, 1.0])))
     assert np.abs(x - y).max() == pytest.approx(1 + rate * 3 / 16)
     assert not method.plan.guarantee.holds
-    assert method.state.ledger is None
+    assert method.program.own.ledger is None
 
 
 RUNS = {
@@ -92,5 +92,5 @@ def test_models_inside_a_phase_are_used_but_not_released_and_each_user_takes_par
     assert moved == [step + 1 == part.steps for part in method.scheme.phases for step in range(part.steps)]
     cohorts = np.concatenate([requested(method, index).users for index in range(method.plan.rounds)])
     assert len(np.unique(cohorts)) == len(cohorts) == method.plan.rounds * method.plan.cohort
-    assert method.state.ledger.most_participations == 1
+    assert method.program.own.ledger.most_participations == 1
     assert 0.99 * 4.0 < method.plan.guarantee.epsilon <= 4.0

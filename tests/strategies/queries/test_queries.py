@@ -48,13 +48,13 @@ def test_it_keeps_the_contract_of_strategies():
 def test_a_query_spends_its_budget_and_no_more(asked, relation):
     strategy = made(asked, relation)
     costs = []
-    check = strategy.state.ledger.check_drawn
+    check = strategy.program.own.ledger.check_drawn
 
     def noted(cost):
         costs.append(cost)
         check(cost)
 
-    strategy.state.ledger.check_drawn = noted
+    strategy.program.own.ledger.check_drawn = noted
     run(strategy, drawn())
     assert strategy.plan.guarantee.relation == relation
     assert strategy.plan.guarantee.epsilon <= PRIVACY.epsilon

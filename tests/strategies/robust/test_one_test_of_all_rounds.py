@@ -35,7 +35,7 @@ def test_the_test_is_charged_once_and_releases_each_time():
     test, mechanism = method.scheme.agreement.test, method.scheme.mechanism
     cost = Cost(mechanism.noise_multiplier, failure_delta=test.delta, shared_epsilon=test.epsilon)
     assert isinstance(test, AboveThreshold)
-    assert method.state.ledger.cost == cost
+    assert method.program.own.ledger.cost == cost
     assert method.plan.guarantee.epsilon == epsilon_of(cost, 4, 1e-5)
     assert 0.99 * 8.0 < method.plan.guarantee.epsilon <= 8.0
     assert test.delta == 1e-5 / 2 / 4

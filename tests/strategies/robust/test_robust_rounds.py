@@ -130,7 +130,7 @@ def test_the_plan_spends_the_budget_and_not_more(variant, epsilon, epochs, radiu
     assert 0.99 * epsilon < plan.guarantee.epsilon <= epsilon
     cost = Cost(scheme.mechanism.noise_multiplier, test.epsilon, test.delta)
     assert plan.guarantee.epsilon == epsilon_of(cost, epochs, 1e-6)
-    assert method.state.ledger.cost == cost
+    assert method.program.own.ledger.cost == cost
     assert plan.cohort == 30_000 * epochs // 6
     assert (plan.pass_probability is None) == (radius is not None)
     if radius is None:

@@ -255,7 +255,7 @@ def test_secure_runs_draw_their_allocation_from_the_operating_system_and_run_to_
     method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
     with local_grid(method.problem, federation, 7) as grid:
         method.start(grid)
-    assert method.state.ledger.rounds == 5
+    assert method.program.own.ledger.rounds == 5
     assert method.spent_epsilon == method.plan.guarantee.epsilon <= 4.0
     assert np.all(np.bincount(np.concatenate([request.users for request in asked]), minlength=90) == 2)
 

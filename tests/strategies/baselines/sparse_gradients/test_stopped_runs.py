@@ -55,8 +55,8 @@ def test_a_run_keeps_to_its_share_and_the_choice_is_added():
     assert method.plan.guarantee.epsilon == sampler.budget.spent(sampler.levels) + 0.2 * 4.0 <= 4.0
     np.testing.assert_array_equal(sampler.cohort(sampler.steps), np.arange(USERS))
     for index in range(sampler.rounds):
-        method.state.ledger.charge(sampler.cohort(index))
-    assert method.state.ledger.epsilon() == pytest.approx(method.plan.guarantee.epsilon, rel=1e-12)
+        method.program.own.ledger.charge(sampler.cohort(index))
+    assert method.program.own.ledger.epsilon() == pytest.approx(method.plan.guarantee.epsilon, rel=1e-12)
 
 
 def test_every_run_starts_anew_and_the_model_is_the_one_that_was_chosen():
@@ -133,7 +133,7 @@ def test_of_runs_for_a_stationary_point_one_with_a_short_gradient_is_chosen_amon
     ends = [released[end + 1] for end in sorted(sampler.ends)]
     chosen = int(facts[-1]["chosen_run"]) - 1
     np.testing.assert_array_equal(method.wire.vector(result.arrays), ends[chosen])
-    assert method.state.ledger.epsilon() <= 4.0
+    assert method.program.own.ledger.epsilon() <= 4.0
     sure = method_for(epsilon=1e3, delta=1e-3, runs=2, output="random", gap=1.0).scheme
     totals, noise = np.array([[300, 400.0], [-490.0, 0.0], [0.0, 510.0]]), SeededNoise(np.random.default_rng(0))
     assert {sure.choose_by_gradient(totals, noise) for _ in range(50)} == {1}

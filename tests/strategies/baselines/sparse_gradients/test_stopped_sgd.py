@@ -585,7 +585,7 @@ def test_cohorts_are_those_of_the_levels_and_the_ledger_takes_no_others():
         assert len(draw.batch) == 2 << scheme.levels[index]
         np.testing.assert_array_equal(scheme.cohort(index), np.unique([*draw.batch, *draw.single]))
     with pytest.raises(RunFailed, match="not those that the sampler drew"):
-        method.state.ledger.charge(np.arange(USERS - 1))
+        method.program.own.ledger.charge(np.arange(USERS - 1))
     with pytest.raises(BadInput, match="round 99999 was asked for"):
         scheme.cohort(99999)
     for noise, delta in ((0.99, 1.0), (1.0, 0.99)):

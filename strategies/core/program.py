@@ -1,8 +1,8 @@
-"""Rounds before and after a strategy's own: a preparation, and a last comparison with the initial model."""
+"""The rounds of a run: the strategy's own, a preparation before them, a last comparison after them, in their order."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ import numpy as np
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import PublicFacts
 from strategies.core.results import Noise, Step
-from strategies.core.snapshots import Snapshot
+from strategies.core.scheme import Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Guarantee, Ledger, Privacy
 from userdp.arrays.types import Vector
@@ -20,9 +20,11 @@ from userdp.mechanisms import LaplaceMechanism
 from userdp.nodes.computations import Computation
 from userdp.problems.base import MeasuredCurvature, Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
-from userdp.state import Stateful, put_back, state_of
+from userdp.sampling import Sampler
+from userdp.state import State, Stateful, put_back, state_of
 
 SHARE = 0.05  # Share of epsilon that a last comparison takes
+HELD_OUT = "held out"
 _DOUBT = 0.05  # Probability of a wrong choice at the margin that the plan states
 
 WHOLE_RUN = {
@@ -34,36 +36,82 @@ WHOLE_RUN = {
 """Numbers of a plan that price the whole run -> the attribute of extra rounds that is added to them."""
 
 
-class ExtraRounds(ABC):
+class Rounds(ABC):
+    """Rounds of a run, which ask and take; they have a memory, a ledger and noise of their own.
+
+    Their state is what a killed run needs to resume.
+    """
+
+    name: ClassVar[str]  # names them in a checkpoint
+    rounds: int
+    ledger: AnyLedger | None  # charged for these rounds; None where nothing is promised
+    memory: Stateful | None = None
+
+    @abstractmethod
+    def ask(self, index: int, constant: Vector) -> Request | None:
+        """Return the request of round ``index``, from 0; ``constant`` (p,) is the model to compare with."""
+
+    @abstractmethod
+    def take(self, index: int, x: Vector, constant: Vector, gathered: Gathered, noise: Noise) -> Step:
+        """Return the step that follows from a round's replies at the model x."""
+
+    @property
+    def drawn(self) -> Stateful | None:
+        """The cohorts that the operating system drew; None if they follow from a seed."""
+        return None
+
+    def state(self) -> State:
+        """Return what these rounds remember. Raises `BadInput`: a memory does not declare all of it."""
+        ledger = None if self.ledger is None else self.ledger.state()
+        return {"memory": state_of(self.memory), "ledger": ledger, "drawn": state_of(self.drawn)}
+
+    def restore(self, state: State) -> None:
+        """Resume, before the first of these rounds, from what `state` returned."""
+        put_back(self.memory, state["memory"])
+        if self.ledger is not None:
+            self.ledger.restore(state["ledger"])
+        put_back(self.drawn, state["drawn"])
+
+
+class OwnRounds(Rounds):
+    """The strategy's own rounds, as its scheme has them."""
+
+    name: ClassVar[str] = "own"
+
+    def __init__(self, scheme: Scheme, privacy: Privacy) -> None:
+        self._privacy = privacy
+        self.begin(scheme)
+
+    def begin(self, scheme: Scheme) -> None:
+        """Take over a scheme, with a fresh memory and a fresh ledger."""
+        self.scheme, self.memory, self.rounds = scheme, scheme.new_memory(), scheme.outline.rounds
+        self.ledger = scheme.price.ledger(self._privacy) if scheme.price.guarantee.holds else None
+
+    def ask(self, index: int, constant: Vector) -> Request | None:
+        return self.scheme.ask(index, self.memory)
+
+    def take(self, index: int, x: Vector, constant: Vector, gathered: Gathered, noise: Noise) -> Step:
+        return self.scheme.take(index, x, gathered, self.memory, noise)
+
+    @property
+    def drawn(self) -> Stateful | None:
+        sampler = getattr(self.scheme, "sampler", None)
+        return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
+
+
+class ExtraRounds(Rounds):
     """Rounds beside the strategy's own, with a budget of their own; models are in the loss's own parameters."""
 
     kind: ClassVar[str]  # what the accountant's text calls these rounds
     accountant: ClassVar[str]  # the accountant of these rounds alone
     trusted: ClassVar[tuple[str, ...]] = ()  # assumptions that they add to the guarantee
-    rounds: int
     epsilon: float
     delta: float
-    ledger: AnyLedger  # charged for these rounds
-
-    @abstractmethod
-    def request(self, index: int, initial: Vector) -> Request:
-        """Return the request of round ``index``, from 0."""
-
-    @abstractmethod
-    def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
-        """Return the step that follows from a round's replies."""
+    ledger: AnyLedger
 
     @abstractmethod
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that the plan states of these rounds."""
-
-    @abstractmethod
-    def keep(self, taken: Snapshot) -> None:
-        """Write down what a killed run needs to resume."""
-
-    @abstractmethod
-    def recall(self, kept: Snapshot) -> None:
-        """Resume from what `keep` wrote."""
 
     def guarantee(self, own: Guarantee) -> Guarantee:
         """Return the strategy's guarantee with the cost of these rounds added."""
@@ -97,25 +145,19 @@ class Preparation(ExtraRounds):
 
     Attributes:
         privacy: the budget of these rounds.
-        memory: the results so far, made by `new_memory`.
+        memory: the results so far.
     """
 
-    kind: ClassVar[str] = "preparation"
-    memory: Any
+    name = kind = "preparation"
 
     def __init__(self, problem: Problem, public: PublicFacts, privacy: Privacy, seed: int) -> None:
         self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
         self.epsilon, self.delta = privacy.epsilon, privacy.delta
-        self.memory = self.new_memory()
 
     @classmethod
     @abstractmethod
     def share(cls, problem: Problem) -> float:
         """Return the share of epsilon and delta that the preparation takes for a loss."""
-
-    @abstractmethod
-    def new_memory(self) -> Stateful:
-        """Return the memory before the first round."""
 
     @abstractmethod
     def found(self) -> tuple[Coordinates | None, Found]:
@@ -132,15 +174,6 @@ class Preparation(ExtraRounds):
     def numbers(self) -> dict[str, Any]:
         return {"preparation_rounds": self.rounds, "preparation_epsilon": self.epsilon, "preparation_delta": self.delta}
 
-    def keep(self, taken: Snapshot) -> None:
-        taken.add("found", state_of(self.memory))
-        taken.add("found_ledger", self.ledger.state())
-
-    def recall(self, kept: Snapshot) -> None:
-        self.memory = self.new_memory()
-        put_back(self.memory, kept.get("found"))
-        self.ledger.restore(kept.get("found_ledger"))
-
 
 class LastComparison(ExtraRounds):
     """One last round: a noisy count of the users whom the new model serves better than the initial one.
@@ -156,7 +189,7 @@ class LastComparison(ExtraRounds):
     *Assumptions.* Those of the strategy. The server is trusted.
     """
 
-    kind: ClassVar[str] = "last comparison"
+    name, kind = "comparison", "last comparison"
     accountant: ClassVar[str] = "Laplace mechanism"
     trusted: ClassVar[tuple[str, ...]] = ("the server is trusted with the count of users whom the model serves better",)
     rounds, delta = 1, 0.0
@@ -177,70 +210,77 @@ class LastComparison(ExtraRounds):
         margin = math.log(1 / (2 * _DOUBT)) / (self.epsilon * self.users)
         return {"comparison_epsilon": self.epsilon, "comparison_margin": margin}
 
-    def request(self, index: int, initial: Vector) -> Request:
-        """See `ExtraRounds`; users compare the model that is sent with the initial one."""
-        return Request(np.arange(self.users), Computation("improved", "sum", 0.5, arrays={"initial": initial}))
+    def ask(self, index: int, constant: Vector) -> Request:
+        """See `Rounds`; users compare the model that is sent with the best constant, or else the initial model."""
+        return Request(np.arange(self.users), Computation("improved", "sum", 0.5, arrays={"initial": constant}))
 
-    def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
-        """See `ExtraRounds`; keeps the model, or goes back to the initial one."""
+    def take(self, index: int, x: Vector, constant: Vector, gathered: Gathered, noise: Noise) -> Step:
+        """See `Rounds`; keeps the model, or goes back to the constant."""
         total = float(self.mechanism.release(gathered.values, noise(0))[0])
-        chosen = x if total >= 0 else initial
+        chosen = x if total >= 0 else constant
         return Step(chosen, chosen, {"improved_share": 0.5 + total / self.users, "went_back": float(total < 0)})
-
-    def keep(self, taken: Snapshot) -> None:
-        taken.add("compared", self.ledger.most_participations > 0)
-
-    def recall(self, kept: Snapshot) -> None:
-        if kept.get("compared"):
-            self.ledger.charge(np.arange(self.users))
 
 
 @dataclass(frozen=True)
-class Around:
-    """The extra rounds of a run."""
+class Program:
+    """The rounds of a run in their order, and the one place that numbers the noise of all of them."""
 
-    before: ExtraRounds | None = None  # a `Preparation`, which finds coordinates and a clip
-    after: ExtraRounds | None = None  # a `LastComparison` of the model with the initial one
+    own: OwnRounds
+    before: Preparation | None = None
+    after: LastComparison | None = None  # of the model with the initial one
 
-    def place(self, server_round: int, rounds: int) -> tuple[ExtraRounds | None, int]:
-        """Return the part (None: the strategy's own) of a round of so many, from 1, and its index in it."""
+    @property
+    def extra(self) -> tuple[ExtraRounds, ...]:
+        """The rounds beside the strategy's own."""
+        return tuple(part for part in (self.before, self.after) if part is not None)
+
+    @property
+    def rounds(self) -> int:
+        """The number of all rounds."""
+        return self.own.rounds + sum(part.rounds for part in self.extra)
+
+    def place(self, server_round: int) -> tuple[Rounds, int]:
+        """Return whose round this is, counted from 1, and its index among them."""
         first = 0 if self.before is None else self.before.rounds
-        if server_round <= first:
+        if self.before is not None and server_round <= first:
             return self.before, server_round - 1
-        if self.after is not None and server_round == rounds:
+        if self.after is not None and server_round == self.rounds:
             return self.after, 0
-        return None, server_round - first - 1
+        return self.own, server_round - first - 1
 
-    def plan(
-        self, rounds: int, guarantee: Guarantee, numbers: Mapping[str, Any]
-    ) -> tuple[int, Guarantee, dict[str, Any]]:
-        """Return (rounds, guarantee, numbers) of the whole run, from the strategy's own."""
-        stated = dict(numbers)
-        for part in self.parts:
-            rounds, guarantee = rounds + part.rounds, part.guarantee(guarantee)
+    def stream(self, name: str, index: int) -> int:
+        """Return the number of the streams of noise of round ``index`` of the rounds of that name.
+
+        Those of the strategy's own rounds come first. `HELD_OUT` names answers of held-out users, counted from 1.
+        """
+        if name == OwnRounds.name:
+            return self.own.scheme.stream(index)
+        return (self.rounds + 1 if name == Preparation.name else 2 * self.rounds) + index
+
+    def plan(self) -> tuple[Guarantee, dict[str, Any]]:
+        """Return the guarantee and the numbers of the whole run."""
+        scheme = self.own.scheme
+        guarantee, stated = scheme.price.guarantee, dict(scheme.outline.numbers)
+        for part in self.extra:
+            guarantee = part.guarantee(guarantee)
             for name, kind in WHOLE_RUN.items():
                 if name in stated:
                     stated[name] += getattr(part, kind)
             stated |= part.numbers()
-        return rounds, guarantee, stated
+        return guarantee, stated
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """The warnings of all extra rounds, for the plan."""
-        return tuple(warning for part in self.parts for warning in part.warnings())
-
-    def promises(self, own: Guarantee) -> tuple[Guarantee, ...]:
-        """Return the strategy's own guarantee and those of the extra rounds, which compose to that of the run."""
-        return (own, *(part.alone(own) for part in self.parts))
-
-    def spent(self, own: Callable[[], float]) -> Callable[[], float]:
-        """Return a function that adds up what all ledgers are charged NOW."""
-        return partial(_total, (own, *(part.ledger.spent() for part in self.parts)))
+    def promises(self) -> tuple[Guarantee, ...]:
+        """The guarantee of the strategy's own rounds and those of the others, which compose to that of the run."""
+        own = self.own.scheme.price.guarantee
+        return (own, *(part.alone(own) for part in self.extra))
 
     @property
-    def parts(self) -> tuple[ExtraRounds, ...]:
-        """The extra rounds that the run has, in their order."""
-        return tuple(part for part in (self.before, self.after) if part is not None)
+    def spent(self) -> Callable[[], float] | None:
+        """A function that adds up what all ledgers are charged NOW; None without a guarantee."""
+        if self.own.ledger is None:
+            return None
+        return partial(_total, (self.own.ledger.spent(), *(part.ledger.spent() for part in self.extra)))
 
 
 def _total(amounts: tuple[Callable[[], float], ...]) -> float:
