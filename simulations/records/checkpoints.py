@@ -47,9 +47,6 @@ from userdp.state import OTHER_VERSION
 _LOCK = ".running"
 _APP_ROOT = Path(__file__).resolve().parents[2]
 _STATE = "state_private"  # name of the text in an archive; arrays are named "state_private.KEY"
-_RECORDED_LATER = ("code",)  # keys that files of former versions lack
-_ADDED_LATER = {"problem.kernels": "own"}
-"""Settings that files of former versions lack -> the value that their runs used."""
 _FORMAT = 3
 _OF_VERSIONS = ("userdp", "numpy")  # packages that decide the bits of a round that is computed again
 
@@ -168,9 +165,7 @@ class Checkpoints:
         """Refuse the file of another run, with every setting that differs and both its values."""
         if (form := kept.get("format")) != _FORMAT:
             raise BadInput(f"{path} has format {form!r}; this userdp reads {_FORMAT}: {OTHER_VERSION}")
-        compared = [key for key in self._settings if key in kept or key not in _RECORDED_LATER]
-        there, here = (_flat({key: settings[key] for key in compared}) for settings in (kept, self._settings))
-        there = {key: value for key, value in _ADDED_LATER.items() if key in here} | there
+        there, here = (_flat({key: settings[key] for key in self._settings}) for settings in (kept, self._settings))
         other = [
             f"{key} is {there.get(key, 'not set')!r} there and {here.get(key, 'not set')!r} here"
             for key in sorted(there.keys() | here.keys())

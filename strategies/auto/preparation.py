@@ -18,7 +18,7 @@ from strategies.core.program import Preparation
 from strategies.core.public_facts import PublicFacts
 from strategies.core.results import Noise, Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Privacy
+from userdp.accounting import Privacy, RoundLedger
 from userdp.arrays.types import Vector
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
@@ -26,7 +26,6 @@ from userdp.problems import Problem
 from userdp.problems.in_coordinates import Coordinates
 from userdp.problems.linear_scores import LinearScores
 from userdp.sampling import WeightedBatches
-from userdp.state import Stateful
 
 FEWEST, MOST_NOISE = 0.1, 0.16
 """Share of usable people below which a run stops, and noise on that share above which it does not: with louder noise, a
@@ -141,16 +140,6 @@ _WEIGHTS: Mapping[type[Stage], float] = {
 _COORDINATES, _LENGTHS_ALONE = 0.3, 0.05  # Shares of epsilon and delta for the preparation
 
 
-@dataclass
-class Measured(Stateful):
-    """The memory of a preparation: the stages' progress, and the number of rounds left."""
-
-    remembered: ClassVar[tuple[str, ...]] = ("left",)
-    parts: ClassVar[tuple[str, ...]] = ("progress",)
-    progress: Progress
-    left: int
-
-
 class LearnCoordinates(Preparation):
     """The stages of `Auto` before its first step; where coordinates cannot be learnt, `Filled` and `Lengths` alone.
 
@@ -160,7 +149,8 @@ class LearnCoordinates(Preparation):
     """
 
     accountant: ClassVar[str] = WeightedBatches.accountant
-    memory: Measured
+    memory: Progress
+    ledger: RoundLedger
 
     @classmethod
     def share(cls, problem: Problem) -> float:
@@ -181,8 +171,8 @@ class LearnCoordinates(Preparation):
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
         self.shares = Shares(sampler=sampler, noise_multiplier=multiplier)
         self._step = 1 / (problem.certificate.smoothness or 2.0)
-        self.ledger = sampler.ledger(multiplier, privacy)
-        self.memory = Measured(new_progress(problem, self._step), self.rounds)
+        self.ledger = RoundLedger(sampler, multiplier, privacy)
+        self.memory = new_progress(problem, self._step)
         super().__init__(problem, public, privacy, seed)
 
     def numbers(self) -> dict[str, Any]:
@@ -199,27 +189,26 @@ class LearnCoordinates(Preparation):
     def ask(self, index: int, constant: Vector) -> Request:
         """See `Rounds`; a stage asks all users."""
         if index == 0:
-            self.memory.progress.begin(constant)
-        return Request(self.shares.sampler.cohort(index), self._stages[index].computation(self.memory.progress))
+            self.memory.begin(constant)
+        return Request(self.shares.sampler.cohort(index), self._stages[index].computation(self.memory))
 
     def take(self, index: int, x: Vector, constant: Vector, gathered: Gathered, noise: Noise) -> Step:
-        progress, stage = self.memory.progress, self._stages[index]
+        progress, stage = self.memory, self._stages[index]
         release = Release(self.shares, index, noise, stage.computation(progress))
         facts = stage.take(progress, gathered.values, release)
-        self.memory.left -= 1
         return Step(progress.model, None, facts, constant=progress.released_constant)
 
     def found(self) -> tuple[Coordinates | None, Found]:
         """See `Preparation`; before the last round for a loss of the largest curvature that its bounds allow."""
-        progress, left, p = self.memory.progress, self.memory.left, self.problem.dimension
-        length = progress.length if not left else self._expected_length()
+        progress, p, done = self.memory, self.problem.dimension, self.ledger.rounds == self.rounds
+        length = progress.length if done else self._expected_length()
         if self._model is None:
             certificate = self.problem.certificate
             whole = certificate.smoothness is not None and certificate.strong_convexity == certificate.smoothness
             step = self._step
             return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
         rate, d = 1 / progress.curvature, self._model.width
-        seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(d))
+        seen = Coordinates(progress.start, progress.coordinates if done else self._expected() * np.eye(d))
         # A sample between two classes has curvature 1/2, whatever the curvature of all samples together.
         own = (rate if self._model.outputs == 1 else 2.0) / d
         return seen, Found(length, p, rate, own, self.public.min_samples, learnt=True)
@@ -229,7 +218,7 @@ class LearnCoordinates(Preparation):
         lies, p = self.problem.landscape, self.problem.dimension
         if lies is None or not 0 < lies.trace < math.inf:
             return 1.0
-        return math.sqrt(p * self.memory.progress.curvature / lies.trace)
+        return math.sqrt(p * self.memory.curvature / lies.trace)
 
     def _expected_length(self) -> float:
         """Return the length of one sample's gradient in learnt coordinates; in plain ones, of the shared gradient."""

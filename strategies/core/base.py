@@ -92,13 +92,11 @@ class UserLevelStrategy(Strategy):
         self._facts = dict[str, float]()
         self._roster = self.wire.roster(everybody, recipe.max_missing)
         self._roster.places = self.plan.guarantee.users_come_and_go
-        self.testers: Testers | None = None
         if held_out and self.plan.guarantee.holds:
             asked = self.plan.rounds, self._roster, recipe.max_missing, choose_best
             promise, numbers, made = beside(given, about, self.plan.guarantee, self.plan.numbers, held_out, *asked)
             self.plan = replace(self.plan, guarantee=promise, numbers=numbers)
-            self.testers, self.state.held_out = made, made.spent
-            self.state.further = {"testers": made, **self.state.further}
+            self.state.testers = made
 
     def _new_scheme(self) -> Scheme:
         """Make the scheme; with a preparation, at first from a stand-in for its results."""
@@ -136,6 +134,11 @@ class UserLevelStrategy(Strategy):
     def memory(self) -> Any:
         """The server's memory between rounds, made by the scheme."""
         return self.program.own.memory
+
+    @property
+    def testers(self) -> Testers | None:
+        """The held-out users; None for none."""
+        return self.state.testers
 
     @property
     def result(self) -> PrivateResult:

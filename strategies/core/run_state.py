@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from strategies.core.program import Program
+from strategies.core.program import HELD_OUT, Program
 from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
 from strategies.core.scheme import HoldsNoise, Scheme
 from strategies.core.snapshots import Snapshot
+from strategies.core.testers import Testers
 from userdp.accounting import NoiseKind
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
@@ -131,7 +132,7 @@ class RunState:
         initial: (p,) the model that the run started from.
         released: (p,) the released model.
         result: the result so far.
-        held_out: computes the epsilon that held-out users are charged.
+        testers: the held-out users; None for none.
         lost: number of the round that a killed process asked and did not keep, 0 for the evaluation of the initial
             model; None for none.
         keeper: stores the state; None where no run resumes.
@@ -141,12 +142,12 @@ class RunState:
 
     def __init__(self, program: Program, noise: NoiseKind, seed: int, start: Vector, streams: Remembering) -> None:
         self.program, self._noise, self._seed = program, noise, seed
-        self.further: dict[str, Remembering] = {"streams": streams}  # by their names in a checkpoint
+        self._streams = streams
         self.result, self.lost = PrivateResult(), None
-        self.held_out: Callable[[], float] = lambda: 0.0
         self.x = self.initial = self.released = start
 
     lost: int | None
+    testers: Testers | None = None
     keeper: Keeper | None = None
 
     def ask(self, server_round: int) -> None:
@@ -182,8 +183,8 @@ class RunState:
 
         Nobody is both, so it is the larger of the two.
         """
-        trained = self.program.spent
-        return None if trained is None else partial(_larger, trained, self.held_out())
+        trained, held_out = self.program.spent, 0.0 if self.testers is None else self.testers.spent()
+        return None if trained is None else partial(_larger, trained, held_out)
 
     @property
     def constant(self) -> Vector:
@@ -206,9 +207,11 @@ class RunState:
 
     def _remembering(self) -> dict[str, Remembering]:
         """Return all that remembers something, by name, in the order in which it is restored."""
-        parts = (self.program.before, self.program.own, self.program.after)
-        # Streams come last: a memory goes on where its own noise was.
-        return {part.name: part for part in parts if part is not None} | self.further
+        rounds = (self.program.before, self.program.own, self.program.after)
+        parts: dict[str, Remembering] = {part.name: part for part in rounds if part is not None}
+        if self.testers is not None:
+            parts[HELD_OUT] = self.testers
+        return parts | {"streams": self._streams}  # last: a memory goes on where its own noise was
 
     def snapshot(self, server_round: int) -> Snapshot:
         """Return the state after round ``server_round``."""

@@ -292,16 +292,13 @@ def test_two_processes_do_not_run_in_one_directory(tmp_path, killed):
 
 @pytest.mark.parametrize("lost", ["configuration", "versions", "format", "code"])
 def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path, lost):
-    """A missing entry skips no comparison, except for code, which older versions could not name."""
+    """A missing entry skips no comparison."""
     keeper = Checkpoints(tmp_path, SEEDED)
     kept = {"format": 3, **keeper._settings}
     keeper._check(tmp_path, kept)
     del kept[lost]
-    if lost == "code":
+    with pytest.raises((BadInput, LookupError)):  # of both `_read` makes a refusal
         keeper._check(tmp_path, kept)
-    else:
-        with pytest.raises((BadInput, LookupError)):  # of both `_read` makes a refusal
-            keeper._check(tmp_path, kept)
 
 
 def test_the_lock_of_a_run_that_ended_meanwhile_is_none(tmp_path):
