@@ -51,7 +51,7 @@ def begun(progress: Progress, reading: CoefficientMap, noise: float) -> Inferenc
 
 
 @dataclass(frozen=True, eq=False)
-class _OfCoefficients(Stage):
+class OfCoefficients(Stage):
     """A round that asks about the coefficients."""
 
     reading: CoefficientMap
@@ -62,7 +62,7 @@ class _OfCoefficients(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class Curvatures(_OfCoefficients):
+class Curvatures(OfCoefficients, share=0.2):
     """The mean curvature of the loss at the trained model."""
 
     noise: float = 0.0  # standard deviation of the noise on a mean, over the clip
@@ -87,7 +87,7 @@ class Curvatures(_OfCoefficients):
         return {"noise_deviation": deviation}
 
 
-class SlopeSizes(_OfCoefficients):
+class SlopeSizes(OfCoefficients, share=0.12):
     """The number of users with slopes of each size, from which the clip follows."""
 
     def computation(self, progress: Progress) -> Computation:
@@ -107,7 +107,7 @@ class SlopeSizes(_OfCoefficients):
         return {"radius": found.clip_norm, "length": found.typical, "noise_deviation": deviation}
 
 
-class Slopes(_OfCoefficients):
+class Slopes(OfCoefficients, share=0.6):
     """The mean slope at the trained model, and the step that it asks for."""
 
     def computation(self, progress: Progress) -> Computation:
@@ -124,7 +124,7 @@ class Slopes(_OfCoefficients):
 
 
 @dataclass(frozen=True, eq=False)
-class Influences(_OfCoefficients):
+class Influences(OfCoefficients, share=0.08):
     """The users' mean squared influence on each coefficient: how much the choice of users moves it."""
 
     noise: float = 0.0  # standard deviation of the noise on a mean, over the clip

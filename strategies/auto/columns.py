@@ -47,7 +47,7 @@ def column_stages(model: SparseLinear | OneHot, gradient: Gradient) -> tuple[Sta
 
 
 @dataclass(frozen=True)
-class SumOfColumns(Stage):
+class SumOfColumns(Stage, share=0.1):
     """The slope by the sum of all columns, and the size of that sum: training starts at one level for all samples.
 
     *Formal guarantees.* *Claim.* The round costs its share of the budget. *Why.* Each user sends two numbers in
@@ -89,7 +89,7 @@ class SumOfColumns(Stage):
 
 
 @dataclass(frozen=True)
-class ColumnSizes(Stage):
+class ColumnSizes(Stage, share=0.01):
     """The sizes of users' second moments, by column."""
 
     largest: float  # the largest possible one; those more than e^5 times smaller count as that
@@ -107,7 +107,7 @@ class ColumnSizes(Stage):
 
 
 @dataclass(frozen=True)
-class ColumnMoments(Stage):
+class ColumnMoments(Stage, share=0.1):
     """The second moment of every column.
 
     *Formal guarantees.* *Claim.* The round costs its share of the budget. *Why.* Each user sends the mean squares of

@@ -35,7 +35,7 @@ def _mean_target(low: float, high: float) -> Computation:
 
 
 @dataclass(frozen=True)
-class Counts(Stage):
+class Counts(Stage, share=0.01, weight=0.6):
     """The rough size of counts, up to a few times of which the next mean is asked: a bound far above costs noise."""
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
@@ -53,7 +53,7 @@ class Counts(Stage):
 
 
 @dataclass(frozen=True)
-class Level(Stage):
+class Level(Stage, share=0.05, weight=3.0):
     """The mean target: training starts at the model that predicts it for everybody, the best constant."""
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
@@ -82,7 +82,7 @@ class Level(Stage):
 
 
 @dataclass(frozen=True)
-class Balance(Stage):
+class Balance(Stage, share=0.05):
     """A move of the intercept after which predicted counts add up to the counts.
 
     Clips of gradients cut the few large counts and no small one, so that a model predicts too little for everybody. A
@@ -124,7 +124,7 @@ class Balance(Stage):
 
 
 @dataclass(frozen=True)
-class ClassShares(Stage):
+class ClassShares(Stage, share=0.05, weight=3.0):
     """The frequencies of the classes: training starts at the model that predicts them for everybody."""
 
     movement: ClassVar[Movement] = Movement.of_acute()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from strategies.auto.column_coordinates import PAIRED, ColumnCoordinates
-from strategies.auto.level import ClassShares, Counts, Level, level
+from strategies.auto.level import level
 from strategies.auto.progress import Progress, split
 from strategies.auto.releases import Movement, Release, Shares
 from strategies.auto.stages import LEAST_WIDTH, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
@@ -36,7 +36,7 @@ _LARGEST_CELL, _LONGEST = 10.0, 10.0  # Bounds on cells and first gradients wher
 
 
 @dataclass(frozen=True)
-class Filled(Stage):
+class Filled(Stage, share=0.01, weight=2.0):
     """The share of people whose data can be used; the run stops where hardly anybody's can.
 
     Later rounds average over a user's samples, and a user with one unusable sample is silent in all of them. A column
@@ -125,18 +125,6 @@ def new_progress(problem: Problem, step: float, columns: ColumnCoordinates | Non
     return progress
 
 
-_WEIGHTS: Mapping[type[Stage], float] = {
-    Filled: 2.0,
-    Counts: 0.6,
-    Level: 3.0,
-    ClassShares: 3.0,
-    Columns: 5.0,
-    Sizes: 1.0,
-    Moments: 15.0,
-    Lengths: 2.0,
-}
-"""Weights of the stages in the budget."""
-
 _COORDINATES, _LENGTHS_ALONE = 0.3, 0.05  # Shares of epsilon and delta for the preparation
 
 
@@ -165,7 +153,7 @@ class LearnCoordinates(Preparation):
         else:
             found = measuring_stages(model, Gradient(0, model.domain))
         self._stages: tuple[Stage, ...] = (Filled(), *found)
-        weights = np.array([_WEIGHTS[type(stage)] for stage in self._stages])
+        weights = np.array([stage.weight for stage in self._stages])
         self.rounds = len(self._stages)
         sampler = WeightedBatches(n, n, self.rounds, seed, shares=tuple((weights / weights.sum()).tolist()))
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)

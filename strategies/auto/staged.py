@@ -7,25 +7,12 @@ from typing import Any
 
 from scipy.special import gammaincc
 
-from strategies.auto.coefficients import Curvatures, Influences, Slopes, SlopeSizes
-from strategies.auto.columns import ColumnMoments, ColumnSizes, SumOfColumns
-from strategies.auto.level import Balance, ClassShares, Counts, Level
-from strategies.auto.preparation import Filled, doubts, linear_model
+from strategies.auto.coefficients import Curvatures, OfCoefficients
+from strategies.auto.level import ClassShares, Level
+from strategies.auto.preparation import doubts, linear_model
 from strategies.auto.progress import Progress, following_optimiser
 from strategies.auto.releases import Movement, Release, Shares
-from strategies.auto.stages import (
-    LEAST_WIDTH,
-    MEASURED,
-    Choice,
-    Columns,
-    Gradient,
-    Lengths,
-    Moments,
-    Recentred,
-    Sizes,
-    Stage,
-    StepLength,
-)
+from strategies.auto.stages import LEAST_WIDTH, MEASURED, Choice, Gradient, Recentred, Stage
 from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.mean_rounds import clip_facts, sampler_numbers
 from strategies.core.noise_forecast import ExcessShare, NoisySteps
@@ -87,7 +74,7 @@ def adaptive_stages(steps: int, domain: Box) -> tuple[Stage, ...]:
 
 
 @dataclass(frozen=True)
-class ClipScale(Stage):
+class ClipScale(Stage, share=0.02):
     """The length of users' gradients at the start, between e^-10 and e^10."""
 
     def computation(self, progress: Progress) -> Computation:
@@ -125,28 +112,6 @@ class AdaptiveStep(Stage):
         return {"radius": radius, "unclipped_share": unclipped, "noise_deviation": deviation}
 
 
-_SHARES: Mapping[type[Stage], float] = {
-    Filled: 0.01,
-    Counts: 0.01,
-    Level: 0.05,
-    ClassShares: 0.05,
-    Columns: 0.05,
-    Sizes: 0.01,
-    SumOfColumns: 0.1,
-    ColumnSizes: 0.01,
-    ColumnMoments: 0.1,
-    Moments: 0.15,
-    Lengths: 0.02,
-    Balance: 0.05,
-    Choice: 0.02,
-    StepLength: 0.015,
-    ClipScale: 0.02,
-}
-"""Shares of the budget; gradient rounds have the rest."""
-
-_INFERENCE: Mapping[type[Stage], float] = {Curvatures: 0.2, SlopeSizes: 0.12, Slopes: 0.6, Influences: 0.08}
-"""Shares of the budget for coefficients."""
-
 _HIDDEN_ERRORS = (
     "noise is expected to hide how certain coefficients are: bring more users, raise privacy.epsilon or "
     "strategy.coefficients, or name fewer features"
@@ -157,21 +122,21 @@ MOVING = (Gradient, Recentred, AdaptiveStep)  # Stages that move the model
 
 def shares_of(stages: Sequence[Stage], coefficients: float) -> tuple[float, ...]:
     """Return each stage's share of the budget, of which ``coefficients`` is for the stages of coefficients."""
-    training = tuple(stage for stage in stages if type(stage) not in _INFERENCE)
+    training = tuple(stage for stage in stages if not isinstance(stage, OfCoefficients))
     parts = iter(_training_shares(training))
     return tuple(
-        coefficients * _INFERENCE[type(stage)] if type(stage) in _INFERENCE else (1 - coefficients) * next(parts)
+        coefficients * (stage.share or 0.0) if isinstance(stage, OfCoefficients) else (1 - coefficients) * next(parts)
         for stage in stages
     )
 
 
 def _training_shares(stages: Sequence[Stage]) -> tuple[float, ...]:
     moving = [stage for stage in stages if isinstance(stage, MOVING)]
-    rest = 1 - sum(_SHARES.get(type(stage), 0.0) for stage in stages)
+    rest = 1 - sum(stage.share or 0.0 for stage in stages)
     # Where gradients are filtered from the first round on, equal rounds lose nothing.
     plain = isinstance(moving[0], Recentred) and not moving[0].measured
     parts = iter(epoch_shares(len(moving)) if plain else [1 / len(moving)] * len(moving))
-    return tuple(_SHARES[type(stage)] if type(stage) in _SHARES else rest * next(parts) for stage in stages)
+    return tuple(rest * next(parts) if stage.share is None else stage.share for stage in stages)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,7 +52,19 @@ def clip_width(noise: float, dimension: int, rounds: int) -> float:
 
 
 class Stage(ABC):
-    """A round of one purpose."""
+    """A round of one purpose.
+
+    Attributes:
+        share: of the budget of a run, or of the coefficients' part of it; None for an equal part of what others leave.
+        weight: in the budget of a preparation, where it can be one of its rounds.
+    """
+
+    share: ClassVar[float | None]
+    weight: ClassVar[float]
+
+    def __init_subclass__(cls, *, share: float | None = None, weight: float = 0.0, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.share, cls.weight = share, weight
 
     @abstractmethod
     def computation(self, progress: Progress) -> Computation:
@@ -63,7 +76,7 @@ class Stage(ABC):
 
 
 @dataclass(frozen=True)
-class Columns(Stage):
+class Columns(Stage, share=0.05, weight=5.0):
     """The sizes of columns."""
 
     largest: float
@@ -85,7 +98,7 @@ class Columns(Stage):
 
 
 @dataclass(frozen=True)
-class Sizes(Stage):
+class Sizes(Stage, share=0.01, weight=1.0):
     """The sizes of users' second moments, in the scaled columns."""
 
     def computation(self, progress: Progress) -> Computation:
@@ -104,7 +117,7 @@ class Sizes(Stage):
 
 
 @dataclass(frozen=True)
-class Moments(Stage):
+class Moments(Stage, share=0.15, weight=15.0):
     """The second moments of the scaled columns."""
 
     ridge: float  # of the loss, whose curvature is known
@@ -124,7 +137,7 @@ class Moments(Stage):
 
 
 @dataclass(frozen=True)
-class Lengths(Stage):
+class Lengths(Stage, share=0.02, weight=2.0):
     """The lengths of users' gradients at the start."""
 
     gradient: "Gradient | Recentred"  # the query of gradient rounds
@@ -227,7 +240,7 @@ class Recentred(Stage):
 
 
 @dataclass(frozen=True)
-class StepLength(Stage):
+class StepLength(Stage, share=0.015):
     """The length of a step along the gradient: one over the users' curvature in its direction."""
 
     domain: Box
@@ -254,7 +267,7 @@ class StepLength(Stage):
 
 
 @dataclass(frozen=True)
-class Choice(Stage):
+class Choice(Stage, share=0.02):
     """The choice of the released model: the constant, if the model clearly serves fewer users."""
 
     doubts: float = 2.0  # standard deviations of the noise by which the model must be worse
