@@ -38,11 +38,9 @@ class Stateful:
         remembered: attributes that hold plain data; a deque counts as a list.
         parts: attributes that hold a `Stateful`, or None, or nothing yet.
         given: attributes that the settings determine. A state leaves them out.
-        added: those of ``remembered`` that states of former versions lack; they keep their initial values.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ()
-    added: ClassVar[tuple[str, ...]] = ()
     parts: ClassVar[tuple[str, ...]] = ()
     given: ClassVar[tuple[str, ...]] = ()
 
@@ -80,8 +78,6 @@ class Stateful:
         """Restore a state into a fresh object with equal settings; `BadInput` refuses the state of another class."""
         try:
             for attribute in self.remembered:
-                if attribute in self.added and attribute not in state:
-                    continue
                 value, held = state[attribute], getattr(self, attribute, None)
                 self._set(attribute, deque(value, held.maxlen) if isinstance(held, deque) else value)
             for attribute in self.parts:

@@ -167,7 +167,6 @@ class Progress(Stateful):
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
         *("across", "level_deviation", "highest", "uneven", "length", "gradient", "unit"),
     )
-    added: ClassVar[tuple[str, ...]] = ("highest",)
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "columns", "known", "optimiser", "inference")
     given: ClassVar[tuple[str, ...]] = ("learns",)
     initial: InitVar[Vector]  # (p,) the model before the first round

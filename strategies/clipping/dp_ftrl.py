@@ -35,7 +35,6 @@ class PrefixSums(CorrelatedDescent):
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("start", "_sum", "deviation")
-    added: ClassVar[tuple[str, ...]] = ("deviation",)
     parts: ClassVar[tuple[str, ...]] = ("_correlated", "_encoder")
     given: ClassVar[tuple[str, ...]] = (*Descent.given, "_secure")
 

@@ -57,7 +57,6 @@ class ServerOptimiser(Descent):
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("_first", "_second", "_variance", "_steps", "_average", "_models")
-    added: ClassVar[tuple[str, ...]] = ("_average", "_models")
     given: ClassVar[tuple[str, ...]] = (*Descent.given, "_options")
 
     def __init__(self, options: ServerOptions, rate: float, dimension: int) -> None:

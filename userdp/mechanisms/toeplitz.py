@@ -211,7 +211,6 @@ class _Moving(RowMap):
     """The Toeplitz matrix of few coefficients."""
 
     remembered: ClassVar[tuple[str, ...]] = ("_past", "_coefficients")
-    added: ClassVar[tuple[str, ...]] = ("_coefficients",)
 
     def __init__(self, coefficients: Vector) -> None:
         self._coefficients = coefficients
@@ -241,7 +240,6 @@ class _Recursive(_Moving):
 
 class _Buffered(RowMap):
     remembered: ClassVar[tuple[str, ...]] = ("_kept", "_scales", "_decays")
-    added: ClassVar[tuple[str, ...]] = ("_scales", "_decays")
 
     def __init__(self, buffers: Buffers) -> None:
         self._scales, self._decays = buffers.scales, buffers.decays

@@ -143,7 +143,6 @@ class RandomIterate(Iterates):
     """Runs that give an iterate each, the one with ``kept_at`` steps behind it, drawn before they start."""
 
     remembered: ClassVar[tuple[str, ...]] = (*Iterates.remembered, "_steps", "_kept")
-    added: ClassVar[tuple[str, ...]] = Iterates.remembered  # the version before drew in a single run alone
     given: ClassVar[tuple[str, ...]] = ("kept_at",)
     kept_at: tuple[int, ...] = (0,)
     _steps: int = 0
