@@ -28,7 +28,7 @@ _ORDER = 8  # Label that separates the order of users' samples from the choice o
 
 
 class Streams:
-    """Opens the noise sources of a run, by (seed, round, purpose).
+    """Opens the noise sources of a run, by (seed, round, purpose); `Program.stream` numbers the rounds.
 
     *Formal guarantees.* *Claim.* No two releases of a run share noise. *Why.* A release draws from a source, and this
     is the one place that makes them. Streams of different keys are independent (`userdp.randomness`). A key is opened
