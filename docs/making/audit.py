@@ -32,16 +32,7 @@ def translation() -> str:
 def measured() -> str:
     """Return the results of `userdp audit research/audit.toml --all`, one row per strategy."""
     entries = json.loads(MEASURED.read_text(encoding="utf-8"))
-    head = [
-        "strategy",
-        "claimed",
-        "measured lower bound",
-        "share",
-        "tested as",
-        "exact epsilon of one outcome",
-        "runs",
-        "attack",
-    ]
+    head = ["strategy", "lower bound", "share of the claim", "tested as", "exact epsilon of one outcome", "attack"]
     lines = [_summary(entries), "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join([*lines, *(_row(one) for one in entries)])
 
@@ -53,7 +44,15 @@ def _summary(entries: list[dict[str, Any]]) -> str:
     left = [
         f"`{name}`" for name in STRATEGIES if name != "non_private" and name not in {one["strategy"] for one in entries}
     ]
-    missing = f" The audit stopped before {', '.join(left)}." if left else ""
+    claims = [f"{one['claimed_epsilon']:.3g}" for one in entries if "refused" not in one]
+    usual = max(claims, key=claims.count)
+    others = [
+        f"{one['claimed_epsilon']:.3g} of `{one['strategy']}`"
+        for one in entries
+        if "refused" not in one and f"{one['claimed_epsilon']:.3g}" != usual
+    ]
+    claimed = f"The claimed epsilon is {', and '.join([usual, *others])}."
+    missing = f" Not audited: {', '.join(left)}." if left else ""
     own = [
         f"`{one['strategy']}` from `research/audit-{one['name']}.toml`"
         for one in entries
@@ -62,15 +61,15 @@ def _summary(entries: list[dict[str, Any]]) -> str:
     missing += f" Audited with a loss of its own: {', '.join(own)}." if own else ""
     return (
         f"Made by `{command}` (userdp {first['versions']['userdp']}, seed {first['seed']}). All bounds hold together "
-        f"with confidence {1 - risk:.2g}. Delta is {first['delta']:g}.{missing}"
+        f"with confidence {1 - risk:.2g}. {claimed} Delta is {first['delta']:g}.{missing}"
     )
 
 
 def _row(one: dict[str, Any]) -> str:
     if "refused" in one:
-        return f"| `{one['strategy']}` | {' | '.join('' for _ in range(6))} | not audited: {one['refused']} |"
+        return f"| `{one['strategy']}` | {' | '.join('' for _ in range(4))} | not audited: {one['refused']} |"
     exact = "" if one["exact_epsilon"] is None else f"{one['exact_epsilon']:.2f}"
     kind = {"Gaussian": "one Gaussian", "rounds": "rounds as accounted"}.get(one["bound"], "any mechanism")
-    values = [f"{one['claimed_epsilon']:.2f}", f"{one['measured_epsilon']:.2f}"]
-    share = f"{one['measured_epsilon'] / one['claimed_epsilon']:.0%}"
-    return f"| `{one['strategy']}` | {' | '.join([*values, share, kind, exact, str(one['runs']), one['attack']])} |"
+    bound, claimed = one["measured_epsilon"], one["claimed_epsilon"]
+    cells = [f"{bound:.2f}", f"{bound / claimed:.0%}", kind, exact, one["attack"]]
+    return f"| `{one['strategy']}` | {' | '.join(cells)} |"

@@ -75,9 +75,9 @@ def _listed(names: list[str]) -> str:
 
 
 def _guarantees(rows: list[dict[str, str]]) -> str:
-    promises = {row["strategy"]: row["guarantee"] for row in rows}
-    lines = ["| strategy | guarantee for honest users, for any answers of the others |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{name}` | {promises[name]} |" for name in sorted(promises))])
+    """Return what is promised to honest users; what each row says after it names the accountant and the server's part."""
+    promises = sorted({row["guarantee"].partition(", by ")[0] for row in rows})
+    return f"Whatever the others answer, honest users have {' or '.join(promises)}."
 
 
 def votes() -> str:
