@@ -32,7 +32,7 @@ def translation() -> str:
 def measured() -> str:
     """Return the results of `userdp audit research/audit.toml --all`, one row per strategy."""
     entries = json.loads(MEASURED.read_text(encoding="utf-8"))
-    head = ["strategy", "lower bound", "share of the claim", "tested as", "exact epsilon of one outcome", "attack"]
+    head = ["strategy", "lower bound", "share of the claim", "tested as", "exact epsilon of one outcome"]
     lines = [_summary(entries), "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join([*lines, *(_row(one) for one in entries)])
 
@@ -61,15 +61,15 @@ def _summary(entries: list[dict[str, Any]]) -> str:
     missing += f" Audited with a loss of its own: {', '.join(own)}." if own else ""
     return (
         f"Made by `{command}` (userdp {first['versions']['userdp']}, seed {first['seed']}). All bounds hold together "
-        f"with confidence {1 - risk:.2g}. {claimed} Delta is {first['delta']:g}.{missing}"
+        f"with confidence {1 - risk:.2g}. research/results/audit.json names the strongest attack on each strategy. {claimed} Delta is {first['delta']:g}.{missing}"
     )
 
 
 def _row(one: dict[str, Any]) -> str:
     if "refused" in one:
-        return f"| `{one['strategy']}` | {' | '.join('' for _ in range(4))} | not audited: {one['refused']} |"
+        return f"| `{one['strategy']}` | not audited: {one['refused']} | | | |"
     exact = "" if one["exact_epsilon"] is None else f"{one['exact_epsilon']:.2f}"
     kind = {"Gaussian": "one Gaussian", "rounds": "rounds as accounted"}.get(one["bound"], "any mechanism")
     bound, claimed = one["measured_epsilon"], one["claimed_epsilon"]
-    cells = [f"{bound:.2f}", f"{bound / claimed:.0%}", kind, exact, one["attack"]]
+    cells = [f"{bound:.2f}", f"{bound / claimed:.0%}", kind, exact]
     return f"| `{one['strategy']}` | {' | '.join(cells)} |"
