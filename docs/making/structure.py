@@ -1,4 +1,4 @@
-"""The structure of the packages: their rooms, the arrows between them, and how large they are."""
+"""The structure of the packages: their rooms and files, and the arrows between them; tests look for circles."""
 
 import ast
 from pathlib import Path
@@ -75,18 +75,3 @@ def in_circles(graph: dict[str, set[str]]) -> set[str]:
         return seen
 
     return {room for room in graph if room in reached(room)}
-
-
-def lines(root: Path, package: str) -> int:
-    """Count the lines of a package's modules, without those of the papers' baselines."""
-    house = (file for file in _modules(root, package) if "baselines" not in file.parts)
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in house)
-
-
-def table() -> str:
-    """Return the size of each package, for docs/architecture.md."""
-    rows = []
-    for package in PACKAGES:
-        modules = [file for file in _modules(ROOT, package) if file.name != "__init__.py"]
-        rows.append(f"| `{package}` | {lines(ROOT, package):,} | {len(modules)} | {len(arrows(ROOT, package))} |")
-    return "\n".join(["| package | lines, without baselines | modules | rooms |", "|---|---|---|---|", *rows])
