@@ -1,6 +1,8 @@
 """The tables of docs/audit.md: an attacker's success under an epsilon, and the audit of every strategy."""
 
 import json
+import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -38,31 +40,25 @@ def measured() -> str:
 
 
 def _summary(entries: list[dict[str, Any]]) -> str:
-    first = next(one for one in entries if "refused" not in one)
+    audited = [one for one in entries if "refused" not in one]
+    first = audited[0]
     command = first["command"].replace("config.toml", "research/audit.toml")
-    risk = sum(1 - one["confidence"] for one in entries if "refused" not in one)
-    left = [
-        f"`{name}`" for name in STRATEGIES if name != "non_private" and name not in {one["strategy"] for one in entries}
-    ]
-    claims = [f"{one['claimed_epsilon']:.3g}" for one in entries if "refused" not in one]
-    usual = max(claims, key=claims.count)
-    others = [
-        f"{one['claimed_epsilon']:.3g} of `{one['strategy']}`"
-        for one in entries
-        if "refused" not in one and f"{one['claimed_epsilon']:.3g}" != usual
-    ]
-    claimed = f"The claimed epsilon is {', and '.join([usual, *others])}."
-    missing = f" Not audited: {', '.join(left)}." if left else ""
+    risk = sum(1 - one["confidence"] for one in audited)
+    claims = {f"`{one['strategy']}`": f"{one['claimed_epsilon']:.3g}" for one in audited}
+    usual = Counter(claims.values()).most_common(1)[0][0]
+    others = [f"{claim} for {name}" for name, claim in claims.items() if claim != usual]
+    left = [f"`{name}`" for name in STRATEGIES if name not in {"non_private", *(one["strategy"] for one in entries)}]
     own = [
-        f"`{one['strategy']}` from `research/audit-{one['name']}.toml`"
-        for one in entries
-        if one["name"] != first["name"]
+        f"`{one['strategy']}` (`research/audit-{one['name']}.toml`)" for one in entries if one["name"] != first["name"]
     ]
-    missing += f" Audited with a loss of its own: {', '.join(own)}." if own else ""
-    return (
+    parts = [
         f"Made by `{command}` (userdp {first['versions']['userdp']}, seed {first['seed']}). All bounds hold together "
-        f"with confidence {1 - risk:.2g}. research/results/audit.json names the strongest attack on each strategy. {claimed} Delta is {first['delta']:g}.{missing}"
-    )
+        f"with confidence {1 - risk:.2g}. research/results/audit.json names the strongest attack on each strategy.",
+        f"The claimed epsilon is {', '.join([usual, *others])}; delta is {first['delta']:g}.",
+        f"Not audited: {', '.join(left)}." if left else "",
+        f"With another loss: {', '.join(own)}." if own else "",
+    ]
+    return textwrap.fill(" ".join(filter(None, parts)), 120)
 
 
 def _row(one: dict[str, Any]) -> str:

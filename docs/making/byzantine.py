@@ -75,7 +75,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _guarantees(rows: list[dict[str, str]]) -> str:
-    """Return what is promised to honest users; what each row says after it names the accountant and the server's part."""
+    """Return what is promised to honest users; a row also names its accountant and the server's part."""
     promises = sorted({row["guarantee"].partition(", by ")[0] for row in rows})
     return f"Whatever the others answer, honest users have {' or '.join(promises)}."
 

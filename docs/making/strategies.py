@@ -63,8 +63,8 @@ def secure_noise() -> str:
     refused = [one for one in STRATEGIES.values() if one.about.without_secure_noise is not None]
     able = [one for one in STRATEGIES.values() if one.about.without_secure_noise is None]
     return textwrap.fill(
-        f"{_names(able)} have secure noise. {_names(refused)} refuse it. The page of each strategy says what secure noise "
-        "changes in it, or why it is refused.",
+        f"{_names(able)} have secure noise. {_names(refused)} refuse it. The page of each strategy says what secure "
+        "noise changes in it, or why it is refused.",
         120,
     )
 
