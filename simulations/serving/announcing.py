@@ -12,7 +12,7 @@ _SECONDS = 30.0  # that a command may take
 
 
 class Alarm:
-    """Warns in the log, and by a command that gets {"alert", "told", "run"} in JSON on its standard input.
+    """Warns in the log, and by a command that gets {"alert", "message", "run"} in JSON on its standard input.
 
     Args:
         command: the command and its arguments, in one line; None for the log alone.
@@ -21,12 +21,12 @@ class Alarm:
     def __init__(self, command: str | None = None) -> None:
         self._command = shlex.split(command) if command else []
 
-    def __call__(self, alert: str, told: str, run: int | None = None) -> None:
+    def __call__(self, alert: str, message: str, run: int | None = None) -> None:
         """Warn of ``alert``: "refused", "failed" or "missing". A command that fails stops nothing."""
-        log.warning("alert (%s): %s", alert, told)
+        log.warning("alert (%s): %s", alert, message)
         if not self._command:
             return
-        content = json.dumps({"alert": alert, "told": told, "run": run})
+        content = json.dumps({"alert": alert, "message": message, "run": run})
         try:
             subprocess.run(self._command, input=content, text=True, timeout=_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError) as error:

@@ -563,7 +563,7 @@ def test_the_superlink_is_ready_only_while_healthy_and_with_every_key(flwr, tmp_
 
     health = iter([False, True, True, True, False])
     monkeypatch.setattr(superlink, "_healthy", lambda keys: next(health))
-    monkeypatch.setattr(superlink, "Popen", lambda command: Process())
+    monkeypatch.setattr(superlink, "Popen", lambda command, env: Process())
     monkeypatch.setattr(superlink.signal, "signal", lambda *_: None)
     assert superlink.serve(keys, tmp_path / "names") == 3
     assert seen == [False, False, False, True, True, False]

@@ -600,7 +600,7 @@ def test_silos_that_always_miss_are_told_by_name_and_to_the_operators_command(cl
     assert "not connected at the start of the last runs: node-2" in caplog.text
     assert json.loads(told.read_text()) == {
         "alert": "missing",
-        "told": "not connected at the start of the last runs: node-2",
+        "message": "not connected at the start of the last runs: node-2",
         "run": 3,
     }
     clinic.nodes["14"] = "registered"  # a new one, which nobody missed before
