@@ -114,26 +114,6 @@ def test_the_image_is_below_two_gigabytes(image):
     assert size < 2e9
 
 
-def test_every_container_gives_up_what_it_does_not_need(federation):
-    names = federation.call("ps", "--all", "--quiet").split()
-    assert len(names) >= 12
-    for container in json.loads(federation.engine("inspect", *names)):
-        host, service = container["HostConfig"], container["Config"]["Labels"]["com.docker.compose.service"]
-        assert host["ReadonlyRootfs"], service
-        assert host["CapDrop"] == ["ALL"], service
-        assert host["CapAdd"] in (None, []) or service == "run"
-        assert "no-new-privileges" in "".join(host["SecurityOpt"]), service
-        assert host["Memory"] > 0, service
-        assert not host["PortBindings"], service
-        assert container["Config"]["User"] in ("", "userdp") or service == "run"
-        networks = set(container["NetworkSettings"]["Networks"])
-        if service.startswith("app-"):  # whoever sees users' data
-            assert networks == {f"{PROJECT}_silo-{service[-1]}"}
-        if service.startswith("node-"):
-            assert networks == {f"{PROJECT}_link-{service[-1]}", f"{PROJECT}_silo-{service[-1]}"}
-            assert not [mount for mount in container["Mounts"] if mount["Destination"] == "/data"]
-
-
 REACH = (
     "import socket, sys\n"
     "for host, port in [target.split(':') for target in sys.argv[1:]]:\n"
