@@ -68,7 +68,7 @@ def listed(
 
     userdp list data insteval: users, samples, license, and where the file comes from
 
-    userdp list settings privacy.epsilon: values, default, meaning, effect on privacy, and an example
+    userdp list settings privacy.epsilon: values, default, meaning, effect on privacy
     """
     with exit_codes(debug=False):
         from simulations.listings import show  # noqa: PLC0415

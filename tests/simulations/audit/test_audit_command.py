@@ -299,5 +299,5 @@ def test_contradictory_wishes_and_strategies_without_a_promise_are_sentences(cal
 
 
 def test_a_preparation_that_no_small_instance_takes_is_refused_with_what_helps():
-    with pytest.raises(BadInput, match=r"no small instance to attack with a preparation.* --set preparation=none"):
+    with pytest.raises(BadInput, match=r"no small instance to attack with a preparation.*--set preparation=none"):
         Instance.all_of(load_config(examples.SHIPPED["demo"]))
