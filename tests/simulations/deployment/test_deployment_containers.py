@@ -263,20 +263,6 @@ def test_a_silo_that_sleeps_past_the_timeout_or_loses_its_network_is_missing_and
     assert guarantee["epsilon"] == pytest.approx(planned(settings), rel=1e-6)
 
 
-def test_a_superlink_restarted_between_two_runs_leaves_the_second_as_the_first(federation):
-    models = []
-    for _ in range(2):
-        code, said, result, guarantee = federation.submit(overrides(1)).end()
-        assert code == 0, said
-        assert result["missing_users_private"] == 0
-        assert guarantee["holds"]
-        assert guarantee["epsilon"] == pytest.approx(planned(overrides(1)), rel=1e-6)
-        models.append(np.load(federation.output / "model.npz")["x"])
-        federation.call("restart", "--timeout", "2", "superlink")
-        federation.call("up", "--detach", "--no-build", "--wait", "superlink", timeout=300)
-    np.testing.assert_allclose(models[0], models[1], rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.scenario
 def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_it_goes_on_to_the_end_that_it_would_have_had(
     federation, tmp_path
