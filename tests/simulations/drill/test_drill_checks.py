@@ -97,7 +97,7 @@ def _promised(**change):
         (_unlinked("../released/00001-drill/report.html"), [1], "run 1: no report for others"),
         (_promised(holds=False), [1], "without a guarantee"),
         (_promised(epsilon=1.1), [1], "spent more than its entry"),
-        (_promised(delta=2e-6), [1], "2e-06"),
+        (_promised(delta=2e-6), [1], "a larger delta than its entry"),
         (lambda results: (results / "00002-drill/model.npz").touch(), [1], "left a release"),
         (lambda results: None, [1, 2], "refused and charged"),
         (lambda results: None, [1, 3], "no run of the queue"),
