@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 from rich.console import Console
@@ -94,8 +94,13 @@ def answer(as_json: bool, values: Any, show: Callable[[], None]) -> None:
 
 def log_warnings() -> None:
     """Show the warnings of userdp on standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("userdp: %(levelname)s: %(message)s"))
+    log_to(sys.stderr, logging.WARNING, logging.Formatter("userdp: %(levelname)s: %(message)s"))
+
+
+def log_to(stream: TextIO, level: int, form: logging.Formatter) -> None:
+    """Write what userdp logs to a stream, and nowhere else."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(form)
     log = logging.getLogger("userdp")
     log.handlers, log.propagate = [handler], False
-    log.setLevel(logging.WARNING)
+    log.setLevel(level)

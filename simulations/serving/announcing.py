@@ -4,7 +4,6 @@ import json
 import logging
 import shlex
 import subprocess
-import sys
 from datetime import UTC, datetime
 
 log = logging.getLogger("userdp.serve")
@@ -51,10 +50,5 @@ class JsonLines(logging.Formatter):
         return json.dumps(values, default=str)
 
 
-def log_to_output(*, as_json: bool) -> None:
-    """Write what userdp logs to standard output, as text or as `JsonLines`."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    top = logging.getLogger("userdp")
-    top.handlers, top.propagate = [handler], False
-    top.setLevel(logging.INFO)
+FORMS = {"text": logging.Formatter("%(asctime)s %(levelname)s %(message)s"), "json": JsonLines()}
+"""The forms of the log."""

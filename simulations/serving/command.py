@@ -1,5 +1,7 @@
 """`userdp serve`: keep a federation, which takes runs from a queue."""
 
+import logging
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from simulations.account.command import Address, accounts_of
-from simulations.terminal import File, Json, Overrides, answer, argument, exit_codes, option, working
+from simulations.terminal import File, Json, Overrides, answer, argument, exit_codes, log_to, option, working
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -140,14 +142,15 @@ def start(
     It may be stopped or killed at any moment, and started again: no run is lost, made twice or charged twice.
     """
     with exit_codes():
+        from simulations.account.checking import compared  # noqa: PLC0415
         from simulations.deployment.submit import Link  # noqa: PLC0415
-        from simulations.serving.announcing import Alarm, log_to_output  # noqa: PLC0415
-        from simulations.serving.keeper import Keeper, check_entries, identity  # noqa: PLC0415
+        from simulations.serving.announcing import FORMS, Alarm  # noqa: PLC0415
+        from simulations.serving.keeper import Keeper, identity  # noqa: PLC0415
 
-        log_to_output(as_json=log == "json")
+        log_to(sys.stdout, logging.INFO, FORMS[log])
         queue, link = _queue(accounts), Link(superlink, None if insecure else keys)
         with identity(results.resolve()) as mine:
-            check_entries(queue.accounts, results.resolve())
+            compared(queue.accounts, results.resolve()).insist()
             keeper = Keeper(queue, link, application, results.resolve(), mine, Alarm(alert), names)
             if once or port is None:
                 while keeper.step() or not once:

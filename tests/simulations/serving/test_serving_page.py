@@ -20,11 +20,12 @@ from test_page_answers import PATHS, TOKEN, Asked, check_headers
 from simulations.account.accounts import Accounts
 from simulations.records.released_fields import is_private
 from simulations.reports.report import fill
-from simulations.serving.announcing import Alarm, JsonLines, log_to_output
+from simulations.serving.announcing import FORMS, Alarm, JsonLines
 from simulations.serving.keeper import Keeper
 from simulations.serving.overview import Overview, Shown, _progress, overview
 from simulations.serving.page import Pulse, token_in
 from simulations.serving.queue import STATES
+from simulations.terminal import log_to
 from userdp.accounting import Guarantee, Total
 from userdp.errors import BadInput
 
@@ -179,8 +180,7 @@ def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):
     top = logging.getLogger("userdp")
     before = top.handlers, top.propagate, top.level
     try:
-        log_to_output(as_json=True)
-        top.handlers[0].setStream(sys.stdout)
+        log_to(sys.stdout, logging.INFO, FORMS["json"])
         Alarm()("refused", "run 7 is refused", 7)
     finally:
         top.handlers, top.propagate = before[:2]
