@@ -5,7 +5,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -167,19 +167,16 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
     from simulations.serving.overview import overview  # noqa: PLC0415
     from simulations.serving.page import Pulse, page, token_in  # noqa: PLC0415
 
-    files: dict[str, Any] = {}
-    if keys is not None:
-        files = {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")}
     if keys is not None and not (keys / "server.crt").is_file():
-        files = {}
         if host not in _LOOPBACK:
             raise BadInput(
                 f"--host {host}: the token would travel without TLS; put server.crt and server.key into --keys {keys}, "
                 "or leave --host out"
             )
+        keys = None
     pulse = Pulse()
     shown = page(lambda: overview(keeper.queue, keeper.results), token_in(token_file), pulse)
-    server = Server(shown, Door(), host, port, **files)
+    server = Server(shown, Door(), host, port, keys)
 
     async def both() -> None:
         stepping = asyncio.create_task(_step(keeper, pulse, pause))
