@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from userdp.arrays.sparse_rows import AnyRows, Sparse
+from userdp.arrays.sparse_rows import AnyRows, Sparse, dense
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
@@ -215,7 +215,7 @@ class Histogram(OfNumbers):
         return len(self._edges())  # one less bin, and one for samples in none
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        return self.with_rest(votes.by_bin(block, self.column(facts), self._edges(), self.most(facts)))
+        return self.with_rest(dense(votes.by_bin(block, self.column(facts), self._edges(), self.most(facts))))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         bins = np.append(np.ones(len(self.bins) - 1), 0.0)
@@ -242,7 +242,7 @@ class Counts(Statistic):
         return len(self.column(facts).levels) + 1
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        return self.with_rest(votes.by_level(block, self.column(facts), self.most(facts)))
+        return self.with_rest(dense(votes.by_level(block, self.column(facts), self.most(facts))))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         factor, found, most = self.most(facts) or 1, [], self.most(facts)
@@ -336,7 +336,7 @@ class Quantiles(OfNumbers):
         return len(self.edges(facts)) - 1
 
     def rows(self, block: Block, facts: Facts) -> Sparse:
-        return votes.by_interval(block, self.column(facts), self.edges(facts), self.most(facts))
+        return votes.by_bin(block, self.column(facts), self.edges(facts), self.most(facts))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         """Return the answers from the chosen intervals: three of each quantile, the middle one and both ends."""
