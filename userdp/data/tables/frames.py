@@ -4,8 +4,8 @@ A table in memory is a pandas DataFrame or any object that hands its columns ove
 those of polars, DuckDB, pyarrow and others.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,21 +68,23 @@ def write_frame(data: Frame, path: Path, names: Sequence[str]) -> None:
 
     Raises `BadInput` for no table, no rows, a column that is missing or occurs twice, or a type that Parquet lacks.
     """
-    where, rows = f"the {type(data).__name__}", 0
-    batches = _of_pandas(data, names) if isinstance(data, pd.DataFrame) else _of_arrow(data, where, names)
-    writer: pq.ParquetWriter | None = None
-    try:
+    where, pandas = f"the {type(data).__name__}", isinstance(data, pd.DataFrame)
+    if not write_batches(_of_pandas(data, names) if pandas else _of_arrow(data, where, names), path, names):
+        once = "" if pandas else " (a stream that has been read is empty: make it anew)"
+        raise BadInput(f"{where} has no rows{once}; a federation needs at least one sample")
+
+
+def write_batches(batches: Iterable[pa.Table | pa.RecordBatch], path: Path, names: Sequence[str]) -> int:
+    """Write the columns ``names`` of all batches to a Parquet file, in types that it holds; return the rows."""
+    rows = 0
+    with ExitStack() as files:
+        writer: pq.ParquetWriter | None = None
         for batch in batches:
-            stored = pa.table({name: storable(batch[name], name) for name in names})
-            writer = writer or pq.ParquetWriter(path, stored.schema)
+            stored = pa.table({name: _storable(batch[name], name) for name in names})
+            writer = writer or files.enter_context(pq.ParquetWriter(path, stored.schema))
             writer.write_table(stored)
             rows += stored.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
-    if not rows:
-        once = "" if isinstance(data, pd.DataFrame) else " (a stream that has been read is empty: make it anew)"
-        raise BadInput(f"{where} has no rows{once}; a federation needs at least one sample")
+    return rows
 
 
 def _of_pandas(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[pa.Table]:
@@ -120,7 +122,7 @@ def _one_batch(data: ArrowArray) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(batch.schema, [batch])
 
 
-def storable(cells: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+def _storable(cells: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
     """Return a column in a type that Parquet holds: text as bytes, categories as their values."""
     cells = plain(cells)
     if pa.types.is_timestamp(cells.type) and cells.type.unit == "s":
