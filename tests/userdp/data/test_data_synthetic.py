@@ -86,12 +86,6 @@ def test_samples_have_the_declared_shape_and_are_finite(name):
     assert block.targets is None or np.isfinite(block.targets).all()
 
 
-def test_a_larger_federation_begins_with_the_same_users():
-    small, large = (SyntheticFederation(Gaussian(dimension=2), n, seed=3, samples_tail=1.0) for n in (5, 50))
-    np.testing.assert_array_equal(large.sizes[:5], small.sizes)
-    np.testing.assert_array_equal(large.block(np.arange(5)).features, everything(small).features)
-
-
 @pytest.mark.parametrize("tail", [None, 1.0])
 def test_held_out_users_are_the_users_that_follow(tail):
     options = {"seed": 2, "samples_per_user": 4, "samples_tail": tail}
@@ -99,6 +93,8 @@ def test_held_out_users_are_the_users_that_follow(tail):
     held_out = federation.held_out(6)
     further = held_out.held_out(4)
     whole = SyntheticFederation(federation.population, 20, **options)
+    np.testing.assert_array_equal(whole.sizes[:10], federation.sizes)
+    np.testing.assert_array_equal(whole.block(np.arange(10)).features, everything(federation).features)
     np.testing.assert_array_equal(held_out.population_mean, federation.population_mean)
     np.testing.assert_array_equal(everything(held_out).features, whole.block(np.arange(10, 16)).features)
     np.testing.assert_array_equal(everything(further).features, whole.block(np.arange(16, 20)).features)
