@@ -25,7 +25,7 @@ from userdp.queries.answers import (
     Sums,
     correlations,
     mean_and_variance,
-    squared_polynomial,
+    mean_of,
 )
 from userdp.settings import Section
 
@@ -175,10 +175,7 @@ class Mean(Moments):
     degree: ClassVar[int] = 2
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
-        rest = np.zeros(len(sums.values) - 3)
-        top, bottom = np.append([0.0, 0.5, 1.0], rest), np.append(np.ones(3), rest)
-        mean = sums.ratio(top, bottom, lambda c: np.append(squared_polynomial(c[:3]), rest))
-        return [self.measured(self.column(facts), None, mean)]
+        return [self.measured(self.column(facts), None, mean_of(sums, slice(0, 3)))]
 
 
 class Variance(Moments):
@@ -270,19 +267,10 @@ class GroupMeans(OfNumbers):
         return self.with_rest(votes.moments(block, self.column(facts), 2, self.most(facts), self._groups(facts)))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
-        found = []
-        for k, level in enumerate(self._groups(facts).levels):
-            own = slice(3 * k, 3 * k + 3)
-            top, bottom = np.zeros(len(sums.values)), np.zeros(len(sums.values))
-            top[own], bottom[own] = [0.0, 0.5, 1.0], 1.0
-
-            def squared(c: Vector, own: slice = own) -> Vector:
-                square = np.zeros(len(c))
-                square[own] = squared_polynomial(c[own])
-                return square
-
-            found.append(self.measured(self.column(facts), level, sums.ratio(top, bottom, squared)))
-        return found
+        return [
+            self.measured(self.column(facts), level, mean_of(sums, slice(3 * k, 3 * k + 3)))
+            for k, level in enumerate(self._groups(facts).levels)
+        ]
 
 
 class Correlation(Statistic):

@@ -98,7 +98,8 @@ def _of_arrow(data: Frame, where: str, names: Sequence[str]) -> Iterator[pa.Reco
         collected = "collect() it, or " if hasattr(data, "collect") else ""
         raise BadInput(f"{where} is no table: {collected}give {A_TABLE}, or the path of a CSV or Parquet file")
     try:
-        reader = pa.RecordBatchReader.from_stream(data) if isinstance(data, ArrowStream) else _one_batch(data)
+        stream = data if isinstance(data, ArrowStream) else pa.Table.from_batches([pa.record_batch(data)])
+        reader = pa.RecordBatchReader.from_stream(stream)
         present = reader.schema.names
     except Exception as error:  # the code of any library runs here
         raise _unreadable(where, error) from None
@@ -115,11 +116,6 @@ def _unreadable(where: str, error: Exception) -> BadInput:
         f"{where} cannot be read as an Arrow table ({type(error).__name__}): read it alone to see why; a table has "
         "named columns, of types that other libraries have, too"
     )
-
-
-def _one_batch(data: ArrowArray) -> pa.RecordBatchReader:
-    batch = pa.record_batch(data)
-    return pa.RecordBatchReader.from_batches(batch.schema, [batch])
 
 
 def _storable(cells: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
