@@ -10,6 +10,7 @@ from userdp.data.coefficients import CoefficientMap
 from userdp.data.shape import Column
 from userdp.data.tables.cells import Rows
 from userdp.data.tables.codes import Missing, codes_of
+from userdp.data.tables.date_cells import days_since, part_codes
 from userdp.data.tables.dates import PARTS, DateColumns
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import (
@@ -24,7 +25,6 @@ from userdp.data.tables.declared import (
     imputed_number,
     scaled,
 )
-from userdp.data.tables.moments import days_since, part_codes
 from userdp.data.tables.sample_kinds import SampleKind
 from userdp.data.tables.unusable import NO_RESULT, Counts
 from userdp.errors import BadInput
