@@ -16,7 +16,7 @@ from userdp.data.tables.cells import texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import write_batches
 from userdp.data.tables.reading import read_cells, require_columns
-from userdp.data.tables.tabular import Table, owners_of, table_of
+from userdp.data.tables.tabular import Table, owners_of, read_table
 from userdp.errors import BadInput
 from userdp.extras import check_extra
 from userdp.tracebacks import without_internals
@@ -89,16 +89,13 @@ def from_partitioner(
         raise BadInput("user follows from the partitioner: leave it out, or take a NaturalIdPartitioner of it")
     if "split_column" in options:
         raise BadInput("split_column: all users of a partitioner train; partition those who train alone")
-    limits: dict[str, Any] = {"min_samples": min_samples, "max_samples": max_samples}
-    limits |= {key: options.pop(key) for key in ("users", "seed", "memory") if key in options}
-    columns = Columns(user=natural or PARTITION, **options)
+    user, beside = natural or PARTITION, ("users", "seed", "memory")
+    names = Columns(user=user, **{key: value for key, value in options.items() if key not in beside}).names
     with TemporaryDirectory(prefix="userdp-") as folder:
         path = Path(folder) / "partitions.parquet"
-        write_batches(_rows(partitioner, columns.names), path, [*dict.fromkeys([*columns.names, PARTITION])])
+        write_batches(_rows(partitioner, names), path, [*dict.fromkeys([*names, PARTITION])])
         partition_of = _checked_partitions(partitioner, path, natural)
-        table = table_of(path, columns, **limits)
-    for sentence in table.report.nothing_usable or table.report.met_nowhere:
-        log.warning("%s", sentence)
+        table = read_table(path, user=user, min_samples=min_samples, max_samples=max_samples, **options)
     node = np.array([partition_of[label] for label in table.labels])
     assumptions = ["which users there are and which node holds them is public, and so is what is declared of columns"]
     if min_samples > 1:
