@@ -5,7 +5,7 @@ person's cell would decide the meaning of everybody else's.
 """
 
 import re
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -66,11 +66,12 @@ def _iso_moment(text: str) -> int | None:
     ) = match.groups()  # fmt: skip
     if hour is not None and not (day or short_day):
         return None  # a time without a day
-    days = year, month or short_month or month_alone or 1, day or short_day or 1
     clock = hour or 0, minute or short_minute or 0, second or short_second or 0, (fraction or "")[:6].ljust(6, "0")
+    hours, minutes, seconds, microseconds = map(int, clock)
     try:
-        made = datetime(*map(int, days), *map(int, clock))
-        away = time(*(int(each or 0) for each in (away_hours, away_minutes, away_seconds)))
+        whole = date(int(year), int(month or short_month or month_alone or 1), int(day or short_day or 1))
+        made = datetime.combine(whole, time(hours, minutes, seconds, microseconds))
+        away = time(int(away_hours or 0), int(away_minutes or 0), int(away_seconds or 0))
     except ValueError:
         return None
     offset = datetime.combine(_EPOCH, away) - _EPOCH

@@ -68,9 +68,10 @@ def write_frame(data: Frame, path: Path, names: Sequence[str]) -> None:
 
     Raises `BadInput` for no table, no rows, a column that is missing or occurs twice, or a type that Parquet lacks.
     """
-    where, pandas = f"the {type(data).__name__}", isinstance(data, pd.DataFrame)
-    if not write_batches(_of_pandas(data, names) if pandas else _of_arrow(data, where, names), path, names):
-        once = "" if pandas else " (a stream that has been read is empty: make it anew)"
+    where = f"the {type(data).__name__}"
+    batches = _of_pandas(data, names) if isinstance(data, pd.DataFrame) else _of_arrow(data, where, names)
+    if not write_batches(batches, path, names):
+        once = "" if isinstance(data, pd.DataFrame) else " (a stream that has been read is empty: make it anew)"
         raise BadInput(f"{where} has no rows{once}; a federation needs at least one sample")
 
 
