@@ -13,6 +13,7 @@ from helpers_flower import FlowerEngine
 
 from simulations.config.run_config import load_config
 from simulations.records.named_code import code_in
+from simulations.records.observer import Observer
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from userdp.errors import BadInput, ContractBroken
