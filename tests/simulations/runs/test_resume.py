@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
