@@ -46,20 +46,6 @@ def kinds(count, seed):
     }
 
 
-@pytest.mark.parametrize("count", [256, 257, 510, 1000, 1021])
-def test_order_statistics_are_those_of_sorted_columns_to_the_last_bit(count):
-    for name, column in kinds(count, seed=count).items():
-        rows, ordered = column[:, None], np.sort(column)
-        for first, last in (
-            (0, count - 1),
-            (count // 3, count - 1 - count // 3),
-            ((count - 1) // 2, count // 2),
-            (7, 7),
-        ):
-            low, high = order_statistics(rows, first, last)
-            assert (low, high) == (ordered[first], ordered[last]), (name, first, last)
-
-
 @settings(max_examples=50)
 @given(seed=SEEDS, count=st.integers(256, 700), rank=st.floats(0, 1), span=st.floats(0, 1))
 def test_any_ranks_of_columns_side_by_side(seed, count, rank, span):
@@ -70,19 +56,6 @@ def test_any_ranks_of_columns_side_by_side(seed, count, rank, span):
     low, high = order_statistics(rows, first, last)
     assert np.array_equal(low, ordered[first])
     assert np.array_equal(high, ordered[last])
-
-
-@pytest.mark.parametrize("count", [1000, 30_000])
-def test_smooth_columns_are_not_sorted(count, monkeypatch):
-    """Sorting is for crowded bins: of normal columns a few in a hundred have them."""
-    asked, real = [], columns._sorted
-    monkeypatch.setattr(columns, "_sorted", lambda rows, *ranks: asked.append(rows.shape[1]) or real(rows, *ranks))
-    rows = np.random.default_rng(3).normal(size=(count, 400))
-    low, high = order_statistics(rows, count // 3 + 1, count - 2 - count // 3)
-    assert sum(asked) < 20
-    rows.sort(axis=0)
-    assert np.array_equal(low, rows[count // 3 + 1])
-    assert np.array_equal(high, rows[count - 2 - count // 3])
 
 
 @pytest.mark.parametrize("count", [7, 300, 1000, 5000])

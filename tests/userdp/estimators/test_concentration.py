@@ -51,7 +51,6 @@ def clouds(batch, dimension, seed):
 @pytest.mark.parametrize(("batch", "dimension"), [(1, 1), (2, 3), (50, 1), (65, 4)])
 def test_every_path_gives_the_score_of_the_definition(kernel, tile, batch, dimension, monkeypatch):
     monkeypatch.setattr(concentration, "TILE", tile)
-    monkeypatch.setattr(concentration, "TILE", tile)
     for name, rows in clouds(batch, dimension, seed=batch).items():
         score = concentration_score(rows, kernel)
         assert score == pytest.approx(reference(rows, kernel), rel=1e-15), name

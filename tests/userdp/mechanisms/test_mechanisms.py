@@ -338,8 +338,6 @@ def test_a_smaller_start_may_already_suffice_and_an_impossible_wish_is_refused()
 
 # --- What is refused ---------------------------------------------------------------------------------------------
 
-NO_SIZE = (0.0, -1.0, math.nan, math.inf)
-
 
 def peeling(**wrong):
     return Peeling(**{"sparsity": 3, "sensitivity": 0.1, "epsilon": 1.0, "delta": 1e-5, "accounting": "tight"} | wrong)
@@ -350,27 +348,12 @@ def each(make, **wrong):
     return [(partial(make, **{name: value}), name) for name, values in wrong.items() for value in values]
 
 
-SIZED = [
-    *(lambda bad: GaussianMechanism(bad, 1.0), lambda bad: GaussianMechanism(1.0, bad)),
-    *(
-        lambda bad: GaussianMechanism.calibrated(bad, 1.0, 1e-6),
-        lambda bad: GaussianMechanism.calibrated(1.0, bad, 1e-6),
-    ),
-    *(lambda bad: LaplaceMechanism(bad, 1.0), lambda bad: LaplaceMechanism(1.0, bad)),
-    *(lambda bad: ExponentialMechanism(bad, 1.0), lambda bad: ExponentialMechanism(1.0, bad)),
-]
 REFUSED = [
-    *[(partial(make, bad), f"= {bad}") for make in SIZED for bad in NO_SIZE],
+    *each(partial(GaussianMechanism.calibrated, epsilon=1.0, delta=1e-6), l2_sensitivity=[0.0, math.nan, math.inf]),
     *each(peeling, sparsity=[0], sensitivity=[0.0, math.nan], epsilon=[math.inf], delta=[1.0, math.nan]),
     (lambda: peeling(accounting="loose"), "accounting = 'loose'"),
     (lambda: peeling(accounting="paper", delta=0.0), "delta = 0"),
-    *[
-        row
-        for test in TESTS
-        for row in each(
-            partial(make, test), batch=[1], epsilon=[0.0, math.nan], delta=[0.0, 0.5], movement=[-1.0, math.inf]
-        )
-    ],
+    *[row for test in TESTS for row in each(partial(make, test), batch=[1], delta=[0.5])],
     *[
         (partial(make(MinimumScore).pass_probability, *asked), "at least one")
         for asked in (([], 1), ([math.nan], 1), (3.0, 0))
