@@ -7,7 +7,7 @@ import pytest
 
 from userdp.arrays.compiling import can_compile, compiled
 from userdp.data.block import Block
-from userdp.estimators import ExpKernel, Winsorized, columns, concentration_score, coordinate_median
+from userdp.estimators import Winsorized, columns, coordinate_median
 from userdp.problems import Logistic, generalised_linear
 
 
@@ -51,23 +51,19 @@ def without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     for name in ("userdp.problems.one_pass", "userdp.estimators.loops"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    for module in (
-        "userdp.problems.generalised_linear",
-        "userdp.estimators.columns",
-        "userdp.estimators.concentration",
-    ):
+    for module in ("userdp.problems.generalised_linear", "userdp.estimators.columns"):
         monkeypatch.setattr(f"{module}.can_compile", lambda: False)
 
 
 def everything():
-    """The results that are compiled for large data: robust statistics, a score, gradients."""
+    """The results that are compiled for large data: robust statistics and gradients."""
     rows = np.random.default_rng(1).normal(size=(400, 300))
     features = np.random.default_rng(2).normal(size=(4000, 300)).astype(np.float32)
     block = Block(features, np.arange(0, 4001, 40), np.zeros(4000, dtype=np.float32))
     assert rows.size > columns._FEW_ENTRIES
     assert features.nbytes > generalised_linear.COMPILED_BYTES
     gradients = Logistic(300, feature_norm=np.inf, radius=1.0).rough_user_gradients(np.full(300, 0.01), block)
-    return coordinate_median(rows), Winsorized(1.0)(rows), concentration_score(rows, ExpKernel(1.0)), gradients
+    return coordinate_median(rows), Winsorized(1.0)(rows), gradients
 
 
 def test_without_numba_numpy_gives_the_same(request):

@@ -29,115 +29,20 @@ radius rho for their 1/tau. The ramp kernel is ours.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows
 from userdp.errors import BadInput
-from userdp.estimators.robust import coordinate_median
+from userdp.estimators.robust import check_rows, coordinate_median
 
 TILE = 1024  # The rows and columns of a tile of distances: 8 MiB of float64
 SLACK = 1 + 2.0**-50  # More than rounding can change a deviation from the centre, relative to its size
 
-_SEARCHED_FROM = 256  # Coordinates; with fewer, comparing all of them is faster.
-# Farthest coordinates of a row over the root of all; independent, equal ones decide 99 % of pairs.
-_SEARCHED_ROOTS = 1.5
-_UNDECIDED = 1 / 16  # Share of undecided pairs beyond which a tile is computed anew, in all coordinates.
-_COMPARED_ENTRIES = 1 << 16  # Entries of the pairs compared at a time (512 KiB, which stay in a processor's cache).
-
 Distances = NDArray[np.float64]
-
-
-def all_pairs(rows: Rows, centre: NDArray[np.float64]) -> Iterator[Distances]:
-    """Yield the distances of all pairs of (B, d) finite rows by tiles, in no order; ``centre`` (d,) is that of most.
-
-    A pair's distance is the largest of its d differences, and where a difference is large, one of the two rows lies far
-    from the centre. So each row i is compared with all others in its own farthest coordinates alone, those in which it
-    lies more than ``t_i`` from the centre. In any other coordinate, two rows differ by at most ``t_i + t_j``: a largest
-    difference of at least that is the distance over all coordinates. The remaining pairs are compared in all of them.
-
-    *Floating point.* Computed deviations and differences are the exact ones, each rounded once (not at all where
-    subnormal; to infinity where it overflows), with u = 2^-53. A difference outside the farthest coordinates is at most
-    ``(t_i + t_j) (1 + 2u)`` and, rounded, at most ``(t_i + t_j) (1 + 4u)``; ``(t_i + t_j) (1 + 8u)``, as computed, is
-    at least ``(t_i + t_j) (1 + 5u)``. Subnormal sums are exact, and nothing is larger than infinity. So both ways give
-    the same bits: the largest of rounded differences.
-    """
-    searched = rows.shape[1] >= _SEARCHED_FROM and can_compile()
-    tiles = [_Tile(rows[first : first + TILE], centre, searched) for first in range(0, len(rows), TILE)]
-    for place, tile in enumerate(tiles):
-        yield tile.within()
-        for other in tiles[place + 1 :]:
-            yield tile.to(other)
-
-
-class _Tile:
-    """Rows, the coordinates in which each is farthest from the centre, and a bound on its deviation in the others."""
-
-    def __init__(self, rows: Rows, centre: NDArray[np.float64], searched: bool) -> None:
-        self.rows = np.ascontiguousarray(rows, dtype=np.float64)
-        self._searched = searched
-        if not searched:
-            return
-        columns = rows.shape[1]
-        others = columns - math.ceil(_SEARCHED_ROOTS * math.sqrt(columns))
-        deviations = np.abs(self.rows - centre)
-        order = np.argpartition(deviations, others - 1, axis=1)
-        self._farthest = order[:, others:]
-        self._bounds = np.take_along_axis(deviations, order[:, others - 1 : others], axis=1)[:, 0] * SLACK
-
-    def within(self) -> Distances:
-        """Return the (L (L - 1) / 2,) distances of all pairs of the tile."""
-        import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
-
-        if self._searched:
-            found = self._found(self)
-            distances, pairs = np.maximum(found, found.T), np.triu(np.ones(found.shape, dtype=np.bool_), 1)
-            if self._complete(distances, other=self, pairs=pairs):
-                return np.asarray(distances[pairs])
-        return np.asarray(torch.pdist(torch.from_numpy(self.rows), p=torch.inf).numpy())
-
-    def to(self, other: "_Tile") -> Distances:
-        """Return the (L, R) distances of the tile's rows and another's."""
-        if self._searched:
-            distances = np.maximum(self._found(other), other._found(self).T)
-            if self._complete(distances, other, pairs=np.ones(distances.shape, dtype=np.bool_)):
-                return np.asarray(distances)
-        return sup_distances(self.rows, other.rows)
-
-    def _found(self, other: "_Tile") -> Distances:
-        """Return (L, R): the largest difference of a row and another's, in the farthest coordinates of the former."""
-        from userdp.estimators.loops import largest_differences  # noqa: PLC0415 -- compiled: only who needs it waits
-
-        found = np.zeros((len(self.rows), len(other.rows)))
-        values = np.take_along_axis(self.rows, self._farthest, axis=1)
-        largest_differences(values, self._farthest, np.ascontiguousarray(other.rows.T), found)
-        return found
-
-    def _complete(self, distances: Distances, other: "_Tile", pairs: NDArray[np.bool_]) -> bool:
-        """Write the distances of undecided pairs and return True, if they are few."""
-        undecided = distances < self._bounds[:, None] + other._bounds
-        undecided &= pairs
-        first, second = np.nonzero(undecided)
-        if len(first) > _UNDECIDED * pairs.sum():
-            return False
-        step = max(1, _COMPARED_ENTRIES // self.rows.shape[1])
-        for begin in range(0, len(first), step):
-            left, right = first[begin : begin + step], second[begin : begin + step]
-            distances[left, right] = np.abs(self.rows[left] - other.rows[right]).max(axis=1)
-        return True
-
-
-def sup_distances(left: Rows, right: Rows) -> Distances:
-    """Return the (L, R) distances, from all coordinates."""
-    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
-
-    one, other = (torch.from_numpy(np.ascontiguousarray(each, dtype=np.float64)) for each in (left, right))
-    return np.asarray(torch.cdist(one, other, p=torch.inf).numpy())
-
 
 STEPS = 1 << 30  # The steps of phi in 1: phi is a whole number of steps, so sums of it are exact
 
@@ -214,24 +119,30 @@ def replacement_bound(batch: int) -> float:
 
 def concentration_score(rows: Rows, kernel: Kernel) -> float:
     """Return the score, in [1, B], of (B, d) rows, rounded once; `BadInput` unless they are finite and some."""
-    centre = coordinate_median(rows)
-    whole = len(rows) * STEPS
+    check_rows(rows)
+    points, whole = np.ascontiguousarray(rows, dtype=np.float64), len(rows) * STEPS
     # A difference of huge rows may overflow to an infinite distance, whose phi is 0.
     with np.errstate(over="ignore"):
-        steps = _ramp_pairs(rows, centre, kernel) if isinstance(kernel, RampKernel) else _pairs(rows, centre, kernel)
+        steps = _ramp_pairs(points, kernel) if isinstance(kernel, RampKernel) else _pairs(points, kernel)
     return (whole + 2 * steps) / whole
 
 
-def _pairs(rows: Rows, centre: NDArray[np.float64], kernel: Kernel) -> int:
-    return sum(_steps(kernel.values(distances).sum()) for distances in all_pairs(rows, centre))
+def _pairs(points: Rows, kernel: Kernel) -> int:
+    """Return the steps of phi over all pairs i < j, tile by tile."""
+    tiles, total = [points[first : first + TILE] for first in range(0, len(points), TILE)], 0
+    for place, tile in enumerate(tiles):
+        total += _steps(kernel.values(scipy.spatial.distance.pdist(tile, "chebyshev")).sum())
+        for other in tiles[place + 1 :]:
+            total += _steps(kernel.values(scipy.spatial.distance.cdist(tile, other, "chebyshev")).sum())
+    return total
 
 
-def _ramp_pairs(rows: Rows, centre: NDArray[np.float64], kernel: RampKernel) -> int:
+def _ramp_pairs(points: Rows, kernel: RampKernel) -> int:
     """Return the steps of the ramp's phi over all pairs i < j, computing only undecided pairs.
 
-    With ``r_i = ||q_i - centre||_inf`` the triangle inequality gives phi = 1 when ``r_i + r_j <= rho / 2`` and phi = 0
-    when ``r_j - r_i >= rho``. In rising order of r, the undecided partners j > i of each i are consecutive; bisection
-    finds both ends.
+    With ``r_i = ||q_i - centre||_inf``, about the median, the triangle inequality gives phi = 1 when ``r_i + r_j <= rho
+    / 2`` and phi = 0 when ``r_j - r_i >= rho``. In rising order of r, the undecided partners j > i of each i are
+    consecutive; bisection finds both ends.
 
     Decided pairs get the phi of their own distance. Computed deviations R are the r rounded once, as distances are.
     Where ``R_i + R_j <= rho / 2`` as computed, the distance exceeds rho / 2 by a share of a few u of it, and phi is 1
@@ -240,21 +151,20 @@ def _ramp_pairs(rows: Rows, centre: NDArray[np.float64], kernel: RampKernel) -> 
     deviation, which can be far larger than rho, is covered by its own size. Two infinite deviations decide nothing, nor
     does a right side that overflows; no number is larger than itself.
     """
-    deviations = _deviations(rows, centre)
+    deviations = scipy.spatial.distance.cdist(points, coordinate_median(points)[None], "chebyshev")[:, 0]
     order = np.argsort(deviations, kind="stable")
     deviations = deviations[order]
-    later = np.arange(1, len(rows) + 1)
+    later = np.arange(1, len(points) + 1)
     first = np.maximum(np.searchsorted(deviations, kernel.radius / 2 - deviations, side="right"), later)
     last = np.maximum(np.searchsorted(deviations, (deviations + kernel.radius) * SLACK, side="right"), first)
     certain = int((first - later).sum()) * STEPS
     undecided = int((last - first).sum())
     if undecided == 0:
         return certain
-    if 4 * undecided > len(rows) * (len(rows) - 1):
-        # Compiled for half of the square, faster than most of a square in tiles.
-        return _pairs(rows, centre, kernel)
-    points = np.ascontiguousarray(rows, dtype=np.float64)[order]
-    return certain + _undecided_pairs(points, first, last, kernel)
+    if 4 * undecided > len(points) * (len(points) - 1):
+        # Half of the square is faster than most of a square in tiles.
+        return _pairs(points, kernel)
+    return certain + _undecided_pairs(points[order], first, last, kernel)
 
 
 def _undecided_pairs(points: Rows, first: NDArray[np.intp], last: NDArray[np.intp], kernel: Kernel) -> int:
@@ -271,7 +181,8 @@ def _undecided_pairs(points: Rows, first: NDArray[np.intp], last: NDArray[np.int
             wanted = (columns >= starts) & (columns < ends)
             used = wanted.any(axis=1)
             tile = points[start:stop][used]
-            phi = kernel.values(sup_distances(tile, points[column : column + len(columns)]))
+            others = points[column : column + len(columns)]
+            phi = kernel.values(scipy.spatial.distance.cdist(tile, others, "chebyshev"))
             total += _steps(phi.sum(where=wanted[used]))
     return total
 
@@ -288,12 +199,6 @@ def _steps(total: np.float64) -> int:
 def _moved_pairs(batch: int, movement: float, modulus: float) -> float:
     rounding = 2 / STEPS if movement > 0 else 0.0
     return (batch - 1) * min(1.0, modulus + rounding)
-
-
-def _deviations(rows: Rows, centre: NDArray[np.float64]) -> NDArray[np.float64]:
-    step = max(1, TILE * TILE // rows.shape[1])
-    blocks = range(0, len(rows), step)
-    return np.concatenate([np.abs(rows[first : first + step] - centre).max(axis=1) for first in blocks])
 
 
 def _checked_movement(movement: float) -> float:

@@ -20,17 +20,3 @@ def add_clipped(rows: Rows, low: Vector, high: Vector, scale: Vector, total: NDA
             value = low[column] if value < low[column] else value
             value = high[column] if value > high[column] else value
             total[column] += np.int64(value * scale[column])
-
-
-@compiled("nnan", "nsz")
-def largest_differences(values: Rows, coordinates: NDArray[np.int64], others: Rows, largest: Rows) -> None:
-    """Write into ``largest`` (L, R), zeros, the largest difference of a row from another in its own c coordinates.
-
-    The row's are (L, c) ``coordinates``, with its (L, c) ``values`` there; the other rows are (d, R), in columns.
-    """
-    for row in range(values.shape[0]):
-        for place in range(values.shape[1]):
-            coordinate, value = coordinates[row, place], values[row, place]
-            for other in range(others.shape[1]):
-                difference = abs(others[coordinate, other] - value)
-                largest[row, other] = max(largest[row, other], difference)
