@@ -5,13 +5,10 @@ add up exactly in any order.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows, Vector
 
-_FEW_ENTRIES = 1 << 16  # Entries up to which numpy is faster than compiling loops.
-_SORTED_ENTRIES = 1 << 15  # Entries (256 KiB) sorted at a time, which stay in a processor's cache.
+_ENTRIES = 1 << 15  # Entries (256 KiB) in work at a time, which stay in a processor's cache.
 # Columns of values below ``2^_SMALLEST_EXPONENT`` are added up as multiples of ``1 / _LIFT``.
 _SMALLEST_EXPONENT, _LIFT = -900, 2.0**300
 
@@ -21,7 +18,7 @@ def order_statistics(rows: Rows, first: int, last: int) -> tuple[Vector, Vector]
 
     Ranks count from zero, ``0 <= first <= last < n``.
     """
-    step, found = max(1, _SORTED_ENTRIES // len(rows)), np.empty((2, rows.shape[1]))
+    step, found = max(1, _ENTRIES // len(rows)), np.empty((2, rows.shape[1]))
     for place in range(0, rows.shape[1], step):
         ordered = np.array(rows[:, place : place + step].T, order="C")
         ordered.sort(axis=1)
@@ -47,16 +44,8 @@ def clipped_mean(rows: Rows, low: Vector, high: Vector, dropped: int = 0) -> Vec
             return clipped_mean(rows * lift, low * lift, high * lift, dropped) / lift
     exponents += (len(rows) - 1).bit_length() - 62
     scale = np.ldexp(1.0, -exponents)
-    places = _places(rows, low, high, scale)
+    step, places = max(1, _ENTRIES // rows.shape[1]), np.zeros(rows.shape[1], dtype=np.int64)
+    for first in range(0, len(rows), step):
+        places += (np.clip(rows[first : first + step], low, high) * scale).astype(np.int64).sum(axis=0)
     places -= dropped * ((low * scale).astype(np.int64) + (high * scale).astype(np.int64))
     return np.asarray(np.ldexp(places / (len(rows) - 2 * dropped), exponents))
-
-
-def _places(rows: Rows, low: Vector, high: Vector, scale: Vector) -> NDArray[np.int64]:
-    if rows.size <= _FEW_ENTRIES or not can_compile():
-        return np.asarray((np.clip(rows, low, high) * scale).astype(np.int64).sum(axis=0))
-    from userdp.estimators.loops import add_clipped  # noqa: PLC0415 -- compiled, for which only who needs it waits
-
-    places = np.zeros(rows.shape[1], dtype=np.int64)
-    add_clipped(rows, low, high, scale, places)
-    return places
