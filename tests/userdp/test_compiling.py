@@ -53,7 +53,7 @@ def without_numba(monkeypatch):
 
 
 def gradients():
-    """Those of users whose data are so large that loops are compiled for them."""
+    """The gradients of users with so much data that loops are compiled for them."""
     features = np.random.default_rng(2).normal(size=(4000, 300)).astype(np.float32)
     block = Block(features, np.arange(0, 4001, 40), np.zeros(4000, dtype=np.float32))
     assert features.nbytes > generalised_linear.COMPILED_BYTES
