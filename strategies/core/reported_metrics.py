@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from strategies.core.testers import Testers, course
 from strategies.wire.replies import Gathered, Request
 from strategies.wire.untrusted import untrusted
+from userdp.accounting import Cost
 from userdp.accounting.costs import calibrate_noise
 from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
@@ -95,7 +96,7 @@ class ReportedMetrics(Testers):
         """Release each metric's mean over held-out users, and the deviation of its noise."""
         mechanism = self._mechanism
         means = mechanism.release(sums.values, noise) / self.users
-        check_drawn(noise.spent, mechanism.cost)
+        check_drawn(noise.spent, Cost(noise_multiplier=self._multiplier / math.sqrt(self._share(name))))
         found, deviation = dict[str, float](), self.deviation(name)
         for mean, (metric, (low, high)) in zip(means, self.ranges.items(), strict=True):
             found |= {metric: low + (high - low) * (float(mean) + 0.5), f"{metric}_noise": (high - low) * deviation}
