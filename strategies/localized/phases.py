@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -110,6 +110,13 @@ def phase_rounding(
     return (1 + 2.0**-18) * 2 * steps * (step + unit * iterates) / sensitivity
 
 
+def placed(steps: Sequence[int], index: int) -> tuple[int, int]:
+    """Return (number of the phase, place within it) of a round, for phases of so many rounds."""
+    starts = [0, *accumulate(steps[:-1])]
+    number = bisect_right(starts, index) - 1
+    return number, index - starts[number]
+
+
 class PhaseAverage(Stateful):
     """The average iterate of the current phase, NOT private before noise is added; models are (``dimension``,)."""
 
@@ -167,9 +174,8 @@ class PhaseRounds(Scheme):
 
     def place(self, index: int) -> tuple[int, int, Phase]:
         """Return (number of the phase, step within it, phase) of a round."""
-        starts = [0, *accumulate(phase.steps for phase in self.phases[:-1])]
-        number = bisect_right(starts, index) - 1
-        return number, index - starts[number], self.phases[number]
+        number, step = placed([phase.steps for phase in self.phases], index)
+        return number, step, self.phases[number]
 
     def ask(self, index: int, memory: PhaseAverage | PhaseUnderWay) -> Request | None:
         """See `Scheme.ask`; None for the rest of a phase that has failed its test."""

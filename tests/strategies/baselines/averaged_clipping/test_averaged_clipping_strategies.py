@@ -417,13 +417,6 @@ def test_rounds_of_the_theorem_are_never_capped_in_silence():
     assert not warnings(AveragedClippingRestarted, rounds=40)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_noise_that_drowns_the_clip_is_a_warning(kind):
-    plan = make(kind, Quadratic(50, 1.0, 1.0), 4, 1.0, 1e-2, facts=FACTS, rounds=50).plan
-    assert any("all rounds together" in warning for warning in plan.warnings)
-
-
 # --- Behaviour -------------------------------------------------------------------------------------------------------
 
 
