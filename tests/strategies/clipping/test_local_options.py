@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from examples import changed
-from helpers import WILD, Wild, federation_of, final, gathered, make, requested, run
+from helpers import WILD, federation_of, final, gathered, make, requested, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from neural_cases import LEVELS, STEPS, case, windows
-from test_fed_sgd import share
+from test_fed_sgd import WildTrainer, share
 
 from simulations.config.run_config import parse_config
 from simulations.runs.build import make_plan
@@ -29,18 +29,6 @@ STRATEGIES = (DPFedAvg, AdaptiveClipping)
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 codes = st.integers(0, len(WILD) - 1)
 samples = st.lists(st.tuples(codes, codes, codes), min_size=1, max_size=5)
-
-
-class WildTrainer(Wild):
-    """`Wild` users whose steps go where the mean of a batch's samples says, whatever the model."""
-
-    def user_gradients(self, x, block):
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = np.add.reduceat(WILD[block.features.astype(np.int64)], block.offsets[:-1])
-        return rows / block.sizes[:, None]
-
-    def user_gradients_at(self, models, block):
-        return self.user_gradients(models[0], block)
 
 
 def moved(method, federations, x):
