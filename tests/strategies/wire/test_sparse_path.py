@@ -631,7 +631,7 @@ def test_a_configuration_declares_sparse_samples_before_any_are_made():
     squared, users = build_problem(config), load_datasets(config).users
     bounded, _ = squared.bound(users.block(np.arange(60)))
     assert squared.bound(bounded) == (bounded, 0)
-    assert not users.population_parameter[10:].any()
+    assert not users.truth[10:].any()
 
 
 def test_configurations_that_mix_sparse_and_dense_are_refused():
@@ -650,7 +650,7 @@ def test_synthetic_sparse_samples_have_their_norm_law_and_rates():
     assert np.linalg.norm(features, axis=1).max() <= 2.0
     shares = 1 / np.arange(1, 9) / (1 / np.arange(1, 9)).sum()
     np.testing.assert_allclose((features != 0).mean(axis=0), 1 - (1 - shares) ** 3, atol=0.018)
-    predictors = features @ federation.population_parameter
+    predictors = features @ federation.truth
     for part in np.array_split(np.argsort(predictors), 5):
         rates = expit(predictors[part])
         error = np.sqrt((rates * (1 - rates)).mean() / len(part))
