@@ -155,30 +155,23 @@ def _budget(privacy: Privacy) -> Privacy:
     return replace(privacy, delta=privacy.delta * (1 - _DISCRETE))
 
 
-@dataclass(frozen=True)
-class NoisySums:
-    """Sums of a cohort's clipped rows, to which the server adds its noise; or nodes do, if they are masked."""
+def noisy_sums(
+    given: Given, sampler: Sampler, computation: Computation, clip: float
+) -> tuple[NoisyMean, Computation, GaussianMechanism | None]:
+    """Calibrate sums of rows of one entry per parameter, clipped to the l2 norm ``clip``, in all of a run's rounds.
 
-    computation: Computation  # of the users
-    mean: NoisyMean  # over a cohort
-    of_server: GaussianMechanism | None  # of that mean; None where nodes add the noise
-
-    @classmethod
-    def of(cls, given: Given, sampler: Sampler, computation: Computation, clip: float) -> Self:
-        """Calibrate sums of rows of one entry per parameter, clipped to the l2 norm ``clip``, in all of a run's rounds.
-
-        Raises `BadInput`: the sampler cannot keep to the budget, or sums cannot be masked (`MaskedRounds.of`).
-        """
-        if given.privacy.trust == "server":
-            mechanism = given.mean_mechanism(sampler, clip)
-            multiplier = mechanism.noise_multiplier
-            mean = NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier))
-            return cls(computation, mean, mechanism)
-        masked = MaskedRounds.of(given, sampler, clip, given.dimension)
-        multiplier = masked.multiplier * masked.louder
-        loudest = mean_mechanism(sampler, clip, multiplier)
-        mean = NoisyMean(sampler, loudest, multiplier, masked.price, masked.numbers)
-        return cls(replace(computation, masked=masked.sum(clip)), mean, None)
+    Returns the mean over a cohort, the users' computation, and the mechanism of the mean; None where nodes add the
+    noise. Raises `BadInput`: the sampler cannot keep to the budget, or sums cannot be masked (`MaskedRounds.of`).
+    """
+    if given.privacy.trust == "server":
+        mechanism = given.mean_mechanism(sampler, clip)
+        multiplier = mechanism.noise_multiplier
+        return NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier)), computation, mechanism
+    masked = MaskedRounds.of(given, sampler, clip, given.dimension)
+    multiplier = masked.multiplier * masked.louder
+    loudest = mean_mechanism(sampler, clip, multiplier)
+    mean = NoisyMean(sampler, loudest, multiplier, masked.price, masked.numbers)
+    return mean, replace(computation, masked=masked.sum(clip)), None
 
 
 class ClippedOptions(CohortOptions, ServerOptions):
@@ -228,10 +221,9 @@ def clipped_rounds(
         gradient: from a round and the released mean to the vector that the server's optimiser follows.
         numbers: of the plan, beyond those that all such strategies have.
     """
-    summed = NoisySums.of(given, options.sampler(given), computation, options.clip_norm)
-    mean = replace(summed.mean, numbers={**(numbers or {}), **summed.mean.numbers})
-    rounds = rounds_of(given, options, mean, summed.computation, rate, gradient=gradient)
-    return replace(rounds, mechanism=summed.of_server)
+    mean, asked, of_server = noisy_sums(given, options.sampler(given), computation, options.clip_norm)
+    mean = replace(mean, numbers={**(numbers or {}), **mean.numbers})
+    return replace(rounds_of(given, options, mean, asked, rate, gradient=gradient), mechanism=of_server)
 
 
 def rounds_of(

@@ -220,8 +220,6 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
         family="clipping",
         cost="node O(N d), one sum of d numbers up; server O(K d)",
         paper="ours",
-        with_secure_noise="Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, "
-        "once per round; ledgers refuse seeded ones",
         example={"rounds": 3},
         meanings={
             "radius_factor": "clip over the typical distance of users from the centre",

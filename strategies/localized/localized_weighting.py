@@ -1,10 +1,8 @@
 """Localised weighting: steps of losses that are weighed once per phase, at its public start; noise once per phase."""
 
 import math
-from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +15,7 @@ from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.results import Noise, Step
 from strategies.core.scheme import Outline, Scheme
-from strategies.localized.phases import PHASE_ABOUT, PHASE_FACT, PHASE_MEANINGS, PhaseAverage
+from strategies.localized.phases import PHASE_ABOUT, PHASE_FACT, PHASE_MEANINGS, PhaseAverage, place_of
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, calibrate_noise
 from userdp.accounting.guarantee import ONE_GAUSSIAN
@@ -94,9 +92,7 @@ class WeightedPhases(Scheme):
 
     def place(self, index: int) -> tuple[int, int]:
         """Return (number of the phase, step within it, 0 for its measuring round) of a round."""
-        starts = [0, *accumulate(steps + 1 for steps in self.steps[:-1])]
-        number = bisect_right(starts, index) - 1
-        return number, index - starts[number]
+        return place_of([steps + 1 for steps in self.steps], index)
 
     def measured(self, memory: Surroundings) -> tuple[Computation, GaussianMechanism]:
         """Return the question of how steep losses are about the start, and the mechanism of its mean."""

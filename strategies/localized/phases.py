@@ -154,9 +154,9 @@ class Phase:
     width: float = math.inf  # half-width of the clip of each coordinate of a user's gradient; infinite for no clip
 
 
-def place_of(phases: Sequence[Phase], index: int) -> tuple[int, int]:
-    """Return (number of the phase, step within it) of a round."""
-    starts = [0, *accumulate(phase.steps for phase in phases[:-1])]
+def place_of(steps: Sequence[int], index: int) -> tuple[int, int]:
+    """Return (number of the phase, step within it) of a round, for phases of so many rounds."""
+    starts = [0, *accumulate(steps[:-1])]
     number = bisect_right(starts, index) - 1
     return number, index - starts[number]
 
@@ -172,7 +172,7 @@ class PhaseRounds(Scheme):
 
     def place(self, index: int) -> tuple[int, int, Phase]:
         """Return (number of the phase, step within it, phase) of a round."""
-        number, step = place_of(self.phases, index)
+        number, step = place_of([phase.steps for phase in self.phases], index)
         return number, step, self.phases[number]
 
     def ask(self, index: int, memory: PhaseAverage | PhaseUnderWay) -> Request | None:
@@ -287,11 +287,12 @@ def phase_rounds(
         average = PhaseAverage(p)
         return average if test is None else PhaseUnderWay(test, average=average)
 
+    steps = [phase.steps for phase in phases]
     return PhaseRounds(
         price=price,
         new_memory=memory,
         outline=Outline(
-            rounds=sum(phase.steps for phase in phases),
+            rounds=sum(steps),
             cohort=batch,
             users_needed=users_needed,
             path=Phases(tuple(path), reach),
@@ -304,5 +305,5 @@ def phase_rounds(
         sampler=DisjointBatches(given.users, batch, 1, given.seed),
         phases=phases,
         projects=projects,
-        stream=lambda index: place_of(phases, index)[0],  # the rounds of a phase share a number
+        stream=lambda index: place_of(steps, index)[0],  # the rounds of a phase share a number
     )

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import NoisySums
+from strategies.clipping.clipped_rounds import noisy_sums
 from strategies.clipping.cohort_options import SECRET_COHORTS, CohortOptions
 from strategies.core.about import About
 from strategies.core.mean_rounds import ClipNotes, Descent, MeanRounds
@@ -94,16 +94,16 @@ class VoteDescent(Recipe, CohortOptions):
         sampler, p = self.sampler(given), given.dimension
         longest = math.sqrt(p) / 2
         votes = Computation("gradient_votes", reduce="sum", clip_norm=longest)
-        summed = NoisySums.of(given, sampler, votes, longest)
-        noise = summed.mean.noise(p)
+        mean, asked, mechanism = noisy_sums(given, sampler, votes, longest)
+        noise = mean.noise(p)
         return MeanRounds(
-            price=summed.mean.price,
-            outline=self.outline(summed.mean, self.learning_rate, noise=noise, signal=longest),
+            price=mean.price,
+            outline=self.outline(mean, self.learning_rate, noise=noise, signal=longest),
             new_memory=partial(VoteSteps, self.learning_rate, p),
             domain=given.problem.domain,
             sampler=sampler,
-            query=lambda _: summed.computation,
+            query=lambda _: asked,
             divisor=sampler.expected_batch,
-            mechanism=summed.of_server,
+            mechanism=mechanism,
             noted=ClipNotes(longest, noise),
         )

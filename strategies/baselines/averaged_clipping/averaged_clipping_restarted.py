@@ -1,5 +1,6 @@
 """Averaged clipping with restarts, for strongly convex losses: each run starts closer, with a smaller clip."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -7,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies import About, Fact, Gathered, Given, MeanRounds, Noise, Recipe, Request, Scheme, Step
+from strategies import About, Fact, Gathered, Given, MeanRounds, Noise, Number, Recipe, Request, Scheme, Step
 from strategies.baselines.averaged_clipping.options import TheoryOptions
 from strategies.baselines.averaged_clipping.parameters import TheoryConstants, clipped_average, practical_step
 from strategies.baselines.averaged_clipping.renyi import sampled_gaussian_epsilon
@@ -108,38 +109,30 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
         # Where noise is certified all runs have one sampler and one multiplier.
         (first, sampler, mechanism), (last, _, of_last) = drawn[0], drawn[-1]
         distance = sum(run.step * run.clip for run, _, _ in drawn)
-        whole = self.drawn(
-            given,
-            sampler,
-            mechanism,
-            first.step,
-            ("the server is trusted",),
-            spent=spent,
-            query=partial(sample_sum, sampler),
-            divisor=samples_of(given) * sample_rate(sampler),
-            rounds=runs * steps,
-            signal=first.clip,
-            numbers={
-                "runs": runs,
-                "steps": steps,
-                "clip_high": first.clip,
-                "clip_low": last.clip,
-                "sample_batch": float(first.batch),
-                "sampling": self.batches,
-                "learning_rate": first.step,
-            },
-            warnings=warnings,
+        numbers: Mapping[str, Number] = {
+            "runs": runs,
+            "steps": steps,
+            "clip_high": first.clip,
+            "clip_low": last.clip,
+            "sample_batch": float(first.batch),
+            "sampling": self.batches,
+            "learning_rate": first.step,
+        }
+        price, numbers = self.promised(given, sampler, mechanism, ("the server is trusted",), numbers, spent)
+        outlined = self.outlined(
+            given, mechanism, first.step, rounds=runs * steps, signal=first.clip, numbers=numbers, warnings=warnings
         )
         # Runs begin where the one before ended: the last says what noise is left, all of them how far it may be.
         path = self.course(steps, last.step, of_last.standard_deviation, distance / last.step)
         # Gradients come to it at the length of their run's steps.
         memory = partial(OutputAverage, 1.0, self.output, given.dimension, steps)
-        whole = replace(whole, outline=replace(whole.outline, path=path), new_memory=memory)
+        outline = replace(outlined, path=path)
+        alike = partial(MeanRounds, price=price, outline=outline, new_memory=memory, domain=given.problem.domain)
         return Runs(
-            price=whole.price,
-            outline=whole.outline,
+            price=price,
+            outline=outline,
             new_memory=memory,
-            runs=tuple(_rounds(given, whole, *run) for run in drawn),
+            runs=tuple(_rounds(given, alike, *run) for run in drawn),
             rounds_of_each=steps,
         )
 
@@ -196,11 +189,12 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
         return PoissonSamples(given.users, batch / samples_of(given), rounds, given.seed, most_of(given))
 
 
-def _rounds(given: Given, whole: MeanRounds, run: Run, sampler: Sampler, mechanism: GaussianMechanism) -> MeanRounds:
-    """The rounds of one run."""
+def _rounds(
+    given: Given, alike: Callable[..., MeanRounds], run: Run, sampler: Sampler, mechanism: GaussianMechanism
+) -> MeanRounds:
+    """Return the rounds of one run; ``alike`` makes them from what differs from run to run."""
     divisor = samples_of(given) * sample_rate(sampler)
-    return replace(
-        whole,
+    return alike(
         sampler=sampler,
         query=partial(sample_sum, sampler),
         divisor=divisor,

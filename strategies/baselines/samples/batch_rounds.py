@@ -57,10 +57,22 @@ class BatchOptions(SampleRateOptions):
         rests_on: tuple[str, ...],
         *,
         numbers: Mapping[str, Number],
-        spent: float | None = None,
         **outline: Any,
     ) -> MeanRounds:
-        """Return the rounds of `followed`, with the promise that ``calibration`` allows and its epsilons.
+        """Return the rounds of `followed`, with the promise that ``calibration`` allows and its epsilons."""
+        price, numbers = self.promised(given, sampler, mechanism, rests_on, numbers)
+        return self.followed(given, sampler, mechanism, rate, price=price, numbers=numbers, **outline)
+
+    def promised(
+        self,
+        given: Given,
+        sampler: Sampler,
+        mechanism: GaussianMechanism,
+        rests_on: tuple[str, ...],
+        numbers: Mapping[str, Number],
+        spent: float | None = None,
+    ) -> tuple[Price, Mapping[str, Number]]:
+        """Return the price that ``calibration`` allows, and the plan's numbers with its epsilons.
 
         ``spent`` is what noise by the paper's formula costs, where it differs from round to round.
         """
@@ -70,13 +82,12 @@ class BatchOptions(SampleRateOptions):
             spent = sampler.epsilon(multiplier, given.privacy.delta) if spent is None else spent
             costs["accounted_epsilon"] = spent
         price = price_of(given, sampler, multiplier, rests_on, spent)
-        numbers = {
+        return price, {
             **numbers,
             **noise_numbers(given, mechanism, drawn_apart(sampler)),
             **costs,
             **promised_numbers(sampler, price.guarantee, multiplier),
         }
-        return self.followed(given, sampler, mechanism, rate, price=price, numbers=numbers, **outline)
 
 
 def price_of(

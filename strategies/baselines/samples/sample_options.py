@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -78,16 +78,12 @@ class SampleLevelOptions(StrategyOptions):
         """1 / (2 smoothness); half where no smoothness is known."""
         return 1 / (2 * (self.smoothness or given.problem.certificate.smoothness or 1.0))
 
-    def followed(
+    def outlined(
         self,
         given: Given,
-        sampler: Sampler,  # who takes part
         mechanism: GaussianMechanism,  # of a round's mean, or of each of its groups' means
         rate: float,  # step size
         *,
-        price: Price,
-        query: Callable[[int], Computation],
-        divisor: float,
         rounds: int,  # how many
         signal: float,  # l2 norm that a gradient can have
         numbers: Mapping[str, Number],  # of the plan
@@ -95,22 +91,37 @@ class SampleLevelOptions(StrategyOptions):
         cohort: int | None = None,  # users per round; all of them if not given
         users_needed: int = 1,  # see `Outline`
         groups: int = 1,  # means that a round releases together, whose centre is followed
+    ) -> Outline:
+        """Return the outline of a descent along these means."""
+        deviation = mechanism.standard_deviation
+        return Outline(
+            rounds=rounds,
+            cohort=given.users if cohort is None else cohort,
+            users_needed=users_needed,
+            path=self.course(rounds, rate, deviation / math.sqrt(groups), signal),
+            noise=deviation * math.sqrt(given.dimension / groups),
+            signal=signal,
+            numbers=numbers,
+            warnings=warnings,
+        )
+
+    def followed(
+        self,
+        given: Given,
+        sampler: Sampler,  # who takes part
+        mechanism: GaussianMechanism,
+        rate: float,
+        *,
+        price: Price,
+        query: Callable[[int], Computation],
+        divisor: float,
+        **outline: Any,  # see `outlined`
     ) -> MeanRounds:
         """Return the rounds of a descent along these means."""
-        deviation, p = mechanism.standard_deviation, given.dimension
         return MeanRounds(
             price=price,
-            outline=Outline(
-                rounds=rounds,
-                cohort=given.users if cohort is None else cohort,
-                users_needed=users_needed,
-                path=self.course(rounds, rate, deviation / math.sqrt(groups), signal),
-                noise=deviation * math.sqrt(p / groups),
-                signal=signal,
-                numbers=numbers,
-                warnings=warnings,
-            ),
-            new_memory=partial(OutputAverage, rate, self.output, p),
+            outline=self.outlined(given, mechanism, rate, **outline),
+            new_memory=partial(OutputAverage, rate, self.output, given.dimension),
             domain=given.problem.domain,
             sampler=sampler,
             query=query,

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, federation_of, final, gathered, make, requested, rows_of, run, silenced, taken, with_scheme
+from helpers import WILD, federation_of, final, gathered, make, requested, rows_of, run, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -16,7 +16,7 @@ from userdp.accounting import Ledger, RoundLedger, poisson_epsilon
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.mechanisms.toeplitz import FACTORISATIONS
-from userdp.problems import Logistic, Quadratic
+from userdp.problems import Quadratic
 from userdp.randomness import stream
 from userdp.sampling import PoissonBatches
 
@@ -181,21 +181,6 @@ def test_a_round_that_drew_nobody_releases_noise_alone_and_is_charged():
     )
 
 
-@pytest.mark.slow
-def test_the_divisor_is_the_public_expected_cohort_whatever_was_drawn():
-    method = make(DPFedSGD, Quadratic(1, 1.0, 2.0), 10, delta=1e-3, sampling="poisson", cohort=5, rounds=3)
-    sizes = {len(method.scheme.sampler.cohort(index)) for index in range(3)}
-    assert sizes != {5}
-    assert method.scheme.sampler.expected_batch == 5
-    for index in range(3):
-        total = gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1)).values
-        x = taken(
-            method, index, np.zeros(1), gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1))
-        ).following
-        noise = stream(0, "noise", index, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=1)
-        np.testing.assert_allclose(x, np.clip(-(total / 5 + noise), -2, 2))
-
-
 def test_a_round_of_federated_averaging_by_hand():
     problem, federation = Quadratic(3, 5.0, 2.0), population(users=20)
     options = {"clip_norm": 0.4, "rounds": 1, "local_steps": 3, "local_rate": 0.2, "learning_rate": 0.5}
@@ -205,19 +190,6 @@ def test_a_round_of_federated_averaging_by_hand():
     updates *= np.minimum(1, 0.4 / np.linalg.norm(updates, axis=1, keepdims=True))
     noise = stream(9, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=3)
     np.testing.assert_allclose(final(run(method, federation)), 0.5 * (updates.mean(axis=0) + noise), rtol=1e-9)
-
-
-def test_one_local_step_is_a_gradient_step(monkeypatch):
-    monkeypatch.setattr(Logistic, "rough_user_gradients", Logistic.user_gradients)  # as local steps are taken
-    problem = Logistic(2, 2.0, 5.0)
-    rng = np.random.default_rng(0)
-    federation = federation_of(rng.normal(size=(30, 4, 2)), targets=rng.integers(0, 2, 120))
-    both = {"rounds": 4, "delta": 1e-3}
-    gradient = make(DPFedSGD, problem, 30, clip_norm=1.0, learning_rate=0.5, **both)
-    average = make(DPFedAvg, problem, 30, clip_norm=0.5, local_steps=1, local_rate=0.5, **both)
-    for method in (gradient, average):
-        silenced(method)
-    np.testing.assert_allclose(final(run(gradient, federation)), final(run(average, federation)), rtol=1e-9)
 
 
 # --- The server's optimiser -----------------------------------------------------------------------------------------

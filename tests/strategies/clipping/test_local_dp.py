@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
-from helpers import ChangedNode, Wild, content_of, federation_of, final, gathered, make, requested, run
+from helpers import ChangedNode, Wild, content_of, federation_of, make, requested
 from helpers_flower import ClientGrid
 
 from simulations.engines.grids import LocalGrid, shards
 from strategies import DPFedSGD, LocalDP, client_app
 from userdp.accounting import Cost, epsilon_of
-from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Node
@@ -55,14 +54,6 @@ def test_every_user_adds_independent_noise_of_the_stated_size():
     assert first.std() == pytest.approx(1.0, abs=0.02)  # 20,000 normals: four standard errors
     for other in (second, np.roll(first, 1, axis=0), np.roll(first, 1, axis=1)):
         assert abs(np.mean(first * other)) < 4 / np.sqrt(first.size)
-
-
-def test_it_beats_the_initial_model_when_there_are_users_enough():
-    federation = SyntheticFederation(Gaussian(dimension=2, mean=1.0), users=20000, seed=2, samples_per_user=10)
-    problem = Quadratic(2, 9.0, 9.0)
-    method = make(LocalDP, problem, 20000, clip_norm=2.0)
-    assert gathered(method, federation, 0, np.zeros(2)).values.shape == (2,)
-    assert problem.excess_risk(final(run(method, federation)), federation) < 0.1
 
 
 # What leaves a node -----------------------------------------------------------------------------------------------

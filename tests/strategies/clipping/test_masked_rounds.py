@@ -19,13 +19,11 @@ from helpers import (
     strategy_of,
 )
 from helpers_adversaries import Overheard
-from helpers_flower import ClientGrid
 from resumable import Kept
 from scipy import stats
 
 from simulations.engines.grids import LocalGrid, shards
-from simulations.engines.ray_grid import RayGrid
-from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, client_app, model_vector
+from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, model_vector
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.run_state import Resumed
 from strategies.wire.questions import Reader, counts_wanted
@@ -135,22 +133,6 @@ def test_secret_noise_is_drawn_anew_and_has_the_planned_size():
     assert not np.array_equal(*steps)
     deviation = masked(problem=wide, users=4, privacy=privacy, rounds=1).plan.numbers["noise_deviation"]
     assert stats.kstest(steps[0] / deviation, "norm").pvalue > 1e-9  # no seed: a false alarm in 1e9 runs
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray drops its own processes
-def test_the_run_is_the_same_on_ray():
-    with RayGrid(LOSS, PEOPLE, shards(40, 7), workers=2) as grid:
-        for kind in (DPFedSGD, AdaptiveClipping):
-            np.testing.assert_array_equal(final(masked(kind).start(grid)), final(run(masked(kind), PEOPLE, 7)))
-
-
-@KINDS
-def test_the_run_is_the_same_with_clients_that_are_loaded_anew_for_every_message(kind):
-    blocks = shards(40, 7)
-    app = client_app(lambda context: Node(LOSS, PEOPLE, blocks[int(context.node_config["partition-id"])]))
-    with ClientGrid(app, len(blocks)) as grid:
-        np.testing.assert_array_equal(final(masked(kind).start(grid)), final(run(masked(kind), PEOPLE, 7)))
 
 
 # --- What the server sees -------------------------------------------------------------------------------------------
@@ -326,19 +308,6 @@ def test_users_without_a_node_lose_no_round():
     assert not any("lost" in record.facts for record in records)
 
 
-def test_a_node_that_lost_its_key_counts_as_silent_and_not_as_a_wrong_sum():
-    nodes = [Node(LOSS, PEOPLE, users) for users in shards(40, 10)]
-
-    def restart(record):
-        if record.round == 1:
-            nodes[3] = Node(LOSS, PEOPLE, nodes[3].users)
-
-    method, records = masked(max_missing=0.3), []
-    with LocalGrid(nodes) as grid:
-        method.start(grid, on_round=lambda record: (records.append(record), restart(record)))
-    assert [record.facts.get("lost", 0.0) for record in records] == [0.0, 1.0, 0.0]
-
-
 def test_a_node_with_the_key_of_another_counts_as_absent():
     class Copying(Node):
         """Says the key of another, whatever key it is given."""
@@ -382,15 +351,6 @@ def test_a_killed_run_goes_on_to_the_bit_though_keys_are_new(kind):
     assert not keeper.asked  # seeded rounds are never lost
     for state in keeper.kept:
         np.testing.assert_array_equal(final(run(masked(kind), PEOPLE, 7, resumed=Resumed(state))), whole)
-
-
-def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
-    method = masked(privacy=Privacy(2.0, 1e-3, noise="secure", trust="sum"))
-    method.state.lost = 1
-    records = []
-    run(method, PEOPLE, 10, on_round=records.append)
-    assert [record.facts.get("lost", 0.0) for record in records] == [1.0, 0.0, 0.0]
-    assert [record.missing_users for record in records] == [40, 0, 0]
 
 
 # --- What is refused -----------------------------------------------------------------------------------------------

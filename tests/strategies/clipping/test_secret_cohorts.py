@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from any_strategy import options_of
 from examples import changed
-from helpers import federation_of, local_grid, strategy_of, with_scheme
+from helpers import federation_of, local_grid, strategy_of
 
 from simulations.config.run_config import parse_config
 from simulations.runs.run import run as run_config
 from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, PublicFacts
 from userdp.accounting import Privacy
-from userdp.mechanisms import GaussianMechanism
 from userdp.problems import Quadratic
 from userdp.sampling import FixedSizeBatches, PoissonBatches
 from userdp.settings import choices
@@ -60,16 +59,6 @@ def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):
     seeded = method_of(kind, sampling, "seeded").scheme.sampler
     assert not any(np.array_equal(cohort, seeded.cohort(index)) for index, cohort in enumerate(cohorts))
     assert {tuple(cohort) for cohort in cohorts_asked(method_of(kind, sampling))}.isdisjoint(map(tuple, cohorts))
-
-
-@pytest.mark.slow
-def test_secure_rounds_that_draw_nobody_release_noise_and_are_charged():
-    method = method_of(DPFedSGD, "poisson", users=3, cohort=1)
-    noise = GaussianMechanism(method.scheme.mechanism.l2_sensitivity, 50.0)
-    with_scheme(method, sampler=PoissonBatches(3, 1e-9, ROUNDS, None), mechanism=noise)
-    method.program.own.ledger = method.scheme.sampler.ledger(noise.noise_multiplier, method.privacy)
-    assert [len(cohort) for cohort in cohorts_asked(method, federation_of(np.zeros((3, 2))))] == [0] * ROUNDS
-    assert method.program.own.ledger.rounds == ROUNDS
 
 
 @pytest.mark.sweep(1)

@@ -4,18 +4,17 @@ import math
 
 import numpy as np
 import pytest
-from helpers import afresh, federation_of, final, gathered, make, run, silenced, taken
+from helpers import afresh, federation_of, gathered, make, silenced, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problem_cases import each_wide_problem
 
-from strategies import LearnCoordinates, LocalizedWeighting
+from strategies import LocalizedWeighting
 from strategies.wire.replies import Gathered
-from userdp.data import LogisticRegression, SyntheticFederation
 from userdp.errors import MissingAssumption, PopulationTooSmall, RunFailed
 from userdp.estimators.outlier_removal import IndicatorKernel, NeighbourMean
 from userdp.mechanisms import GaussianMechanism
-from userdp.problems import Linear, Logistic, Poisson, Quadratic, Softmax
+from userdp.problems import Linear, Poisson, Quadratic, Softmax
 from userdp.randomness import stream
 
 BATCH, STEPS = 2, 4
@@ -165,42 +164,6 @@ def test_losses_without_the_proof_and_populations_too_small_are_refused():
         make(LocalizedWeighting, Poisson(2, 1.0, 1.0, count_bound=5.0), 100)
     with pytest.raises(PopulationTooSmall, match="take 12 rounds"):
         make(LocalizedWeighting, Quadratic(2, 1.0, 1.0), 11)
-
-
-# --- What it is for -------------------------------------------------------------------------------------------------
-
-
-def regression(users, samples):
-    """A logistic regression without a ridge, for which no certificate of the phases beside this one holds."""
-    law = LogisticRegression(dimension=10, feature_norm=4.0, parameter_norm=3.0)
-    return SyntheticFederation(law, users=users, seed=0, samples_per_user=samples), Logistic(10, 4.0, 5.0)
-
-
-def excess_risk(data, x):
-    rng, truth = np.random.default_rng(0), data.truth
-    features = 0.34 * rng.normal(size=(20_000, 10))
-    right, scores = features @ truth, features @ x
-    share = 1 / (1 + np.exp(-right))
-    return np.mean(np.logaddexp(0, scores) - np.logaddexp(0, right) - share * (scores - right))
-
-
-def trained(data, problem, samples):
-    facts = {"min_samples": samples}
-    method = make(LocalizedWeighting, problem, data.users, facts=facts, preparation=LearnCoordinates)
-    return excess_risk(data, final(run(method, data)))
-
-
-def test_without_a_ridge_it_beats_the_initial_model_at_epsilon_1_with_ten_thousand_users():
-    data, problem = regression(10_000, 10)
-    assert "A4 (diagonally dominant Hessian)" in problem.certificate.missing()
-    assert trained(data, problem, 10) < 0.2 * excess_risk(data, problem.initial())
-
-
-@pytest.mark.slow
-def test_with_many_users_of_many_samples_little_is_left_to_learn():
-    """An eighth of what `auto` leaves of this population, 7e-5, at the same budget."""
-    data, problem = regression(100_000, 100)
-    assert trained(data, problem, 100) < 9e-6
 
 
 # --- Why outliers are not removed instead ---------------------------------------------------------------------------

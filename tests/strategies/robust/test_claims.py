@@ -61,24 +61,6 @@ def slope(sizes, values):
     return np.polyfit(np.log(sizes), np.log(values), 1)[0]
 
 
-def private_mean_error(users, samples, epsilon, seeds=range(5)):
-    """l2 error of the mean that one winsorised step on a quadratic loss releases, and the noise that was planned."""
-    problem = Quadratic(20, bound=8.0, radius=1.0)
-    errors = []
-    for seed in seeds:
-        federation = SyntheticFederation(Gaussian(dimension=20), users=users, samples_per_user=samples, seed=seed)
-        strategy = LocalizedRobustSGD(deviation=1.0, learning_rate=1.0, batch=users, phases=1).strategy(
-            problem,
-            PublicFacts(users=users, min_samples=samples, max_samples=samples),
-            Privacy(epsilon, 1e-6),
-            seed=seed,
-        )
-        grid = LocalGrid([Node(problem, federation, block) for block in shards(users)])
-        x = model_vector(strategy.start(grid).arrays)
-        errors.append(np.linalg.norm(x - problem.domain.project(federation.population_mean)))
-    return statistics.median(errors), strategy.plan.noise
-
-
 def test_noise_falls_with_users_samples_and_epsilon_as_the_theory_says():
     """The sensitivity is of order rho / B with rho of order 1 / sqrt(m): slopes -1 in n, -1/2 in m, -1 in epsilon."""
     users = [1000, 2000, 4000, 8000, 16000]
@@ -95,11 +77,3 @@ def test_noise_falls_with_users_samples_and_epsilon_as_the_theory_says():
     assert slope(users, [noise(n, 100, 1.0) for n in users]) == pytest.approx(-1, abs=0.15)
     assert slope(samples, [noise(2000, m, 1.0) for m in samples]) == pytest.approx(-0.5, abs=1e-9)
     assert slope(epsilons, [noise(4000, 100, e) for e in epsilons]) == pytest.approx(-1, abs=0.15)
-
-
-@pytest.mark.slow
-def test_measured_error_is_sampling_error_and_planned_noise():
-    for users, samples in [(500, 20), (1000, 100), (4000, 20)]:
-        error, noise = private_mean_error(users, samples, 1.0)
-        sampling = np.sqrt(20 / (users * samples))
-        assert error == pytest.approx(np.hypot(noise, sampling), rel=0.35)

@@ -417,13 +417,6 @@ def test_rounds_of_the_theorem_are_never_capped_in_silence():
     assert not warnings(AveragedClippingRestarted, rounds=40)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_noise_that_drowns_the_clip_is_a_warning(kind):
-    plan = make(kind, Quadratic(50, 1.0, 1.0), 4, 1.0, 1e-2, facts=FACTS, rounds=50).plan
-    assert any("all rounds together" in warning for warning in plan.warnings)
-
-
 # --- Behaviour -------------------------------------------------------------------------------------------------------
 
 
@@ -494,21 +487,3 @@ def test_restarts_shrink_clip_noise_and_distance_together():
     np.testing.assert_allclose(noises, noises[0])
     result = run(method, federation_of(np.ones((10, 2)), sizes=SIZES))
     assert [record.facts["clip_norm"] for record in result.rounds] == pytest.approx(np.repeat(clips, 4))
-
-
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [(AveragedClipping, {"batches": "disjoint", "rounds": 20, "clip_norm": 3.0}),
-     (AveragedClipping, {"batches": "full", "rounds": 10, "clip_norm": 3.0}),
-     (AveragedClipping, {"batches": "full", "rounds": 10, "clip_norm": 3.0, "case": "non_smooth"}),
-     (AveragedClippingRestarted, {"batches": "full", "rounds": 40, "runs": 2}),
-     (PoissonSampleSGD, {"rounds": 20, "batch": 300, "clip_norm": 3.0}), (SmoothedTruncationGD, {"scale": 10.0})],
-    ids=str,
-)  # fmt: skip
-def test_each_learns_an_easy_problem(kind, options):
-    """At a budget that leaves little noise: clip after averaging has noise of twice the clip over any batch."""
-    rows = np.random.default_rng(0).normal(1.5, 0.5, size=(600, 2))
-    facts = {"max_samples": 1, "samples": 600}
-    method = make(kind, Quadratic(2, 5.0, 3.0), 600, 2000.0, 1e-4, facts=facts, output="last", **options)
-    assert np.linalg.norm(final(run(method, federation_of(rows))) - 1.5) < 0.5 * math.sqrt(2) * 1.5

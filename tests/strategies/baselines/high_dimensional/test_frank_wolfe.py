@@ -151,24 +151,6 @@ def test_iterates_stay_in_the_ball_and_the_start_fades_t12():
 # --- T13: the bound, and no noise ------------------------------------------------------------------------------------
 
 
-def test_the_bound_holds_for_any_error_of_the_choice_t13():
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        d, rounds, error = int(rng.integers(2, 8)), int(rng.integers(1, 30)), 10 ** rng.uniform(-3, 1)
-        ball, root = L1Ball(1.0, d), rng.normal(size=(d, d))
-        hessian, best = root @ root.T, rng.dirichlet(np.ones(d)) * rng.choice([-1, 1], d)
-        loss = lambda w: 0.5 * (w - best) @ hessian @ (w - best)  # noqa: B023, E731
-        curvature = float(np.linalg.eigvalsh(hessian).max()) * ball.diameter_l2**2
-        w, start = starting_at(d, 1.0), loss(starting_at(d, 1.0))
-        for index in range(rounds):
-            scores = ball.scores(hessian @ (w - best))
-            # The worst vertex among those that miss the best by at most the error.
-            w = ball.towards(
-                w, int(np.argmin(np.where(scores >= scores.max() - error, scores, np.inf))), step_size(index)
-            )
-        assert loss(w) <= excess_bound(rounds, curvature, start, error)
-
-
 def test_without_noise_it_is_frank_wolfe_on_truncated_gradients_t13():
     data = np.random.default_rng(0).standard_t(3, (300, 3)) + np.array([0.6, -0.2, 0.0])
     found = robust_frank_wolfe(folds_of(data, 6), np.zeros(3), theory(samples=300, epsilon=NO_NOISE), 6, 2.0, seed=0)
@@ -196,40 +178,6 @@ def test_default_scale_and_rounds_minimise_the_bound(mode):
         assert bound(chosen) <= 1.02 * min(bound(rounds) for rounds in range(1, 200))
     assert given.rounds(None) == math.floor(100_000 ** (1 / 3))
     assert theory(samples=40).rounds(1e9) == 1
-
-
-# --- T15: rates ------------------------------------------------------------------------------------------------------
-
-
-def excess_of(samples, dimension, repeats=4, radius=1.0):
-    """Mean excess risk of least squares on centred log-normal features of variance 1, from the rounds of the paper."""
-    parameter = np.zeros(dimension)
-    parameter[:4] = [0.4, -0.3, 0.2, -0.1]
-    law_mean, law_deviation = math.exp(0.18), math.sqrt(math.exp(0.36) * math.expm1(0.36))
-    ends = []
-    for repeat in range(repeats):
-        rng = np.random.default_rng(repeat)
-        features = (rng.lognormal(0, 0.6, (samples, dimension)) - law_mean) / law_deviation
-        targets = features @ parameter + 0.1 * rng.standard_normal(samples)
-        given = theory(dimension, samples, second_moment=2.0, radius=radius)
-        rounds = given.rounds(None)
-        size = samples // rounds
-
-        def gradients(index, w, features=features, targets=targets, size=size):
-            part = slice(index * size, (index + 1) * size)
-            return features[part] * (features[part] @ w - targets[part])[:, None]
-
-        end = robust_frank_wolfe(gradients, np.zeros(dimension), given, rounds, given.scale(rounds), seed=repeat)[-1]
-        ends.append(0.5 * float((end - parameter) @ (end - parameter)))
-    return float(np.mean(ends))
-
-
-@pytest.mark.slow
-def test_the_excess_falls_with_samples_and_hardly_grows_with_the_dimension_as_the_theory_says_t15():
-    sizes = [4000, 16_000, 64_000]
-    slope = np.polyfit(np.log(sizes), np.log([excess_of(size, 20) for size in sizes]), 1)[0]
-    assert slope <= -0.25
-    assert excess_of(20_000, 160) <= 2 * excess_of(20_000, 40)
 
 
 # --- The strategy ----------------------------------------------------------------------------------------------------

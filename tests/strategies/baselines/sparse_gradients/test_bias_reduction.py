@@ -14,7 +14,6 @@ from strategies.baselines.sparse_gradients.bias_reduction import (
     ProjectedMean,
     TruncatedGeometric,
     bias_reduced_gradient,
-    second_moment_bound,
 )
 from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.reference.descent import ExactMean
@@ -175,73 +174,11 @@ def test_a_draw_is_uniform_and_its_halves_are_disjoint():
 # --- With the projection mechanism -----------------------------------------------------------------------------------
 
 
-def sparse_rows(records, dimension, sparsity, rng):
-    rows = np.zeros((records, dimension))
-    for row in rows:
-        row[rng.choice(dimension, sparsity, replace=False)] = rng.normal(size=sparsity)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def estimates(rows, oracle, count, rng):
-    law, noise = TruncatedGeometric.for_records(len(rows)), SeededNoise(rng)
-    found = []
-    for level in law.sample(rng, count):
-        draw = Draw.of(len(rows), int(level), rng)
-        chance = float(law.chances[level])
-        found.append(bias_reduced_gradient(rows[draw.batch], rows[draw.single], chance, oracle, noise))
-    return np.array(found)
-
-
-@pytest.mark.slow
-def test_the_mean_is_that_of_the_oracle_on_everybody_and_the_second_moment_is_bounded_c23(rng):
-    rows = sparse_rows(8, 4, 1, rng)
-    oracle = ProjectedMean(4, SparseVectors(1, 1.0), 1.5)
-    found = estimates(rows, oracle, 40_000, rng)
-    noise = SeededNoise(rng)
-    target = np.array([oracle(rows.mean(axis=0), 8, noise) for _ in range(40_000)])
-    error = np.sqrt(found.var(axis=0) / len(found) + target.var(axis=0) / len(target))
-    assert np.all(np.abs(found.mean(axis=0) - target.mean(axis=0)) < 5 * error)
-    bound = second_moment_bound(TruncatedGeometric.for_records(8), oracle)
-    assert (found**2).sum(axis=1).mean() < bound
-
-
-def test_the_second_moment_grows_like_the_logarithm_of_the_number_of_records_c23():
-    oracle = ProjectedMean(10_000, SparseVectors(4, 1.0), 20.0)
-    bounds = [second_moment_bound(TruncatedGeometric(level), oracle) for level in (7, 11, 15, 19)]
-    # Once the noise is small, each level adds about as much; four levels are a factor of 16 in the records.
-    assert bounds[3] < 2.5 * bounds[1]
-    assert np.diff(bounds)[2] < 1.2 * np.diff(bounds)[1]
-
-
-@pytest.mark.parametrize("size", [1, 8, 64, 1024])
-def test_the_squared_error_of_the_oracle_is_within_its_bound(size, rng):
-    rows = sparse_rows(size, 30, 2, rng)
-    oracle, noise, mean = ProjectedMean(30, SparseVectors(2, 1.0), 5.0), SeededNoise(rng), rows.mean(axis=0)
-    errors = [np.sum((oracle(mean, size, noise) - mean) ** 2) for _ in range(500)]
-    # Within the ball nothing is projected, and the bound is attained.
-    assert np.mean(errors) <= oracle.squared_error(size) + 5 * np.std(errors) / math.sqrt(500)
-    assert all(np.linalg.norm(oracle(mean, size, noise)) <= oracle.largest_norm * (1 + 1e-12) for _ in range(20))
-
-
 def test_an_oracle_is_noisy_in_proportion_to_what_a_record_can_move():
     oracle = ProjectedMean(3, SparseVectors(1, 0.5), 4.0)
     for size in (1, 2, 16):
         assert oracle.mechanism(size).l2_sensitivity == 2 * 0.5 / size
         assert oracle.mechanism(size).noise_multiplier == 4.0
-
-
-@pytest.mark.slow
-def test_the_bias_is_that_of_the_largest_batch_not_that_of_the_batch_drawn_c28(rng):
-    """Plain steps of two records see the bias of two; bias-reduced ones, of two most often, see that of all 64."""
-    rows = np.zeros((64, 3))
-    rows[:, 0] = 1.0  # at the edge of the ball, where projecting costs most
-    oracle, noise = ProjectedMean(3, SparseVectors(1, 1.0), 1.0), SeededNoise(rng)
-    plain = np.mean([oracle(rows[0], 2, noise) for _ in range(20_000)], axis=0)
-    found = estimates(rows, oracle, 20_000, rng)
-    error = 5 * np.linalg.norm(found.std(axis=0)) / math.sqrt(len(found))
-    bias_of_all = math.sqrt(oracle.squared_error(64))
-    assert np.linalg.norm(plain - rows[0]) > 0.3
-    assert np.linalg.norm(found.mean(axis=0) - rows[0]) < min(bias_of_all + error, 0.2)
 
 
 REFUSED = [

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -119,43 +118,6 @@ def test_a_declared_spread_counts_where_it_is_smaller_c15():
     truncated[1][:, 0] = 0.5 - truncated[0][:, 0]
     laws = [law(made, lambda _, part=part: part.mean(axis=1)) for part in truncated]
     assert np.abs(np.log(laws[0] / laws[1])).max() <= made.epsilon
-
-
-@pytest.mark.slow
-def test_the_excess_is_below_its_bound_and_falls_with_n_c25():
-    rng = np.random.default_rng(4)
-    dimension, bounds = 3, []
-    direction = np.zeros(dimension)
-    direction[0] = 0.9
-    for n in (200, 2000, 20_000):
-        kinds, counts = np.unique(sparse_rows(rng, n, dimension, 2), axis=0, return_counts=True)
-
-        def risk(models, kinds=kinds, shares=counts / n):  # the best model is perfect
-            return np.abs((models - direction) @ kinds.T) @ shares
-
-        made = SparseExponential.planned(n, dimension, 2, 1.0, 1.0, 1.0)
-        bounds.append(made.excess_bound(0.1))
-        scores = repeated(made.scores(risk), 20)
-        chosen = made.net()[SeededNoise(rng).choose(scores, made.epsilon)]
-        assert np.mean(risk(chosen) > bounds[-1]) <= 0.1
-        others = [SparseExponential(n, dimension, 2, 1.0, 1.0, 1.0, steps) for steps in (1, made.steps - 1)]
-        assert all(made.excess_bound(0.1) <= other.excess_bound(0.1) for other in others)
-    assert bounds[0] > 2 * bounds[1] > 2 * bounds[2]
-
-
-def test_choices_do_not_refute_epsilon_and_do_refute_a_sensitivity_that_is_too_small_c26():
-    """One record, f(x) = x against -x: both laws add up to the same, so half of epsilon is what can be seen."""
-    runs, bounds = 20_000, []
-    for spread in (2.0, 0.5):  # the second is four times too small
-        made = SparseExponential(1, 1, 1, 1.0, 1.0, 2.0, 1, spread=spread)
-        rng = np.random.default_rng(6)
-        ends = []
-        for sign in (1.0, -1.0):
-            scores = repeated(made.scores(lambda models, sign=sign: sign * models[:, 0]), runs)
-            ends.append(made.net()[SeededNoise(rng).choose(scores, 2.0), 0])
-        bounds.append(epsilon_lower_bound(*ends))
-    assert 0.9 < bounds[0] <= 1.0
-    assert bounds[1] > 2.0
 
 
 def test_numbers_out_of_range_are_refused():
