@@ -16,11 +16,14 @@ from dp_accounting.pld.privacy_loss_distribution import (
 )
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from flwr.app import Array, Message
+from helpers import afresh, federation_of, gathered, taken
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from simulations.engines.grids import LocalGrid
+from strategies.wire.replies import Gathered
+from userdp.audit import epsilon_lower_bound
 from userdp.nodes.node import Node
 from userdp.noise import NoiseSource, Scores, in_units
 
@@ -187,3 +190,21 @@ def fields_of(message: Message) -> dict[str, Any]:
         for record, values in message.content.items()
         for name, value in values.items()
     }
+
+
+def audit(method, samples=1, runs=20_000):
+    """Return a lower bound on epsilon for a user at either end of the world, among four users, the others at zero."""
+    scores, rounds = [], method.plan.rounds
+    afresh(method)
+    for first, side in ((0, 1000.0), (runs, -1000.0)):
+        rows = np.zeros((4, samples, 1))
+        rows[0] = side
+        replies = [gathered(method, federation_of(rows), index, np.zeros(1)).values for index in range(rounds)]
+        found = np.empty(runs)
+        for number in range(runs):
+            method.noise_seed, x = first + number, np.zeros(1)
+            for index, values in enumerate(replies):
+                x = taken(method, index, x, Gathered(values, 0, 0)).following
+            found[number] = x[0]
+        scores.append(found)
+    return epsilon_lower_bound(*scores, method.plan.guarantee.delta)

@@ -130,3 +130,20 @@ def test_the_papers_noise_is_refused_where_its_proof_fails_t10(sparsity, epsilon
     assert sparsity * ((2 * ratio) ** 2 / 2 + ratio**2 / 2) == pytest.approx(rho)
     assert tight.scale < 0.64 * paper.scale
     assert paper.cost == Cost(pure_epsilon=epsilon, failure_delta=delta)
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("accounting", ["tight", "paper"])
+@pytest.mark.parametrize("sparsity", [1, 2])
+def test_neighbours_are_hard_to_tell_apart_l10(accounting, sparsity):
+    """The entries chosen are counted for two worst neighbours: no event is likelier than the budget allows."""
+    mechanism, draws = peeling(sparsity, 1.0, 1.0, 1e-3, accounting), 4000
+    rng = np.random.default_rng(6)
+    counts = []
+    for values in (np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 1.0])):
+        noise = SeededNoise(rng)
+        chosen = [mechanism.select(values, noise) @ 3 ** np.arange(sparsity) for _ in range(draws)]
+        counts.append(np.bincount(chosen, minlength=9) / draws)
+    margin = 5 * np.sqrt(counts[0].max() / draws)
+    assert (counts[0] <= math.e * counts[1] + 1e-3 + margin).all()
+    assert (counts[1] <= math.e * counts[0] + 1e-3 + margin).all()

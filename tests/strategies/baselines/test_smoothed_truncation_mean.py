@@ -154,3 +154,17 @@ def test_the_sensitivity_is_attained_and_the_mean_follows_units_t04(beta):
         ends.append(smoothed_truncation_mean(rows, 1.0, beta))
     np.testing.assert_allclose(ends[0] - ends[1], coordinate_sensitivity(1.0, 5, beta), rtol=1e-9)
     np.testing.assert_allclose(smoothed_truncation_mean(8 * rows, 8.0, beta), 8 * ends[1], rtol=1e-14)
+
+
+@pytest.mark.parametrize("beta", [0.5, 5.0, math.inf])
+@pytest.mark.parametrize("law", [stats.t(2.1), stats.pareto(2.2), stats.lognorm(1.0)], ids=["t", "pareto", "lognormal"])
+def test_the_mean_is_as_close_as_the_bound_says_t05(law, beta):
+    samples, failure, repeats = 500, 0.05, 600
+    second = law.var() + law.mean() ** 2
+    spread = math.log(2 / failure)
+    scale = math.sqrt(second * (1 + 1 / beta) * samples / (2 * spread))
+    bound = second / (2 * scale) * (1 + 1 / beta) + scale / samples * spread
+    draws = law.rvs((samples, repeats), random_state=np.random.default_rng(1))
+    misses = np.abs(smoothed_truncation_mean(draws, scale, beta) - law.mean()) > bound
+    assert stats.binomtest(int(misses.sum()), repeats, failure, alternative="greater").pvalue > 1e-9
+    assert misses.mean() <= failure

@@ -166,6 +166,9 @@ def test_losses_without_the_proof_and_populations_too_small_are_refused():
         make(LocalizedWeighting, Quadratic(2, 1.0, 1.0), 11)
 
 
+# --- What it is for -------------------------------------------------------------------------------------------------
+
+
 # --- Why outliers are not removed instead ---------------------------------------------------------------------------
 
 

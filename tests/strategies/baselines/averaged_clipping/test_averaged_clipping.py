@@ -10,7 +10,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import binom
+from scipy.stats import binom, kurtosis
 
 from strategies.baselines.averaged_clipping.parameters import (
     TheoryConstants,
@@ -290,6 +290,35 @@ def test_the_errors_of_the_mean_stay_within_theorem_1_t11():
     assert max(sums) < right / 4  # loose, and known to be
     # The error is the noise and the mean of the batch, independent: s^2 d + sigma^2 / m.
     assert np.mean(noises) == pytest.approx(parameters.noise_deviation**2 * 10 + 1 / parameters.batch, rel=0.1)
+
+
+def test_noise_is_normal_and_fresh_t13():
+    found = averaged_clipping_sgd(lambda _, x: np.zeros(5), np.zeros(5), 8000, **run(1e-9, 0.5, 3.0, 3))
+    draws = found.gradients / 3.0  # deviation 2 * clip * 3
+    # 40,000 draws: six standard errors.
+    assert abs(draws.mean()) < 6 / 200
+    assert draws.var() == pytest.approx(1, abs=6 * math.sqrt(2 / 40_000))
+    assert abs(kurtosis(draws.ravel())) < 6 * math.sqrt(24 / 40_000)
+    assert abs((draws[1:] * draws[:-1]).mean()) < 6 / 200
+    covariance = np.cov(draws.T)
+    assert np.abs(covariance - np.eye(5)).max() < 6 * math.sqrt(2 / 8000)
+
+
+def test_poisson_batches_vary_and_the_divisor_does_not_t14():
+    rng = np.random.default_rng(0)
+    rows = poisson_rows(1000, 40, rng)
+    sizes = np.array([len(rows(0)) for _ in range(3000)])
+    assert sizes.mean() == pytest.approx(40, abs=6 * math.sqrt(38.4 / 3000))
+    assert sizes.var() == pytest.approx(40 * (1 - 0.04), rel=6 * math.sqrt(2 / 3000))
+    ones = np.ones((1000, 1))
+    for _ in range(5):
+        drawn: list[int] = []
+        mean = batch_mean(lambda x, i, drawn=drawn: drawn.append(len(i)) or ones[i].sum(axis=0), rows, 40)
+        assert mean(0, np.zeros(1)) * 40 == pytest.approx([drawn[0]])
+    nobody = batch_mean(lambda x, i: x / 0, lambda _: np.array([], dtype=np.int64), 3)
+    found = averaged_clipping_sgd(nobody, np.ones(2), 1, **run(1.0, 1.0, 1.0, rng))
+    assert np.isfinite(found.gradients).all()
+    assert np.abs(found.gradients).min() > 0
 
 
 def test_large_batches_are_clamped_t14(caplog):

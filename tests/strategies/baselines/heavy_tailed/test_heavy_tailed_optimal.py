@@ -214,6 +214,21 @@ def test_a_second_accountant_finds_shuffled_randomisers_at_least_as_private_v05(
     assert spent <= slack
 
 
+def test_the_paper_gains_from_about_1e5_groups_only_where_they_are_allowed_v05():
+    def gains(groups, delta, epsilon=0.1):
+        return paper_group_rho(epsilon, delta, groups) > rho_for(epsilon, delta, "paper")
+
+    assert not gains(95_000, 1e-5)
+    assert gains(97_500, 1e-5)
+    assert not gains(103_000, 1e-6)
+    assert gains(105_000, 1e-6)
+    assert paper_group_range(1.0, 1e-5)[1] == pytest.approx(4.5e4, rel=0.01)
+    # Over 100 steps of a run with epsilon = 1, against rho_15 / 100.
+    each = step_budget(1.0, 1e-5, 100)
+    bars = [paper_group_rho(*each, int(k)) / (rho_for(1.0, 1e-5, "paper") / 100) for k in (1.7e7, 1.9e7)]
+    assert bars[0] < 1 < bars[1]
+
+
 @pytest.mark.parametrize(
     ("epsilon", "groups", "ratio"), [(1, 1e3, 1.3), (1, 3e3, 3.5), (1, 1e4, 6.2), (0.1, 1e3, 2.3), (0.1, 1e4, 15)]
 )
@@ -303,6 +318,36 @@ def test_iterates_that_may_all_be_far_are_never_taken_for_one_that_arrived(ratio
     assert not any(arrived(measured[:count]) for count in range(1, len(measured) + 1))
     # One more, as large as the first, cannot be.
     assert arrived([*measured, measured[0]])
+
+
+@each_share
+def test_the_centre_moves_turns_and_scales_with_the_points_v10(share):
+    rng = np.random.default_rng(7)
+    points, start, shift = rng.standard_t(3, (25, 2)), np.array([4.0, -3.0]), np.array([10.0, 20.0])
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    plain = deep_centre(points, share, 30, start).point
+    np.testing.assert_allclose(deep_centre(points + shift, share, 30, start + shift).point, plain + shift, atol=1e-6)
+    np.testing.assert_allclose(deep_centre(points @ turn.T, share, 30, turn @ start).point, turn @ plain, atol=1e-6)
+    np.testing.assert_allclose(deep_centre(7 * points, share, 30, 7 * start).point, 7 * plain, atol=1e-5)
+    np.testing.assert_allclose(deep_centre(points[::-1], share, 30, start).point, plain, atol=1e-6)
+
+
+def test_the_estimators_scale_with_the_samples_and_repeat_with_the_seed_v10():
+    samples = np.random.default_rng(0).standard_t(3, (200, 2))
+
+    def simple(data, radius, seed=4):
+        return simple_clip_mean(data, radius, 0.1, np.random.default_rng(seed))
+
+    def iterative(data, radius, seed=4):
+        return iterative_mean(data, radius, 10, 0.1, np.random.default_rng(seed))
+
+    for estimate in (simple, iterative):
+        np.testing.assert_allclose(estimate(3 * samples, 6.0), 3 * estimate(samples, 2.0), rtol=1e-6)
+        np.testing.assert_array_equal(estimate(samples, 2.0), estimate(samples, 2.0))
+        assert not np.array_equal(estimate(samples, 2.0), estimate(samples, 2.0, seed=5))
+    assert simple_radius(500, 3, 2.5, 0.01, moment=3.0) == pytest.approx(3 * simple_radius(500, 3, 2.5, 0.01))
+    noiseless = simple_clip_mean(samples[::-1], 2.0, math.inf, np.random.default_rng(0))
+    np.testing.assert_allclose(noiseless, simple_clip_mean(samples, 2.0, math.inf, np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize("samples", [50, 2000, 30_000])

@@ -194,6 +194,31 @@ def test_the_strategy_is_the_estimator_on_its_folds():
     np.testing.assert_allclose(final(run(method, federation)), fit.model, rtol=1e-5)
 
 
+@pytest.mark.slow
+@each_kind
+def test_it_beats_the_zero_model_and_comes_close_to_no_privacy_t16(kind):
+    federation, problem = population(users=60_000), least_squares(50)
+    zero = problem.excess_risk(np.zeros(50), federation)
+    assert zero == pytest.approx(0.5)
+    risks = {}
+    for epsilon in (4.0, 1e9):
+        method = make(kind, problem, 60_000, epsilon, 1e-6, sparsity=2, rounds=8)
+        risks[epsilon] = problem.excess_risk(final(run(method, federation)), federation)
+    assert risks[4.0] < 0.2 * zero
+    assert risks[1e9] < 0.01 * zero
+
+
+@pytest.mark.slow
+@each_kind
+def test_more_users_give_a_smaller_error_t15(kind):
+    risks = []
+    for users in (6000, 60_000):
+        federation, problem = population(20, users), least_squares(20)
+        runs = [make(kind, problem, users, 8.0, 1e-6, sparsity=2, rounds=6, seed=seed) for seed in range(3)]
+        risks.append(np.mean([problem.excess_risk(final(run(method, federation)), federation) for method in runs]))
+    assert math.log(risks[1] / risks[0]) / math.log(10) < -0.5
+
+
 def test_users_of_many_samples_are_protected_at_the_price_of_one():
     """The mean of a user's samples weighs as one record: noise does not grow with how many a user holds."""
     plans = [

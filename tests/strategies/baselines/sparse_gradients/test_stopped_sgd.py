@@ -13,8 +13,13 @@ from scipy import stats
 
 from strategies import StoppedSGD
 from strategies.baselines.sparse_gradients.bias_reduction import Draw, bias_reduced_gradient
+from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
 from strategies.baselines.sparse_gradients.reference.boosting import (
+    LowRisk,
     SelectionBudget,
+    SmallGradient,
+    boosted_sgd,
+    private_select,
 )
 from strategies.baselines.sparse_gradients.reference.descent import ExactMean, stopped_sgd
 from strategies.baselines.sparse_gradients.stopping import (
@@ -235,7 +240,14 @@ def test_numbers_c16():
     budget = SelectionBudget(1.0, 1e-6, 0.1)
     assert (budget.stop_chance, budget.most_runs) == (0.05, 305)
     assert budget.run_delta == pytest.approx(6.7e-19, rel=0.01)
-    assert budget.score_epsilon == pytest.approx(1 / 12)
+    mechanism = budget.score_mechanism(2.0 / 100)  # an interval of length 2, 100 records
+    assert mechanism.scale == pytest.approx(12 * 2.0 / 100)
+
+
+def test_the_cut_ends_a_run_that_no_coin_ends_c16():
+    asked = []
+    best = private_select(lambda index: asked.append(index) or index, lambda index: -index, 1e-9, 7, generator())
+    assert (asked, best) == (list(range(7)), 6)
 
 
 def test_selection_refuses_what_it_is_not_proven_for():
@@ -243,6 +255,129 @@ def test_selection_refuses_what_it_is_not_proven_for():
         SelectionBudget(1.0, 0.2, 0.1)
     with pytest.raises(BadInput, match=r"failure = 1\.0"):
         SelectionBudget(1.0, 1e-6, 1.0)
+    with pytest.raises(BadInput, match="score = nan of run 1"):
+        private_select(lambda index: index, lambda index: math.nan, 0.5, 3, generator())
+    with pytest.raises(BadInput, match="stop_chance = 0"):
+        private_select(lambda index: index, lambda index: 0.0, 0, 3, generator())
+
+
+class Listening(SeededNoise):
+    """Noise that keeps what it was added to, its size, and the noisy scores."""
+
+    def __init__(self, seed):
+        super().__init__(generator(seed))
+        self.gaussians, self.exact, self.scales, self.scores = [], [], set(), []
+
+    def gaussian(self, value, deviation):
+        self.gaussians.append((np.linalg.norm(value), deviation))
+        return super().gaussian(value, deviation)
+
+    def laplace(self, value, scale):
+        self.exact.append(float(value))
+        self.scales.add(scale)
+        self.scores.append(float(super().laplace(value, scale)))
+        return self.scores[-1]
+
+
+BOOSTED = SelectionBudget(6.0, 1e-5, 0.3)
+CENTERS = np.linspace(-1, 1, 64)[:, None] * [1.0, 0.0]
+
+
+def boosted(listening, losses, seed=0, loss_range=(1.0, 3.0), **changes):
+    tried = []
+    arguments = {
+        "gradients": lambda x, who: 1e6 * (x - CENTERS[who]),  # far longer than the clip
+        "start": np.full(2, 0.5),
+        "records": len(CENTERS),
+        "members": SparseVectors(1, 0.7),
+        "aim": LowRisk(lambda x: tried.append(x) or losses(x), *loss_range, distance=1.0),
+        "budget": BOOSTED,
+    } | changes
+    return boosted_sgd(**arguments, rng=generator(seed), noise=listening), tried
+
+
+def test_boosted_runs_give_the_lowest_noisy_risk_and_pay_their_shares_c16():
+    steps, members = StepBudget(64, BOOSTED.run_epsilon, BOOSTED.run_delta), SparseVectors(1, 0.7)
+    counts = []
+    for seed in range(8):
+        listening = Listening(seed)
+        found, tried = boosted(listening, lambda x: 1 + ((x - CENTERS) ** 2).sum(axis=1), seed)
+        np.testing.assert_array_equal(found.model, tried[int(np.argmin(listening.scores))])
+        assert found.epsilon <= BOOSTED.run_epsilon
+        assert listening.scales == {2 / 64 / BOOSTED.score_epsilon}
+        assert listening.gaussians
+        for norm, deviation in listening.gaussians:
+            assert norm <= members.norm * (1 + 1e-12)
+            size = 2 * members.norm * steps.noise_multiplier / deviation
+            assert size == pytest.approx(2 ** round(math.log2(size)))
+        counts.append(len(tried))
+    assert max(counts) > min(counts)
+
+
+@pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf, 1e300, -1e300])
+def test_no_record_moves_a_boosted_score_by_more_than_its_share_c16(wild):
+    heard = []
+    for first in (1.0, 3.0, wild):
+        listening = Listening(0)
+        boosted(listening, lambda x, first=first: np.append(np.full(63, 2.0), first))
+        heard.append(listening.exact[0])
+    assert heard[1] - heard[0] == pytest.approx(2 / 64)
+    assert heard[2] in heard[:2]
+
+
+def clipped_at(x, own=CENTERS):
+    """The mean of the gradients that `boosted` asks for, each clipped to 0.7."""
+    rows = 1e6 * (x - own)
+    return (rows * np.minimum(1, 0.7 / np.maximum(np.linalg.norm(rows, axis=1), 1e-300))[:, None]).mean(axis=0)
+
+
+def test_boosted_runs_for_losses_that_are_not_convex_give_the_shortest_noisy_gradient_c16():
+    counts = []
+    for seed in range(8):
+        listening, tried = Listening(seed), []
+
+        def asked(x, who, tried=tried):
+            if len(who) == len(CENTERS) and np.array_equal(who, np.arange(len(CENTERS))):
+                tried.append(x)
+            return 1e6 * (x - CENTERS[who])
+
+        found, _ = boosted(listening, None, seed, gradients=asked, aim=SmallGradient(1.0, 1.0))
+        np.testing.assert_array_equal(found.model, tried[int(np.argmin(listening.scores))])
+        np.testing.assert_allclose(listening.exact, [np.linalg.norm(clipped_at(x)) for x in tried])
+        assert list(listening.scales) == [pytest.approx(24 * 0.7 / (64 * BOOSTED.epsilon))]  # as it is printed
+        counts.append(len(tried))
+    assert max(counts) > min(counts)
+
+
+@pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf, 1e300, -1e300])
+def test_no_record_moves_a_boosted_gradient_by_more_than_its_share_c16(wild):
+    heard = []
+    for first in (1.0, -1.0, wild):
+        listening = Listening(0)
+
+        def asked(x, who, first=first):
+            return np.where((who == 0)[:, None], np.full(2, first), np.full(2, 0.1))
+
+        boosted(listening, None, gradients=asked, aim=SmallGradient(1.0, 1.0))
+        heard.append(listening.exact[0])
+    assert max(heard) - min(heard) <= 2 * 0.7 / 64 * (1 + 1e-9)
+    assert heard[0] - heard[1] == pytest.approx(2 * 0.7 / 64)
+
+
+def test_boosted_runs_refuse_ranges_and_losses_that_prove_nothing():
+    for loss_range in ((1.0, 1.0), (0.0, math.inf), (math.nan, 1.0)):
+        with pytest.raises(BadInput, match="low = "):
+            boosted(Listening(0), lambda x: np.ones(64), loss_range=loss_range)
+    with pytest.raises(BadInput, match="one for each of 64 records"):
+        boosted(Listening(0), lambda x: np.ones(63))
+    for numbers, told in (
+        ((0.0, 1.0), "gap"),
+        ((-1.0, 1.0), "gap"),
+        ((1.0, 0.0), "smoothness"),
+        ((1.0, math.nan), "sm"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            SmallGradient(*numbers)
 
 
 # --- The strategy ----------------------------------------------------------------------------------------------------
