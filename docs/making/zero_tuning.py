@@ -63,7 +63,7 @@ def _introduction(shares: Shares) -> str:
         f"R2. The median of {count} seeds, each with its own split and noise, and for `auto` the range. *Gap closed* "
         "is the share of `auto` over that of no privacy, if the latter is at least a tenth. The next column has "
         "the best of three clipping strategies whose clip, step size and rounds were chosen among 24 settings **on the "
-        "private data itself** (`userdp compare --against-oracle`): this is **not private** and not allowed in "
+        "private data itself** (research/oracle.py): this is **not private** and not allowed in "
         "practice, and shows the value of tuning. The last column has the best of the same three with default "
         "settings, including the default preparation for files without clip and step size. Bold differences mark cells "
         "where `auto` is behind. All numbers are in research/results/zero_tuning.csv."

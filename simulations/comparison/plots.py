@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 
 from simulations.reports.explain import shown
-from simulations.reports.plots import BLUE, INK, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, drawing, svg
+from simulations.reports.plots import BLUE, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, drawing, svg
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
 _LEVELS = {"initial": INITIAL, "constant": CONSTANT, "non_private": NON_PRIVATE}  # field of a point -> label
@@ -22,32 +22,20 @@ _LOG_AXIS_FROM = 4.0  # ratio of the largest to the smallest setting at which th
 _LOG_ROUNDS_FROM = 10.0  # ratio of the most to the fewest rounds at which the axis of rounds becomes logarithmic
 _FIRST_ROUND = 0.4  # width of the first round on a logarithmic axis, in decades
 _ROOM = 0.06  # least distance of two labels of an axis, as a share of the axis
-_PRIVACY_COSTS = 2.0  # ratio of the risks with and without privacy at which privacy is said to cost more than sampling
-_DEEPER = 5.0  # factor by which the axis may be extended downwards for a guide
-_BESIDE = 0.6  # ratio of a guide to the curve that it is drawn below
 
 
-def sweep_chart(
-    points: Sequence[Mapping[str, Any]],
-    key: str,
-    name: str,
-    labels: Sequence[str],
-    title: str,
-    power: float | None = None,
-) -> tuple[str, bool]:
+def sweep_chart(points: Sequence[Mapping[str, Any]], key: str, name: str, labels: Sequence[str], title: str) -> str:
     """Draw the main metric against the setting ``key``: median with minimum and maximum over seeds.
 
     Points are sorted by the setting, whose axis is called ``name``; labels are in the order of their colours; screen
-    readers read the title out. Returns SVG ("" without measurements), and whether the slope ``power`` that theory
-    predicts is drawn: only if both axes are logarithmic and the best private strategy at the end where privacy costs
-    most has a risk below the initial model's and at least twice the risk without privacy.
+    readers read the title out. Returns SVG; "" without measurements.
     """
     at = [float(point["values"][key]) for point in points]
     placed = [
         (x, line) for x, one in zip(at, points, strict=True) for line in one["ranking"] if line["median"] is not None
     ]
     if not placed:
-        return "", False
+        return ""
     seen = [
         *(line[part] for point in points for line in point["ranking"] for part in ("low", "high")),
         *(point[part] for point in points for part in _LEVELS),
@@ -64,9 +52,8 @@ def sweep_chart(
                 colour, dash = LEVELS[label]
                 axes.plot(*zip(*level, strict=True), color=colour, linestyle=dash, label=label, zorder=3)
         _settings_axis(axes, at)
-        drawn = power is not None and _guide(axes, points, at, power)
         _legend(figure, axes)
-        return svg(figure, title), drawn
+        return svg(figure, title)
 
 
 def rounds_chart(point: Mapping[str, Any], labels: Sequence[str], title: str) -> str:
@@ -135,23 +122,6 @@ def _curve(
     medians, low, high = ([max(edge, line[part]) for line in lines] for part in ("median", "low", "high"))
     axes.plot(at, medians, color=colour, marker=marker, markersize=4, markevery=every, label=label, clip_on=False)
     axes.fill_between(at, low, high, color=colour, alpha=0.12, lw=0)
-
-
-def _guide(axes: Axes, points: Sequence[Mapping[str, Any]], at: Sequence[float], power: float) -> bool:
-    """Draw a line of the predicted slope below the best private strategy, from the end where privacy costs most."""
-    end = 0 if power < 0 else -1
-    good = [line["median"] for line in points[end]["ranking"] if line["holds"] and line["median"] and not line["worse"]]
-    floor = points[end]["non_private"] or 0.0
-    # A floor of zero lies on the edge of the chart, which then must not move.
-    logarithmic = axes.get_xscale() == axes.get_yscale() == "log"
-    if floor <= 0 or not logarithmic or not good or min(good) < _PRIVACY_COSTS * floor:
-        return False
-    low, high = axes.get_ylim()
-    values = [_BESIDE * min(good) * (x / at[end]) ** power for x in at]
-    signed = f"{power:+g}".replace("-", "\N{MINUS SIGN}")
-    axes.plot(at, values, color=INK, alpha=0.55, linewidth=1.0, label=f"theory: slope {signed}")
-    axes.set_ylim(max(min(0.8 * min(values), low), low / _DEEPER), high)
-    return True
 
 
 def _height(labels: Sequence[str]) -> float:
