@@ -7,19 +7,14 @@ never run again, so a stopped comparison resumes. A failed cell is a row with it
 import hashlib
 import json
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from simulations.comparison.config import Cell, Comparison
 from simulations.comparison.one_cell import Record, finished, run_job
@@ -29,8 +24,7 @@ from simulations.engines.ray_grid import begin_ray
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import private_folder, write_text, writing
-from simulations.reports.explain import shown
-from simulations.reports.progress import Clock, MinuteLines
+from simulations.reports.progress import Clock, MinuteLines, progress_on_terminal
 
 
 @dataclass(frozen=True)
@@ -228,59 +222,27 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
         yield waiting[done], record
 
 
-# The progress on standard error: a table on a terminal, a line a minute elsewhere ------------------------------
-
-
-@dataclass
-class Progress:
-    """The finished runs of a comparison: number by stage, and main metric by strategy, infinite for failed cells."""
-
-    comparison: Comparison
-    runs: Counter[str] = field(default_factory=Counter)
-    values: dict[str, list[float]] = field(default_factory=dict)
-
-    def note(self, job: Job, record: Record) -> None:
-        """Count a finished run."""
-        self.runs[job.stage] += 1
-        if job.stage == "cells":
-            self.values.setdefault(job.label, []).append(measured(record))
-
-    def sentence(self) -> str:
-        """Say how many cells are done."""
-        before = self.runs.total() - self.runs["cells"]
-        runs = f" after {before} run{'' if before == 1 else 's'} of searches and references" if before else ""
-        return f"{self.runs['cells']} of {len(self.comparison.cells)} cells done{runs}"
-
-    def table(self) -> Table:
-        """Make one row for each strategy: cells done, failed, median of the main metric so far."""
-        total = len(self.comparison.cells) // len(self.comparison.labels)
-        title = self.comparison.config.name
-        if self.comparison.config.tuning:
-            title += f"; {self.runs['tuning']} runs of the search for settings"
-        table = Table("strategy", "done", "failed", "median so far", title=title)
-        for label in self.comparison.labels:
-            values = self.values.get(label, [])
-            good = [value for value in values if math.isfinite(value)]
-            middle = shown(statistics.median(good)) if good else ""
-            table.add_row(label, f"{len(values)} of {total}", str(len(values) - len(good)), middle)
-        return table
-
-
 @contextmanager
 def live(comparison: Comparison, clock: Clock = time.monotonic) -> Iterator[Watch]:
-    """Provide the function that a comparison calls after every run, to show its progress."""
-    progress, console, lines = Progress(comparison), Console(stderr=True), MinuteLines(clock)
-    table = Live(progress.table(), console=console, refresh_per_second=4)
-    with table if console.is_terminal else nullcontext() as view:
+    """Provide the function that a comparison calls after every run, to show its progress on standard error."""
+    runs, lines, of = Counter[str](), MinuteLines(clock), len(comparison.cells)
+
+    def before() -> str:
+        count = runs.total() - runs["cells"]
+        return f" after {count} run{'' if count == 1 else 's'} of searches and references" if count else ""
+
+    with progress_on_terminal("cell") as bar:
+        task = None if bar is None else bar.add_task("", total=of, beside="")
 
         def watch(job: Job, record: Record, made_now: bool) -> None:
-            progress.note(job, record)
-            if view is not None:
-                view.update(progress.table())
+            runs[job.stage] += 1
+            done = runs["cells"]
+            if bar is not None and task is not None:
+                bar.update(task, completed=done, beside=before())
                 return
             if job.stage != "cells" or not made_now:
                 # Other runs say nothing about the duration of a cell.
-                lines.count_from(progress.runs["cells"])
-            lines.tell(progress.runs["cells"], len(comparison.cells), progress.sentence)
+                lines.count_from(done)
+            lines.tell(done, of, lambda: f"{done} of {of} cells done{before()}")
 
         yield watch

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter, NullLocator, SymmetricalLogLocator
 
 from simulations.reports.explain import shown
 from simulations.reports.plots import BLUE, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, drawing, svg
@@ -21,6 +21,7 @@ _LEGEND = {name: value for name, value in LEGEND.items() if name != "bbox_to_anc
 _LOG_AXIS_FROM = 4.0  # ratio of the largest to the smallest setting at which the horizontal axis becomes logarithmic
 _LOG_ROUNDS_FROM = 10.0  # ratio of the most to the fewest rounds at which the axis of rounds becomes logarithmic
 _FIRST_ROUND = 0.4  # width of the first round on a logarithmic axis, in decades
+_THOUSANDS = EngFormatter(sep="")  # 10,000 is 10k
 _ROOM = 0.06  # least distance of two labels of an axis, as a share of the axis
 
 
@@ -138,7 +139,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 def _settings_axis(axes: Axes, at: Sequence[float]) -> None:
     values = sorted(set(at))
-    place = [float(value) for value in values]
+    place = values
     if values[0] > 0 and values[-1] >= _LOG_AXIS_FROM * values[0]:
         axes.set_xscale("log")
         place = [math.log(value) for value in values]
@@ -151,17 +152,9 @@ def _labels(values: Sequence[float], place: Sequence[float]) -> list[str]:
     room, last, labels = _ROOM * (place[-1] - place[0]), -math.inf, []
     for value, where in zip(values, place, strict=True):
         fits = where - last >= room
-        labels.append(_brief(value) if fits else "")
+        labels.append((_THOUSANDS(value) if value >= 1000 else shown(value)) if fits else "")
         last = where if fits else last
     return labels
-
-
-def _brief(value: float) -> str:
-    """Format a tick's label with at most four or five characters: 10,000 is 10k."""
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= 10 * size or (abs(value) >= size and value % size == 0):
-            return f"{value / size:.4g}{unit}"
-    return shown(value)
 
 
 def _rounds_axis(axes: Axes, rounds: Sequence[int]) -> None:
@@ -171,8 +164,8 @@ def _rounds_axis(axes: Axes, rounds: Sequence[int]) -> None:
         return
     axes.set_xscale("symlog", linthresh=1.0, linscale=_FIRST_ROUND)
     axes.set_xlim(-0.15, 1.15 * max(rounds))
-    ticks = [0, *(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power <= max(rounds))]
-    axes.set_xticks(ticks, _labels(ticks, [math.log10(tick) if tick else -_FIRST_ROUND for tick in ticks]))
+    axes.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1.0, subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(_THOUSANDS)
     axes.xaxis.set_minor_locator(NullLocator())
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -176,40 +175,6 @@ def foresight(frame: pd.DataFrame, keys: Sequence[str]) -> dict[str, float | int
             found.append(float(medians.corr("spearman").to_numpy()[0, 1]))
             most = max(most, len(medians))
     return {"correlation": sum(found) / len(found), "points": len(found), "strategies": most} if found else None
-
-
-def crossings(curves: Mapping[str, Sequence[tuple[float, float, float, float]]]) -> list[tuple[float, str, str]]:
-    """Return where on an axis a strategy falls below another for good: (about where, the lower one, the higher one).
-
-    A curve holds (place, median, least, most) with increasing places. Medians cross once, from the first place to the
-    last, where the ranges must not overlap; between two places they are taken as straight on logarithmic axes.
-    """
-    found = []
-    for (low, lower), (high, higher) in permutations(curves.items(), 2):
-        if [one[0] for one in lower] != [one[0] for one in higher] or len(lower) < 2:
-            continue
-        ratios = [
-            above[1] / below[1] if min(above[1], below[1]) > 0 else math.nan
-            for below, above in zip(lower, higher, strict=True)
-        ]
-        ahead = [ratio > 1 for ratio in ratios]
-        first = ahead.index(True) if True in ahead else 0
-        if not first or not all(ahead[first:]) or lower[-1][3] >= higher[-1][2] or any(map(math.isnan, ratios)):
-            continue
-        before, after = math.log(ratios[first - 1]), math.log(ratios[first])
-        (left, *_), (right, *_) = lower[first - 1], lower[first]
-        place = left * (right / left) ** (-before / (after - before)) if left > 0 else right
-        found.append((place, low, high))
-    return sorted(found)
-
-
-def crossed(found: Sequence[tuple[float, str, str]]) -> str:
-    """Describe crossings in a sentence; empty without any."""
-    ahead: dict[tuple[str, str], list[str]] = {}
-    for place, low, high in found:
-        ahead.setdefault((shown(float(f"{place:.2g}")), high), []).append(low)
-    parts = [f"{' and '.join(lower)} below {high} from about {place} on" for (place, high), lower in ahead.items()]
-    return "; ".join(parts)
 
 
 # As plain text -----------------------------------------------------------------------------------------------------

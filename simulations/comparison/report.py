@@ -98,24 +98,10 @@ def _charts(points: Sequence[dict[str, Any]], keys: Sequence[str], labels: Seque
     for key in numeric:
         for held, line in _lines(points, key):
             title = f"{held}: {line[0]['metric']} against {ranking.short(key)}"
-            chart = sweep_chart(line, key, ranking.short(key), labels, title)
-            passing = ranking.crossed(ranking.crossings(_curves(line, key, labels)))
-            caption = f"{title}. By {ranking.short(key)}: {passing}" if passing else title
-            charts.append((caption, chart))
+            charts.append((title, sweep_chart(line, key, ranking.short(key), labels, title)))
     if not numeric:
         charts = [(f"{point['index']}: {point['metric']}", dot_chart(point)) for point in points]
     return [chart for chart in charts if chart[1]]
-
-
-def _curves(
-    line: Sequence[dict[str, Any]], key: str, labels: Sequence[str]
-) -> dict[str, list[tuple[float, float, float, float]]]:
-    curves: dict[str, list[tuple[float, float, float, float]]] = {label: [] for label in labels}
-    for point in line:
-        for one in point["ranking"]:
-            if one["median"] is not None:
-                curves[one["strategy"]].append((float(point["values"][key]), one["median"], one["low"], one["high"]))
-    return curves
 
 
 def _lines(points: Sequence[dict[str, Any]], key: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:

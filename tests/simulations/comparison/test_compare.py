@@ -13,20 +13,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import numpy as np
 import pandas as pd
 import pytest
 from examples import COMPARISON, SHIPPED, call
 from helpers import PATIENCE, at_most, forgive_ray
-from rich.console import Console
 
 import simulations.comparison.one_cell
 from simulations import terminal
 from simulations.comparison.config import load_comparison, parse_comparison
-from simulations.comparison.jobs import Progress, compare, live, reference_job
+from simulations.comparison.jobs import compare, reference_job
 from simulations.comparison.one_cell import DONE
 from simulations.comparison.plots import dot_chart, sweep_chart
-from simulations.comparison.ranking import crossed, crossings, rankings
+from simulations.comparison.ranking import rankings
 from simulations.comparison.report import render_comparison
 from simulations.comparison.table import NOT_RUN, SUMMARY
 from simulations.reports.explain import percent
@@ -489,25 +487,6 @@ def test_compare_prints_rows_as_json_and_report_renders_again(file, tmp_path):
     assert page.is_file()
 
 
-@pytest.mark.slow
-def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
-    comparison = parse_comparison(COMPARISON)
-    progress = Progress(comparison)
-    compare(comparison, workers=0, directory=done.directory, watch=lambda job, record, _: progress.note(job, record))
-    shown = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    shown.print(progress.table())
-    text = shown.export_text()
-    assert re.search(r"dp_fed_sgd .* 4 of 4 .* 0 ", text)
-    assert re.search(r"too-few .* 4 of 4 .* 4 ", text)
-    shown.file.close()
-    monkeypatch.setattr(
-        "simulations.comparison.jobs.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
-    )
-    with live(comparison) as watch:
-        watch(reference_job(comparison.cells[0]), {"error_private": None}, True)
-    assert np.isfinite([value for values in progress.values.values() for value in values]).any()
-
-
 # Hashed films --------------------------------------------------------------------------------------------------------
 
 
@@ -559,15 +538,3 @@ def test_cells_on_ray_give_what_cells_in_this_process_give(tmp_path):
     searched = list((tmp_path / "ray" / "tuning").rglob("result.json"))
     assert searched
     assert {json.loads(path.read_text())["engine"] for path in searched} == {"local"}
-
-
-def test_reports_say_from_where_on_a_strategy_is_below_another():
-    at = (1.0, 10.0, 100.0)
-    flat = [(x, 1.0, 0.9, 1.1) for x in at]
-    falls = [(x, 10.0 / x, 9.0 / x, 11.0 / x) for x in at]
-    wide = [(x, 10.0 / x, 0.0, 2.0) for x in at]
-    swings = [(x, value, value, value) for x, value in zip(at, (2.0, 0.5, 2.0), strict=True)]
-    (one,) = crossings({"flat": flat, "falls": falls, "never": [(x, 99.0, 99.0, 99.0) for x in at]})
-    assert one == (pytest.approx(10.0), "falls", "flat")
-    assert crossings({"flat": flat, "wide": wide}) == crossings({"flat": flat, "swings": swings}) == []
-    assert crossed([one]) == "falls below flat from about 10 on"
