@@ -487,30 +487,6 @@ def test_compare_prints_rows_as_json_and_report_renders_again(file, tmp_path):
     assert page.is_file()
 
 
-# Hashed films --------------------------------------------------------------------------------------------------------
-
-
-SAMPLE_LEVEL = {"sample_clipped_sgd", "poisson_sample_sgd"}
-
-
-@pytest.mark.slow
-def test_the_comparison_shows_what_is_promised_to_a_user_and_to_a_sample(public_cache, tmp_path):
-    raw = tomllib.loads((ROOT / "simulations/configs/movielens.toml").read_text(encoding="utf-8"))
-    raw["data"] |= {"users": 100, "samples": 2000, "buckets": 60, "cache": str(public_cache)}
-    raw["seeds"] = 1
-    for strategy in raw["strategy"]:
-        strategy["rounds"] = 2
-    compare(parse_comparison(raw), workers=0, directory=tmp_path)
-    results = pd.read_parquet(tmp_path / "results.parquet")
-    assert results["error_private"].isna().all()
-    sample_level = results[results["strategy"].isin(SAMPLE_LEVEL)]
-    # A user holds 20 samples: a sample is promised far more than a user.
-    assert sample_level["sample_level_epsilon"].between(0, 4.0 / 10, inclusive="neither").tolist() == [True] * 2
-    assert (results["reference_private"] < results["initial"]).all()
-    report = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "for a user of 20 samples by group privacy: noise calibrated to epsilon =" in report
-
-
 # The shipped comparisons -------------------------------------------------------------------------------------------
 
 
