@@ -18,6 +18,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from simulations.comparison.config import load_comparison
+
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATIONS = ROOT / "simulations" / "configs"
 PROGRAM = [sys.executable, "-c", "from simulations.cli import main; main()"]
@@ -56,7 +58,8 @@ def main() -> None:
         print(f"{row.command:42} | {processor:>6} s of processor | {row.clock:6.2f} s")
     if arguments.json:
         machine = {"cores": os.cpu_count(), "busy": round(load, 1)}
-        report = {"machine": machine, "limit": LIMIT, "rows": [asdict(row) for row in rows]}
+        cells = len(load_comparison(CONFIGURATIONS / "compare-quick.toml").cells)
+        report = {"machine": machine, "limit": LIMIT, "cells": cells, "rows": [asdict(row) for row in rows]}
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     taken = next(row.clock for row in rows if row.command == COMPARISON)
     if arguments.check and taken > LIMIT:

@@ -6,8 +6,8 @@ samples each; squares and logistic losses. One default for all of them. For ever
 the table holds the loss on held-out users, of the model, of training without privacy, and of the best constant (which
 says their mean target of everybody); reported is the share of the way from that constant to no privacy.
 
-Beside `auto` stand clipping strategies as they come, and the same tuned with the answers (`userdp compare
---against-oracle`): that search is NOT private, and is only there to tell what tuning would be worth.
+Beside `auto` stand clipping strategies as they come, and the same tuned with the answers (research/oracle.py): that
+search is NOT private, and is only there to tell what tuning would be worth.
 
     python research/zero_tuning.py                        all that results/zero_tuning.csv does not have yet
     python research/zero_tuning.py --only auto defaults   no oracles
@@ -32,10 +32,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+from oracle import STRATEGIES, name_of, oracle_rows
 from zero_tuning_tasks import Task, tasks
 
 from simulations import compare
-from simulations.comparison.oracle import STRATEGIES, name_of
 
 RESULTS = Path(__file__).resolve().parent / "results" / "zero_tuning.csv"
 SEEDS, EPSILONS, DELTA = 5, (4.0, 1.0), 1e-5
@@ -63,9 +63,6 @@ class Piece:
 
     def rows(self) -> list[dict[str, Any]]:
         """Run it, and give the rows of the table."""
-        oracle = self.stage == "oracle"
-        # A comparison has a strategy of its own; beside the oracles' it is the cheapest.
-        kinds = ("non_private",) if oracle else STAGES[self.stage]
         with TemporaryDirectory(prefix="zero-tuning-") as folder:
             root = Path(folder)
             comparison = {
@@ -73,15 +70,16 @@ class Piece:
                 "seeds": list(self.seeds),
                 **self.task.sections(root),
                 "privacy": {"delta": DELTA},
-                "grid": {"privacy.epsilon": list(self.epsilons)},
                 "output": {"evaluate_every": 10_000},
                 # One node with everybody: the same sums with fewer messages.
                 "engine": {"users_per_node": 10_000},
-                "strategy": [{"kind": kind} for kind in kinds],
-                **({"against_oracle": True} if oracle else {}),
             }
-            table = compare(comparison, directory=root / "runs", workers=0).table
-            found = table[table["strategy"].isin(STAGES[self.stage])].to_dict("records")
+            if self.stage == "oracle":
+                found = list(oracle_rows(comparison, self.epsilons, root / "runs"))
+            else:
+                comparison["grid"] = {"privacy.epsilon": list(self.epsilons)}
+                comparison["strategy"] = [{"kind": kind} for kind in STAGES[self.stage]]
+                found = compare(comparison, directory=root / "runs", workers=0).table.to_dict("records")
             return [self._row(one, root / "runs") for one in found]
 
     def _row(self, one: dict[str, Any], runs: Path) -> dict[str, Any]:
@@ -100,7 +98,7 @@ class Piece:
             "without_privacy": _number(one["reference_private"]),
             "value": _number(one["value"]),
             "warned": bool(plan.get("warnings")),
-            "settings": one["oracle_private"] or "",
+            "settings": one.get("settings", ""),
             "seconds": _number(one["seconds"]),
             "code": _code(),
         }

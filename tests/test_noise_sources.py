@@ -255,7 +255,6 @@ LISTS_THEM = {
     "research/byzantine.py",
     "simulations/api/language.py",
     "simulations/audit/finding.py",
-    "simulations/reports/registry_entry.py",
     "simulations/reports/templates/run.html.md",
     "simulations/runs/advice.py",
     "simulations/runs/result.py",

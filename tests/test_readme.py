@@ -115,3 +115,15 @@ def test_the_readme_fits_two_screens_and_its_table_has_the_six_strategies_that_p
     assert len(set(names)) == len(names) == 6
     assert set(names) <= set(STRATEGIES)
     assert len(table.sub("", README).split()) <= MOST_WORDS
+
+
+def test_a_strategy_is_below_another_from_where_its_medians_cross_once_and_ranges_end_apart(module_of):
+    crossings = module_of("making.user_level").crossings
+    at = (1.0, 10.0, 100.0)
+    flat = [(x, 1.0, 0.9, 1.1) for x in at]
+    falls = [(x, 10.0 / x, 9.0 / x, 11.0 / x) for x in at]
+    wide = [(x, 10.0 / x, 0.0, 2.0) for x in at]
+    swings = [(x, value, value, value) for x, value in zip(at, (2.0, 0.5, 2.0), strict=True)]
+    (one,) = crossings({"flat": flat, "falls": falls, "never": [(x, 99.0, 99.0, 99.0) for x in at]})
+    assert one == (pytest.approx(10.0), "falls", "flat")
+    assert crossings({"flat": flat, "wide": wide}) == crossings({"flat": flat, "swings": swings}) == []

@@ -1,13 +1,15 @@
 """The first page's picture and words: error against samples of a user, from the founding paper's room."""
 
+import math
 import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 import numpy as np
 import pandas as pd
 from scipy.stats import linregress
 
 from making.courses import ROOT, fill
-from simulations.comparison.ranking import crossings
 
 NAME, ALONG, ITEM = "user-level", "data.samples_per_user", "item-level"
 PICTURE = f"docs/{NAME}.svg"
@@ -40,3 +42,28 @@ def _slope(curve: list[tuple[float, float, float, float]]) -> str:
     """Return the slope of the medians by least squares, and its standard error."""
     fit = linregress(*np.log([[one[0], one[1]] for one in curve]).T)
     return f"{fit.slope:.2f}\N{PLUS-MINUS SIGN}{fit.stderr:.2f}"
+
+
+def crossings(curves: Mapping[str, Sequence[tuple[float, float, float, float]]]) -> list[tuple[float, str, str]]:
+    """Return where on an axis a strategy falls below another for good: (about where, the lower one, the higher one).
+
+    A curve holds (place, median, least, most) with increasing places. Medians cross once, from the first place to the
+    last, where the ranges must not overlap; between two places they are taken as straight on logarithmic axes.
+    """
+    found = []
+    for (low, lower), (high, higher) in permutations(curves.items(), 2):
+        if [one[0] for one in lower] != [one[0] for one in higher] or len(lower) < 2:
+            continue
+        ratios = [
+            above[1] / below[1] if min(above[1], below[1]) > 0 else math.nan
+            for below, above in zip(lower, higher, strict=True)
+        ]
+        ahead = [ratio > 1 for ratio in ratios]
+        first = ahead.index(True) if True in ahead else 0
+        if not first or not all(ahead[first:]) or lower[-1][3] >= higher[-1][2] or any(map(math.isnan, ratios)):
+            continue
+        before, after = math.log(ratios[first - 1]), math.log(ratios[first])
+        (left, *_), (right, *_) = lower[first - 1], lower[first]
+        place = left * (right / left) ** (-before / (after - before)) if left > 0 else right
+        found.append((place, low, high))
+    return sorted(found)

@@ -31,7 +31,7 @@ def report(
         bool,
         option(
             "Write card.html and card.json instead: one page for those who decide on a release, in the order of NIST "
-            "SP 800-226, with the fields of the Differential Privacy Deployments Registry.",
+            "SP 800-226.",
             "--card",
         ),
     ] = False,

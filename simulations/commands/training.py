@@ -106,7 +106,6 @@ def plan(
 
 @examples(
     "userdp compare simulations/configs/compare-quick.toml",
-    "userdp compare my.toml --against-oracle",
     "userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'",
 )
 def compare(
@@ -117,14 +116,6 @@ def compare(
         int | None, option("Ray processes, one CPU each; all CPUs by default, 0 for none.", min=0)
     ] = None,
     output: Output = None,
-    against_oracle: Annotated[
-        bool,
-        option(
-            "Add clipping strategies tuned on the private data itself; they are NOT private, and only show what "
-            "tuning would be worth.",
-            "--against-oracle",
-        ),
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare strategies at one epsilon and delta, and write a table and a report; finished cells are not run again.
@@ -138,8 +129,8 @@ def compare(
         from simulations.comparison.ranking import rankings  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
 
-        given = {"seeds": seeds, "output.directory": output, "against_oracle": against_oracle or None}
-        comparison = load_comparison(file, [*(overrides or []), *assignments(given)])
+        given = assignments({"seeds": seeds, "output.directory": output})
+        comparison = load_comparison(file, [*(overrides or []), *given])
         with live(comparison) as watch:
             outcome = run_all(comparison, workers=workers, watch=watch)
     failed = sum(one["error_private"] is not None for one in outcome.rows)

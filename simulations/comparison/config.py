@@ -7,14 +7,13 @@ import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from pydantic import ValidationError
 
-from simulations.comparison.oracle import FIRST_SEED, oracle_entries
 from simulations.comparison.sections import ComparisonConfig, ProblemEntry, StrategyEntry
 from simulations.config.errors import sentences
 from simulations.config.places import make_absolute
@@ -28,8 +27,7 @@ GRID_SECTIONS = ("problem", "data", "privacy")
 class Cell:
     """One run of a comparison: labels of problem and strategy, seed, point of the grid, and sections of the run.
 
-    ``raw`` lacks the settings that tuning chooses; `simulations.comparison.oracle` tunes an ``oracle`` on the private
-    data.
+    ``raw`` lacks the settings that tuning chooses.
     """
 
     problem: str
@@ -37,7 +35,6 @@ class Cell:
     seed: int
     grid: Mapping[str, Any]
     raw: Mapping[str, Any]
-    oracle: bool = False
 
     @property
     def kind(self) -> str:
@@ -52,10 +49,7 @@ class Cell:
     def config(self, *, seed: int | None = None, **options: Any) -> RunConfig:
         """Return the run's configuration, with options of the strategy and possibly the seed replaced."""
         strategy = {**self.raw["strategy"], **options}
-        # The files of an oracle's run say so too, for readers who find them alone.
-        name = f"{self.raw['name']}-oracle-NOT-private" if self.oracle else self.raw["name"]
-        seed = self.seed if seed is None else seed
-        return parse_config({**self.raw, "name": name, "seed": seed, "strategy": strategy})
+        return parse_config({**self.raw, "seed": self.seed if seed is None else seed, "strategy": strategy})
 
     def reference(self) -> RunConfig:
         """Return the configuration of training without privacy on the same data."""
@@ -67,19 +61,16 @@ class Cell:
 def expand(config: ComparisonConfig) -> Iterator[Cell]:
     """Yield every cell, strategies side by side; BadInput for an unusable name, grid, seed or setting."""
     problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
-    entries = [*((entry, False) for entry in config.strategy), *((entry, True) for entry in oracle_entries(config))]
-    labels = [entry.name for entry, _ in entries]
+    labels = [entry.name for entry in config.strategy]
     for names, key in ((labels, "strategy.label"), ([entry.label for entry in problems], "problems.label")):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"{key} = {twice[0]!r} stands for two entries: give each entry a label of its own")
     _check_settings(config)
-    for entry, point, (strategy, oracle), seed in product(problems, combinations(grid), entries, seeds):
+    for entry, point, strategy, seed in product(problems, combinations(grid), config.strategy, seeds):
         sections = _sections(config, entry, strategy, point)
-        # The oracle tunes its settings for each problem; the file's settings by problem do not apply.
-        if not oracle:
-            for name in (strategy.kind, strategy.name):
-                sections["strategy"] |= copy.deepcopy(entry.strategy.get(name, {}))
-        yield Cell(entry.label, strategy.name, seed, point, sections, oracle)
+        for name in (strategy.kind, strategy.name):
+            sections["strategy"] |= copy.deepcopy(entry.strategy.get(name, {}))
+        yield Cell(entry.label, strategy.name, seed, point, sections)
 
 
 def _check_settings(config: ComparisonConfig) -> None:
@@ -169,8 +160,8 @@ class Comparison:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the strategies, in the file's order, and then of the oracle's."""
-        return tuple(entry.name for entry in (*self.config.strategy, *oracle_entries(self.config)))
+        """The labels of the strategies, in the file's order."""
+        return tuple(entry.name for entry in self.config.strategy)
 
     @property
     def grid_keys(self) -> tuple[str, ...]:
@@ -183,16 +174,10 @@ class Comparison:
         tuning = self.config.tuning
         return range(0) if tuning is None else range(tuning.public_seed, tuning.public_seed + tuning.repeats)
 
-    @property
-    def oracle_seed(self) -> int:
-        """The seed of the federation, or split of a table, for the oracle's search: a seed with no other use."""
-        taken = {*self.public_seeds, *(cell.seed for cell in self.cells)}
-        return next(seed for seed in count(FIRST_SEED) if seed not in taken)
-
     def candidates(self, cell: Cell) -> list[dict[str, Any]]:
-        """Return the settings that tuning tries for a cell; none for an oracle or a strategy without tuning."""
+        """Return the settings that tuning tries for a cell; none for a strategy without tuning."""
         tuning = self.config.tuning
-        if tuning is None or cell.oracle:
+        if tuning is None:
             return []
         search = tuning.search.get(cell.strategy, tuning.search.get(cell.kind))
         return [] if search is None else list(combinations(flatten(search)))
@@ -265,7 +250,7 @@ def _check_cells(comparison: Comparison) -> None:
                 "key, and enter the run that you release"
             )
         own = [one.label for one in comparison.config.problems if one.strategy.keys() & {cell.strategy, cell.kind}]
-        place = f" for problem {cell.problem!r}" if cell.problem in own and not cell.oracle else ""
+        place = f" for problem {cell.problem!r}" if cell.problem in own else ""
         for options in comparison.candidates(cell) or [{}]:
             try:
                 cell.config(**options)

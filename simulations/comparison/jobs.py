@@ -6,48 +6,34 @@ never run again, so a stopped comparison resumes. A failed cell is a row with it
 
 import hashlib
 import json
-import logging
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-
 from simulations.comparison.config import Cell, Comparison
 from simulations.comparison.one_cell import Record, finished, run_job
-from simulations.comparison.oracle import TRIED, scales_of
 from simulations.comparison.table import NOT_RUN, row, write_table
 from simulations.config.run_config import EngineSection, RunConfig
 from simulations.engines.ray_grid import begin_ray
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import private_folder, write_text, writing
-from simulations.reports.explain import shown
-from simulations.reports.progress import Clock, MinuteLines
-
-log = logging.getLogger("userdp")
+from simulations.reports.progress import Clock, MinuteLines, progress_on_terminal
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run, of a stage: "cells", "tuning", "oracle" (its search) or "reference".
-
-    A run is ``private`` if its settings are independent of the data; otherwise it promises nothing.
-    """
+    """One run, of a stage: "cells", "tuning" or "reference"."""
 
     stage: str
     label: str
     config: RunConfig
-    private: bool = True
 
     @cached_property
     def digest(self) -> str:
@@ -119,8 +105,6 @@ class _State:
     def run(self, execute: Execute) -> None:
         cells = self.comparison.cells
         searches = {cell.group: self._tuning(cell) for cell in cells if self.comparison.candidates(cell)}
-        first = {cell.group: cell for cell in reversed(cells) if cell.oracle}
-        searches |= {group: self._oracle(cell) for group, cell in reversed(first.items())}
         references = [reference_job(cell) for cell in cells]
         self._finish([*references, *(job for jobs in searches.values() for _, job in jobs)], execute)
         self.chosen = {group: choice for group, jobs in searches.items() if (choice := self._best(jobs)) is not None}
@@ -131,20 +115,6 @@ class _State:
             (options, Job("tuning", cell.strategy, _in_process(cell.config(seed=seed, **options))))
             for options in self.comparison.candidates(cell)
             for seed in self.comparison.public_seeds
-        ]
-
-    def _oracle(self, cell: Cell) -> Search:
-        """Return the runs of the oracle, on the same data with a seed of its own."""
-        seed = self.comparison.oracle_seed
-        try:
-            settings = scales_of(cell.config(seed=seed), self.root / "oracle").settings()
-        except Exception as error:
-            # The cells fail on the same data and give the reason.
-            log.warning("the oracle could not look at the data (%s): it has no settings to try", type(error).__name__)
-            settings = [{}]
-        return [
-            (options, Job("oracle", cell.strategy, _in_process(cell.config(seed=seed, **options)), private=False))
-            for options in settings
         ]
 
     def _best(self, jobs: Search) -> dict[str, Any] | None:
@@ -158,12 +128,10 @@ class _State:
 
     def _job(self, cell: Cell) -> Job | None:
         """Return the run of a cell; None until its settings are chosen."""
-        if not cell.oracle and not self.comparison.candidates(cell):
+        if not self.comparison.candidates(cell):
             return Job("cells", cell.strategy, cell.config())
         options = self.chosen.get(cell.group)
-        if options is None:
-            return None
-        return Job("cells", cell.strategy, cell.config(**options), private=not cell.oracle)
+        return None if options is None else Job("cells", cell.strategy, cell.config(**options))
 
     def _finish(self, jobs: Sequence[Job], execute: Execute) -> None:
         missing = []
@@ -232,7 +200,7 @@ def _executor(workers: int | None, engine: EngineSection) -> Iterator[Execute]:
 
 def _one_by_one(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
     for job in jobs:
-        yield job, run_job(job.config.toml(), job.digest, root / job.folder, job.private)
+        yield job, run_job(job.config.toml(), job.digest, root / job.folder)
 
 
 def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
@@ -242,9 +210,7 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
     task = ray.remote(num_cpus=1, max_retries=0)(run_job)
     # Absolute: a worker has a working directory of its own.
     home = root.resolve()
-    waiting: Mapping[Any, Job] = {
-        task.remote(job.config.toml(), job.digest, home / job.folder, job.private): job for job in jobs
-    }
+    waiting: Mapping[Any, Job] = {task.remote(job.config.toml(), job.digest, home / job.folder): job for job in jobs}
     pending = list(waiting)
     while pending:
         (done,), pending = ray.wait(pending, num_returns=1)
@@ -256,61 +222,27 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
         yield waiting[done], record
 
 
-# The progress on standard error: a table on a terminal, a line a minute elsewhere ------------------------------
-
-
-@dataclass
-class Progress:
-    """The finished runs of a comparison: number by stage, and main metric by strategy, infinite for failed cells."""
-
-    comparison: Comparison
-    runs: Counter[str] = field(default_factory=Counter)
-    values: dict[str, list[float]] = field(default_factory=dict)
-
-    def note(self, job: Job, record: Record) -> None:
-        """Count a finished run."""
-        self.runs[job.stage] += 1
-        if job.stage == "cells":
-            self.values.setdefault(job.label, []).append(measured(record))
-
-    def sentence(self) -> str:
-        """Say how many cells are done."""
-        before = self.runs.total() - self.runs["cells"]
-        runs = f" after {before} run{'' if before == 1 else 's'} of searches and references" if before else ""
-        return f"{self.runs['cells']} of {len(self.comparison.cells)} cells done{runs}"
-
-    def table(self) -> Table:
-        """Make one row for each strategy: cells done, failed, median of the main metric so far."""
-        total = len(self.comparison.cells) // len(self.comparison.labels)
-        title = self.comparison.config.name
-        if self.comparison.config.tuning:
-            title += f"; {self.runs['tuning']} runs of the search for settings"
-        if groups := {cell.group for cell in self.comparison.cells if cell.oracle}:
-            title += f"; {self.runs['oracle']} of {len(groups) * TRIED} runs of the oracle"
-        table = Table("strategy", "done", "failed", "median so far", title=title)
-        for label in self.comparison.labels:
-            values = self.values.get(label, [])
-            good = [value for value in values if math.isfinite(value)]
-            middle = shown(statistics.median(good)) if good else ""
-            table.add_row(label, f"{len(values)} of {total}", str(len(values) - len(good)), middle)
-        return table
-
-
 @contextmanager
 def live(comparison: Comparison, clock: Clock = time.monotonic) -> Iterator[Watch]:
-    """Provide the function that a comparison calls after every run, to show its progress."""
-    progress, console, lines = Progress(comparison), Console(stderr=True), MinuteLines(clock)
-    table = Live(progress.table(), console=console, refresh_per_second=4)
-    with table if console.is_terminal else nullcontext() as view:
+    """Provide the function that a comparison calls after every run, to show its progress on standard error."""
+    runs, lines, of = Counter[str](), MinuteLines(clock), len(comparison.cells)
+
+    def before() -> str:
+        count = runs.total() - runs["cells"]
+        return f" after {count} run{'' if count == 1 else 's'} of searches and references" if count else ""
+
+    with progress_on_terminal("cell") as bar:
+        task = None if bar is None else bar.add_task("", total=of, beside="")
 
         def watch(job: Job, record: Record, made_now: bool) -> None:
-            progress.note(job, record)
-            if view is not None:
-                view.update(progress.table())
+            runs[job.stage] += 1
+            done = runs["cells"]
+            if bar is not None and task is not None:
+                bar.update(task, completed=done, beside=before())
                 return
             if job.stage != "cells" or not made_now:
                 # Other runs say nothing about the duration of a cell.
-                lines.count_from(progress.runs["cells"])
-            lines.tell(progress.runs["cells"], len(comparison.cells), progress.sentence)
+                lines.count_from(done)
+            lines.tell(done, of, lambda: f"{done} of {of} cells done{before()}")
 
         yield watch

@@ -25,8 +25,8 @@ def finished(directory: Path, digest: str) -> Record | None:
     return record if record.get("digest") == digest and record.get("error_private", "unknown") is None else None
 
 
-def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
-    """Run a configuration and write cell.json last; remove the guarantee if the run is not ``private``.
+def run_job(toml: str, digest: str, directory: Path) -> Record:
+    """Run a configuration and write cell.json last.
 
     The record holds digest, error_private (None or the reason), seconds, result, numbers (of the plan),
     predicted_excess.
@@ -41,10 +41,6 @@ def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
     except Exception as caught:
         log.warning("a cell failed: unexpected %s", type(caught).__name__)
         error = f"unexpected {type(caught).__name__}"
-    if not private:
-        from simulations.comparison.oracle import take_promise_back  # noqa: PLC0415 -- few runs are an oracle's
-
-        take_promise_back(directory)
     files = [directory / name for name in ("plan.json", "result.json")]
     plan, result = (read_json(file) if file.is_file() else None for file in files)
     record: Record = plain(

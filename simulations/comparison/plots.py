@@ -6,10 +6,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter, NullLocator, SymmetricalLogLocator
 
 from simulations.reports.explain import shown
-from simulations.reports.plots import BLUE, INK, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, drawing, svg
+from simulations.reports.plots import BLUE, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, drawing, svg
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
 _LEVELS = {"initial": INITIAL, "constant": CONSTANT, "non_private": NON_PRIVATE}  # field of a point -> label
@@ -21,33 +21,22 @@ _LEGEND = {name: value for name, value in LEGEND.items() if name != "bbox_to_anc
 _LOG_AXIS_FROM = 4.0  # ratio of the largest to the smallest setting at which the horizontal axis becomes logarithmic
 _LOG_ROUNDS_FROM = 10.0  # ratio of the most to the fewest rounds at which the axis of rounds becomes logarithmic
 _FIRST_ROUND = 0.4  # width of the first round on a logarithmic axis, in decades
+_THOUSANDS = EngFormatter(sep="")  # 10,000 is 10k
 _ROOM = 0.06  # least distance of two labels of an axis, as a share of the axis
-_PRIVACY_COSTS = 2.0  # ratio of the risks with and without privacy at which privacy is said to cost more than sampling
-_DEEPER = 5.0  # factor by which the axis may be extended downwards for a guide
-_BESIDE = 0.6  # ratio of a guide to the curve that it is drawn below
 
 
-def sweep_chart(
-    points: Sequence[Mapping[str, Any]],
-    key: str,
-    name: str,
-    labels: Sequence[str],
-    title: str,
-    power: float | None = None,
-) -> tuple[str, bool]:
+def sweep_chart(points: Sequence[Mapping[str, Any]], key: str, name: str, labels: Sequence[str], title: str) -> str:
     """Draw the main metric against the setting ``key``: median with minimum and maximum over seeds.
 
     Points are sorted by the setting, whose axis is called ``name``; labels are in the order of their colours; screen
-    readers read the title out. Returns SVG ("" without measurements), and whether the slope ``power`` that theory
-    predicts is drawn: only if both axes are logarithmic and the best private strategy at the end where privacy costs
-    most has a risk below the initial model's and at least twice the risk without privacy.
+    readers read the title out. Returns SVG; "" without measurements.
     """
     at = [float(point["values"][key]) for point in points]
     placed = [
         (x, line) for x, one in zip(at, points, strict=True) for line in one["ranking"] if line["median"] is not None
     ]
     if not placed:
-        return "", False
+        return ""
     seen = [
         *(line[part] for point in points for line in point["ranking"] for part in ("low", "high")),
         *(point[part] for point in points for part in _LEVELS),
@@ -64,9 +53,8 @@ def sweep_chart(
                 colour, dash = LEVELS[label]
                 axes.plot(*zip(*level, strict=True), color=colour, linestyle=dash, label=label, zorder=3)
         _settings_axis(axes, at)
-        drawn = power is not None and _guide(axes, points, at, power)
         _legend(figure, axes)
-        return svg(figure, title), drawn
+        return svg(figure, title)
 
 
 def rounds_chart(point: Mapping[str, Any], labels: Sequence[str], title: str) -> str:
@@ -137,23 +125,6 @@ def _curve(
     axes.fill_between(at, low, high, color=colour, alpha=0.12, lw=0)
 
 
-def _guide(axes: Axes, points: Sequence[Mapping[str, Any]], at: Sequence[float], power: float) -> bool:
-    """Draw a line of the predicted slope below the best private strategy, from the end where privacy costs most."""
-    end = 0 if power < 0 else -1
-    good = [line["median"] for line in points[end]["ranking"] if line["holds"] and line["median"] and not line["worse"]]
-    floor = points[end]["non_private"] or 0.0
-    # A floor of zero lies on the edge of the chart, which then must not move.
-    logarithmic = axes.get_xscale() == axes.get_yscale() == "log"
-    if floor <= 0 or not logarithmic or not good or min(good) < _PRIVACY_COSTS * floor:
-        return False
-    low, high = axes.get_ylim()
-    values = [_BESIDE * min(good) * (x / at[end]) ** power for x in at]
-    signed = f"{power:+g}".replace("-", "\N{MINUS SIGN}")
-    axes.plot(at, values, color=INK, alpha=0.55, linewidth=1.0, label=f"theory: slope {signed}")
-    axes.set_ylim(max(min(0.8 * min(values), low), low / _DEEPER), high)
-    return True
-
-
 def _height(labels: Sequence[str]) -> float:
     return 3.2 + 0.2 * (len(labels) // 2)
 
@@ -168,7 +139,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 def _settings_axis(axes: Axes, at: Sequence[float]) -> None:
     values = sorted(set(at))
-    place = [float(value) for value in values]
+    place = values
     if values[0] > 0 and values[-1] >= _LOG_AXIS_FROM * values[0]:
         axes.set_xscale("log")
         place = [math.log(value) for value in values]
@@ -181,17 +152,9 @@ def _labels(values: Sequence[float], place: Sequence[float]) -> list[str]:
     room, last, labels = _ROOM * (place[-1] - place[0]), -math.inf, []
     for value, where in zip(values, place, strict=True):
         fits = where - last >= room
-        labels.append(_brief(value) if fits else "")
+        labels.append((_THOUSANDS(value) if value >= 1000 else shown(value)) if fits else "")
         last = where if fits else last
     return labels
-
-
-def _brief(value: float) -> str:
-    """Format a tick's label with at most four or five characters: 10,000 is 10k."""
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= 10 * size or (abs(value) >= size and value % size == 0):
-            return f"{value / size:.4g}{unit}"
-    return shown(value)
 
 
 def _rounds_axis(axes: Axes, rounds: Sequence[int]) -> None:
@@ -201,8 +164,8 @@ def _rounds_axis(axes: Axes, rounds: Sequence[int]) -> None:
         return
     axes.set_xscale("symlog", linthresh=1.0, linscale=_FIRST_ROUND)
     axes.set_xlim(-0.15, 1.15 * max(rounds))
-    ticks = [0, *(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power <= max(rounds))]
-    axes.set_xticks(ticks, _labels(ticks, [math.log10(tick) if tick else -_FIRST_ROUND for tick in ticks]))
+    axes.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1.0, subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(_THOUSANDS)
     axes.xaxis.set_minor_locator(NullLocator())
 
 

@@ -1,15 +1,13 @@
 """The rankings of a comparison, at every point of its grid and as plain text for a terminal, a log or a file."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from simulations.comparison.oracle import ORACLE
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE, rests_on, sentences
 from simulations.records.run_directory import check_files, read_json
 from simulations.reports.explain import digits_apart, percent, shown, shown_claim, shown_promise
@@ -27,29 +25,19 @@ def read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any], list[str]]:
     return frame, summary, [key for key in summary["grid"] if frame[key].nunique() > 1]
 
 
-def oracles_of(summary: Mapping[str, Any]) -> set[str]:
-    """Return the labels of oracle strategies; comparisons of earlier versions have none."""
-    return {label for label, entry in summary.get("strategies", {}).items() if entry.get("oracle")}
-
-
 def ranked_points(frame: pd.DataFrame, summary: Mapping[str, Any], keys: Sequence[str]) -> list[dict[str, Any]]:
     """Rank the strategies at every point of the grid, in the file's order; keys have more than one value."""
-    oracles = oracles_of(summary)
     return [
-        _point(str(problem), dict(zip(keys, map(_plain, values), strict=True)), cells, summary["labels"], oracles)
+        _point(str(problem), dict(zip(keys, map(_plain, values), strict=True)), cells, summary["labels"])
         for (problem, *values), cells in frame.groupby(["problem", *keys], sort=False)
     ]
 
 
-def _point(
-    problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Sequence[str], oracles: Collection[str]
-) -> dict[str, Any]:
+def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Sequence[str]) -> dict[str, Any]:
     constant = median(cells["constant"]) if "constant" in cells else None  # comparisons of earlier versions have none
     initial, free = median(cells["initial"]), median(cells["reference_private"])
     zero = initial if constant is None else constant
-    lines = [
-        _line(label, cells[cells["strategy"] == label], zero, free) | {"oracle": label in oracles} for label in labels
-    ]
+    lines = [_line(label, cells[cells["strategy"] == label], zero, free) for label in labels]
     lines.sort(key=lambda line: math.inf if line["median"] is None else line["median"])
     names = dict.fromkeys(str(name) for name in cells["main_metric"].dropna())
     return {
@@ -150,10 +138,10 @@ def _closed(value: float | None, zero: float | None, free: float | None) -> floa
     return (zero - value) / (zero - free)
 
 
-def overall(points: Sequence[dict[str, Any]], labels: Sequence[str], oracles: Collection[str]) -> list[dict[str, Any]]:
+def overall(points: Sequence[dict[str, Any]], labels: Sequence[str]) -> list[dict[str, Any]]:
     """Count over all points how often each strategy is first, no better than the baseline, or fails; best first."""
     ranked = pd.DataFrame([line | {"at": point["index"]} for point in points for line in point["ranking"]])
-    private = ranked[ranked["holds"].fillna(value=True).astype(bool) & ~ranked["strategy"].isin(list(oracles))]
+    private = ranked[ranked["holds"].fillna(value=True).astype(bool)]
     best = private[private["median"] == private.groupby("at")["median"].transform("min")]
     lines = []
     for label in labels:
@@ -162,7 +150,6 @@ def overall(points: Sequence[dict[str, Any]], labels: Sequence[str], oracles: Co
             {
                 "strategy": label,
                 "private": label in set(private["strategy"]),
-                "oracle": label in oracles,
                 "first": int((best["strategy"] == label).sum()),
                 "worse": int(own["worse"].sum()),
                 "failed": int(own["failed"].sum()),
@@ -172,7 +159,7 @@ def overall(points: Sequence[dict[str, Any]], labels: Sequence[str], oracles: Co
     return sorted(lines, key=lambda line: (not line["private"], -line["first"], -(line["closed"] or -math.inf)))
 
 
-def foresight(frame: pd.DataFrame, keys: Collection[str], left_out: Collection[str]) -> dict[str, float | int] | None:
+def foresight(frame: pd.DataFrame, keys: Sequence[str]) -> dict[str, float | int] | None:
     """Compute Spearman's rank correlation of predicted excess risk and main metric over strategies.
 
     The result is the mean over "points", with at most this many "strategies" each; None if no point has enough
@@ -180,48 +167,14 @@ def foresight(frame: pd.DataFrame, keys: Collection[str], left_out: Collection[s
     """
     if "predicted_excess" not in frame:
         return None  # a comparison of an earlier version
-    known = frame[~frame["strategy"].isin(list(left_out))].dropna(subset=["predicted_excess", "value"])
+    known = frame.dropna(subset=["predicted_excess", "value"])
     found, most = [], 0
     for _, cells in known.groupby(["problem", *keys], sort=False):
         medians = cells.groupby("strategy")[["predicted_excess", "value"]].median()
         if len(medians) >= _FEWEST_RANKED and medians.nunique().min() > 1:
-            found.append(float(medians.rank().corr().to_numpy()[0, 1]))
+            found.append(float(medians.corr("spearman").to_numpy()[0, 1]))
             most = max(most, len(medians))
     return {"correlation": sum(found) / len(found), "points": len(found), "strategies": most} if found else None
-
-
-def crossings(curves: Mapping[str, Sequence[tuple[float, float, float, float]]]) -> list[tuple[float, str, str]]:
-    """Return where on an axis a strategy falls below another for good: (about where, the lower one, the higher one).
-
-    A curve holds (place, median, least, most) with increasing places. Medians cross once, from the first place to the
-    last, where the ranges must not overlap; between two places they are taken as straight on logarithmic axes.
-    """
-    found = []
-    for (low, lower), (high, higher) in permutations(curves.items(), 2):
-        if [one[0] for one in lower] != [one[0] for one in higher] or len(lower) < 2:
-            continue
-        ratios = [
-            above[1] / below[1] if min(above[1], below[1]) > 0 else math.nan
-            for below, above in zip(lower, higher, strict=True)
-        ]
-        ahead = [ratio > 1 for ratio in ratios]
-        first = ahead.index(True) if True in ahead else 0
-        if not first or not all(ahead[first:]) or lower[-1][3] >= higher[-1][2] or any(map(math.isnan, ratios)):
-            continue
-        before, after = math.log(ratios[first - 1]), math.log(ratios[first])
-        (left, *_), (right, *_) = lower[first - 1], lower[first]
-        place = left * (right / left) ** (-before / (after - before)) if left > 0 else right
-        found.append((place, low, high))
-    return sorted(found)
-
-
-def crossed(found: Sequence[tuple[float, str, str]]) -> str:
-    """Describe crossings in a sentence; empty without any."""
-    ahead: dict[tuple[str, str], list[str]] = {}
-    for place, low, high in found:
-        ahead.setdefault((shown(float(f"{place:.2g}")), high), []).append(low)
-    parts = [f"{' and '.join(lower)} below {high} from about {place} on" for (place, high), lower in ahead.items()]
-    return "; ".join(parts)
 
 
 # As plain text -----------------------------------------------------------------------------------------------------
@@ -245,12 +198,11 @@ def _table(point: dict[str, Any]) -> str:
     title = (
         f"{point['index']}: {point['metric']}, median over {seeds} seed{'' if seeds == 1 else 's'}, smaller is better"
     )
-    note = [f"  {ORACLE}"] if any(line["oracle"] for line in point["ranking"]) else []
-    return "\n".join([title, *_aligned(rows), *note])
+    return "\n".join([title, *_aligned(rows)])
 
 
 def _row(line: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
-    name = line["strategy"] if line["oracle"] or line["holds"] is not False else f"{line['strategy']} (no privacy)"
+    name = line["strategy"] if line["holds"] is not False else f"{line['strategy']} (no privacy)"
     if line["median"] is None:
         return name, "-", "-", f"no result: {line['failed']} failed", "-"
     value, zero = line["median"], point["zero"]

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from simulations.comparison import ranking
-from simulations.comparison.oracle import ORACLE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.table import ROUNDS, sentences
 from simulations.records.run_directory import write_text
@@ -28,22 +27,20 @@ def render_comparison(directory: Path) -> Path:
 
 def _content(directory: Path) -> dict[str, Any]:
     frame, summary, keys = ranking.read(directory)
-    labels, oracles = summary["labels"], ranking.oracles_of(summary)
+    labels = summary["labels"]
     courses = _courses(pd.read_parquet(directory / ROUNDS), keys)
     points = [
         point | {"course": courses.get((point["problem"], *point["values"].values()), {})}
         for point in ranking.ranked_points(frame, summary, keys)
     ]
-    chosen, charts = _chosen(points), _charts(points, keys, labels, summary["slopes"])
+    chosen = _chosen(points)
     titled = [(f"{point['index']}: {point['metric']} by round", point) for point in chosen]
     return {
         "summary": summary,
         "points": points,
-        "overall": ranking.overall(points, labels, oracles),
+        "overall": ranking.overall(points, labels),
         "zero": " or the ".join(dict.fromkeys(point["zero_name"] for point in points)),
-        "oracle": ORACLE,
-        "charts": charts,
-        "reasons": list(dict.fromkeys(reason for _, _, reason in charts if reason)),
+        "charts": _charts(points, keys, labels),
         "courses": [(title, svg) for title, point in titled if (svg := rounds_chart(point, labels, title))],
         "all_courses": len(chosen) == len(points),
         "metrics": [
@@ -59,7 +56,7 @@ def _content(directory: Path) -> dict[str, Any]:
             (strategy, reason, len(rows))
             for (strategy, reason), rows in frame.groupby(["strategy", "error_private"], sort=False)
         ],
-        "foresight": ranking.foresight(frame, keys, oracles),
+        "foresight": ranking.foresight(frame, keys),
         "cells": len(frame),
         "failed": int(frame["error_private"].notna().sum()),
         "seconds": float(frame["seconds"].sum()),
@@ -91,42 +88,20 @@ def _chosen(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return chosen
 
 
-def _charts(
-    points: Sequence[dict[str, Any]],
-    keys: Sequence[str],
-    labels: Sequence[str],
-    slopes: Mapping[str, Mapping[str, Mapping[str, Any]]],
-) -> list[tuple[str, str, str]]:
+def _charts(points: Sequence[dict[str, Any]], keys: Sequence[str], labels: Sequence[str]) -> list[tuple[str, str]]:
     """Draw the main metric against every numeric key with the others fixed, or one chart for each point without one.
 
-    Returns (caption, SVG, why its slope is expected) of each chart.
+    Returns (caption, SVG) of each chart.
     """
     numeric = [key for key in keys if all(type(point["values"][key]) in (int, float) for point in points)]
     charts = []
     for key in numeric:
         for held, line in _lines(points, key):
             title = f"{held}: {line[0]['metric']} against {ranking.short(key)}"
-            slope = slopes.get(line[0]["problem"], {}).get(key)
-            chart, drawn = sweep_chart(
-                line, key, ranking.short(key), labels, title, None if slope is None else slope["power"]
-            )
-            passing = ranking.crossed(ranking.crossings(_curves(line, key, labels)))
-            caption = f"{title}. By {ranking.short(key)}: {passing}" if passing else title
-            charts.append((caption, chart, slope["reason"] if slope is not None and drawn else ""))
+            charts.append((title, sweep_chart(line, key, ranking.short(key), labels, title)))
     if not numeric:
-        charts = [(f"{point['index']}: {point['metric']}", dot_chart(point), "") for point in points]
+        charts = [(f"{point['index']}: {point['metric']}", dot_chart(point)) for point in points]
     return [chart for chart in charts if chart[1]]
-
-
-def _curves(
-    line: Sequence[dict[str, Any]], key: str, labels: Sequence[str]
-) -> dict[str, list[tuple[float, float, float, float]]]:
-    curves: dict[str, list[tuple[float, float, float, float]]] = {label: [] for label in labels}
-    for point in line:
-        for one in point["ranking"]:
-            if one["median"] is not None:
-                curves[one["strategy"]].append((float(point["values"][key]), one["median"], one["low"], one["high"]))
-    return curves
 
 
 def _lines(points: Sequence[dict[str, Any]], key: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -142,10 +117,10 @@ def _guarantees(summary: Mapping[str, Any], frame: pd.DataFrame) -> list[dict[st
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for label in summary["labels"]:
         entry = summary["strategies"][label]
-        given, oracle = entry["guarantee"], bool(entry.get("oracle"))
+        given = entry["guarantee"]
         holds = given is not None and given["holds"]
         shared = {
-            "promise": None if given is None else f"{ORACLE[0].upper()}{ORACLE[1:]}." if oracle else promise(given),
+            "promise": None if given is None else promise(given),
             "adversary": given["adversary"] if holds else None,
             "holds": holds,
         }

@@ -77,9 +77,6 @@ class ComparisonConfig(Section):
     """Dotted keys of problem, data or privacy -> lists of values; all combinations are run."""
     problems: list[ProblemEntry] = Field([], description="Several problems, written [[problems]].")
     tuning: TuningSection | None = Field(None, description="A search for strategies' settings, written [tuning].")
-    against_oracle: bool = False
-    """Run also clipping strategies tuned on the private data itself, to see how much tuning is worth: NOT private, not
-    something you may do. `--against-oracle` sets it."""
 
     def check_strategy(self, key: str, name: str) -> None:
         """Raise BadInput for a name that is neither a label nor a kind of a strategy."""

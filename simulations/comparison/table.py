@@ -4,7 +4,7 @@ results.parquet has one row for each cell, rounds.parquet one for each measured 
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ from typing import Any
 import pandas as pd
 
 from simulations.comparison.config import Cell, Comparison
-from simulations.comparison.oracle import oracle_entries
-from simulations.comparison.theory import expected_slopes
 from simulations.records.environment import versions
 from simulations.records.evaluation import NOBODY, main_metric
 from simulations.records.run_directory import as_json, read_json, write_text, write_whole
@@ -36,7 +34,7 @@ def row(
     """Make one row of results.parquet; `simulations.records.released_fields` states the kind of each column.
 
     ``record`` is the content of the cell's cell.json, ``reference`` that of training without privacy on the same data;
-    ``tuned`` settings were chosen by tuning on public data, or by the oracle.
+    ``tuned`` settings were chosen by tuning on public data.
     """
     result, free = record.get("result") or {}, (reference or {}).get("result") or {}
     # Metrics of a run that failed half-way are not the cell's.
@@ -54,7 +52,6 @@ def row(
         "problem": cell.problem,
         "strategy": cell.strategy,
         "kind": cell.kind,
-        "oracle": cell.oracle,
         "seed": cell.seed,
         **cell.grid,
         "main_metric": main,
@@ -73,8 +70,7 @@ def row(
         "group": numbers.get("group"),
         "sample_level_epsilon": numbers.get("sample_level_epsilon"),
         "predicted_excess": record.get("predicted_excess"),
-        "tuned": None if tuned is None or cell.oracle else json.dumps(tuned),
-        "oracle_private": json.dumps(tuned) if cell.oracle and tuned is not None else None,
+        "tuned": None if tuned is None else json.dumps(tuned),
         "directory": folder,
         **{f"{group}.{name}": one for group, values in groups.items() for name, one in values.items()},
     }
@@ -108,8 +104,8 @@ def write_table(
             frame[key] = frame[key].map(json.dumps)
     for name, rows_of in ((TABLE, frame), (ROUNDS, _rounds(root, frame, comparison.grid_keys))):
         write_whole(root / name, partial(rows_of.to_parquet, index=False))
-    config, oracles = comparison.config, {entry.name: entry for entry in oracle_entries(comparison.config)}
-    tuning, oracle = config.tuning, {"seed": comparison.oracle_seed, "chosen": _chosen(chosen, oracles, inside=True)}
+    config, tuning = comparison.config, comparison.config.tuning
+    found = [[*json.loads(group), dict(best)] for group, best in chosen.items()]
     summary = {
         "name": config.name,
         "labels": list(comparison.labels),
@@ -120,25 +116,17 @@ def write_table(
                 "kind": entry.kind,
                 "summary": STRATEGIES[entry.kind].about.summary_line,
                 "guarantee": _guarantee(root, rows, entry.name),
-                "oracle": entry.name in oracles,
             }
-            for entry in (*config.strategy, *oracles.values())
+            for entry in config.strategy
         },
         "settings": [
             [entry.label, name, settings] for entry in config.problems for name, settings in entry.strategy.items()
         ],
-        "tuning": None if tuning is None else tuning.model_dump() | {"chosen": _chosen(chosen, oracles, inside=False)},
-        "oracle_private": oracle if oracles else None,
-        "slopes": expected_slopes(comparison),
+        "tuning": None if tuning is None else tuning.model_dump() | {"chosen": found},
         "together": together(comparison.cells, rows),
         "versions": versions(),
     }
     write_text(root / SUMMARY, as_json(summary))
-
-
-def _chosen(chosen: Mapping[str, Mapping[str, Any]], oracles: Collection[str], *, inside: bool) -> list[list[Any]]:
-    found = [[*json.loads(group), dict(best)] for group, best in chosen.items()]
-    return [one for one in found if (one[1] in oracles) == inside]
 
 
 def _rounds(root: Path, frame: pd.DataFrame, grid_keys: Sequence[str]) -> pd.DataFrame:

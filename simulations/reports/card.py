@@ -16,7 +16,6 @@ import pandas as pd
 from simulations.records.released_fields import KINDS, RELEASED, all_fields, kept
 from simulations.records.run_directory import CARD, FILES, as_json, check_files, read_json, write_text, writing
 from simulations.reports.explain import METRICS
-from simulations.reports.registry_entry import registry_entry
 from simulations.reports.report import fill, promise
 from strategies.core.about import NOTES, About
 from strategies.core.plan import explained
@@ -123,9 +122,8 @@ def render_card(directory: Path) -> Path:
 
 
 def card(directory: Path) -> dict[str, Any]:
-    """Return the content of card.json: what to know first, parts of lines, assumptions, what leaves, registry entry."""
+    """Return the content of card.json: what to know first, parts of lines, assumptions, what leaves."""
     values = Values(directory)
-    entry = registry_entry(values.__getitem__, values.guarantee, values.about, _rho(values))
     return {
         "name": values["result.json: name"],
         "strategy": values["result.json: strategy"],
@@ -134,8 +132,6 @@ def card(directory: Path) -> dict[str, Any]:
         "parts": [asdict(Part(title, about, lines(values))) for title, about, lines in _PARTS],
         "assumptions": list(values.guarantee.assumptions),
         "leaves": _leaves(),
-        "registry": entry.values,
-        "to_be_filled_in": entry.open,
         "versions": values["result.json: versions"],
     }
 
@@ -153,14 +149,10 @@ def _first(values: Values) -> list[str]:
     return [*(alarm for alarm, raised in alarms.items() if raised), plain_words]
 
 
-def _rho(values: Values) -> float | None:
-    return None if values["config.toml: privacy.trust"] == "sum" else rho_of(values.guarantee)
-
-
 def _promised(values: Values) -> list[Line]:
     if not values.guarantee.holds:
         return [Line("Guarantee", "none", "guarantee.json: holds"), *_rounds(values)]
-    rho = _rho(values)
+    rho = None if values["config.toml: privacy.trust"] == "sum" else rho_of(values.guarantee)
     return [
         *values.line("Unit of privacy", "guarantee.json: unit", "all data of one person, or one SINGLE SAMPLE"),
         *values.line("A person is one value of", "config.toml: data.user", "column of the table"),

@@ -13,20 +13,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import numpy as np
 import pandas as pd
 import pytest
 from examples import COMPARISON, SHIPPED, call
 from helpers import PATIENCE, at_most, forgive_ray
-from rich.console import Console
 
 import simulations.comparison.one_cell
 from simulations import terminal
 from simulations.comparison.config import load_comparison, parse_comparison
-from simulations.comparison.jobs import Progress, compare, live, reference_job
+from simulations.comparison.jobs import compare, reference_job
 from simulations.comparison.one_cell import DONE
 from simulations.comparison.plots import dot_chart, sweep_chart
-from simulations.comparison.ranking import crossed, crossings, rankings
+from simulations.comparison.ranking import rankings
 from simulations.comparison.report import render_comparison
 from simulations.comparison.table import NOT_RUN, SUMMARY
 from simulations.reports.explain import percent
@@ -165,13 +163,6 @@ def test_a_problem_sets_strategies_by_kind_and_by_label_and_others_stay():
     assert (found["p1", "dp_fed_sgd"].rounds, found["p1", "other"].rounds) == (9, 8)
     assert found["p0", "dp_ftrl"] == found["p1", "dp_ftrl"]
     assert parse_comparison(tomllib.loads(comparison.toml())).cells == comparison.cells
-
-
-def test_what_an_oracle_found_no_problem_sets():
-    raw = by_problem({"dp_fed_sgd": {"server_optimiser": "momentum"}}, against_oracle=True)
-    kept = [cell for cell in parse_comparison(raw).cells if cell.oracle]
-    assert kept
-    assert not any("server_optimiser" in cell.raw["strategy"] for cell in kept)
 
 
 def test_a_report_shows_what_was_set_by_problem(tmp_path, done):
@@ -388,12 +379,12 @@ def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
     point = {"metric": "excess risk", "index": "at 1", "ranking": lines}
     point |= {"initial": 1.0, "constant": None, "non_private": 0.0}
     points = [point | {"values": {"data.users": users}} for users in (10, 1000)]
-    sweep, _ = sweep_chart(points, "data.users", "users", ["exact", "close", "far"], "a <title>")
+    sweep = sweep_chart(points, "data.users", "users", ["exact", "close", "far"], "a <title>")
     for chart in (dot_chart(point), sweep):
         assert "10^{-5}" in chart
     unmeasured = point | {"ranking": [lines[0] | {"median": None}]}
     assert dot_chart(unmeasured) == ""
-    assert sweep_chart([unmeasured | {"values": {"n": 1}}], "n", "n", ["exact"], "") == ("", False)
+    assert sweep_chart([unmeasured | {"values": {"n": 1}}], "n", "n", ["exact"], "") == ""
 
 
 @pytest.mark.slow
@@ -496,49 +487,6 @@ def test_compare_prints_rows_as_json_and_report_renders_again(file, tmp_path):
     assert page.is_file()
 
 
-@pytest.mark.slow
-def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
-    comparison = parse_comparison(COMPARISON)
-    progress = Progress(comparison)
-    compare(comparison, workers=0, directory=done.directory, watch=lambda job, record, _: progress.note(job, record))
-    shown = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    shown.print(progress.table())
-    text = shown.export_text()
-    assert re.search(r"dp_fed_sgd .* 4 of 4 .* 0 ", text)
-    assert re.search(r"too-few .* 4 of 4 .* 4 ", text)
-    shown.file.close()
-    monkeypatch.setattr(
-        "simulations.comparison.jobs.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
-    )
-    with live(comparison) as watch:
-        watch(reference_job(comparison.cells[0]), {"error_private": None}, True)
-    assert np.isfinite([value for values in progress.values.values() for value in values]).any()
-
-
-# Hashed films --------------------------------------------------------------------------------------------------------
-
-
-SAMPLE_LEVEL = {"sample_clipped_sgd", "poisson_sample_sgd"}
-
-
-@pytest.mark.slow
-def test_the_comparison_shows_what_is_promised_to_a_user_and_to_a_sample(public_cache, tmp_path):
-    raw = tomllib.loads((ROOT / "simulations/configs/movielens.toml").read_text(encoding="utf-8"))
-    raw["data"] |= {"users": 100, "samples": 2000, "buckets": 60, "cache": str(public_cache)}
-    raw["seeds"] = 1
-    for strategy in raw["strategy"]:
-        strategy["rounds"] = 2
-    compare(parse_comparison(raw), workers=0, directory=tmp_path)
-    results = pd.read_parquet(tmp_path / "results.parquet")
-    assert results["error_private"].isna().all()
-    sample_level = results[results["strategy"].isin(SAMPLE_LEVEL)]
-    # A user holds 20 samples: a sample is promised far more than a user.
-    assert sample_level["sample_level_epsilon"].between(0, 4.0 / 10, inclusive="neither").tolist() == [True] * 2
-    assert (results["reference_private"] < results["initial"]).all()
-    report = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "for a user of 20 samples by group privacy: noise calibrated to epsilon =" in report
-
-
 # The shipped comparisons -------------------------------------------------------------------------------------------
 
 
@@ -566,15 +514,3 @@ def test_cells_on_ray_give_what_cells_in_this_process_give(tmp_path):
     searched = list((tmp_path / "ray" / "tuning").rglob("result.json"))
     assert searched
     assert {json.loads(path.read_text())["engine"] for path in searched} == {"local"}
-
-
-def test_reports_say_from_where_on_a_strategy_is_below_another():
-    at = (1.0, 10.0, 100.0)
-    flat = [(x, 1.0, 0.9, 1.1) for x in at]
-    falls = [(x, 10.0 / x, 9.0 / x, 11.0 / x) for x in at]
-    wide = [(x, 10.0 / x, 0.0, 2.0) for x in at]
-    swings = [(x, value, value, value) for x, value in zip(at, (2.0, 0.5, 2.0), strict=True)]
-    (one,) = crossings({"flat": flat, "falls": falls, "never": [(x, 99.0, 99.0, 99.0) for x in at]})
-    assert one == (pytest.approx(10.0), "falls", "flat")
-    assert crossings({"flat": flat, "wide": wide}) == crossings({"flat": flat, "swings": swings}) == []
-    assert crossed([one]) == "falls below flat from about 10 on"

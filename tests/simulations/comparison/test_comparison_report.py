@@ -1,4 +1,4 @@
-"""The report of a comparison: courses by round, predicted slopes, terms of every line, few files."""
+"""The report of a comparison: courses by round, terms of every line, few files."""
 
 import copy
 import json
@@ -13,7 +13,6 @@ from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.report import render_comparison
-from simulations.comparison.theory import expected_slope, expected_slopes
 from simulations.reports.explain import shown_claim
 from strategies.core.program import SHARE
 from userdp.errors import BadInput
@@ -34,7 +33,6 @@ RAW = COMPARISON | {
     ],
     "grid": {"privacy.epsilon": [1.0, 8.0]},
 }
-KEYS = ("privacy.epsilon", "data.users", "data.samples_per_user", "data.dimension")
 
 
 def changed(**sections):
@@ -156,82 +154,10 @@ def test_rounds_charts_without_rounds_or_references_are_empty_or_complete():
     assert ">a</text>" in dot_chart(point_of({"a": 1.0}, non_private=0.5))
 
 
-# Slopes that theory predicts ---------------------------------------------------------------------------------------
-
-
-def config_of(**sections):
-    (cell, *_) = parse_comparison(changed(**sections)).cells
-    return cell.reference()
-
-
-def test_slopes_are_those_of_the_error_of_private_means():
-    found = {key: expected_slope(config_of(), key) for key in KEYS}
-
-    def privacy_part(epsilon, users, samples, dimension):
-        # sup over users of the distance to the mean, noise of the Gaussian mechanism, d coordinates of it
-        radius = (dimension / samples) ** 0.5
-        return 0.5 * dimension * (2 * radius / users / epsilon) ** 2
-
-    start = [0.5, 1000.0, 30.0, 20.0]
-    for index, key in enumerate(KEYS):
-        moved = [4 * value if place == index else value for place, value in enumerate(start)]
-        assert privacy_part(*moved) / privacy_part(*start) == pytest.approx(4.0 ** found[key])
-
-
-@pytest.mark.parametrize(
-    ("sections", "key"),
-    [
-        ({"problem": {"kind": "linear"}}, "data.users"),
-        ({"problem": {"kind": "huber"}}, "data.users"),
-        ({"problem": {"radius": 0.5}}, "data.users"),
-        ({"problem": {"bound": 3.0}}, "data.users"),
-        ({"data": {"mean": 1.5}}, "data.users"),
-        ({"data": {"outliers": 0.1}}, "data.users"),
-        ({"data": {"samples_tail": 2.0, "samples": 4000}}, "data.users"),
-        ({"data": {"population": "student_t", "shape": 3.0}}, "data.users"),
-        ({"data": {"heterogeneity": 0.1}}, "data.samples_per_user"),
-        ({"privacy": {"unit": "sample"}, "strategy": RAW["strategy"][2:3]}, "data.users"),
-        ({"grid": {"privacy.epsilon": [20.0]}}, "privacy.epsilon"),
-        ({}, "data.heterogeneity"),
-    ],
-)
-def test_nothing_is_predicted_where_the_argument_does_not_reach(sections, key):
-    assert expected_slope(config_of(**sections), key) is None
-
-
-def test_a_comparison_has_a_slope_only_where_all_its_points_agree():
-    config = config_of(data={"heterogeneity": 0.1, "mean": [0.5, -1.0, 0.0]})
-    assert expected_slope(config, "data.users") == -2.0
-    assert expected_slopes(parse_comparison(RAW))["quadratic"]["privacy.epsilon"]["power"] == -2.0
-    assert expected_slopes(parse_comparison(changed(grid={"privacy.epsilon": [1.0, 20.0]}))) == {}
-
-
-def guide(points, power=-2.0):
-    chart, drawn = sweep_chart(points, "n", "n", ["a", "b"], "title", power)
-    assert drawn == ("theory: slope" in chart)
-    return drawn
-
-
-@pytest.mark.slow
-def test_a_predicted_slope_is_drawn_beside_the_best_private_strategy_where_privacy_costs_most():
-    def points(first=0.5, last=0.05, users=(100, 1000), **levels):
-        values = zip(users, (first, last), strict=True)
-        return [point_of({"a": value, "b": 1.9}, n=n, **levels) for n, value in values]
-
-    assert guide(points())
-    assert guide(points(first=0.05, last=0.5), power=2.0)
-    assert not guide(points(users=(100, 150)))  # one axis is not logarithmic
-    assert not guide(points(last=0.4, non_private=0.3))  # nor the other
-    assert not guide(points(first=3.0, initial=1.5))  # worse than doing nothing
-    assert not guide(points(non_private=0.0))
-    assert not guide(points(first=0.05, last=0.001, non_private=0.04))  # sampling costs more
-    assert not sweep_chart(points(), "n", "n", ["a", "b"], "title")[1]
-
-
 @pytest.mark.slow
 def test_labels_of_settings_do_not_touch():
     points = [point_of({"a": 0.1}, n=n) for n in (1, 1.01, 10, 10_000, 2_000_000)]
-    chart, _ = sweep_chart(points, "n", "n", ["a"], "title")
+    chart = sweep_chart(points, "n", "n", ["a"], "title")
     labels = re.findall(">([^<>]+)</text>", chart)
     assert "1.01" not in labels
     assert {"1", "10", "10k", "2M"} <= set(labels)
@@ -297,17 +223,16 @@ def test_strategies_with_the_same_promise_stand_under_it_together(folder):
         assert text.count(f"- **{label}**") == 1
 
 
-def test_the_report_says_how_to_do_it_again_and_why_a_slope_is_expected(folder):
+def test_the_report_says_how_to_do_it_again(folder):
     versions = json.loads((folder[0] / "comparison.json").read_text())["versions"]
     told = [
         "userdp compare comparison.toml",
         "seeds 0, 1, 2",
         *(f"{package} {one}" for package, one in versions.items()),
     ]
-    of_the_page = ["theory: slope \N{MINUS SIGN}2", "Theory: where privacy costs more than sampling"]
-    for name, words in (("report.html", told + of_the_page), ("report.md", told)):
+    for name in ("report.html", "report.md"):
         text = (folder[0] / name).read_text()
-        assert [one for one in words if one not in text] == []
+        assert [one for one in told if one not in text] == []
 
 
 @pytest.mark.slow

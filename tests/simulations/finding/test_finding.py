@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from examples import call
 
-from simulations import find, train
+from simulations import find
 from simulations.finding import grids
 from simulations.finding.facts import _Search, find_facts
 from simulations.finding.plan import FindPlan
@@ -108,15 +108,9 @@ def test_noise_that_hides_the_ends_stretches_ranges_and_says_so(table):
         find(table, **ASKED | {"epsilon": 0.05})
 
 
-def test_a_target_of_one_level_is_left_out(table):
-    found = find(table.assign(team="red"), **ASKED, target="team")
-    assert not {"target", "target_levels", "categorical"} & {*found.settings}
-    assert "too few users share the levels of 'team'" in found.notes[0]
-
-
-def test_levels_that_too_few_share_are_left_out_with_a_note(table):
-    few = table.assign(team=table["who"].map(lambda who: f"team {who % 300}"))
-    found = find(few, **ASKED, target="team")
+@pytest.mark.parametrize("teams", [1, 300], ids=["one level", "too few users of each"])
+def test_levels_that_say_nothing_or_that_too_few_share_are_left_out_with_a_note(table, teams):
+    found = find(table.assign(team=table["who"].map(lambda who: f"team {who % teams}")), **ASKED, target="team")
     assert not {"categorical", "target", "target_levels"} & {*found.settings}
     assert "too few users share the levels of 'team'" in found.notes[0]
 
@@ -343,13 +337,6 @@ def test_a_neighbour_changes_no_weight_of_others_and_no_score_by_more_than_one(t
     shared = {*found[0][1]} & {*found[1][1]}
     moved = math.hypot(*(found[0][1][text] - found[1][1][text] for text in shared))
     assert 0 < moved <= math.sqrt(2)
-
-
-def test_found_facts_train_a_model(table, found):
-    budget = {"epsilon": 1.0, "delta": 1e-6, "progress": False}
-    made = {"problem": {"kind": "quadratic", "bound": 2.0}, "strategy": {"kind": "dp_fed_sgd", "rounds": 2}}
-    model = train(table, **found.settings, **made, **budget)
-    assert model.guarantee.holds
 
 
 def test_a_file_of_the_command_works_in_python(table, found, tmp_path):

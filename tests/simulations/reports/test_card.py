@@ -1,4 +1,4 @@
-"""Cards: every value is that of a file, alarms come first, and the registry's entry holds what a run knows."""
+"""Cards: every value is that of a file, and alarms come first."""
 
 import json
 import tomllib
@@ -13,7 +13,6 @@ from simulations.records.released_fields import RELEASED, field_of
 from simulations.records.run_directory import CARD, RunDirectory
 from simulations.reports.card import NO_GUARANTEE, SAMPLES, SIMULATED, Values, card, render_card
 from simulations.reports.explain import promise_texts
-from simulations.reports.registry_entry import OPEN
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 
@@ -31,14 +30,6 @@ RUNS = {
     "private evaluation": {"strategy": CLIPPED, "privacy__evaluate": True},
     "auto": {"strategy": {"kind": "auto"}},
 }
-SCHEMA = {
-    "dp_variant.variant_name": {"Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"},
-    "deployment_model.model_name": {"Local", "Central", "Shuffle", "Federated", "Varies"},
-    "deployment_model.access_type": {"Interactive", "Non-interactive"},
-    "basic.data_product_type": {"Summary statistics", "Machine learning model", "Dataset", "Synthetic data"},
-}
-"""Fields of the registry's schema with the values that it allows."""
-REQUIRED = ("name", "data_curators", "description", "intended_use", "data_product_type", "data_product_region")
 GOLDEN = {
     "The promise": [
         *("Unit of privacy", "Neighbouring data sets", "Epsilon", "Delta", "Rho", "Epsilon asked for"),
@@ -87,8 +78,7 @@ def test_the_parts_and_lines_of_a_card_stand_in_the_order_of_the_guidelines(dire
     found = card(directories("user level"))
     assert {part["title"]: [line["name"] for line in part["lines"]] for part in found["parts"]} == GOLDEN
     assert list(found) == [
-        *("name", "strategy", "holds", "first", "parts", "assumptions", "leaves", "registry", "to_be_filled_in"),
-        "versions",
+        *("name", "strategy", "holds", "first", "parts", "assumptions", "leaves", "versions"),
     ]
 
 
@@ -131,10 +121,9 @@ def test_alarms_come_first_and_the_promise_after_them(kind, directories):
         assert sentence.replace("'", "&#39;") in page
 
 
-def test_a_run_without_a_guarantee_states_no_epsilon_and_has_no_entry(directories):
+def test_a_run_without_a_guarantee_states_no_epsilon(directories):
     found = card(directories("none"))
     assert not {"Epsilon", "Delta", "Rho", "Unit of privacy"} & set(lines_of(found))
-    assert found["registry"] == found["to_be_filled_in"] == {}
 
 
 @pytest.mark.parametrize(
@@ -153,24 +142,6 @@ def test_metrics_that_the_guarantee_covers_are_on_the_card_and_exact_ones_are_no
     assert lines_of(found)["Epsilon of held-out users"]["value"] > 0
     exact = [*result["metrics"].values(), *result["reference"]["initial"].values(), result["seconds"]["total"]]
     assert not [value for value in exact if value and str(value) in json.dumps(found)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "model"), [("user level", "Central"), ("local", "Local"), ("masked sums", "Federated")]
-)
-def test_the_entry_of_the_registry_holds_what_a_run_knows_and_lists_the_rest(kind, model, directories):
-    found = card(directories(kind))
-    deployment = found["registry"]["deployment"]
-    for field, allowed in SCHEMA.items():
-        section, key = field.split(".")
-        assert deployment[section][key] in allowed
-    assert deployment["deployment_model"]["model_name"] == model
-    for name in REQUIRED:
-        assert (name in deployment["basic"]) != (f"deployment.basic.{name}" in found["to_be_filled_in"])
-    assert found["to_be_filled_in"] == OPEN
-    parameters = deployment["privacy_loss"]["privacy_parameters"]
-    assert parameters["epsilon"] == lines_of(found)["Epsilon"]["value"]
-    assert set(parameters) <= {"epsilon", "delta", "rho"}
 
 
 def test_the_command_writes_a_card_also_into_a_copy_and_a_rerun_removes_it(directories, tmp_path):

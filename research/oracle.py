@@ -1,45 +1,39 @@
 """The oracle: clipping strategies tuned on the private data itself, to show how much tuning would be worth.
 
-For every point of a comparison's grid and each oracle strategy, all settings are run on one more seed, and the best
-by the main metric is used for the comparison's seeds. Nobody who holds private data may do this: no budget pays for the
-search. It is a yardstick for strategies without settings. Grids fit any data: clips are multiples of the median l2 norm
-of users' gradients at the initial model, step sizes multiples of one over the largest curvature there, or of the step
-that crosses the domain if that is shorter; both are measured without privacy, on the seed of the search.
+At every budget of a comparison, all settings of each strategy are run on one more seed, and the best by the main metric
+is used for the comparison's seeds. Nobody who holds private data may do this: no budget pays for the search, so its
+runs promise nothing, whatever their files say. It is a yardstick for strategies without settings. Grids fit any data:
+clips are multiples of the median l2 norm of users' gradients at the initial model, step sizes multiples of one over the
+largest curvature there, or of the step that crosses the domain if that is shorter; both are measured without privacy,
+on the seed of the search.
 """
 
-import hashlib
 import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from simulations.comparison.sections import ComparisonConfig, StrategyEntry
-from simulations.config.run_config import RunConfig
-from simulations.records.run_directory import as_json, private_folder, read_json, write_text, write_whole
+from simulations import compare
+from simulations.config.run_config import RunConfig, parse_config
 from simulations.runs.build import load_datasets, starting_problem
-from userdp.accounting import Guarantee
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 
-ORACLE = "oracle: tuned on the private data itself, NOT private, not something you may do"  # their label
 STRATEGIES = ("dp_fed_sgd", "adaptive_clipping", "recentred_clipping")
 CLIPS = (0.1, 0.3, 1.0, 3.0)  # clips, as multiples of the median l2 norm of users' gradients at the initial model
 STEPS = (1.0, 4.0)  # step sizes, as multiples of 1 / curvature
 ROUNDS = (5, 20, 80)
-TRIED = len(CLIPS) * len(STEPS) * len(ROUNDS)  # number of settings for each strategy
+SEED = 1000  # of the search; comparisons use smaller ones
 _MOST_USERS = 2000  # number of users, the first ones, whose gradients are measured
 _PASSES, _MOVE = 30, 1e-3  # steps of the power iteration, and the l2 norm by which each moves the model
-FIRST_SEED = 1000  # first candidate for the seed of the search
 
 
 def name_of(kind: str) -> str:
@@ -47,11 +41,28 @@ def name_of(kind: str) -> str:
     return f"oracle-{kind}-NOT-private"
 
 
-def oracle_entries(config: ComparisonConfig) -> list[StrategyEntry]:
-    """Return the oracle strategies, if the comparison asks for them."""
-    if not config.against_oracle:
-        return []
-    return [StrategyEntry(kind=kind, label=name_of(kind), preparation="none") for kind in STRATEGIES]
+def oracle_rows(comparison: Mapping[str, Any], epsilons: Sequence[float], directory: Path) -> Iterator[dict[str, Any]]:
+    """Run the oracle strategies on the seeds of a comparison, whose sections are given without strategies.
+
+    Yields rows of its table, with the chosen settings as "settings".
+    """
+    for epsilon in epsilons:
+        base = {**comparison, "privacy": {**comparison["privacy"], "epsilon": epsilon}}
+        run = {key: section for key, section in base.items() if key != "seeds"}
+        first = {**run, "seed": SEED, "strategy": {"kind": STRATEGIES[0]}, "preparation": "none"}
+        tried = measured_scales(parse_config(first)).settings()
+        search = [_entry(kind, f"{kind}-{place}", one) for kind in STRATEGIES for place, one in enumerate(tried)]
+        table = compare({**base, "seeds": [SEED], "strategy": search}, directory=directory, workers=0).table
+        values = table.set_index("strategy")["value"].astype(float).fillna(math.inf)
+        best = {kind: tried[int(np.argmin([values[f"{kind}-{i}"] for i in range(len(tried))]))] for kind in STRATEGIES}
+        chosen = [_entry(kind, name_of(kind), settings) for kind, settings in best.items()]
+        table = compare({**base, "strategy": chosen}, directory=directory, workers=0).table
+        for one in table.to_dict("records"):
+            yield one | {"settings": json.dumps(best[one["kind"]])}
+
+
+def _entry(kind: str, label: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": kind, "label": label, "preparation": "none", **settings}
 
 
 @dataclass(frozen=True)
@@ -67,18 +78,6 @@ class Scales:
             {"clip_norm": _rounded(clip * self.length), "learning_rate": _rounded(step * self.step), "rounds": rounds}
             for rounds, clip, step in product(ROUNDS, CLIPS, STEPS)
         ]
-
-
-def scales_of(config: RunConfig, folder: Path) -> Scales:
-    """Return `measured_scales`, from a file if there is one: settings stay the same on another machine."""
-    data = json.dumps([config.problem.model_dump(), config.data.model_dump(), config.seed], default=str)
-    file = folder / f"scales_private-{hashlib.sha256(data.encode()).hexdigest()[:10]}.json"
-    if file.is_file():
-        return Scales(**read_json(file))
-    scales = measured_scales(config)
-    private_folder(file.parent)
-    write_text(file, json.dumps(asdict(scales)) + "\n")
-    return scales
 
 
 def measured_scales(config: RunConfig) -> Scales:
@@ -120,24 +119,6 @@ def _curvature(slope: Callable[[Vector], Vector], start: Vector, first: Vector) 
             break
         found, direction = length, change
     return found
-
-
-def take_promise_back(directory: Path) -> None:
-    """Remove the guarantee from a run's files: its settings depend on the private data."""
-    none = Guarantee.none("settings were tuned on the private data itself").as_dict()
-    for name in ("plan.json", "result.json", "guarantee.json"):
-        path = directory / name
-        if not path.is_file():
-            continue
-        values = read_json(path)
-        if name == "guarantee.json":
-            values |= none | {"sentence": ORACLE, "spent_epsilon": None}
-        else:
-            values["guarantee"] = none
-        write_text(path, as_json(values))
-    rounds = directory / "rounds.parquet"
-    if rounds.is_file():
-        write_whole(rounds, partial(pd.read_parquet(rounds).assign(spent_epsilon=math.nan).to_parquet, index=False))
 
 
 def _rounded(value: float) -> float:
