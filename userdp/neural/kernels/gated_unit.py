@@ -1,6 +1,7 @@
 """nn.GRU with its gradient written out, as described in `userdp.neural.kernels.recurrence`.
 
-Gain: torch cannot compute nn.GRU for many users at once; 2.8 times as fast as its loop over users.
+Gain: torch cannot compute nn.GRU for many users at once; 2.6 times as fast as its loop over users, and 1.5 times as
+fast as the same steps with torch's gradient.
 """
 
 from typing import Any
@@ -76,6 +77,5 @@ class _GatedUnit(Recurrence):
 def gated_unit(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
     """Compute outputs (1, L, N, H) of nn.GRU for inputs (L, N, I)."""
     of_gates, of_new = biases[1].tensor_split([2 * weights[1].shape[1]])
-    sent, codes = sent_by(x, weights[0], biases[0] + functional.pad(of_gates, (0, len(of_new))))
-    rows = sent if codes is None else functional.embedding(codes, sent[0])
-    return applied(_GatedUnit, rows, weights[1].unsqueeze(0), of_new.unsqueeze(0))[:1]
+    sent = sent_by(x, weights[0], biases[0] + functional.pad(of_gates, (0, len(of_new))))
+    return applied(_GatedUnit, sent, weights[1].unsqueeze(0), of_new.unsqueeze(0))[:1]
