@@ -12,8 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from userdp.neural.kernels.recurrence import Recurrence, applied, by_user, sent_by, sigmoid_backward, steps, steps_back
 
-_AT_HAND = 1 << 20  # Bytes of gate gradients that stay in a processor's cache beside other operands.
-
 
 class _LongShortTerm(Recurrence):
     """nn.LSTM from states and cells of zeros.
@@ -50,33 +48,26 @@ class _LongShortTerm(Recurrence):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Go back as `_GatedUnit` does, some steps at a time, so that results are still in the cache when read."""
+        """Compute the gradients from the last step to the first, as `_GatedUnit` does."""
         weight, gates, cells, sizes, states = ctx.saved_tensors
-        at_hand = len(gates) if gates.is_cuda else _AT_HAND // (gates[0].numel() * gates.itemsize)
-        span = max(1, min(len(gates), at_hand))
-        of_sent = torch.empty_like(gates)
-        of_weight, of_cell = torch.zeros_like(weight), torch.zeros_like(states[0])
-        incoming = torch.zeros_like(sizes)
+        of_cell, incoming = torch.zeros_like(states[0]), torch.zeros_like(sizes)
         if gradients[0] is not None:
             torch.neg(gradients[0].transpose(0, 1), out=incoming)
         if gradients[1] is not None:
             of_cell += gradients[1]
+        sent = torch.empty_like(gates)
+        shares = torch.unflatten(sent, -1, (4, -1))
+        kept, to_cell = _shares(shares, gates, cells[:-1], sizes)
         before = iter(incoming.unbind(0)[-2::-1])
-        for first in range((len(gates) - 1) // span * span, -1, -span):
-            part = slice(first, min(first + span, len(gates)))
-            sent = of_sent[part]
-            shares = torch.unflatten(sent, -1, (4, -1))
-            kept, to_cell = _shares(shares, gates[part], cells[part], sizes[part])
-            views = to_cell, kept, incoming[part], sent, shares[..., :3, :], shares[..., 3, :]
-            for size, stays, flowing, rows, three, last in steps_back(*views):
-                last.mul_(flowing)
-                of_cell.addcmul_(flowing, size, value=-2)
-                three.mul_(of_cell.unsqueeze(-2))
-                of_cell.mul_(stays)
-                if (earlier := next(before, None)) is not None:
-                    earlier.baddbmm_(rows, weight)
-            of_weight.baddbmm_(by_user(sent).mT, by_user(states[part]))
-        return of_sent.transpose(0, 1), of_weight
+        views = to_cell, kept, incoming, sent, shares[..., :3, :], shares[..., 3, :]
+        for size, stays, flowing, rows, three, last in steps_back(*views):
+            last.mul_(flowing)
+            of_cell.addcmul_(flowing, size, value=-2)
+            three.mul_(of_cell.unsqueeze(-2))
+            of_cell.mul_(stays)
+            if (earlier := next(before, None)) is not None:
+                earlier.baddbmm_(rows, weight)
+        return sent.transpose(0, 1), torch.bmm(by_user(sent).mT, by_user(states[:-1]))
 
 
 def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:

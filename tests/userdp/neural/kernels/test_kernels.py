@@ -11,7 +11,6 @@ from torch import nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves
 
-from userdp.neural.kernels import long_short_term
 from userdp.neural.kernels.layers import LAYERS, own_forward
 
 USERS, WIDTH = 3, 4
@@ -88,7 +87,10 @@ def of_users(module, leaves, x, *, together):
     return tree_leaves(outputs), torch.autograd.grad(total, wanted)
 
 
-def check(name, sequences, steps):
+@pytest.mark.parametrize("name", KERNELS)
+@settings(max_examples=3, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 7))
+def test_outputs_and_gradients_are_those_of_torch_for_one_user_and_for_many(name, sequences, steps):
     torchs, ours = both(KERNELS[name])
     x = torch.randn(USERS, sequences, steps, WIDTH, dtype=torch.float64).requires_grad_()
     stacked = {name: torch.randn(USERS, *each.shape).double() for name, each in torchs.named_parameters()}
@@ -96,20 +98,6 @@ def check(name, sequences, steps):
     expected = of_users(torchs, leaves, x, together=False)
     for together in (False, True):
         torch.testing.assert_close(of_users(ours, leaves, x, together=together), expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-@settings(max_examples=3, deadline=None)
-@given(st.integers(1, 5), st.integers(1, 7))
-def test_outputs_and_gradients_are_those_of_torch_for_one_user_and_for_many(name, sequences, steps):
-    check(name, sequences, steps)
-
-
-@pytest.mark.parametrize("bytes_at_hand", [1, 1000], ids=["a step", "a few steps"])
-@pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("lstm")])
-def test_an_lstm_may_go_back_by_any_number_of_steps(name, bytes_at_hand, monkeypatch):
-    monkeypatch.setattr(long_short_term, "_AT_HAND", bytes_at_hand)
-    check(name, 4, 7)
 
 
 @pytest.mark.parametrize("name", ["attention, causal", "lstm"])
