@@ -12,6 +12,7 @@ FILES = sorted(
     path
     for folder in ("userdp", "strategies", "simulations", "apps", "docs", "research", "benchmarks", "tests")
     for path in (ROOT / folder).rglob("*.py")
+    if path != Path(__file__).resolve()  # which quotes what it forbids
 )
 OPENINGS = {
     *("Of", "That", "Those", "By", "As", "Over", "From", "Also", "Likewise", "Who", "Whose", "What", "How", "Whether"),

@@ -28,6 +28,7 @@ SHARED = {
     # What a run leaves behind is seen in runs, and what a run does in what it leaves behind.
     "simulations/records": ("tests/simulations/runs/",),
     "simulations/reports": ("tests/simulations/records/",),
+    "simulations/engines": ("tests/simulations/runs/",),
     "simulations/runs": ("tests/simulations/records/", "tests/simulations/deployment/"),
     # How a sampling is priced, and how its ledger counts, is tested with the sampler.
     "userdp/accounting": ("tests/userdp/sampling/",),

@@ -28,7 +28,7 @@ def promise(strategy: UserLevelStrategy, guarantee: Guarantee, *, whole: bool) -
 
 @dataclass
 class Result:
-    """What a run has to tell when its rounds are over, measured by its ``schedule``; with an ``error`` it stopped.
+    """The facts of a run whose rounds are over, measured by its ``schedule``; with an ``error`` it stopped.
 
     ``non_private`` are the metrics of training without privacy. With ``again`` a killed process may have asked more
     than this one knows.

@@ -20,7 +20,7 @@ from userdp.sampling.registry import SAMPLERS, sampler_of
 from userdp.settings import NameOf
 
 SECRET_COHORTS = (
-    "Poisson, fixed-size and allocated cohorts, which must stay secret, come from the operating system too, once a "
+    "Poisson, fixed-size and allocated cohorts, which must stay secret, come from the operating system too, once per "
     "round; ledgers refuse seeded ones, and an interrupted run cannot resume with an allocation that is gone"
 )
 """The effect of secure noise on samplers."""

@@ -74,12 +74,12 @@ FAULTS = {
     ),
     "a fact of users' data that is not marked": (
         "mechanism=mechanism,",
-        'mechanism=mechanism, noted=lambda mean, bounded: {"size": float(np.linalg.norm(mean))},',
+        'mechanism=mechanism, noted=lambda gathered, mean, deviation: {"size": float(np.linalg.norm(mean))},',
         "shows more of a user than it released",
     ),
     "a fact that is not declared": (
         "mechanism=mechanism,",
-        'mechanism=mechanism, noted=lambda mean, bounded: {"size": 1.0},',
+        'mechanism=mechanism, noted=lambda gathered, mean, deviation: {"size": 1.0},',
         "notes size, which `notes` does not declare",
     ),
     "a number that is not explained": (

@@ -429,11 +429,12 @@ def test_noise_is_made_in_one_place():
 
 
 def test_random_numbers_come_from_streams_or_the_operating_system():
-    """Only these draw without a stream: made-up data, audits, a user's module, and users' local noise."""
+    """Only these draw without a stream: made-up data, audits, checks, a user's module, and users' local noise."""
     assert calling(r"(np|numpy)\.random\.|random\.") <= {
         *("userdp/randomness.py", "userdp/nodes/computations.py", "userdp/data/synthetic/federation.py"),
         *("userdp/neural/samples.py", "userdp/neural/chance.py", "strategies/baselines/heavy_tailed/estimators.py"),
         *("simulations/audit/one_run.py", "simulations/audit/trials.py", "simulations/comparison/oracle.py"),
+        *("userdp/problems/contract.py", "userdp/queries/contract.py"),
     }
 
 

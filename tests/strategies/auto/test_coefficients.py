@@ -186,12 +186,11 @@ def test_the_clip_lies_where_hardly_any_user_is_seen_beyond():
 def test_a_run_that_ended_amid_their_rounds_has_no_coefficients():
     method = make(Auto, problem("squared"), 300, 4.0, coefficients=0.5)
     run(method, population("squared", 300, 0))
-    reading, found_then = method.scheme.coefficients(method.memory)
-    assert len(reading.names) == len(found_then.estimate) == COLUMNS + 1
-    found_then.estimate = np.zeros(0)  # as before the last of their rounds
-    assert method.scheme.coefficients(method.memory) is None
-    plain = make(Auto, problem("squared"), 300, 4.0)
-    assert plain.scheme.coefficients(plain.scheme.new_memory()) is None
+    assert len(method.scheme.report(method.state.released, method.memory)["coefficients"]) == COLUMNS + 1
+    method.memory.inference.estimate = np.zeros(0)  # as before the last of their rounds
+    assert method.scheme.report(method.state.released, method.memory) == {}
+    plain = make(Auto, problem("squared"), 300, 4.0).scheme
+    assert plain.report(np.zeros(COLUMNS + 1), plain.new_memory()) == {}
 
 
 def test_a_killed_run_resumes_in_the_middle_of_the_rounds():

@@ -13,6 +13,7 @@ from userdp.data import ColumnarFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
+from userdp.queries.answers import Answer
 from userdp.testing import check_strategy
 
 USERS, PRIVACY = 200, Privacy(1.0, 1e-5)
@@ -30,12 +31,17 @@ def drawn(seed=0):
     return people([[(rng.uniform(-1, 1), 0.0, int(rng.integers(3)))] for _ in range(USERS)])
 
 
+def answers_of(strategy):
+    report = strategy.scheme.report(strategy.state.released, strategy.memory)
+    return [Answer(**one) for one in report["answers"]]
+
+
 def run(strategy, block, nodes=2):
     problem = strategy.original
     parts = np.array_split(np.arange(strategy.public.users), nodes)
     with LocalGrid([Node(problem, ColumnarFederation(block), users) for users in parts]) as grid:
         strategy.start(grid)
-    return strategy.scheme.answers(strategy.state.released, strategy.memory)
+    return answers_of(strategy)
 
 
 @pytest.mark.slow
@@ -159,7 +165,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(relation):
         strategy = Statistics().strategy(query(asked, relation), facts, privacy, seed=seed)
         with LocalGrid([Node(strategy.original, ColumnarFederation(block), np.arange(users))]) as grid:
             strategy.start(grid)
-        found = strategy.scheme.answers(strategy.state.released, strategy.memory)
+        found = answers_of(strategy)
         held += [one.low <= value <= one.high for one, value in zip(found, truth, strict=True)]
     shares = held / runs
     # Four standard errors of a share of 0.95 below; those of quantiles among intervals may be wider.

@@ -70,7 +70,7 @@ def test_the_budget_is_kept_and_used(choices, gaussians, epsilon, delta):
 
 
 def test_no_release_and_failures_beyond_delta_are_refused():
-    with pytest.raises(BadInput, match="nothing to release: name per column"):
+    with pytest.raises(BadInput, match="there is nothing to release: name a column"):
         MixedReleases.calibrated((), (), 0.0, 1.0, DELTA)
     with pytest.raises(BadInput, match="needs more than the failures"):
         MixedReleases.calibrated((), (1.0,), DELTA, 1.0, DELTA)
