@@ -19,7 +19,6 @@ from userdp.neural.kernels.recurrence import (
     sigmoid_backward,
     steps,
     steps_back,
-    tanh,
     tanh_backward,
 )
 
@@ -38,13 +37,13 @@ class _GatedUnit(Recurrence):
         offset = offset.unsqueeze(1)
         of_two, of_new = factors.tensor_split([2 * len(weight)])
         states = gates.new_empty((len(gates) + 1, *gates.shape[2:]))
-        states[0], one = 0, gates.new_ones(())
+        states[0] = 0
         candidates = torch.empty_like(states[1:])
         views = gates[:, :2].flatten(1, 2), *gates.unbind(1), states[:-1], states[1:], candidates
         for two, reset, update, new, state, after, candidate in steps(*views):
             two.baddbmm_(state.expand(2, -1, -1) if len(state) == 1 else state.repeat(2, 1, 1), of_two).sigmoid_()
             torch.baddbmm(offset, state, of_new, out=candidate)
-            torch.lerp(tanh(new.addcmul_(reset, candidate), one, out=new), state, update, out=after)
+            torch.lerp(new.addcmul_(reset, candidate).tanh_(), state, update, out=after)
         return states[1:].transpose(0, 1), gates, candidates, states
 
     @staticmethod

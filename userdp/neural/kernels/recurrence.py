@@ -64,12 +64,6 @@ def steps_back(*tensors: Tensor) -> Iterator[Any]:
     return iter(list(steps(*tensors))[::-1])
 
 
-def tanh(values: Tensor, one: Tensor, out: Tensor) -> Tensor:
-    """Compute tanh as 2 sigmoid(2 x) - 1, in a sixth of the time; ``one`` is a tensor, as numbers cost a conversion."""
-    torch.add(values, values, out=out).sigmoid_()
-    return out.add_(out).sub_(one)
-
-
 def by_user(rows: Tensor) -> Tensor:
     """Reshape rows (L, G, N, K) to (G, L N, K)."""
     return rows.transpose(0, 1).flatten(1, 2)
