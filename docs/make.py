@@ -35,7 +35,6 @@ from making import (
     speed,
     strategies,
     strategy_pages,
-    structure,
     user_level,
     what_leaves,
     zero_tuning,
@@ -68,7 +67,6 @@ def pages() -> dict[str, str]:
             _written("research/README.md"),
             {"promises": promises.section(), "neural": neural_speed.section(), **speed.sections()},
         ),
-        "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
         "docs/audit.md": put(
             _written("docs/audit.md"), {"translation": audit.translation(), "measured": audit.measured()}
         ),

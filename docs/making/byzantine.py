@@ -75,15 +75,15 @@ def _listed(names: list[str]) -> str:
 
 
 def _guarantees(rows: list[dict[str, str]]) -> str:
-    promises = {row["strategy"]: row["guarantee"] for row in rows}
-    lines = ["| strategy | guarantee for honest users, for any answers of the others |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{name}` | {promises[name]} |" for name in sorted(promises))])
+    """Return what is promised to honest users; a row also names its accountant and the server's part."""
+    promises = sorted({row["guarantee"].partition(", by ")[0] for row in rows})
+    return f"Whatever the others answer, honest users have {' or '.join(promises)}."
 
 
 def votes() -> str:
-    """Return the table of research/votes.py; bold where votes are nearer than both clips that are not tuned."""
+    """Return rows of research/votes.py; bold where votes are nearer than both clips that are not tuned."""
     with (RESULTS / "votes.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if row["hostile"] in {"0", "0.3"}]
     methods = ("vote_descent", "dp_fed_sgd", "adaptive_clipping", "tuned")
     head = ["users", "columns", "spread", "hostile", *(f"`{name}`" for name in methods[:-1]), "tuned, not private"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]

@@ -1,5 +1,7 @@
 """Tables about strategies for README.md, docs/guarantees.md and docs/strategy, made from their classes."""
 
+import textwrap
+
 from strategies import STRATEGIES, Recipe
 from strategies.core.recipe import guarantees
 
@@ -57,12 +59,14 @@ All others refuse that setting.
 
 
 def secure_noise() -> str:
-    """Return the table of secure noise; strategies with equal answers share a row."""
-    answers: dict[str, Strategies] = {}
-    for strategy in STRATEGIES.values():
-        answers.setdefault(with_secure_noise(strategy), []).append(strategy)
-    rows = [f"| {_names(strategies)} | {answer} |" for answer, strategies in answers.items()]
-    return "\n".join(["| | with secure noise |", "|---|---|", *rows])
+    """Return who has secure noise, and who refuses it."""
+    refused = [one for one in STRATEGIES.values() if one.about.without_secure_noise is not None]
+    able = [one for one in STRATEGIES.values() if one.about.without_secure_noise is None]
+    return textwrap.fill(
+        f"{_names(able)} have secure noise. {_names(refused)} refuse it. The page of each strategy says what secure "
+        "noise changes in it, or why it is refused.",
+        120,
+    )
 
 
 def with_secure_noise(strategy: type[Recipe]) -> str:

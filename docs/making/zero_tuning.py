@@ -58,15 +58,13 @@ def _introduction(shares: Shares) -> str:
     seeds = sorted({len(found["auto"]) for found in shares.values() if "auto" in found})
     count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
-        "A number is the share by which a model reduces the best constant's loss, on held-out users: 0 is no better "
-        "than predicting their own mean (or rate) for everybody, and a negative share is worse; for squared loss it is "
-        f"R2. The median of {count} seeds, each with its own split and noise, and for `auto` the range. *Gap closed* "
-        "is the share of `auto` over that of no privacy, if the latter is at least a tenth. The next column has "
-        "the best of three clipping strategies whose clip, step size and rounds were chosen among 24 settings **on the "
-        "private data itself** (`userdp compare --against-oracle`): this is **not private** and not allowed in "
-        "practice, and shows the value of tuning. The last column has the best of the same three with default "
-        "settings, including the default preparation for files without clip and step size. Bold differences mark cells "
-        "where `auto` is behind. All numbers are in research/results/zero_tuning.csv."
+        "A number is the share by which a model reduces the best constant's loss on held-out users: 0 is no better "
+        "than predicting their own mean (or rate) for everybody; for squared loss it is R2. It is the median of "
+        f"{count} seeds, each with its own split and noise. *Gap closed* is the share of `auto` over that of no "
+        "privacy, if the latter is at least a tenth. *Tuned* is the best of three clipping strategies whose clip, step "
+        "size and rounds were chosen among 24 settings **on the private data itself**: this is **not private**, reads "
+        "the data once for each setting, and shows the value of tuning. The last column has the best of the same three "
+        "with default settings. Bold marks where `auto` is behind. All numbers are in research/results/zero_tuning.csv."
     )
 
 
@@ -87,7 +85,7 @@ def _line(cell: Cell, shares: Mapping[str, list[float]], facts: Mapping[str, str
                 _percent(free),
                 _percent(median(auto)),
                 f"{_percent(min(auto))} to {_percent(max(auto))}",
-                f"{100 * median(ways):.0f} %" if free >= WORTH_A_WAY else "",
+                f"{100 * median(ways):.0f}%" if free >= WORTH_A_WAY else "",
                 _named(oracle),
                 f"**{gap}**" if ahead is not None and ahead < 0 else gap,
                 _named(default),
@@ -182,7 +180,7 @@ def _named(best: tuple[float, str] | None) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %".replace("-", "\N{MINUS SIGN}")
+    return f"{100 * share:.1f}%".replace("-", "\N{MINUS SIGN}")
 
 
 def _points(share: float) -> str:
