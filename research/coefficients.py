@@ -35,7 +35,6 @@ from strategies import Auto, PublicFacts
 from userdp.accounting import Privacy
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation
-from userdp.data.tables.coefficients import coefficient_map
 from userdp.data.tables.tabular import read_table
 from userdp.nodes.node import Node
 from userdp.problems import Logistic, Poisson, Problem, Squared
@@ -184,7 +183,7 @@ def on_table(name: str) -> list[dict[str, Any]]:
             progress=False,
         )
         declared = model.config.data.declarations
-        reading = coefficient_map(model.config.data.columns, intercept=True)
+        reading = model.config.data.columns.samples.coefficients(intercept=True)
         table = read_table(model.config.data.file, **declared, seed=model.config.seed)
         block = table.federation.block(np.arange(table.federation.users))
         theirs, errors = _plain(kind, block, reading.kept)

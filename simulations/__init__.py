@@ -4,15 +4,9 @@
 first use, so that `userdp --help` does not wait for Flower, Ray or torch.
 """
 
-import os
 from typing import TYPE_CHECKING
 
 from userdp.lazy import lazily
-
-# Set before Flower or Ray are imported: they call home by default.
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 if TYPE_CHECKING:
     from simulations.account.entering import enter

@@ -15,6 +15,7 @@ from simulations.commands.tables import find, query
 from simulations.commands.training import audit, compare, plan, run
 from simulations.serving.command import app as serving
 from simulations.terminal import Json, argument, exit_codes
+from userdp.tracebacks import DEBUG, with_internals
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,11 +48,15 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help=f"Show the traceback of an error, like {DEBUG}=1.")] = False,
 ) -> None:
     """Federated learning with user-level differential privacy: run it, plan it, trust every epsilon."""
+    if debug:
+        context.with_resource(with_internals())
 
 
 @app.command(name="list", no_args_is_help=True)
@@ -68,9 +73,9 @@ def listed(
 
     userdp list data insteval: users, samples, license, and where the file comes from
 
-    userdp list settings privacy.epsilon: values, default, meaning, effect on privacy, and an example
+    userdp list settings privacy.epsilon: values, default, meaning, effect on privacy
     """
-    with exit_codes(debug=False):
+    with exit_codes():
         from simulations.listings import show  # noqa: PLC0415
 
         show(what, name, as_json)

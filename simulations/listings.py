@@ -103,7 +103,6 @@ def settings(name: str | None = None) -> list[Entry]:
             "default": key.default,
             "effect on privacy": key.effect.replace("`", ""),
             "kinds that have it": having(key),
-            "example": key.example,
         }
         for key in explained(name)
     ]

@@ -4,16 +4,16 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 from rich.console import Console
 
 from userdp.errors import BadInput, UserdpError
 from userdp.extras import missing_extra
-from userdp.tracebacks import DEBUG, shows_internals, told, with_internals
+from userdp.tracebacks import shows_internals, told
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
@@ -43,36 +43,34 @@ _SET = "Override a key, such as privacy.epsilon=2; repeatable. A whole section: 
 Overrides = Annotated[list[str] | None, option(_SET, "--set", metavar="KEY=VALUE")]
 Json = Annotated[bool, option("Print JSON to standard output and nothing else.", "--json")]
 TrustCode = Annotated[bool, option("Run code that the run's directory names, such as problem.module.", "--trust-code")]
-Debug = Annotated[bool, option(f"Show the traceback of an error, like {DEBUG}=1.", "--debug")]
 Output = Annotated[str | None, option("Overrides output.directory.", "--output", metavar="DIR")]
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
 @contextmanager
-def exit_codes(debug: bool) -> Iterator[None]:
+def exit_codes() -> Iterator[None]:
     """Turn errors into a sentence on standard error and an exit code."""
     try:
-        with with_internals() if debug else nullcontext():
-            yield
+        yield
     except KeyboardInterrupt:
         complain("interrupted; what the run had written stays in its directory")
         raise typer.Exit(INTERRUPTED) from None
     except typer.Exit:
         raise
     except Exception as error:
-        if debug or shows_internals():
+        if shows_internals():
             Console(stderr=True).print_exception()
         error = (isinstance(error, ModuleNotFoundError) and missing_extra(error)) or error
-        defect = f"unexpected {told(error)} (this is a defect: run again with --debug and report it)"
+        defect = f"unexpected {told(error)} (this is a defect: run userdp --debug with the same words and report it)"
         complain(str(error) if isinstance(error, UserdpError) else defect)
         raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
 
 
 @contextmanager
-def working(debug: bool) -> Iterator[None]:
+def working() -> Iterator[None]:
     """Turn errors into exit codes, show warnings, and keep standard output free for the result."""
     log_warnings()
-    with exit_codes(debug), redirect_stdout(sys.stderr):
+    with exit_codes(), redirect_stdout(sys.stderr):
         yield
 
 
@@ -96,8 +94,13 @@ def answer(as_json: bool, values: Any, show: Callable[[], None]) -> None:
 
 def log_warnings() -> None:
     """Show the warnings of userdp on standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("userdp: %(levelname)s: %(message)s"))
+    log_to(sys.stderr, logging.WARNING, logging.Formatter("userdp: %(levelname)s: %(message)s"))
+
+
+def log_to(stream: TextIO, level: int, form: logging.Formatter) -> None:
+    """Write what userdp logs to a stream, and nowhere else."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(form)
     log = logging.getLogger("userdp")
     log.handlers, log.propagate = [handler], False
-    log.setLevel(logging.WARNING)
+    log.setLevel(level)

@@ -31,3 +31,9 @@ class ContractBroken(BadInput, AssertionError):
 
 class RunFailed(UserdpError, RuntimeError):
     """A run stopped: too few replies, a failing node, a time limit. The files it had written stay on disk."""
+
+
+def insist(subject: object, held: bool, fault: str) -> None:
+    """Raise `ContractBroken` with the fault of the subject's class, a sentence without subject, unless ``held``."""
+    if not held:
+        raise ContractBroken(f"{type(subject).__name__} {fault}")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from simulations.terminal import Debug, Json, answer, argument, option, working
+from simulations.terminal import Json, answer, argument, option, working
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -48,14 +47,13 @@ def create(
         ),
     ] = None,
     accounts: Address = None,
-    debug: Debug = False,
 ) -> None:
     """Make an account with a total that never changes.
 
     Gaussian runs (auto, dp_fed_sgd, most others) compose tightly: 12 of epsilon 1 fit into 4, at one delta. Epsilons
     and deltas of everything else add up, within the share that --others sets aside.
     """
-    with working(debug):
+    with working():
         from simulations.config.run_config import NAME  # noqa: PLC0415
         from userdp.accounting.filter import Total  # noqa: PLC0415
 
@@ -68,54 +66,43 @@ def create(
 
 
 @app.command()
-def show(name: Named, accounts: Address = None, as_json: Json = False, debug: Debug = False) -> None:
+def show(name: Named, accounts: Address = None, as_json: Json = False) -> None:
     """Show what is spent on what, by whom and when, and what is left."""
-    with working(debug):
+    with working():
         account = accounts_of(accounts).read(name)
     answer(as_json, account.as_dict(), lambda: _show(account))
 
 
 @app.command(name="list")
-def listed(accounts: Address = None, as_json: Json = False, debug: Debug = False) -> None:
+def listed(accounts: Address = None, as_json: Json = False) -> None:
     """List all accounts with what is spent."""
-    with working(debug):
+    with working():
         place = accounts_of(accounts)
         found = [place.read(name) for name in place.names()]
     answer(as_json, [account.as_dict() for account in found], lambda: _list(found))
 
 
 @app.command()
-def export(
-    name: Named,
-    output: Annotated[Path | None, option("File to write; standard output by default.", metavar="FILE")] = None,
-    accounts: Address = None,
-    debug: Debug = False,
-) -> None:
+def export(name: Named, accounts: Address = None) -> None:
     """Write all entries as events of dp-accounting, and what is spent as Flower states it, in JSON."""
-    with working(debug):
+    with working():
         from simulations.account.export import exported  # noqa: PLC0415
-        from simulations.records.run_directory import writing  # noqa: PLC0415
 
-        text = json.dumps(exported(accounts_of(accounts).read(name)), indent=2) + "\n"
-        if output is not None:
-            with writing(f"--output {output}"):
-                output.write_text(text, encoding="utf-8")
-    if output is None:
-        sys.stdout.write(text)
+        values = exported(accounts_of(accounts).read(name))
+    typer.echo(json.dumps(values, indent=2))
 
 
 @app.command()
 def check(
     results: Annotated[Path, argument("RESULTS", "Folder of run directories, such as that of userdp serve.")],
     accounts: Address = None,
-    debug: Debug = False,
 ) -> None:
     """Compare the runs in a folder with the entries of the database, both ways.
 
     A run without its entry means that the database is older than the results, or another one: what that run released
     is not counted, and the exit code is not 0. An entry without its run is only told.
     """
-    with working(debug):
+    with working():
         from simulations.account.checking import compared  # noqa: PLC0415
 
         if not results.is_dir():

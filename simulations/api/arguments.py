@@ -18,7 +18,7 @@ from simulations.runs.build import load_datasets
 from strategies.registry import STRATEGIES
 from userdp.data.source import Datasets
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.frames import A_TABLE, Frame, table_file
+from userdp.data.tables.frames import A_TABLE, FRAME, Frame, table_file
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
@@ -40,20 +40,25 @@ def configured(
     declared: Callable[[str], T],
     parse: Callable[[Mapping[str, Any]], T],
     load: Callable[[str | Path], T],
-) -> T:
-    """Return the configuration of a call: ``declared`` for the path of a table, else ``data`` parsed or loaded."""
+) -> tuple[T, Frame | None]:
+    """Return the configuration of a call, and the table in memory in place of its table's file, if there is one.
+
+    It is ``declared`` for a table or the path of one, else ``data`` parsed or loaded.
+    """
+    if isinstance(data, Frame):
+        return declared(FRAME), data
     if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
-        return declared(absolute_path(data))
+        return declared(absolute_path(data)), None
     given = [key for key, value in settings.items() if value is not None]
     if given:
         hint = 'change it there, or by load_config(path, ["privacy.epsilon=2"])'
         raise BadInput(f"{given[0]} is given beside a configuration, which has all settings: {hint}")
     if isinstance(data, kind):
-        return data
+        return data, None
     if isinstance(data, Mapping):
-        return parse(data)
+        return parse(data), None
     if isinstance(data, str | Path):
-        return load(data)
+        return load(data), None
     wanted = "comparison" if kind is not RunConfig else "configuration"
     raise BadInput(f"data is a {type(data).__name__}: give {A_TABLE}, a path, or a {wanted}")
 

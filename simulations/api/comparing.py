@@ -116,7 +116,7 @@ def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Compar
         names = [name for cell in comparison.cells for name in cell.config().data.columns.names]
         write_frame(data, tables / FRAME, list(dict.fromkeys(names)))
         return comparison
-    return arguments.configured(data, settings, Comparison, declared, parse_comparison, load_comparison)
+    return arguments.configured(data, settings, Comparison, declared, parse_comparison, load_comparison)[0]
 
 
 def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:

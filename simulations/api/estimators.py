@@ -21,7 +21,6 @@ from simulations.api.one_fit import check_callers
 from simulations.api.training import train
 from userdp.accounting import Guarantee
 from userdp.data.tables.cells import cell_text
-from userdp.data.tables.coefficients import coefficient_map
 from userdp.data.tables.declared import expanded, expanded_keys
 from userdp.data.tables.reading import like_cells, names_of
 from userdp.errors import BadInput, UserdpError
@@ -189,7 +188,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
 
     def _read_coefficients(self) -> None:
         config, model = self.model_.config, self.model_.model
-        reading = coefficient_map(config.data.columns, intercept=True)
+        reading = config.data.columns.samples.coefficients(intercept=True)
         scores = model.reshape(-1, reading.of_model.shape[1])
         values = np.stack([reading.of_model @ score + reading.offset for score in scores])
         self.coef_names_ = reading.names[:-1]

@@ -31,8 +31,8 @@ from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data.block import Block
 from userdp.data.tables.columns import Columns
+from userdp.data.tables.date_cells import days_since
 from userdp.data.tables.declared import checked_levels
-from userdp.data.tables.moments import days_since
 from userdp.data.tables.numeric import Numeric
 from userdp.errors import BadInput
 from userdp.problems.base import Problem

@@ -27,7 +27,7 @@ from simulations.runs.run import run
 from strategies.core.plan import Plan
 from userdp.accounting import Guarantee
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.frames import FRAME, Frame
+from userdp.data.tables.frames import Frame
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
 
@@ -114,11 +114,10 @@ def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, Fra
         if settings[RELATION] is not None:
             raw["privacy"][RELATION] = settings[RELATION]
         raw["ask"] = list(default_ask(raw["data"]) if settings["ask"] is None else settings["ask"])
-        return checked(parse_config(raw))
+        return parse_config(raw)
 
-    if isinstance(data, Frame):
-        return declared(FRAME), data
-    return checked(configured(data, settings, RunConfig, declared, parse_config, load_config)), None
+    config, frame = configured(data, settings, RunConfig, declared, parse_config, load_config)
+    return checked(config), frame
 
 
 def checked(config: RunConfig) -> RunConfig:

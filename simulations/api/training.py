@@ -192,6 +192,4 @@ def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, Fra
         refuse_several(settings)
         return parse_config(sections(settings, path, OF_A_RUN, "model"))
 
-    if isinstance(data, Frame):
-        return declared(FRAME), data
-    return configured(data, settings, RunConfig, declared, parse_config, load_config), None
+    return configured(data, settings, RunConfig, declared, parse_config, load_config)

@@ -74,7 +74,13 @@ class Instance:
             except BadInput as error:
                 reason = error
         if not found:
-            raise BadInput(f"strategy.kind = {config.strategy.kind!r} has no small instance to attack: {reason}")
+            where = f"strategy.kind = {config.strategy.kind!r} has no small instance to attack"
+            if prepared == "learn":
+                raise BadInput(
+                    f"{where} with a preparation, which its plan has and no loss of such instances takes: audit it "
+                    "without, by preparation = 'none' (--set preparation=none)"
+                )
+            raise BadInput(f"{where}: {reason}")
         return tuple(found)
 
     @classmethod

@@ -39,8 +39,6 @@ class Canaries:
     pull in (m, p) directions of length one. A coin of -1 is ``absent``, or else sends the negative direction.
     """
 
-    door = None  # they are nobody's data
-
     def __init__(self, problem: Problem, users: Indices, pulls: Vector, coins: Indices, *, absent: bool) -> None:
         self.problem, self.users, self.labels, self.clipped_samples = problem, users, None, 0
         self.key, self.door = MaskKey(), None  # nobody is behind it

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from simulations.terminal import Debug, Json, TrustCode, answer, argument, examples, option, working
+from simulations.terminal import Json, TrustCode, answer, argument, examples, option, working
 from userdp.errors import BadInput
 
 
@@ -44,10 +44,9 @@ def report(
         ),
     ] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Write the report of a finished or failed run, comparison or audit again."""
-    with working(debug):
+    with working():
         from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
         from simulations.comparison.report import render_comparison  # noqa: PLC0415
         from simulations.comparison.table import SUMMARY  # noqa: PLC0415
@@ -93,10 +92,9 @@ def predict(
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Score a table with the model of a run: a prediction for each row, and metrics if it has user and target."""
-    with working(debug):
+    with working():
         from simulations.api.prediction import score, show_scores  # noqa: PLC0415
 
         scores = score(directory, table, output, keep or (), trust_code=trust_code)
@@ -121,14 +119,13 @@ def export(
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Write the model of a run for other programs: as ONNX, from the table's own columns to predictions.
 
     Linear models and torch modules can be written. The guarantee is in the file's metadata. A language model becomes a
     folder of Hugging Face's libraries, whose README.md states the guarantee.
     """
-    with working(debug):
+    with working():
         from simulations.api.prediction import load_model  # noqa: PLC0415
 
         if (onnx is None) == (transformers is None):

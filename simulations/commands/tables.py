@@ -5,7 +5,6 @@ from typing import Annotated
 
 from simulations.commands.running import loaded, ran
 from simulations.terminal import (
-    Debug,
     File,
     Json,
     Output,
@@ -29,7 +28,6 @@ def query(
     overrides: Overrides = None,
     output: Output = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Query a table: counts, means, quantiles, histograms and more, with intervals, from one budget.
 
@@ -37,7 +35,7 @@ def query(
     writes a run directory with answers.csv, result.json, guarantee.json and report.html. userdp plan FILE shows the
     guarantee before any data are read.
     """
-    with working(debug):
+    with working():
         from simulations.api.console import show_outcome  # noqa: PLC0415
         from simulations.api.querying import checked  # noqa: PLC0415
 
@@ -60,14 +58,13 @@ def find(
     ),
     planned: Annotated[bool, option("Show the cost, and how far noise lets see; read no data.", "--plan")] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Find privately what a run has to declare: ranges of numbers and dates, levels of words, the most samples.
 
     The file has the sections data (path, user, all_users), find (numbers, dates, words, target) and privacy. Levels are
     those that many users hold. The epsilon adds to that of every later run on the same people.
     """
-    with working(debug):
+    with working():
         from simulations.finding.find import find_into, foreseen, show, values  # noqa: PLC0415
 
         found = foreseen(file, overrides or []) if planned else find_into(output, file, overrides or [])

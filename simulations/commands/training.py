@@ -9,7 +9,6 @@ import typer
 from simulations.commands.running import loaded, ran
 from simulations.terminal import (
     FAILED,
-    Debug,
     File,
     Json,
     Output,
@@ -48,10 +47,9 @@ def run(
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Train a model, and write a run directory with result, guarantee and report."""
-    with working(debug):
+    with working():
         given = {"engine.kind": engine, "seed": seed, "privacy.account": account}
         given |= {"output.directory": output, "output.anyway": anyway or None}
         from simulations.api.console import show_outcome  # noqa: PLC0415
@@ -77,7 +75,6 @@ def plan(
         bool, option("Plan every strategy for the same users, problem and budget, and rank them.", "--all")
     ] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Show every number of a run before it reads any data: users needed, noise against signal, the guarantee.
 
@@ -85,7 +82,7 @@ def plan(
     excess risk. A prediction is for a stand-in as far from the start as the declared bounds allow: it ranks strategies,
     and promises nothing.
     """
-    with working(debug):
+    with working():
         from simulations.api.console import show_advice, show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.reports.progress import counting_bar  # noqa: PLC0415
@@ -129,13 +126,12 @@ def compare(
         ),
     ] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Compare strategies at one epsilon and delta, and write a table and a report; finished cells are not run again.
 
     Each problem of a file may have settings for strategies: strategy = { dp_fed_sgd = { rounds = 60 } }.
     """
-    with working(debug):
+    with working():
         from simulations.comparison.config import load_comparison  # noqa: PLC0415
         from simulations.comparison.jobs import compare as run_all  # noqa: PLC0415
         from simulations.comparison.jobs import live  # noqa: PLC0415
@@ -173,7 +169,6 @@ def audit(
     workers: Annotated[int | None, option("Processes; all CPUs by default, 0 for none.", min=0)] = None,
     output: Output = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Attack a strategy, and show how much of its claimed epsilon the attack proves.
 
@@ -182,7 +177,7 @@ def audit(
     below. A bound above the claim refutes it (exit code 1). A bound below it proves nothing; a bound close to it shows
     that no noise is wasted. It reads no data, except with --one-run.
     """
-    with working(debug):
+    with working():
         from simulations.audit.command import Wanted, audit_file, show_audits  # noqa: PLC0415
 
         config = loaded(file, [*(overrides or []), *assignments({"output.directory": output})])

@@ -64,19 +64,6 @@ class Key:
             return "must be set"
         return shown(self.field.get_default(call_default_factory=True)).strip("`") or "none"
 
-    @property
-    def example(self) -> str:
-        """A line of TOML that sets the key, below its section."""
-        section, _, key = self.name.rpartition(".")
-        lines = [f"[{section}]"] if section else []
-        if key in ("kind", "population"):
-            return "\n".join([*lines, f'{key} = "{self.kind}"'])
-        if self.kind and section == "data" and self.kind in POPULATIONS:
-            lines += ['kind = "synthetic"', f'population = "{self.kind}"']
-        elif self.kind:
-            lines.append(f'kind = "{self.kind}"')
-        return "\n".join([*lines, f"{key} = {_sample(self.field)}"])
-
 
 @cache
 def keys() -> tuple[Key, ...]:
@@ -165,21 +152,3 @@ def shown(default: object) -> str:
     if default is None:
         return ""
     return f"`{str(default).lower() if isinstance(default, bool) else repr(default)}`".replace("'", '"')
-
-
-def _sample(field: FieldInfo) -> str:
-    default = None if field.is_required() else field.get_default(call_default_factory=True)
-    if default not in (None, [], {}):
-        return shown(default).strip("`")
-    words = kind_of(field.annotation)
-    if words.startswith("`"):
-        return words.split("`")[1]
-    samples = {
-        "whole": "10",
-        "number": "1.0",
-        "true": "true",
-        "text": '"..."',
-        "list": "[...]",
-        "table": "{ NAME = ... }",
-    }
-    return samples.get(words.split()[0], "...")

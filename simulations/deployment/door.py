@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -105,13 +106,18 @@ class _Entrance(socket.socket):
 
 
 class Server(uvicorn.Server):
-    """Serves an ASGI app behind a door; ``files`` are uvicorn's, for TLS. `BadInput` if the address is not free."""
+    """Serves an ASGI app behind a door; `BadInput` if the address is not free.
 
-    def __init__(self, app: Any, door: Door, host: str, port: int, **files: Any) -> None:
+    With TLS by server.crt and server.key of the folder ``keys``; without if it is None.
+    """
+
+    def __init__(self, app: Any, door: Door, host: str, port: int, keys: Path | None) -> None:
         # Only h11 limits headers, and only asyncio's own loop accepts by the entrance. Nobody may say for whom he asks.
         parts: dict[str, Any] = {"http": "h11", "ws": "none", "loop": "asyncio", "proxy_headers": False}
         parts |= {"h11_max_incomplete_event_size": HEADER, "backlog": _BACKLOG, "log_level": "warning"}
-        super().__init__(uvicorn.Config(app, host, port, **parts, **files))
+        if keys is not None:
+            parts |= {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")}
+        super().__init__(uvicorn.Config(app, host, port, **parts))
         self._door = door
         try:
             self._entrance = _Entrance(door, host, port)

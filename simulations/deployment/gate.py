@@ -155,5 +155,4 @@ def serve(superlink: str, port: int, keys: Path | None, door: Door, large: int =
     verify = ssl.create_default_context(cafile=str(keys / "ca.crt")) if keys else False
     scheme = "https" if keys else "http"
     client = httpx.AsyncClient(base_url=f"{scheme}://{superlink}", verify=verify, timeout=_SECONDS, trust_env=False)
-    files = {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")} if keys else {}
-    Server(gate(client, door, large, anybody=keys is None), door, "0.0.0.0", port, **files).run()
+    Server(gate(client, door, large, anybody=keys is None), door, "0.0.0.0", port, keys).run()

@@ -25,6 +25,7 @@ from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
 
 _NAME = "deployment"
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # Flower's programs call home by default
 _SECONDS = 60.0
 
 
@@ -44,7 +45,7 @@ class Link:
     def command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
         """Return a Flower command and its environment; "LINK" stands for the connection's name."""
         named = [_NAME if argument == "LINK" else argument for argument in arguments]
-        return ["flwr", *named], os.environ | {"FLWR_HOME": str(self.home)}
+        return ["flwr", *named], QUIET | os.environ | {"FLWR_HOME": str(self.home)}
 
     def ask(self, *arguments: str) -> dict[str, Any]:
         """Return a command's answer in JSON; RunFailed without one, with the command's last line."""

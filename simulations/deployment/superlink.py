@@ -5,6 +5,7 @@ that a restarted SuperLink finds its silos again; `Keyring` follows the folder f
 """
 
 import logging
+import os
 import signal
 import ssl
 import time
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
-from simulations.deployment.submit import Link
+from simulations.deployment.submit import QUIET, Link
 from simulations.records.run_directory import as_json, write_text
 from userdp.errors import RunFailed
 
@@ -201,7 +202,7 @@ def _stamp(path: Path) -> int:
 def serve(keys: Path | None, names: Path | None = None) -> int:
     """Run the SuperLink until it ends or gets SIGTERM, and return its exit code; see `Keyring` for ``names``."""
     READY.unlink(missing_ok=True)
-    process = Popen(command(keys))
+    process = Popen(command(keys), env=QUIET | os.environ)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     keyring = Keyring(Link(f"127.0.0.1:{PORT}", keys), keys, names)
     while process.poll() is None:

@@ -36,6 +36,7 @@ def begin_ray(failed: str, remedy: str = "", **settings: Any) -> tuple[Any, bool
     """Return Ray's module, and whether Ray was started now; RunFailed, which begins with ``failed``, otherwise."""
     # Ray must not hide GPUs from actors that reserve none: they share them. So says its future default.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it calls home by default
     import ray  # noqa: PLC0415 -- a second's import that local runs do not need
 
     own = not ray.is_initialized()

@@ -20,7 +20,7 @@ from userdp.accounting.costs import Cost, together
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import check_drawn
 from userdp.data.tables.cells import cell_number, numbers_of, texts_of
-from userdp.data.tables.moments import MICROSECONDS_A_DAY, moments_of
+from userdp.data.tables.date_cells import MICROSECONDS_A_DAY, moments_of
 from userdp.data.tables.reading import read_cells
 from userdp.data.tables.tabular import owners_of
 from userdp.errors import BadInput, PopulationTooSmall

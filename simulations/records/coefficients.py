@@ -19,7 +19,6 @@ Rows = Sequence[dict[str, Any]]
 def reading_of(config: RunConfig) -> CoefficientMap | None:
     """Return the coefficients that the declared columns give to a linear model; None for other models and data."""
     # Reading tables is slow to import, and most plans need none of it.
-    from userdp.data.tables.coefficients import coefficient_map  # noqa: PLC0415
     from userdp.data.tables.numeric import Numeric  # noqa: PLC0415
     from userdp.data.tables.sources import TableSource  # noqa: PLC0415
 
@@ -27,7 +26,7 @@ def reading_of(config: RunConfig) -> CoefficientMap | None:
     linear = isinstance(problem, GeneralisedLinearSettings) and issubclass(problem.loss, GeneralisedLinear)
     if not (linear and isinstance(data, TableSource) and isinstance(data.columns.samples, Numeric)):
         return None
-    return coefficient_map(data.columns, problem.intercept)
+    return data.columns.samples.coefficients(problem.intercept)
 
 
 def of_model(config: RunConfig, model: Vector) -> Rows:

@@ -41,7 +41,7 @@ _CELLS = {
     "unusable": "cells with no value that a loss could use; their samples have weight 0",
     "imputed": "missing cells replaced by the value declared for them",
 }
-"""Field of `userdp.data.load_report.LoadReport`, by column -> meaning."""
+"""Field of `userdp.data.LoadReport`, by column -> meaning."""
 NOTHING_PROMISED = "none at this delta"  # the delta allows a mechanism to release somebody's data outright
 
 

@@ -4,7 +4,6 @@ import json
 import logging
 import shlex
 import subprocess
-import sys
 from datetime import UTC, datetime
 
 log = logging.getLogger("userdp.serve")
@@ -12,7 +11,7 @@ _SECONDS = 30.0  # that a command may take
 
 
 class Alarm:
-    """Warns in the log, and by a command that gets {"alert", "told", "run"} in JSON on its standard input.
+    """Warns in the log, and by a command that gets {"alert", "message", "run"} in JSON on its standard input.
 
     Args:
         command: the command and its arguments, in one line; None for the log alone.
@@ -21,12 +20,12 @@ class Alarm:
     def __init__(self, command: str | None = None) -> None:
         self._command = shlex.split(command) if command else []
 
-    def __call__(self, alert: str, told: str, run: int | None = None) -> None:
+    def __call__(self, alert: str, message: str, run: int | None = None) -> None:
         """Warn of ``alert``: "refused", "failed" or "missing". A command that fails stops nothing."""
-        log.warning("alert (%s): %s", alert, told)
+        log.warning("alert (%s): %s", alert, message)
         if not self._command:
             return
-        content = json.dumps({"alert": alert, "told": told, "run": run})
+        content = json.dumps({"alert": alert, "message": message, "run": run})
         try:
             subprocess.run(self._command, input=content, text=True, timeout=_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError) as error:
@@ -51,10 +50,5 @@ class JsonLines(logging.Formatter):
         return json.dumps(values, default=str)
 
 
-def log_to_output(*, as_json: bool) -> None:
-    """Write what userdp logs to standard output, as text or as `JsonLines`."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    top = logging.getLogger("userdp")
-    top.handlers, top.propagate = [handler], False
-    top.setLevel(logging.INFO)
+FORMS = {"text": logging.Formatter("%(asctime)s %(levelname)s %(message)s"), "json": JsonLines()}
+"""The forms of the log."""

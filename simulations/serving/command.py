@@ -1,9 +1,11 @@
 """`userdp serve`: keep a federation, which takes runs from a queue."""
 
+import logging
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -11,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from simulations.account.command import Address, accounts_of
-from simulations.terminal import Debug, File, Json, Overrides, answer, argument, exit_codes, option, working
+from simulations.terminal import File, Json, Overrides, answer, argument, exit_codes, log_to, option, working
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -41,14 +43,13 @@ def add(
     overrides: Overrides = None,
     accounts: Address = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Add a run to the queue; it is checked now, and charged when it begins.
 
     The text of FILE is kept as it is now. Files that it names, such as modules, must be part of the app. Of repetitions
     that were missed while nobody served, one is made up for.
     """
-    with working(debug):
+    with working():
         import tomli_w  # noqa: PLC0415
 
         from simulations.config.run_config import read_toml  # noqa: PLC0415
@@ -66,17 +67,17 @@ def add(
 
 
 @app.command(name="list")
-def listed(accounts: Address = None, as_json: Json = False, debug: Debug = False) -> None:
+def listed(accounts: Address = None, as_json: Json = False) -> None:
     """List all runs, with the reason of those that are refused, failed or wait to be resumed."""
-    with working(debug):
+    with working():
         runs = _queue(accounts).runs()
     answer(as_json, [run.as_dict() for run in runs], lambda: _list(runs))
 
 
 @app.command()
-def cancel(number: Number, accounts: Address = None, debug: Debug = False) -> None:
+def cancel(number: Number, accounts: Address = None) -> None:
     """Take a run and its repetitions out of the queue; what it asked already stays charged."""
-    with working(debug):
+    with working():
         run = _queue(accounts).cancel(number)
     typer.echo(f"run {number}, {run.name}, is cancelled")
     if run.run is not None:
@@ -84,12 +85,12 @@ def cancel(number: Number, accounts: Address = None, debug: Debug = False) -> No
 
 
 @app.command()
-def retry(number: Number, accounts: Address = None, debug: Debug = False) -> None:
+def retry(number: Number, accounts: Address = None) -> None:
     """Let a run that failed go on, in its folder and under its entry: from its checkpoint, or its beginning.
 
     It costs nothing further. It is not repeated, for its repetition is scheduled already.
     """
-    with working(debug):
+    with working():
         run = _queue(accounts).retry(number, datetime.now(UTC))
     typer.echo(f"run {number}, {run.name}, waits again")
 
@@ -98,10 +99,9 @@ def retry(number: Number, accounts: Address = None, debug: Debug = False) -> Non
 def enter(
     results: Annotated[Path, argument("RESULTS", "Folder of results of userdp serve start.")],
     accounts: Address = None,
-    debug: Debug = False,
 ) -> None:
     """Enter runs that the database lacks, because it was lost or is older, each at the price of its whole plan."""
-    with working(debug):
+    with working():
         from simulations.serving.keeper import enter_missing  # noqa: PLC0415
 
         entered = enter_missing(accounts_of(accounts), results)
@@ -136,21 +136,21 @@ def start(
     pause: Annotated[float, option("Seconds between looks at queue and SuperLink.")] = 15.0,
     once: Annotated[bool, option("Do what is due, and end.", "--once")] = False,
     accounts: Address = None,
-    debug: Debug = False,
 ) -> None:
     """Take runs from the queue, within the budgets of their accounts, one at a time; optionally show a page.
 
     It may be stopped or killed at any moment, and started again: no run is lost, made twice or charged twice.
     """
-    with exit_codes(debug):
+    with exit_codes():
+        from simulations.account.checking import compared  # noqa: PLC0415
         from simulations.deployment.submit import Link  # noqa: PLC0415
-        from simulations.serving.announcing import Alarm, log_to_output  # noqa: PLC0415
-        from simulations.serving.keeper import Keeper, check_entries, identity  # noqa: PLC0415
+        from simulations.serving.announcing import FORMS, Alarm  # noqa: PLC0415
+        from simulations.serving.keeper import Keeper, identity  # noqa: PLC0415
 
-        log_to_output(as_json=log == "json")
+        log_to(sys.stdout, logging.INFO, FORMS[log])
         queue, link = _queue(accounts), Link(superlink, None if insecure else keys)
         with identity(results.resolve()) as mine:
-            check_entries(queue.accounts, results.resolve())
+            compared(queue.accounts, results.resolve()).insist()
             keeper = Keeper(queue, link, application, results.resolve(), mine, Alarm(alert), names)
             if once or port is None:
                 while keeper.step() or not once:
@@ -167,19 +167,16 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
     from simulations.serving.overview import overview  # noqa: PLC0415
     from simulations.serving.page import Pulse, page, token_in  # noqa: PLC0415
 
-    files: dict[str, Any] = {}
-    if keys is not None:
-        files = {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")}
     if keys is not None and not (keys / "server.crt").is_file():
-        files = {}
         if host not in _LOOPBACK:
             raise BadInput(
                 f"--host {host}: the token would travel without TLS; put server.crt and server.key into --keys {keys}, "
                 "or leave --host out"
             )
+        keys = None
     pulse = Pulse()
     shown = page(lambda: overview(keeper.queue, keeper.results), token_in(token_file), pulse)
-    server = Server(shown, Door(), host, port, **files)
+    server = Server(shown, Door(), host, port, keys)
 
     async def both() -> None:
         stepping = asyncio.create_task(_step(keeper, pulse, pause))

@@ -172,7 +172,7 @@ class Keeper:
     def _begin(self, run: Scheduled, folder: Path) -> None:
         """Enter a run into its account, unless it is entered, and submit it."""
         try:
-            check_entries(self.queue.accounts, self.results)
+            compared(self.queue.accounts, self.results).insist()
         except BadInput as error:  # of what was released before
             raise AccountsUnavailable(str(error)) from None
         try:
@@ -259,11 +259,6 @@ class Keeper:
         else:
             self.queue.finish(run.number, "failed", why, self.now())
             self.alarm("failed", f"run {run.number}, {run.name}, failed {run.attempts} times: {why}", run.number)
-
-
-def check_entries(accounts: Accounts, results: Path) -> None:
-    """Refuse (`BadInput`) a database that lacks entries of what is in a folder of results."""
-    compared(accounts, results).insist()
 
 
 def enter_missing(accounts: Accounts, results: Path) -> list[Path]:

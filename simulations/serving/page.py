@@ -5,13 +5,11 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -97,9 +95,7 @@ def page(look: Callable[[], Overview], token: str, pulse: Pulse) -> Starlette:
         return _plain("there is no such report", 404)
 
     def metrics(_: Request) -> Response:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Gauges(look(), healthy=pulse.healthy))
-        return Response(generate_latest(registry), media_type=_METRICS_TYPE)
+        return Response(_metrics(look(), healthy=pulse.healthy), media_type=_METRICS_TYPE)
 
     async def health(_: Request) -> Response:
         return _plain("ok") if pulse.healthy else _plain("the keeper does not move", 503)
@@ -142,32 +138,29 @@ def _allowed(header: str, token: str) -> bool:
     return hmac.compare_digest(there, here)
 
 
-@dataclass(frozen=True, eq=False)  # the registry hashes it
-class _Gauges(Collector):
-    seen: Overview
-    healthy: bool
+def _metrics(seen: Overview, *, healthy: bool) -> bytes:
+    """Return all metrics in the text of Prometheus; of an account's epsilon the total, what is spent, what is left."""
+    registry = CollectorRegistry()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield all metrics."""
-        yield GaugeMetricFamily("userdp_healthy", "1 while the keeper moves.", value=self.healthy)
-        runs = GaugeMetricFamily("userdp_runs", "Runs of the queue.", labels=["state"])
-        for state, number in self.seen.counts.items():
-            runs.add_metric([state], number)
-        yield runs
-        epsilon = GaugeMetricFamily(
-            "userdp_account_epsilon", "Epsilon of accounts, at their delta.", labels=["account", "part"]
-        )
-        for account in self.seen.accounts:
-            parts = {"total": account.total.epsilon, "spent": account.spent_epsilon, "left": account.left_epsilon}
-            for part, value in parts.items():
-                epsilon.add_metric([account.name, part], value)
-        yield epsilon
-        last = next((shown for shown in self.seen.runs if shown.rounds is not None), None)
-        if last is not None:  # one alone: a label for each run would grow for ever
-            yield GaugeMetricFamily("userdp_run", "Number of the last run that began.", value=last.run.number)
-            yield GaugeMetricFamily("userdp_run_rounds", "Rounds of it that ended.", value=last.rounds)
-            yield GaugeMetricFamily("userdp_run_spent_epsilon", "Epsilon that it has spent.", value=last.epsilon)
-        silos = GaugeMetricFamily("userdp_silo_connected", "1 if it was when the last run began.", labels=["silo"])
-        for silo, connected in self.seen.silos.items():
-            silos.add_metric([silo], connected)
-        yield silos
+    def gauge(name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(name, meaning, labels, registry=registry)
+
+    gauge("userdp_healthy", "1 while the keeper moves.").set(healthy)
+    runs = gauge("userdp_runs", "Runs of the queue.", "state")
+    for state, number in seen.counts.items():
+        runs.labels(state).set(number)
+    epsilon = gauge("userdp_account_epsilon", "Epsilon of accounts, at their delta.", "account", "part")
+    for account in seen.accounts:
+        parts = {"total": account.total.epsilon, "spent": account.spent_epsilon, "left": account.left_epsilon}
+        for part, value in parts.items():
+            epsilon.labels(account.name, part).set(value)
+    last = next((shown for shown in seen.runs if shown.rounds is not None), None)
+    if last is not None and last.rounds is not None and last.epsilon is not None:
+        # One alone: a label for each run would grow for ever.
+        gauge("userdp_run", "Number of the last run that began.").set(last.run.number)
+        gauge("userdp_run_rounds", "Rounds of it that ended.").set(last.rounds)
+        gauge("userdp_run_spent_epsilon", "Epsilon that it has spent.").set(last.epsilon)
+    silos = gauge("userdp_silo_connected", "1 if it was when the last run began.", "silo")
+    for silo, connected in seen.silos.items():
+        silos.labels(silo).set(connected)
+    return generate_latest(registry)

@@ -155,8 +155,7 @@ def _read_common(content: Mapping[str, Any]) -> Computation:
     if "centre" in content:
         fields["centre"] = model_vector(content["centre"])
     if "masked" in content:
-        joined, grid = content["masked"]["keys"], IntegerGrid(int(content["masked"]["exponent"]))
-        keys = tuple(joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES))
+        grid, keys = IntegerGrid(int(content["masked"]["exponent"])), read_keys(content["masked"]["keys"])
         fields["masked"] = MaskedSum(grid, keys=keys, **_read(content["masked"], _MASKED))
     arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in content.get("arrays", {}).items()}
     if _START in arrays:
@@ -171,6 +170,13 @@ def _read_common(content: Mapping[str, Any]) -> Computation:
         **fields,
         **_read(config, _COMPUTATION),
     )
+
+
+def read_keys(joined: bytes) -> tuple[bytes, ...]:
+    """Return the public keys that a message joins; `BadInput` if one of them is cut."""
+    if len(joined) % KEY_BYTES:
+        raise BadInput(f"keys must have {KEY_BYTES} bytes each")
+    return tuple(joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES))
 
 
 def _refuse_unknown(names: set[str]) -> None:

@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from strategies.wire.questions import read_keys
 from strategies.wire.untrusted import read_exactly, read_record, untrusted
-from userdp.errors import BadInput
 from userdp.masking.masks import KEY_BYTES, MaskKey
 from userdp.masking.shares import SEALED_BYTES, SEED_BYTES, Bytes, Sharing, Survivors, revealed, share
 
@@ -38,12 +38,12 @@ def shares_content(key: MaskKey, message: Message) -> RecordDict:
         if "sharing" in message.content:
             config = cast(Mapping[str, Any], message.content["sharing"])
             numbers = (int(config[name]) for name in ("threshold", "lost", "rounds"))
-            public, sealed = share(key, Sharing(_split(config["keys"]), *numbers))
+            public, sealed = share(key, Sharing(read_keys(config["keys"]), *numbers))
             return RecordDict({"shares": ArrayRecord({"public": Array(public), "sealed": Array(sealed)})})
         config = cast(Mapping[str, Any], message.content["survivors"])
         silent = np.frombuffer(config["silent"], dtype=np.uint8) != 0
         sealed = np.frombuffer(config["sealed"], dtype=np.uint8).reshape(-1, SEALED_BYTES)
-        shares = revealed(key, Survivors(int(config["round"]), _split(config["keys"]), silent, sealed))
+        shares = revealed(key, Survivors(int(config["round"]), read_keys(config["keys"]), silent, sealed))
         return RecordDict({"revealed": ArrayRecord({"shares": Array(shares)})})
 
 
@@ -61,9 +61,3 @@ def read_revealed(content: RecordDict, nodes: int) -> Bytes:
     with untrusted("its answer does not follow the protocol"):
         arrays = read_record(content, "revealed", ArrayRecord, {"shares"})
         return read_exactly(arrays["shares"], "shares", np.uint8, (nodes, SEED_BYTES))
-
-
-def _split(keys: bytes) -> tuple[bytes, ...]:
-    if len(keys) % KEY_BYTES:
-        raise BadInput(f"keys must have {KEY_BYTES} bytes each")
-    return tuple(keys[start : start + KEY_BYTES] for start in range(0, len(keys), KEY_BYTES))

@@ -67,11 +67,11 @@ def accuracy_of(app: str, changes: Settings) -> float:
     task = part(app, "task")
     with tempfile.TemporaryDirectory() as folder:
         run_here(app, NODES[app], {**changes, "output": folder})
-        if app == "userdp-torch":
-            model = task.make_model()
-            model.load_state_dict(torch.load(Path(folder) / "model.pt"))
-            return task.accuracy(model)
         with np.load(Path(folder) / "model.npz") as stored:
+            if app == "userdp-torch":
+                model = task.make_model()
+                model.load_state_dict({name: torch.from_numpy(stored[name]) for name in stored})
+                return task.accuracy(model)
             return accuracy_at_silos(stored["x"]) if app == "userdp-silos" else task.accuracy(stored["x"])
 
 

@@ -23,7 +23,7 @@ def ends_well(engine, app, folder, nodes, changes):
     assert guarantee.holds
     assert (guarantee.unit, guarantee.epsilon) == ("user", pytest.approx(2.0, rel=1e-3))
     assert guarantee.sentence() in engine.flwr("log", number, "--show")
-    assert (folder / "results" / ("model.pt" if app == "userdp-torch" else "model.npz")).is_file()
+    assert (folder / "results" / "model.npz").is_file()
 
 
 @pytest.fixture(scope="module")

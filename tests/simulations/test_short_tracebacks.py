@@ -112,7 +112,7 @@ def test_signatures_are_those_that_were_written():
 
 def test_the_command_shows_what_lies_below_public_functions_if_asked(tmp_path, monkeypatch):
     asked = ["predict", tmp_path, tmp_path / "table.csv"]
-    told, whole = call(*asked), call(*asked, "--debug")
+    told, whole = call(*asked), call("--debug", *asked)
     assert (told.exit_code, whole.exit_code, "Traceback" in told.stderr) == (2, 2, False)
     assert "in load_model" in whole.stderr  # which is called by what the command calls
     monkeypatch.setenv(DEBUG, "1")

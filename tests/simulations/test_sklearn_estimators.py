@@ -28,7 +28,6 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, Polynomial
 from sklearn.utils.estimator_checks import check_estimator
 
 from userdp import train
-from userdp.data.tables.public import PUBLIC_DATASETS
 from userdp.errors import BadInput
 from userdp.sklearn import (
     PrivateClassifier,
@@ -432,7 +431,7 @@ def test_a_fit_in_a_search_is_refused_without_a_clone_too():
         )  # fmt: skip
 
 
-# The page, the checks of scikit-learn, and tables of real people ----------------------------------------------------
+# The page, and the checks of scikit-learn ----------------------------------------------------
 
 
 @pytest.mark.slow
@@ -485,39 +484,3 @@ def test_the_checks_of_scikit_learn_pass_but_for_those_that_contradict_privacy(e
     assert not by_status["failed"]
     assert by_status["skipped"] <= {"check_array_api_input"}
     assert len(by_status["passed"]) > 40
-
-
-POSITION = {"features": ["position"], "ranges": {"position": [0, 200]}, "target": "correct", "user": "user_id"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["males", "chem97", "insteval", "assistments2015"])
-def test_tables_of_real_people_give_the_model_of_train_to_the_bit(public_cache, name):
-    entry = PUBLIC_DATASETS[name]
-    columns = dict(entry.columns)
-    if "sequence" in columns:
-        columns = {"user": columns["user"]} | {key: value for key, value in POSITION.items() if key != "user"}
-    table = pd.read_parquet(public_cache / entry.file)
-    features, levels = list(columns["features"]), columns.get("categorical", {})
-    budget = {"epsilon": 2.0, "delta": 1e-6}
-    if (span := columns.get("target_range")) is not None:
-        kind, problem = PrivateLinearRegression(target_range=span), "squared"
-    else:
-        answers = ["no", "yes"] if "positive" in columns else [0, 1]
-        kind, problem = PrivateLogisticRegression(classes=answers), "logistic"
-    kind.set_params(bounds=columns["ranges"], schema={"categorical": levels} if levels else None, random_state=5)
-    model = kind.set_params(**budget).fit(
-        table[[*features, *levels]], table[columns["target"]], groups=table[columns["user"]]
-    )
-    kept = {key: SAME[key] for key in ("test_fraction", "progress", "output")}
-    trained = train(table, **columns, **budget, **kept, problem=problem, seed=5)
-    np.testing.assert_array_equal(model.model_.model, trained.model)
-    np.testing.assert_array_equal(
-        [*np.ravel(model.coef_), *np.ravel(model.intercept_)], trained.coefficients().estimate
-    )
-    some = table.head(2000)
-    if problem == "squared":
-        np.testing.assert_array_equal(model.predict(some[[*features, *levels]]), trained.predict(some).prediction)
-    else:
-        given = model.predict_proba(some[[*features, *levels]])[:, 1]
-        np.testing.assert_array_equal(given, trained.predict(some).probability)

@@ -13,6 +13,7 @@ from helpers_flower import FlowerEngine
 
 from simulations.config.run_config import load_config
 from simulations.records.named_code import code_in
+from simulations.records.observer import Observer
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from userdp.errors import BadInput, ContractBroken
@@ -75,15 +76,13 @@ def test_they_are_planned_and_run_together_and_go_on_after_a_stop(folder):
     assert make_plan(config).numbers["sampling"].endswith(":Shifts")
     whole = run(config, directory=folder / "whole", report=False)
 
-    class Stopped(Exception):
-        pass
+    class Stop(Observer):
+        def on_round(self, record):
+            if record.round == 2:
+                raise KeyboardInterrupt
 
-    def stop(record, plan):
-        if record.round == 2:
-            raise Stopped
-
-    with pytest.raises(Exception, match="Stopped"):
-        run(config, directory=folder / "stopped", progress=stop, checkpoint=True, report=False)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, directory=folder / "stopped", observers=[Stop()], checkpoint=True, report=False)
     again = run(config, directory=folder / "stopped", resume=True, report=False)
     np.testing.assert_array_equal(again.model, whole.model)
 

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from helpers import ChangedNode, Wild, federation_of, final, make
+from helpers_audits import epsilon_lower_bound
 from helpers_flower import ClientGrid
 from scipy import stats
 
@@ -39,7 +40,6 @@ from strategies import (
 )
 from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
-from userdp.audit import epsilon_lower_bound
 from userdp.errors import RunFailed
 from userdp.estimators import RampKernel
 from userdp.mechanisms import AboveThreshold

@@ -41,8 +41,8 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
-from typing import get_args
 
+from userdp.accounting.checks import check_relation
 from userdp.accounting.composition import add_or_remove_to_replace_one
 from userdp.accounting.costs import Cost, calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import Guarantee, Relation
@@ -97,8 +97,7 @@ class Total:
             raise BadInput(f"epsilon = {self.epsilon}: a total must be positive and at most {_LARGEST:g}, such as 4.0")
         if not 0 <= self.delta < 1:
             raise BadInput(f"delta = {self.delta}: must lie between 0 and 1, such as 1e-6; 0 for pure privacy")
-        if self.relation not in get_args(Relation):
-            raise BadInput(f"relation = {self.relation!r}: must be {' or '.join(map(repr, get_args(Relation)))}")
+        check_relation(self.relation)
         if not 0 <= self.others <= 1:
             raise BadInput(f"others = {self.others}: must be a share between 0 and 1")
         if self.delta == 0 and self.others < 1:

@@ -7,8 +7,8 @@ from userdp.lazy import lazily
 if TYPE_CHECKING:
     from userdp.audit.coins import mu_lower_bound
     from userdp.audit.discrete import choice_probabilities, exact_epsilon, halting_probabilities
-    from userdp.audit.events import epsilon_lower_bound, error_rates
     from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound, one_run_p_value
+    from userdp.audit.scores import error_rates
     from userdp.audit.statistic import Direction
     from userdp.audit.trade_off import Approximate, Gaussian, TradeOff
 
@@ -19,7 +19,6 @@ __all__ = [
     "TradeOff",
     "best_guesses",
     "choice_probabilities",
-    "epsilon_lower_bound",
     "error_rates",
     "exact_epsilon",
     "guessed",

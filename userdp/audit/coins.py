@@ -17,7 +17,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from userdp.audit.events import checked_confidence, checked_scores
+from userdp.audit.scores import checked_confidence, checked_scores
 from userdp.audit.trade_off import Approximate
 from userdp.errors import BadInput
 

@@ -8,7 +8,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from userdp.audit.events import checked_confidence
+from userdp.audit.scores import checked_confidence
 from userdp.errors import BadInput
 
 _SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)  # Shares of coins to guess, to choose from.

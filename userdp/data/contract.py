@@ -8,7 +8,7 @@ import numpy as np
 from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.data.source import DataSettings
-from userdp.errors import ContractBroken
+from userdp.errors import insist
 
 _ROUNDING = 1e-6
 _MOST = 200  # users whose samples are compared
@@ -31,11 +31,11 @@ def check_source(kind: type[DataSettings], /, **settings: Any) -> None:
     again = source.load(0).users
     everybody = np.arange(min(train.users, _MOST))
     same = "gives other users when it is read again: let them, and their order, follow from the settings and the seed"
-    _insist(source, again.users == train.users and _equal(again.block(everybody), train.block(everybody)), same)
+    insist(source, again.users == train.users and _equal(again.block(everybody), train.block(everybody)), same)
     copy = pickle.loads(pickle.dumps(train))
-    _insist(source, _equal(copy.block(everybody), train.block(everybody)), "has a federation that pickle changes")
+    insist(source, _equal(copy.block(everybody), train.block(everybody)), "has a federation that pickle changes")
     labels = source.labels(0)[: train.users]
-    _insist(
+    insist(
         source,
         len(labels) == train.users and len(set(labels.tolist())) == train.users,
         "labels two users alike, or not all of them: let `labels` name each once",
@@ -50,8 +50,8 @@ def check_numbers(source: DataSettings, train: Federation, test: Federation | No
         "held-out users": (source.declared_held_out, 0 if test is None else test.users),
     }
     for name, (declared, loaded) in numbers.items():
-        _insist(source, declared in (None, loaded), f"declares {declared} {name} and loads {loaded}: correct it")
-    _insist(
+        insist(source, declared in (None, loaded), f"declares {declared} {name} and loads {loaded}: correct it")
+    insist(
         source,
         (test is None) == (source.holds_out is None),
         "does not say whether it holds users out: let `holds_out` name the declaration, or return None as test users",
@@ -65,33 +65,33 @@ def check_samples(source: DataSettings, people: Federation) -> None:
     block = people.block(asked)
     sizes = block.sizes
     within = bool((sizes >= fewest).all() and (most is None or (sizes <= most).all()))
-    _insist(
+    insist(
         source,
         within,
         f"has users of {sizes.min()} to {sizes.max()} samples: {fewest} to {most} are declared",
     )
     for place in {0, len(asked) - 1}:
         alone = people.block(asked[place : place + 1])
-        _insist(source, _equal(alone, block.part(place, place + 1)), "has samples that change with who else is asked")
+        insist(source, _equal(alone, block.part(place, place + 1)), "has samples that change with who else is asked")
     columns = block.features.shape[1]
-    _insist(source, columns == shape.columns, f"has {columns} feature columns, and declares {shape.columns}")
-    _insist(source, (block.targets is not None) == shape.has_target, "has targets or none, unlike its shape")
+    insist(source, columns == shape.columns, f"has {columns} feature columns, and declares {shape.columns}")
+    insist(source, (block.targets is not None) == shape.has_target, "has targets or none, unlike its shape")
     if shape.sparsity is None and shape.codes_from is None:
         features = np.abs(block.dense_features[block.usable] if block.usable is not None else block.dense_features)
-        _insist(source, bool(np.isfinite(features).all()), "has features that are not finite: use `Block.usable`")
+        insist(source, bool(np.isfinite(features).all()), "has features that are not finite: use `Block.usable`")
         _held(source, "bound", float(features.max(initial=0.0)), shape.bound)
         _held(source, "feature_norm", float(features.sum(axis=1).max(initial=0.0)), shape.feature_norm)
     if block.targets is not None and shape.target_range is not None:
         targets = block.targets if block.usable is None else block.targets[block.usable]
         low, high = shape.target_range
         inside = bool(((targets >= low - _ROUNDING) & (targets <= high + _ROUNDING)).all())
-        _insist(source, inside, f"has targets outside of target_range = {list(shape.target_range)}: clip them")
+        insist(source, inside, f"has targets outside of target_range = {list(shape.target_range)}: clip them")
 
 
 def _held(source: DataSettings, name: str, most: float, declared: float | None) -> None:
     """Check a bound on features: losses prove their certificates from it."""
     within = declared is None or most <= declared * (1 + _ROUNDING)
-    _insist(source, within, f"declares {name} = {declared} of features, and {most:.6g} occurs: clip them")
+    insist(source, within, f"declares {name} = {declared} of features, and {most:.6g} occurs: clip them")
 
 
 def _equal(one: Block, other: Block) -> bool:
@@ -100,9 +100,3 @@ def _equal(one: Block, other: Block) -> bool:
     return (one.targets is None) == (other.targets is None) and all(
         np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs
     )
-
-
-def _insist(source: DataSettings, held: bool, fault: str) -> None:
-    """Raise `ContractBroken` with the fault, a sentence without its subject, unless the condition held."""
-    if not held:
-        raise ContractBroken(f"{type(source).__name__} {fault}")

@@ -44,7 +44,6 @@ class Federation(ABC):
         columns: k, the feature columns of a sample.
         sample_bytes: bytes of one sample, features and target.
         population_mean: (d,) mean of a synthetic population; None if it is unknown.
-        population_parameter: (d,) true parameter of a synthetic regression; None otherwise.
         regression: how a synthetic regression makes samples; None if the best model does not follow from it.
         stored: whether samples lie in a file because memory is short; callers should not keep them in memory.
     """
@@ -53,7 +52,6 @@ class Federation(ABC):
     columns: int
     sample_bytes: int
     population_mean: NDArray[np.float64] | None = None
-    population_parameter: NDArray[np.float64] | None = None
     regression: RegressionModel | None = None
     stored: bool = False
 
@@ -109,8 +107,7 @@ class _Selection(Federation):
         self._whole, self._chosen = whole, users
         self.sizes = whole.sizes[users]
         self.columns, self.sample_bytes = whole.columns, whole.sample_bytes
-        self.population_mean, self.population_parameter = whole.population_mean, whole.population_parameter
-        self.regression, self.stored = whole.regression, whole.stored
+        self.population_mean, self.regression, self.stored = whole.population_mean, whole.regression, whole.stored
 
     def block(self, users: NDArray[np.int64]) -> Block:
         return self._whole.block(self._chosen[checked_users(users, self.users)])
@@ -146,18 +143,12 @@ class JoinedFederation(Federation):
 class ColumnarFederation(Federation):
     """A federation held in memory as one block."""
 
-    def __init__(
-        self,
-        block: Block,
-        population_mean: NDArray[np.float64] | None = None,
-        population_parameter: NDArray[np.float64] | None = None,
-    ) -> None:
+    def __init__(self, block: Block, population_mean: NDArray[np.float64] | None = None) -> None:
         self._block = block
         self.sizes = block.sizes
         self.columns = block.features.shape[1]
         self.sample_bytes = max(1, (block.nbytes - block.offsets.nbytes) // block.samples)
         self.population_mean = population_mean
-        self.population_parameter = population_parameter
 
     def block(self, users: NDArray[np.int64]) -> Block:
         """See `Federation.block`; views if ``users`` are consecutive, one gather otherwise."""
@@ -171,7 +162,7 @@ class ColumnarFederation(Federation):
 
     def select(self, users: NDArray[np.int64]) -> "ColumnarFederation":
         """See `Federation.select`; the samples are gathered once."""
-        return ColumnarFederation(self.block(users), self.population_mean, self.population_parameter)
+        return ColumnarFederation(self.block(users), self.population_mean)
 
 
 def checked_users(users: NDArray[np.int64], count: int) -> NDArray[np.int64]:

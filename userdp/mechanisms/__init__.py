@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from userdp.lazy import lazily
 from userdp.mechanisms.additive import GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import AboveThreshold, ConcentrationTest, MinimumScore, Session
-from userdp.mechanisms.exponential import ExponentialMechanism, private_quantile
+from userdp.mechanisms.exponential import ExponentialMechanism
 from userdp.mechanisms.passing_batches import minimum_batch
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = [
     "SetUnion",
     "UserQuantile",
     "minimum_batch",
-    "private_quantile",
     "require_positive",
 ]
 

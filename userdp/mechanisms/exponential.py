@@ -1,10 +1,9 @@
-"""The exponential mechanism over given scores, and a private quantile that uses it on a public grid."""
+"""The exponential mechanism over given scores."""
 
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri_exp
 
 from userdp.accounting.costs import Cost
@@ -90,37 +89,3 @@ class ExponentialMechanism:
         bounded = within(scores, self.sensitivity)
         noise.charge(self.cost)
         return int(noise.choose(bounded, self.epsilon, flips=self.flips)[0])
-
-
-def private_quantile(
-    values: NDArray[np.floating], quantile: float, epsilon: float, grid: NDArray[np.floating], noise: NoiseSource
-) -> tuple[float, Cost]:
-    """Return a point of ``grid`` with about ``quantile * n`` of the n values below it, and its cost (Smith 2011).
-
-    Chooses g with probability proportional to ``exp(epsilon u(g) / 2)``, ``u(g) = -|#{values < g} - quantile n|``,
-    sampled by Gumbel noise.
-
-    *Formal guarantees.* (epsilon, 0)-DP for replacing one user, where each user gives ONE value and n and the grid
-    are public: replacing a value changes each count by at most 1 and u by at most 1, so numerator and normaliser
-    each change by at most a factor ``exp(epsilon / 2)`` (McSherry, Talwar 2007).
-
-    Args:
-        values: (n,) one value per user.
-        quantile: in [0, 1].
-        epsilon: > 0.
-        grid: (G,) candidates in rising order, chosen without looking at the data.
-        noise: the source of the Gumbel noise.
-
-    Raises `BadInput`: empty or non-finite values or grid, a grid that does not rise, a parameter out of range.
-    """
-    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
-        raise BadInput("the values of a private quantile must be one finite number per user, from at least one user")
-    if grid.ndim != 1 or grid.size == 0 or not np.isfinite(grid).all() or np.any(np.diff(grid) <= 0):
-        raise BadInput("the grid of a private quantile must be finite numbers that rise strictly")
-    if not 0 <= quantile <= 1:
-        raise BadInput(f"quantile = {quantile}: must lie in [0, 1]")
-    require_positive(epsilon=epsilon)
-    below = np.searchsorted(np.sort(values), grid, side="left")
-    mechanism = ExponentialMechanism(1.0, epsilon)
-    chosen = mechanism.choose(Scores(-np.abs(below - quantile * values.size), 1.0), noise)
-    return float(grid[chosen]), mechanism.cost

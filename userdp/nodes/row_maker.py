@@ -96,7 +96,7 @@ class RowMaker:
         """Return the positions of the users who count, and their samples that count; the block itself if all do."""
         if self._function.counts_usable:
             return np.arange(block.users), block
-        return block.usable_samples() if self._function.sums_samples else block.usable_users()
+        return block.usable_part(whole_users=not self._function.sums_samples)
 
     def _made(self, block: Block) -> AnyRows:
         return self._function.rows(

@@ -11,7 +11,7 @@ from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
-from userdp.errors import ContractBroken
+from userdp.errors import insist
 from userdp.problems.base import Problem
 from userdp.problems.settings import ProblemSettings
 
@@ -32,7 +32,7 @@ def check_loss(kind: type[ProblemSettings], /, *, shape: Shape = SHAPE, **settin
     """
     problem = kind.model_validate({"kind": kind.__name__, **settings}).build(shape, 0)
     for name in ("family", "certificate", "summary"):
-        _insist(problem, bool(getattr(kind, name, "")), f"has settings without {name}: describe it in a sentence")
+        insist(problem, bool(getattr(kind, name, "")), f"has settings without {name}: describe it in a sentence")
     rng = np.random.default_rng(0)
     raw = _samples(rng, shape)
     block = check_bounds(problem, raw)
@@ -43,7 +43,7 @@ def check_loss(kind: type[ProblemSettings], /, *, shape: Shape = SHAPE, **settin
     check_certificate(problem, block, models)
     copy = pickle.loads(pickle.dumps(problem))
     same = np.array_equal(dense(copy.user_gradients(models[0], block)), dense(problem.user_gradients(models[0], block)))
-    _insist(problem, same, "computes other gradients after pickle: other processes get it that way")
+    insist(problem, same, "computes other gradients after pickle: other processes get it that way")
 
 
 def check_bounds(problem: Problem, raw: Block) -> Block:
@@ -51,19 +51,19 @@ def check_bounds(problem: Problem, raw: Block) -> Block:
     block, _ = problem.bound(raw)
     again, changed = problem.bound(block)
     same = np.array_equal(again.dense_features, block.dense_features)
-    _insist(problem, same and changed == 0, "bounds samples a second time: `bound` must leave those within it alone")
+    insist(problem, same and changed == 0, "bounds samples a second time: `bound` must leave those within it alone")
     for user in (0, block.users // 2):
         alone, _ = problem.bound(raw.part(user, user + 1))
         same = np.array_equal(alone.dense_features, block.part(user, user + 1).dense_features)
-        _insist(problem, same, "bounds a sample by others: let `bound` be a function of each sample alone")
+        insist(problem, same, "bounds a sample by others: let `bound` be a function of each sample alone")
     bad = raw.dense_features.copy()
     bad[:, 0] = np.resize([np.nan, np.inf, -np.inf, 1e30], len(bad))
     odd, _ = problem.bound(Block(bad, raw.offsets, raw.targets))
-    _, kept = odd.usable_users()
+    _, kept = odd.usable_part(whole_users=True)
     if kept is not None:
         finite = bool(np.isfinite(dense(problem.user_gradients(problem.initial(), kept))).all())
-        _insist(problem, finite, "computes no finite gradient of a cell that is: set the sample aside in `bound`")
-    _, usable = block.usable_samples()
+        insist(problem, finite, "computes no finite gradient of a cell that is: set the sample aside in `bound`")
+    _, usable = block.usable_part(whole_users=False)
     return block if usable is None else usable
 
 
@@ -78,14 +78,14 @@ def check_gradients(problem: Problem, block: Block, models: Rows) -> None:
         ahead, behind = (problem.sample_losses(x + sign * _STEP * along, block) for sign in (1, -1))
         slopes = (ahead - behind) / (2 * _STEP)
         off = np.abs(gradients @ along - slopes) > 1e-3 * (1 + np.abs(slopes))
-        _insist(
+        insist(
             problem,
             float(off.mean()) < 0.1,  # a kink may lie in between
             "has sample_gradients that are not the slopes of sample_losses: correct one of them",
         )
         users = dense(problem.user_gradients(x, block))
         averages = np.add.reduceat(gradients, block.offsets[:-1]) / block.sizes[:, None]
-        _insist(
+        insist(
             problem,
             np.allclose(users, averages, rtol=1e-4, atol=1e-5 * (1 + np.abs(averages).max())),
             "has user_gradients that are no averages of sample_gradients: weigh a user's samples alike",
@@ -93,7 +93,7 @@ def check_gradients(problem: Problem, block: Block, models: Rows) -> None:
         for user in (0, block.users - 1):
             alone = dense(problem.user_gradients(x, block.part(user, user + 1)))[0]
             near = np.allclose(alone, users[user], rtol=1e-5, atol=1e-6)
-            _insist(problem, near, "has a user's gradient that changes with other users: compute each alone")
+            insist(problem, near, "has a user's gradient that changes with other users: compute each alone")
 
 
 def check_certificate(problem: Problem, block: Block, models: Rows) -> None:
@@ -119,10 +119,10 @@ def _check_pair(problem: Problem, moved: NDArray[np.float64], by: Vector) -> Non
     if certificate.convex:
         least = certificate.strong_convexity * float(by @ by)
         rising = bool((moved @ by >= least - _ROUNDING * (1 + np.abs(moved).max() * apart)).all())
-        _insist(problem, rising, "is certified as convex, or strongly so, and gradients do not rise along a line")
+        insist(problem, rising, "is certified as convex, or strongly so, and gradients do not rise along a line")
     if certificate.convex and certificate.smoothness and certificate.diagonally_dominant:
         after = np.abs(by - moved / certificate.smoothness).max(axis=1)
-        _insist(
+        insist(
             problem,
             bool((after <= apart * (1 + _ROUNDING)).all()),
             "is certified as diagonally dominant, and a gradient step moves two models apart: certify what is proven",
@@ -131,7 +131,7 @@ def _check_pair(problem: Problem, moved: NDArray[np.float64], by: Vector) -> Non
 
 def _at_most(problem: Problem, name: str, value: float, certified: float | None) -> None:
     within = certified is None or value <= certified * (1 + _ROUNDING) + _ROUNDING
-    _insist(problem, within, f"certifies {name} = {certified}, and {value:.6g} occurs: certify what is proven")
+    insist(problem, within, f"certifies {name} = {certified}, and {value:.6g} occurs: certify what is proven")
 
 
 def _samples(rng: np.random.Generator, shape: Shape) -> Block:
@@ -144,9 +144,3 @@ def _samples(rng: np.random.Generator, shape: Shape) -> Block:
         low, high = np.clip(shape.target_range, -_FAR, _FAR).tolist()
         targets[::3] = rng.uniform(low, high, len(targets[::3]))
     return Block(features, np.concatenate([[0], np.cumsum(SIZES)]), targets if shape.has_target else None)
-
-
-def _insist(problem: Problem, held: bool, fault: str) -> None:
-    """Raise `ContractBroken` with the fault, a sentence without its subject, unless the condition held."""
-    if not held:
-        raise ContractBroken(f"{type(problem).__name__} {fault}")

@@ -126,6 +126,19 @@ def squared_polynomial(c: Vector) -> Vector:
     return np.asarray(back @ (at @ c) ** 2)
 
 
+def mean_of(sums: Sums, places: slice) -> Estimated:
+    """Return the mean of users' numbers in [0, 1], from sums of `bernstein` of degree 2 at these places."""
+    top, bottom = np.zeros((2, len(sums.values)))
+    top[places], bottom[places] = [0.0, 0.5, 1.0], 1.0
+
+    def squared(c: Vector) -> Vector:
+        square = np.zeros(len(c))
+        square[places] = squared_polynomial(c[places])
+        return square
+
+    return sums.ratio(top, bottom, squared)
+
+
 def mean_and_variance(sums: Sums, degree: int) -> tuple[Estimated, Estimated]:
     """Return those of users' numbers in [0, 1], from sums of `bernstein` of the given degree, at least 4.
 

@@ -13,7 +13,7 @@ from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Rows
 from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
-from userdp.errors import ContractBroken
+from userdp.errors import insist
 from userdp.queries.answers import Answer, Sums
 from userdp.queries.statistics import Facts, Statistic
 from userdp.queries.table import TableQuery, held_to_bounds
@@ -140,6 +140,4 @@ def _samples(rng: np.random.Generator) -> Iterator[NDArray[np.float32]]:
 
 
 def _insist(one: Statistic, held: bool, fault: str) -> None:
-    """Raise `ContractBroken` with the fault, a sentence without its subject, unless the condition held."""
-    if not held:
-        raise ContractBroken(f"{type(one).__name__} (per = {one.per!r}) {fault}")
+    insist(one, held, f"(per = {one.per!r}) {fault}")

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from userdp.arrays.sparse_rows import AnyRows, Sparse
+from userdp.arrays.sparse_rows import AnyRows, Sparse, dense
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
@@ -25,7 +25,7 @@ from userdp.queries.answers import (
     Sums,
     correlations,
     mean_and_variance,
-    squared_polynomial,
+    mean_of,
 )
 from userdp.settings import Section
 
@@ -175,10 +175,7 @@ class Mean(Moments):
     degree: ClassVar[int] = 2
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
-        rest = np.zeros(len(sums.values) - 3)
-        top, bottom = np.append([0.0, 0.5, 1.0], rest), np.append(np.ones(3), rest)
-        mean = sums.ratio(top, bottom, lambda c: np.append(squared_polynomial(c[:3]), rest))
-        return [self.measured(self.column(facts), None, mean)]
+        return [self.measured(self.column(facts), None, mean_of(sums, slice(0, 3)))]
 
 
 class Variance(Moments):
@@ -215,7 +212,7 @@ class Histogram(OfNumbers):
         return len(self._edges())  # one less bin, and one for samples in none
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        return self.with_rest(votes.by_bin(block, self.column(facts), self._edges(), self.most(facts)))
+        return self.with_rest(dense(votes.by_bin(block, self.column(facts), self._edges(), self.most(facts))))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         bins = np.append(np.ones(len(self.bins) - 1), 0.0)
@@ -242,7 +239,7 @@ class Counts(Statistic):
         return len(self.column(facts).levels) + 1
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        return self.with_rest(votes.by_level(block, self.column(facts), self.most(facts)))
+        return self.with_rest(dense(votes.by_level(block, self.column(facts), self.most(facts))))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         factor, found, most = self.most(facts) or 1, [], self.most(facts)
@@ -270,19 +267,10 @@ class GroupMeans(OfNumbers):
         return self.with_rest(votes.moments(block, self.column(facts), 2, self.most(facts), self._groups(facts)))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
-        found = []
-        for k, level in enumerate(self._groups(facts).levels):
-            own = slice(3 * k, 3 * k + 3)
-            top, bottom = np.zeros(len(sums.values)), np.zeros(len(sums.values))
-            top[own], bottom[own] = [0.0, 0.5, 1.0], 1.0
-
-            def squared(c: Vector, own: slice = own) -> Vector:
-                square = np.zeros(len(c))
-                square[own] = squared_polynomial(c[own])
-                return square
-
-            found.append(self.measured(self.column(facts), level, sums.ratio(top, bottom, squared)))
-        return found
+        return [
+            self.measured(self.column(facts), level, mean_of(sums, slice(3 * k, 3 * k + 3)))
+            for k, level in enumerate(self._groups(facts).levels)
+        ]
 
 
 class Correlation(Statistic):
@@ -336,7 +324,7 @@ class Quantiles(OfNumbers):
         return len(self.edges(facts)) - 1
 
     def rows(self, block: Block, facts: Facts) -> Sparse:
-        return votes.by_interval(block, self.column(facts), self.edges(facts), self.most(facts))
+        return votes.by_bin(block, self.column(facts), self.edges(facts), self.most(facts))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         """Return the answers from the chosen intervals: three of each quantile, the middle one and both ends."""

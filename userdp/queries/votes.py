@@ -62,16 +62,11 @@ def bin_codes(block: Block, column: Column, edges: Vector) -> Codes:
     return np.asarray(codes, dtype=np.int64)
 
 
-def shares(block: Block, codes: Codes, count: int, counted: NDArray[np.bool_], most: int | None) -> Rows:
-    """Return (U, count): the share of each code among a user's ``counted`` samples (N,), or among ``most`` samples."""
-    owners, wholes = _owners(block), _wholes(block, counted, most)
-    there = codes >= 0
-    counts = np.bincount(owners[there] * count + codes[there], minlength=block.users * count)
-    return np.asarray(counts.reshape(block.users, count) / wholes[:, None])
+def shares(block: Block, codes: Codes, count: int, counted: NDArray[np.bool_], most: int | None) -> Sparse:
+    """Return (U, count): the share of each code among a user's ``counted`` samples (N,), or among ``most`` samples.
 
-
-def sparse_shares(block: Block, codes: Codes, count: int, counted: NDArray[np.bool_], most: int | None) -> Sparse:
-    """Return `shares` as sparse rows: of many codes a user has few."""
+    The rows are sparse: of many codes a user has few.
+    """
     there = codes >= 0
     places, counts = np.unique(_owners(block)[there] * count + codes[there], return_counts=True)
     owners, columns = np.divmod(places, count)
@@ -79,24 +74,16 @@ def sparse_shares(block: Block, codes: Codes, count: int, counted: NDArray[np.bo
     return sparse_rows(counts / _wholes(block, counted, most)[owners], columns, starts, count)
 
 
-def by_level(block: Block, column: Column, most: int | None) -> Rows:
+def by_level(block: Block, column: Column, most: int | None) -> Sparse:
     """Return (U, K): the share of each level among each user's samples, or among ``most`` samples."""
     everything = np.ones(block.samples, dtype=bool)
     return shares(block, level_codes(block, column), len(column.levels), everything, most)
 
 
-def by_bin(block: Block, column: Column, edges: Vector, most: int | None) -> Rows:
+def by_bin(block: Block, column: Column, edges: Vector, most: int | None) -> Sparse:
     """Return (U, K): the share of each bin among each user's samples with a number, or among ``most`` samples."""
-    return shares(block, bin_codes(block, column, edges), len(edges) - 1, _known(block, column), most)
-
-
-def by_interval(block: Block, column: Column, edges: Vector, most: int | None) -> Sparse:
-    """Return `by_bin` as sparse rows, for many bins."""
-    return sparse_shares(block, bin_codes(block, column, edges), len(edges) - 1, _known(block, column), most)
-
-
-def _known(block: Block, column: Column) -> NDArray[np.bool_]:
-    return np.asarray(~np.isnan(block.dense_features[:, column.places[0]]))
+    known = ~np.isnan(block.dense_features[:, column.places[0]])
+    return shares(block, bin_codes(block, column, edges), len(edges) - 1, known, most)
 
 
 def moments(block: Block, column: Column, degree: int, most: int | None, groups: Column | None = None) -> Rows:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from userdp.accounting import Cost, Privacy, Relation, epsilon_of
-from userdp.errors import BadInput, ContractBroken
+from userdp.errors import BadInput, insist
 from userdp.sampling.base import NamedSampler, Wanted
 from userdp.state import put_back, state_of
 
@@ -56,27 +56,27 @@ def check_sampler(kind: type[NamedSampler]) -> None:
 
 def check_made(sampler: NamedSampler, wanted: Wanted) -> None:
     """Check that a sampler is the wanted one, with a relation, the sensitivity of that relation, and equal noise."""
-    _insist(sampler, sampler.users == wanted.users, f"draws from {sampler.users} users, and there are {wanted.users}")
-    _insist(sampler, sampler.rounds >= wanted.rounds, f"has {sampler.rounds} rounds for {wanted.rounds}: draw them all")
+    insist(sampler, sampler.users == wanted.users, f"draws from {sampler.users} users, and there are {wanted.users}")
+    insist(sampler, sampler.rounds >= wanted.rounds, f"has {sampler.rounds} rounds for {wanted.rounds}: draw them all")
     relation = sampler.relation
-    _insist(sampler, relation in RELATIONS, f"has relation = {relation!r}: state one of {', '.join(RELATIONS)}")
+    insist(sampler, relation in RELATIONS, f"has relation = {relation!r}: state one of {', '.join(RELATIONS)}")
     least = 2 if relation == "replace_one" else 1
-    _insist(
+    insist(
         sampler,
         sampler.sensitivity_factor >= least,
         f"has sensitivity_factor = {sampler.sensitivity_factor:g}, and one user moves a sum of clipped vectors by "
         f"{least} clips under {relation}: leave it to `Sampler`",
     )
-    _insist(
+    insist(
         sampler,
         sampler.unit == "user" and not sampler.of_samples,
         "protects samples: draw users, and leave unit and of_samples to `Sampler`",
     )
     seed = wanted.secret_seed if sampler.secret else wanted.seed
     kept = "secret_seed, which is None where the operating system draws" if sampler.secret else "seed"
-    _insist(sampler, sampler.seed == seed, f"has the seed {sampler.seed!r}: take `Wanted`.{kept}")
+    insist(sampler, sampler.seed == seed, f"has the seed {sampler.seed!r}: take `Wanted`.{kept}")
     even = all(sampler.multiplier(index, 1.0) == 1.0 for index in range(min(sampler.rounds, 1000)))
-    _insist(sampler, even, "prices rounds of unequal noise: rounds of named samplers have equal noise")
+    insist(sampler, even, "prices rounds of unequal noise: rounds of named samplers have equal noise")
 
 
 def check_price(sampler: NamedSampler, wanted: Wanted) -> None:
@@ -87,7 +87,7 @@ def check_price(sampler: NamedSampler, wanted: Wanted) -> None:
     for taken in tables:
         sizes = taken.sum(axis=2).mean(axis=1)
         off = abs(float(sizes.mean()) - sampler.expected_batch)
-        _insist(
+        insist(
             sampler,
             off <= ERRORS * float(sizes.std()) / math.sqrt(len(sizes)) + _ROUNDING,
             f"draws {sizes.mean():.4g} users per round and states expected_batch = {sampler.expected_batch:.4g}",
@@ -99,7 +99,7 @@ def check_price(sampler: NamedSampler, wanted: Wanted) -> None:
             price = sampler.epsilon(noise, DELTA, rounds)
             for taken in tables:
                 least = least_delta(sampler, taken[:, :rounds], noise, price)
-                _insist(
+                insist(
                     sampler,
                     least <= DELTA * (1 + _ROUNDING),
                     f"prices less than it draws under {sampler.relation}: {rounds} rounds with noise multiplier "
@@ -157,8 +157,8 @@ def _drawn(sampler: NamedSampler, wanted: Iterator[Wanted]) -> Taken:
             cohort = np.asarray(each.cohort(index))
             rising = cohort.ndim == 1 and cohort.dtype.kind == "i" and bool((np.diff(cohort) > 0).all())
             inside = rising and (cohort.size == 0 or (cohort[0] >= 0 and cohort[-1] < each.users))
-            _insist(sampler, inside, f"draws {cohort!r}: return rising indices of users, each once, as int64")
-            _insist(sampler, np.array_equal(cohort, each.cohort(index)), "draws one round twice: return the same users")
+            insist(sampler, inside, "draws no rising indices of users: return each once, as int64")
+            insist(sampler, np.array_equal(cohort, each.cohort(index)), "draws one round twice: return the same users")
             taken[index, cohort] = True
         drawn.append(taken)
     return np.stack(drawn)
@@ -171,18 +171,18 @@ def check_secret_draws(sampler: NamedSampler, wanted: Wanted) -> None:
             sampler.cohort(index)
         except BadInput:
             continue
-        _insist(sampler, False, f"draws round {index} of {sampler.rounds}: call `checked_round` in `cohort`")
+        insist(sampler, False, f"draws round {index} of {sampler.rounds}: call `checked_round` in `cohort`")
     if not sampler.secret:
         return
     secret = replace(wanted, secret_seed=None)
     one, other, again = (type(sampler).of(secret) for _ in range(3))
     check_made(one, secret)
     first, second = ([each.cohort(index).tolist() for index in range(each.rounds)] for each in (one, other))
-    _insist(sampler, first != second, "draws the same secret cohorts in two runs: draw them by `secrets`")
-    _insist(sampler, one.drawn is not None, "forgets its secret cohorts: hold them in `drawn`, as `RandomCohorts` does")
+    insist(sampler, first != second, "draws the same secret cohorts in two runs: draw them by `secrets`")
+    insist(sampler, one.drawn is not None, "forgets its secret cohorts: hold them in `drawn`, as `RandomCohorts` does")
     put_back(again.drawn, state_of(one.drawn))
     last = one.rounds - 1
-    _insist(
+    insist(
         sampler,
         np.array_equal(again.cohort(last), first[last]),
         "draws a round anew after a stop: let `drawn` remember the cohort of the last round",
@@ -192,15 +192,15 @@ def check_secret_draws(sampler: NamedSampler, wanted: Wanted) -> None:
         sampler.ledger(1e3, Privacy(1.0, DELTA, noise="secure"))
     except BadInput:
         return
-    _insist(sampler, False, "has a ledger for secret cohorts of a public seed: leave `ledger` to `Sampler`")
+    insist(sampler, False, "has a ledger for secret cohorts of a public seed: leave `ledger` to `Sampler`")
 
 
 def _check_ledger(sampler: NamedSampler, noise: float, epsilon: float) -> None:
     price = sampler.epsilon(noise, DELTA)
     told = f"noise multiplier {noise:.6g}, calibrated for epsilon = {epsilon:g}"
-    _insist(sampler, price <= epsilon * (1 + _ROUNDING), f"has a price of epsilon = {price:.6g} for {told}")
+    insist(sampler, price <= epsilon * (1 + _ROUNDING), f"has a price of epsilon = {price:.6g} for {told}")
     guarantee = sampler.guarantee(noise, DELTA, "anybody", ())
-    _insist(
+    insist(
         sampler,
         guarantee.relation == sampler.relation and math.isclose(guarantee.epsilon, price, rel_tol=_ROUNDING),
         "promises another relation or epsilon than it prices: leave `guarantee` to `Sampler`",
@@ -210,16 +210,10 @@ def _check_ledger(sampler: NamedSampler, noise: float, epsilon: float) -> None:
     for index in range(sampler.rounds):
         ledger.charge(sampler.cohort(index))
         spent, stated = ledger.epsilon(), sampler.epsilon(noise, DELTA, index + 1)
-        _insist(
+        insist(
             sampler,
             math.isclose(spent, stated, rel_tol=_ROUNDING) and stated >= before,
             f"is charged {spent:.6g} after {index + 1} rounds and prices them {stated:.6g}, after {before:.6g}: let "
             "`epsilon` grow with the rounds, and leave `ledger` to `Sampler`",
         )
         before = stated
-
-
-def _insist(sampler: NamedSampler, held: bool, fault: str) -> None:
-    """Raise `ContractBroken` with the fault, a sentence without its subject, unless the condition held."""
-    if not held:
-        raise ContractBroken(f"{type(sampler).__name__} {fault}")

@@ -1,9 +1,7 @@
 """The ServerApp: a strategy of userdp in the place of FedAvg makes the run private."""
 
-import json
 from pathlib import Path
 
-import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
@@ -42,7 +40,4 @@ def main(grid: Grid, context: Context) -> None:
     for server_round, metrics in result.evaluate_metrics_serverapp.items():
         print(f"accuracy after round {server_round}: {metrics['accuracy']:.3f}")
     if config["output"]:
-        folder = Path(config["output"])
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save(result.arrays.to_torch_state_dict(), folder / "model.pt")
-        (folder / "guarantee.json").write_text(json.dumps(result.guarantee.as_dict(), indent=2))
+        result.save(Path(config["output"]))

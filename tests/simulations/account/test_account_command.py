@@ -8,10 +8,9 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.pld import PLDAccountant
 from examples import call, changed
-from helpers_accounts import promise
 from tomli_w import dumps
 
-from simulations.account.accounts import Account, Accounts, Entry, Wanted
+from simulations.account.accounts import Account, Entry
 from simulations.account.command import _list, _show
 from simulations.account.export import exported
 from simulations.terminal import BAD_INPUT
@@ -89,15 +88,6 @@ def test_what_is_exported_costs_another_accountant_the_same(relation):
     spent = found["privacy_spent"]
     assert (spent["num_releases"], added) == (3, pytest.approx(1.1e-6))
     assert accountant.get_epsilon(spent["delta"] - added) == pytest.approx(spent["epsilon"], rel=1e-3)
-
-
-def test_an_export_is_written_to_a_file(accounts, tmp_path):
-    Accounts(accounts).create("registry", Total(4.0, 1e-6))
-    Accounts(accounts).enter("registry", Wanted("a run", [promise()], "token"))
-    assert call("account", "export", "registry", "--output", tmp_path / "all.json").stdout == ""
-    whole = json.loads((tmp_path / "all.json").read_text())
-    assert whole == values("account", "export", "registry")
-    assert call("account", "export", "registry", "--output", tmp_path).exit_code == BAD_INPUT
 
 
 @pytest.mark.parametrize("module", ["sqlalchemy", "psycopg"])

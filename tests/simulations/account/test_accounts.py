@@ -100,7 +100,8 @@ def _enter_all(url, name, count, start):
     os._exit(entered)
 
 
-def together(url, name, processes, each):
+@pytest.mark.parametrize(("processes", "each"), [(8, 2), pytest.param(40, 1, marks=pytest.mark.slow)])
+def test_processes_that_enter_at_once_stay_within_the_total(url, name, processes, each):
     fork = multiprocessing.get_context("fork")
     start = fork.Event()
     started = [fork.Process(target=_enter_all, args=(url, name, each, start)) for _ in range(processes)]
@@ -113,15 +114,6 @@ def together(url, name, processes, each):
     assert account.spent.within(account.total.limits)
     assert len(account.entries) == sum(process.exitcode for process in started) == FITTING
     assert [one.number for one in account.entries] == sorted({one.number for one in account.entries})
-
-
-def test_eight_processes_that_enter_at_once_stay_within_the_total(url, name):
-    together(url, name, 8, 2)
-
-
-@pytest.mark.slow
-def test_forty_processes_that_enter_at_once_stay_within_the_total(url, name):
-    together(url, name, 40, 1)
 
 
 def _release_on_and_on(url, name, released):

@@ -4,14 +4,11 @@ import json
 import re
 import shutil
 
-import numpy as np
-import pandas as pd
 import pytest
 from examples import COMPARISON, altered, broken, changed, table_section, write_table
 from helpers_killed import killed_at
 
 import simulations.records.checkpoints
-import userdp
 from simulations.account.accounts import Accounts
 from simulations.account.entering import enter_run
 from simulations.audit.many_runs import audit
@@ -281,28 +278,6 @@ def test_an_audit_of_one_s_own_users_is_charged_for_all_its_runs(accounts):
 def test_a_comparison_refuses_an_account():
     with pytest.raises(BadInput, match=r"privacy\.account: a comparison also trains without privacy"):
         parse_comparison(COMPARISON | {"privacy": COMPARISON["privacy"] | {"account": "registry"}})
-
-
-def test_train_takes_the_name_of_an_account(registry):
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"who": np.repeat(np.arange(300), 2), "age": rng.uniform(18, 100, 600)})
-    frame["answer"] = np.where(rng.random(600) < 0.5, "yes", "no")
-    userdp.train(
-        frame,
-        user="who",
-        features=["age"],
-        ranges={"age": [18, 100]},
-        target="answer",
-        positive="yes",
-        all_users=300,
-        epsilon=1.0,
-        delta=1e-6,
-        problem="logistic",
-        account="registry",
-        progress=False,
-        output={"anyway": True},
-    )
-    assert len(registry().entries) == 1
 
 
 def test_a_run_whose_token_was_written_down_before_is_charged_once(registry, tmp_path):

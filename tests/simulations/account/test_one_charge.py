@@ -182,13 +182,3 @@ def test_clients_who_report_metrics_are_priced_too():
     price = entered(drop_in.inner, TOTALS["Gaussian"])
     assert price.mu_squared >= drop_in.inner.testers._multiplier**-2 * (1 - 1e-6)
     assert len(promises_of(drop_in.inner)) == 1
-
-
-def test_runs_of_an_audit_cost_as_often_as_they_are_made():
-    method = method_of("compared")
-    one, five = (
-        Account("registry", TOTALS["mixed"], ()).price(replace(wanted(method, "an audit"), times=times))
-        for times in (1, 5)
-    )
-    for part in ("mu_squared", "epsilon", "delta"):
-        assert getattr(five, part) == pytest.approx(5 * getattr(one, part), rel=1e-12)

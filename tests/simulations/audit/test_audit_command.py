@@ -17,7 +17,7 @@ from simulations.audit.instance import CANARIES, Instance, public_sampler
 from simulations.audit.many_runs import audit
 from simulations.audit.one_run import Canaries, audit_one_run
 from simulations.audit.trials import Observer, innovations
-from simulations.config.run_config import parse_config
+from simulations.config.run_config import load_config, parse_config
 from strategies import STRATEGIES
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.audit import Gaussian
@@ -296,3 +296,8 @@ def test_contradictory_wishes_and_strategies_without_a_promise_are_sentences(cal
     outcome = call("--set", 'strategy={kind="non_private"}')
     assert outcome.exit_code == 2
     assert "promises nothing" in outcome.stderr
+
+
+def test_a_preparation_that_no_small_instance_takes_is_refused_with_what_helps():
+    with pytest.raises(BadInput, match=r"no small instance to attack with a preparation.*--set preparation=none"):
+        Instance.all_of(load_config(examples.SHIPPED["demo"]))

@@ -57,9 +57,8 @@ class Behind(httpx.AsyncBaseTransport):
 @contextmanager
 def served(door, behind=None, keys=None, large=8 * MIB, anybody=False):
     """Serve a gate in a thread; provide its port."""
-    files = {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")} if keys else {}
     client = httpx.AsyncClient(transport=behind or Behind(), base_url="http://superlink")
-    server = Server(gate(client, door, large, anybody=anybody), door, "127.0.0.1", 0, **files)
+    server = Server(gate(client, door, large, anybody=anybody), door, "127.0.0.1", 0, keys)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -358,8 +357,8 @@ def test_the_gate_that_is_served_knows_its_superlink_and_nobody_else(tmp_path, m
     folder = tmp_path / "gate" if keys else None
 
     class Served:
-        def __init__(self, app, door, host, port, **files):
-            made.update(door=door, files=files)
+        def __init__(self, app, door, host, port, keys):
+            made.update(door=door, keys=keys)
 
         def run(self):
             made["run"] = True
@@ -370,18 +369,18 @@ def test_the_gate_that_is_served_knows_its_superlink_and_nobody_else(tmp_path, m
     module.serve("superlink:8000", 8000, folder, Door())
     assert made["run"]
     assert made["anybody"] != keys
+    assert made["keys"] == folder
     assert given["trust_env"] is False  # no proxy of the environment reads what silos send
     if keys:
         assert given["base_url"] == "https://superlink:8000"
         assert (given["verify"].verify_mode, given["verify"].check_hostname) == (ssl.CERT_REQUIRED, True)
         assert len(given["verify"].get_ca_certs()) == 1
-        assert set(made["files"]) == {"ssl_certfile", "ssl_keyfile"}
     else:
-        assert (given["base_url"], made["files"]) == ("http://superlink:8000", {})
+        assert given["base_url"] == "http://superlink:8000"
 
 
 def test_a_port_that_is_taken_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"127.0.0.1:{port} cannot be served .* choose another port"):
-            Server(None, Door(), "127.0.0.1", port)
+            Server(None, Door(), "127.0.0.1", port, None)

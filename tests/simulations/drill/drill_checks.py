@@ -66,7 +66,7 @@ def each_run_left_what_it_promised(queue: Sequence[Row], entries: Sequence[Row],
         guarantee, (promise,) = json.loads((folder / "guarantee.json").read_text()), json.loads(entry["promises"])
         assert guarantee["holds"], f"run {number} released a model without a guarantee"
         assert guarantee["epsilon"] <= promise["epsilon"] * (1 + ROUNDING), f"run {number} spent more than its entry"
-        assert guarantee["delta"] <= promise["delta"]
+        assert guarantee["delta"] <= promise["delta"], f"run {number} has a larger delta than its entry"
         assert json.loads((folder / "result.json").read_text())["rounds"] == rounds
     assert not of_token, "something is charged that is no run of the queue"
 

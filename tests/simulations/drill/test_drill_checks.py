@@ -80,31 +80,33 @@ def test_runs_that_keep_their_promises_pass(results):
         checks.silos_were_missing(results, 2, 200)
 
 
-@pytest.mark.parametrize("path", ["model.npz", "report.html", "../released/00001-drill/report.html"])
-def test_a_release_without_its_files_is_noticed(results, path):
-    (results / "00001-drill" / path).unlink()
-    with pytest.raises(AssertionError, match="run 1"):
-        _left(results, [entry(1)])
+def _unlinked(name):
+    return lambda results: (results / "00001-drill" / name).unlink()
 
 
-@pytest.mark.parametrize("change", [{"holds": False}, {"epsilon": 1.1}, {"delta": 2e-6}])
-def test_a_guarantee_that_does_not_hold_or_was_not_paid_for_is_noticed(results, change):
-    (results / "00001-drill/guarantee.json").write_text(json.dumps(PROMISE | {"holds": True} | change))
-    with pytest.raises(AssertionError):
-        _left(results, [entry(1)])
+def _promised(**change):
+    content = json.dumps(PROMISE | {"holds": True} | change)
+    return lambda results: (results / "00001-drill/guarantee.json").write_text(content)
 
 
-def test_a_refused_run_with_a_release_or_an_entry_is_noticed(results):
-    with pytest.raises(AssertionError, match="refused and charged"):
-        _left(results, [entry(1), entry(2)])
-    (results / "00002-drill/model.npz").write_text("")
-    with pytest.raises(AssertionError, match="left a release"):
-        _left(results, [entry(1)])
-
-
-def test_an_entry_that_is_no_run_of_the_queue_is_noticed(results):
-    with pytest.raises(AssertionError, match="no run of the queue"):
-        _left(results, [entry(1), entry(3)])
+@pytest.mark.parametrize(
+    ("spoil", "entries", "complaint"),
+    [
+        (_unlinked("model.npz"), [1], "run 1 left no"),
+        (_unlinked("report.html"), [1], "run 1 left no"),
+        (_unlinked("../released/00001-drill/report.html"), [1], "run 1: no report for others"),
+        (_promised(holds=False), [1], "without a guarantee"),
+        (_promised(epsilon=1.1), [1], "spent more than its entry"),
+        (_promised(delta=2e-6), [1], "a larger delta than its entry"),
+        (lambda results: (results / "00002-drill/model.npz").touch(), [1], "left a release"),
+        (lambda results: None, [1, 2], "refused and charged"),
+        (lambda results: None, [1, 3], "no run of the queue"),
+    ],
+)
+def test_a_run_that_left_something_else_than_it_promised_is_noticed(results, spoil, entries, complaint):
+    spoil(results)
+    with pytest.raises(AssertionError, match=complaint):
+        _left(results, [entry(number) for number in entries])
 
 
 @pytest.mark.parametrize("said", ["a silo of Quillfeather-0001", "x = 0.22003", '"missing_users_private": 3'])

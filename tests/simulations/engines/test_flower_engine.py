@@ -49,7 +49,6 @@ def engine(tmp_path_factory):
         (8, ()),
         (4, ('strategy={kind="localized_robust_sgd", deviation=1.0}', "seed=6")),
         (8, ('strategy={kind="dp_fed_avg", rounds=2}', "preparation=learn", *REGRESSION)),
-        (8, CLASSES),
         (8, (*CLASSES, "privacy.evaluate=true", "privacy.epsilon=8")),
         (8, ('privacy.trust="sum"', "privacy.colluding=0.3")),
         (8, ('privacy.trust="sum"', 'strategy={kind="adaptive_clipping", rounds=2}')),

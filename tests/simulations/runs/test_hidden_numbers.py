@@ -6,7 +6,6 @@ Only the number of places is public. A table may hold fewer users than places; m
 import json
 import re
 from contextlib import nullcontext
-from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -252,14 +251,3 @@ def test_a_number_that_is_protected_is_not_read_from_the_data(tmp_path):
         assert str(FEW) not in str(told.value)
     assert not (tmp_path / "r" / "data.json").exists()
     assert userdp.query(people, ask=ASK[1:], relation=REPLACED, **settings).guarantee.relation == REPLACED
-
-
-def test_every_combination_of_a_relation_and_a_number_is_a_run_or_a_sentence(tmp_path):
-    for relation, users in product((ADDED, REPLACED), (FEW, PLACES, MANY)):
-        table(users).to_parquet(path := tmp_path / "t.parquet")
-        raw = parse_config(query(relation, path))
-        if users == PLACES or (relation == ADDED and users == FEW):
-            assert load_datasets(raw).users.users == users
-        else:
-            with pytest.raises(BadInput):
-                load_datasets(raw)

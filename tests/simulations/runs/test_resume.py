@@ -3,24 +3,19 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
-import helpers_killed
 import numpy as np
 import pandas as pd
 import pytest
-import tomli_w
-from examples import call, changed, table_section, write_table
+from examples import call, changed
 from helpers_killed import killed_at, left, on_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulations.records.checkpoints
-from simulations.config.run_config import load_config, parse_config
+from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid
 from simulations.records.checkpoints import Checkpoints, in_use, remove_checkpoints
 from simulations.records.released_fields import ALL_KINDS, SHARED
@@ -438,54 +433,6 @@ def test_the_command_resumes_without_a_file_and_with_the_same(tmp_path, whole):
     for arguments in (["--resume", tmp_path / "run"], ["--resume", tmp_path / "absent"], []):
         assert call("run", *arguments).exit_code == BAD_INPUT
     assert not (tmp_path / "absent").exists()
-
-
-MODULE = "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))\n"
-KILLED = """
-import sys
-from pathlib import Path
-import simulations.records.checkpoints as checkpoints
-from helpers_killed import _count_down
-from simulations.config.run_config import load_config
-from simulations.runs.run import run
-
-checkpoints.SPARING = -1e9  # after every round
-_count_down(int(sys.argv[3]))
-run(load_config(Path(sys.argv[1])), directory=Path(sys.argv[2]), checkpoint=True, report=False)
-"""
-
-
-@pytest.mark.slow
-def test_the_default_strategy_on_a_module_goes_on_after_kill_9(tmp_path):
-    """Table of 430 people; once the checkpoint was called damaged behind the first step of Adam."""
-    (tmp_path / "net.py").write_text(MODULE)
-    section = table_section(write_table(tmp_path / "people.csv", users=430), all_users=430)
-    raw = {
-        "name": "people",
-        "problem": {"kind": "torch", "module": "net.py:make", "loss": "cross_entropy"},
-        "data": section,
-        "privacy": {"epsilon": 0.05, "delta": 1e-5},  # so that rounds are few
-        "output": {"reference": False, "anyway": True},
-    }
-    file = tmp_path / "run.toml"
-    file.write_text(tomli_w.dumps(raw))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(helpers_killed.__file__).parent), *sys.path])}
-
-    def process(*arguments):
-        command = [sys.executable, *map(str, arguments)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    command = ("-c", "from simulations.cli import main; main()", "run")
-    killed = process("-c", KILLED, file, tmp_path / "run", 60)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    kept = Checkpoints(tmp_path / "run", load_config(file))._read(CHECKPOINT)
-    assert kept.get("round") > 3  # the clip, and steps of Adam
-    done = process(*command, "--resume", tmp_path / "run", "--json")
-    assert done.returncode == 0, done.stderr
-    unbroken = process(*command, file, "--set", f"output.directory='{tmp_path}/whole'", "--json")
-    assert unbroken.returncode == 0, unbroken.stderr
-    (other,) = (tmp_path / "whole").iterdir()
-    assert np.load(tmp_path / "run" / "model.npz")["x"].tobytes() == np.load(other / "model.npz")["x"].tobytes()
 
 
 def test_checkpoints_take_a_twentieth_of_the_time_where_they_may_be_left_out(tmp_path, monkeypatch):

@@ -518,13 +518,6 @@ def test_an_unexpected_error_becomes_a_failed_run_that_quotes_no_data(tmp_path, 
     assert stored(tmp_path)["error"] == "unexpected KeyError"
 
 
-def test_an_interrupted_run_keeps_what_it_had(tmp_path):
-    interrupt = Mock(side_effect=[None, KeyboardInterrupt])
-    with pytest.raises(KeyboardInterrupt):
-        run(parse_config(BASE), directory=tmp_path / "run", observers=[Watching(interrupt)])
-    assert (stored(tmp_path)["error"], stored(tmp_path)["rounds"]) == ("interrupted", 2)
-
-
 def test_writes_are_two_seconds_apart(tmp_path, monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr("simulations.records.run_directory.time.monotonic", lambda: clock.now)

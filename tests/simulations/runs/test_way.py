@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("userdp", "strategies", "simulations")
 
@@ -45,20 +43,3 @@ def test_a_run_is_at_most_twenty_stays_with_at_most_six_returns():
     assert {"simulations.runs.build", "simulations.runs.folder", "simulations.runs.result"} <= set(way)
     assert len(way) <= 20, way
     assert len(way) - len(set(way)) <= 6, way
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("one(two())", ["here", "userdp.b", "strategies.a"]),
-        ("one(); print(); one()", ["here", "strategies.a"]),
-        ("one(); more(); two()", ["here", "strategies.a", "here", "userdp.b"]),
-        ("Kind.of(1); x.one()", ["here", "strategies.a"]),
-        ("made = Made(); one(); made.later()", ["here", "userdp.b", "strategies.a", "here", "userdp.b"]),
-    ],
-)
-def test_stays_are_counted_in_the_order_of_calls(body, expected):
-    text = "from strategies.a import one, Kind\nfrom userdp.b import two\ndef more(): pass\n"
-    text += "class Made:\n  def __init__(self): two()\n  def later(self): two()\n"
-    text += f"def start(): {body}\n"
-    assert stays(text, "here", "start") == expected

@@ -1,6 +1,7 @@
 """The queue and its command: times and repetitions, what may run, and what cannot be done."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -50,8 +51,9 @@ def test_other_periods_are_refused(every):
 
 def test_times_are_in_utc_unless_they_say_otherwise():
     assert moment("2027-01-31 12:00") == moment("2027-01-31T13:00+01:00") == NOON
-    with pytest.raises(BadInput, match="--at 'tomorrow': write a time such as"):
-        moment("tomorrow")
+    for at in ("9999-12-31T23:59-14:00", "0001-01-01T00:00+14:00", "9999-99-99", "tomorrow", ""):
+        with pytest.raises(BadInput, match=f"--at '{re.escape(at)}': write a time such as"):
+            moment(at)
 
 
 # States -------------------------------------------------------------------------------------------------------------

@@ -11,10 +11,8 @@ from test_keeper import NOON, keeper_of, kept_to_the_end
 
 from simulations import server_app
 from simulations.account.accounts import Accounts
-from simulations.config.run_config import parse_config
 from simulations.engines.grids import InMachineGrid
 from simulations.flower import configuration_of
-from simulations.runs.run import run
 from simulations.terminal import BAD_INPUT
 from userdp.accounting import Total
 from userdp.errors import BadInput
@@ -95,17 +93,6 @@ def test_the_server_of_a_deployment_runs_nothing_that_names_its_own_accounts(tmp
     context = SimpleNamespace(run_config=asked | {"deployed": True, "output": str(tmp_path / "run")})
     with logging_of_this_process(), pytest.raises(BadInput, match=TOLD):
         server_app.main(Silent(), context)
-    assert untouched(accounts, own)
-
-
-@SOURCES
-def test_run_takes_no_accounts_of_a_configuration_when_it_is_a_deployments(tmp_path, accounts, own, source):
-    config = parse_config(source(tmp_path, accounts=own))
-    for resume in (False, True):
-        with pytest.raises(BadInput):
-            run(config, grid=Silent(), directory=tmp_path / "run", deployed=True, resume=resume)
-    with pytest.raises(BadInput, match=TOLD):
-        run(config, grid=Silent(), directory=tmp_path / "run", deployed=True)
     assert untouched(accounts, own)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import federation_of, final, gathered, make, requested, run
+from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -22,7 +23,6 @@ from strategies.auto.staged import AdaptiveStep, ClipScale, Pace, adaptive_stage
 from strategies.wire.replies import Gathered
 from userdp.accounting import calibrate_noise
 from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
-from userdp.audit import epsilon_lower_bound
 from userdp.errors import RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Box, Linear, TorchProblem

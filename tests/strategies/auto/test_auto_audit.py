@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import federation_of, make, requested, taken
+from helpers_audits import epsilon_lower_bound
 
 from strategies import Auto
 from strategies.wire.replies import Gathered
-from userdp.audit import epsilon_lower_bound
 from userdp.nodes.node import Node
 from userdp.problems import Linear, Softmax, Squared
 

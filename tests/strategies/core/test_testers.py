@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import federation_of, final, make, rows_of, run
+from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -19,7 +20,6 @@ from userdp.accounting import Cost, Guarantee, Price, Privacy, Total
 from userdp.accounting.composition import rho_of
 from userdp.accounting.costs import calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
-from userdp.audit import epsilon_lower_bound
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.measured import Histogram

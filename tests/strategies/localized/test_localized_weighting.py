@@ -177,7 +177,7 @@ def regression(users, samples):
 
 
 def excess_risk(data, x):
-    rng, truth = np.random.default_rng(0), data.population_parameter
+    rng, truth = np.random.default_rng(0), data.truth
     features = 0.34 * rng.normal(size=(20_000, 10))
     right, scores = features @ truth, features @ x
     share = 1 / (1 + np.exp(-right))

@@ -255,12 +255,6 @@ def test_a_node_that_fails_at_the_query_leaves_its_users_absent(caplog):
     assert "patients" not in caplog.text
 
 
-def test_samples_clipped_into_the_bounds_are_added_up():
-    roster = Roster(6)
-    roster.gather(local_grid(Quadratic(1, 1.0, 1.0), federation_of([[0], [2], [3], [0], [-9], [1]]), 2), timeout=60)
-    assert roster.clipped_samples == 3
-
-
 def test_a_roster_of_a_finished_grid_is_not_asked_again():
     grid = local_grid(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((4, 1))), 2)
     roster = Roster(4)

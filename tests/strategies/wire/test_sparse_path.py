@@ -91,16 +91,6 @@ every_pair = pytest.mark.parametrize("name", pairs_of_problems())
 # Rows -----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80)
-@given(seed=seeds, clip_norm=st.sampled_from([1e-3, 0.5, 1e3]), order=st.sampled_from([1, 2]))
-def test_rows_are_clipped_as_dense_ones_are(seed, clip_norm, order):
-    rows, values = some_rows(seed)
-    clipped = clip_rows(rows, clip_norm, order)
-    assert isinstance(clipped, csr_array)
-    close(clipped, clip_rows(values, clip_norm, order))
-    assert np.linalg.norm(dense(clipped), order, axis=1).max() <= clip_norm * (1 + 1e-12)
-
-
 def test_huge_rows_do_not_escape_the_clip():
     clipped = dense(clip_rows(csr_array(np.array([[1e308, 0.0, -1e308], [5e-324, 0.0, 0.0]])), 1.0))
     np.testing.assert_allclose(clipped, [[0.5**0.5, 0.0, -(0.5**0.5)], [5e-324, 0.0, 0.0]])
@@ -631,7 +621,7 @@ def test_a_configuration_declares_sparse_samples_before_any_are_made():
     squared, users = build_problem(config), load_datasets(config).users
     bounded, _ = squared.bound(users.block(np.arange(60)))
     assert squared.bound(bounded) == (bounded, 0)
-    assert not users.population_parameter[10:].any()
+    assert not users.truth[10:].any()
 
 
 def test_configurations_that_mix_sparse_and_dense_are_refused():
@@ -650,7 +640,7 @@ def test_synthetic_sparse_samples_have_their_norm_law_and_rates():
     assert np.linalg.norm(features, axis=1).max() <= 2.0
     shares = 1 / np.arange(1, 9) / (1 / np.arange(1, 9)).sum()
     np.testing.assert_allclose((features != 0).mean(axis=0), 1 - (1 - shares) ** 3, atol=0.018)
-    predictors = features @ federation.population_parameter
+    predictors = features @ federation.truth
     for part in np.array_split(np.argsort(predictors), 5):
         rates = expit(predictors[part])
         error = np.sqrt((rates * (1 - rates)).mean() / len(part))

@@ -1,7 +1,6 @@
 """Accounting: closed forms by hand, agreement with other accountants, and a ledger that fails closed."""
 
 import functools
-import json
 import math
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from userdp.accounting import (
     Guarantee,
     Ledger,
     Privacy,
-    RoundLedger,
     add_or_remove_to_replace_one,
     calibrate_noise,
     delta_of,
@@ -319,43 +317,6 @@ def test_a_delta_that_permits_publishing_a_user_is_refused_without_the_flag():
     Privacy(1.0, 1e-3, allow_large_delta=True).check_population(1000)
 
 
-def test_guarantees_say_whom_they_protect_and_no_guarantee_prints_no_epsilon():
-    given_ = Guarantee("sample", "add_or_remove", 1.0, 1e-6, "exact", "whoever sees the model", ("bounds",), True)
-    assert "adding or removing one single sample (NOT a whole user)" in given_.sentence()
-    assert json.loads(json.dumps(given_.as_dict()))["assumptions"] == ["bounds"]
-    user = Guarantee("user", "replace_one", 1.0, 1e-6, "exact", "whoever sees the model", (), True)
-    assert "replacing one whole user" in user.sentence()
-    pure = replace(user, delta=0.0)
-    assert pure.sentence().startswith("pure 1-differential privacy for replacing one whole user")
-    nothing = Guarantee.none("noise is off")
-    assert nothing.sentence() == "no privacy guarantee: noise is off"
-    assert nothing.as_dict()["epsilon"] is None
-    failed = Guarantee("user", "replace_one", 1.0, 1e-6, "exact", "an assumption fails", (), False)
-    assert failed.sentence() == "no privacy guarantee: an assumption fails"
-
-
-class Everybody:
-    """Rounds of all of ten users, as many as are asked for; each costs one unit of epsilon."""
-
-    rounds = 2
-
-    def cohort(self, index):
-        return np.arange(10)
-
-    def epsilon(self, noise_multiplier, delta, rounds=None):
-        return float(self.rounds if rounds is None else rounds)
-
-
-def test_a_ledger_of_rounds_stops_at_its_plan_even_where_the_sampler_would_go_on():
-    ledger = RoundLedger(Everybody(), 1.0, Privacy(2.0, 1e-6))
-    for spent in (1.0, 2.0):
-        ledger.charge(np.arange(10))
-        assert ledger.epsilon() == spent
-    with pytest.raises(RunFailed, match="a round more than the 2 planned"):
-        ledger.charge(np.arange(10))
-    assert ledger.epsilon() == 2.0
-
-
 @pytest.mark.parametrize("least", [1e-30, 3e-288, 5e-324])
 def test_noise_of_next_to_nothing_is_priced_and_not_refused_by_arithmetic(least):
     assert together(Cost(noise_multiplier=least), Cost(noise_multiplier=1.0)).noise_multiplier <= least * (1 + 1e-12)
@@ -418,9 +379,6 @@ def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
     ("make", "message"),
     [
         (lambda: Cost(noise_multiplier=0.0), "noise multiplier = 0.0"),
-        (lambda: Cost(noise_multiplier=math.nan), "noise multiplier = nan"),
-        (lambda: Cost(pure_epsilon=-1.0), "pure epsilon = -1.0"),
-        (lambda: Cost(pure_epsilon=math.inf), "pure epsilon = inf"),
         (lambda: Cost(shared_epsilon=-0.1), "shared epsilon = -0.1"),
         (lambda: Cost(failure_delta=1.0), "failure delta = 1.0"),
         (lambda: epsilon_of(Cost(1.0), -1, 1e-6), "participations = -1"),
@@ -451,8 +409,6 @@ def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
             (lambda wrong=wrong: Privacy(**{"epsilon": 1.0, "delta": 1e-6, **wrong}), message)
             for wrong, message in (
                 ({"epsilon": 0.0}, "privacy.epsilon = 0.0"),
-                ({"epsilon": math.nan}, "privacy.epsilon = nan"),
-                ({"delta": -0.1}, "privacy.delta = -0.1"),
                 ({"delta": 1.0}, "privacy.delta = 1.0"),
                 ({"unit": "device"}, "privacy.unit = 'device'"),
                 ({"noise": "random"}, "privacy.noise = 'random': must be 'seeded' or 'secure'"),

@@ -10,8 +10,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from userdp.data import Derivation, SequenceColumns, read_table
 from userdp.data.tables.columns import Columns
@@ -115,31 +113,6 @@ def test_lists_are_sequences_in_batches_too(tmp_path):
         same(read_table(made, **form), read_table(tmp_path / "people.parquet", **form))
 
 
-CELLS = {
-    "large_string": st.text(max_size=4),
-    "float64": st.floats(),
-    "int64": st.integers(-(2**63), 2**63 - 1),
-    "bool_": st.booleans(),
-    "date32": st.dates(),
-}
-
-
-@pytest.mark.slow
-@settings(max_examples=60)
-@given(kind=st.sampled_from([*CELLS]), data=st.data())
-def test_a_cell_is_read_by_itself_whatever_the_batches(kind, data):
-    cells = data.draw(st.lists(st.none() | CELLS[kind], min_size=1, max_size=5))
-    column = pa.array(cells, getattr(pa, kind)())
-    columns = Columns(user="x", categorical={"x2": ["1"]})
-    together = pa.table({"x": column}).to_reader(max_chunksize=data.draw(st.integers(1, 3)))
-    texts = [
-        text
-        for one in (together, *(pa.table({"x": [cell]}, pa.schema({"x": column.type})) for cell in cells))
-        for text in _texts(one, columns)
-    ]
-    assert texts[: len(cells)] == texts[len(cells) :]
-
-
 def _texts(table, columns):
     with table_file(table, ["x"]) as path:
         found = read_columns(path, columns, ["x"]).texts["x"]
@@ -176,6 +149,10 @@ FEATURE = {"user": "who", "features": ["x"], "ranges": {"x": [0, 1]}}
         (pa.table([["a"], [1], [2]], ["who", "x", "x"]), "the Table has column 'x' more than once"),
         (pa.table({"who": ["a"], "x": [{"y": 1}]}), "column 'x' holds struct, not numbers; convert"),
         ([1, 2], "the list is no table: give a DataFrame"),
+        (pd.DataFrame({"who": ["a"]}), "the DataFrame has no column 'x'; it has who"),
+        (pd.DataFrame({"who": [], "x": []}), "the DataFrame has no rows"),
+        (pd.DataFrame([["a", 1, 2]], columns=["who", "x", "x"]), "the DataFrame has column 'x' more than once"),
+        (pd.DataFrame({"who": ["a"], "x": [1j]}), "column 'x' holds complex128, not text, numbers or dates; convert"),
     ],
 )
 def test_what_is_no_table_is_refused(table, told):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from userdp.data import read_table
 from userdp.data.coefficients import CoefficientMap
-from userdp.data.tables.coefficients import coefficient_map
 from userdp.data.tables.columns import Columns
 from userdp.errors import BadInput
 
@@ -46,7 +45,7 @@ def test_scores_from_coefficients_are_those_of_the_model(tmp_path_factory, scale
     table.to_parquet(path)
     declared = DECLARED | {"scale": scale} | ({} if target_range is None else {"target_range": target_range})
     columns, read = Columns(**declared), read_table(path, **declared)
-    reading = coefficient_map(columns, intercept)
+    reading = columns.samples.coefficients(intercept)
     order = np.array([int(label) for label in read.labels])
     features = read.federation.block(np.arange(12)).dense_features.astype(float)
     rows = np.column_stack([features, np.ones(12)]) if intercept else features
@@ -72,7 +71,7 @@ def test_scores_from_coefficients_are_those_of_the_model(tmp_path_factory, scale
 
 
 def test_names_units_and_spans_are_those_of_the_columns():
-    reading = coefficient_map(Columns(**DECLARED), intercept=True)
+    reading = Columns(**DECLARED).samples.coefficients(intercept=True)
     assert dict(zip(reading.names, reading.units, strict=True)) == {
         "age": "per 1 of age",
         "dose": "per 1 of dose",
@@ -89,13 +88,13 @@ def test_names_units_and_spans_are_those_of_the_columns():
 
 
 def test_without_an_intercept_every_level_keeps_its_own_coefficient():
-    reading = coefficient_map(Columns(**DECLARED), intercept=False)
+    reading = Columns(**DECLARED).samples.coefficients(intercept=False)
     assert [name for name in reading.names if "=" in name] == ["sex=m", "sex=f", "ward=a", "ward=b", "ward=c"]
 
 
 def test_columns_without_features_of_their_own_are_refused():
     with pytest.raises(BadInput, match=r"declare data\.features or data\.categorical"):
-        coefficient_map(Columns(user="person", codes="film", levels=7, target="y"), intercept=True)
+        Columns(user="person", codes="film", levels=7, target="y").samples.coefficients(intercept=True)
 
 
 def test_a_map_whose_halves_disagree_is_refused():

@@ -8,11 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from examples import rows_of_table
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from userdp.data import Derivation, read_table
-from userdp.data.tables import streamed
 from userdp.data.tables.columns import Columns
 from userdp.errors import BadInput
 
@@ -114,33 +111,6 @@ def test_days_between_two_dates_are_derived_and_the_dates_need_be_no_features(tm
     features, names, _ = rows_of(tmp_path, derive={"age": beside})  # not clipped into the bounds first
     assert names == ["born", "age"]
     assert features[2, 1] == np.float32(2 * 4 / 9 - 1)
-
-
-DATES = st.none() | st.sampled_from(["soon", "1979-12-31", "1980-01-04T07:00", "1980-01-11", "2.1.1980", "9999-12-31"])
-
-
-@settings(max_examples=25)
-@given(st.lists(st.tuples(DATES, DATES), min_size=1, max_size=12), st.booleans(), st.integers(1, 200))
-def test_a_table_read_in_batches_is_the_same_and_bounds_hold(tmp_path_factory, cells, typed, block):
-    people = {"who": [f"u{place % 3}" for place in range(len(cells))]}
-    people |= {name: [row[place] for row in cells] for place, name in enumerate(("born", "visited"))}
-    if typed:
-        read = [pd.to_datetime(pd.Series(people["born"]), format="ISO8601", errors="coerce").astype("datetime64[us]")]
-        people["born"] = pa.array(read[0], from_pandas=True)
-    form = FORM | {"date_parts": {"born": ["hour"], "visited": ["weekday"]}, "date_formats": {"visited": "%d.%m.%Y"}}
-    form |= {"derive": {"age": Derivation(kind="days_between", of=["visited", "born"], range=[-5, 5], otherwise=0)}}
-    path = tmp_path_factory.mktemp("table") / "table.parquet"
-    pq.write_table(pa.table({name: pa.array(column) for name, column in people.items()}), path, row_group_size=2)
-    whole = read_table(path, **form)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamed, "BLOCK_BYTES", block)
-        parts = read_table(path, **form, memory=0)
-    users = np.arange(whole.federation.users)
-    one, two = whole.federation.block(users).features, parts.federation.block(users).features
-    assert one.tobytes() == two.tobytes()
-    assert whole.report == parts.report
-    usable = one[~np.isnan(one).any(axis=1)]
-    assert np.abs(usable).sum(axis=1).max(initial=0) <= Columns(**form).samples.largest_norm
 
 
 # What is said of columns of which no cell is a date -------------------------------------------------------------------

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 
@@ -146,15 +145,6 @@ def test_bounds_and_missing_cells_are_those_of_tables(tmp_path):
     assert all(samples(made.table.federation, user) == samples(plain.federation, user) for user in range(7))
     assert made.table.report == plain.report
     assert made.facts["max_samples"] == made.table.federation.sizes.max() == 3
-
-
-def test_no_time_of_one_user_stops_the_others():
-    seconds = pa.array([0, 2**62, *range(58)], type=pa.timestamp("s"))  # Parquet has milliseconds
-    rows = pa.table({"who": [user % 7 for user in range(60)], "when": seconds, "y": [0, 1] * 30})
-    partitioner = NATURAL["one id a node"]()
-    partitioner.dataset = datasets.Dataset(rows)
-    made = from_partitioner(partitioner, dates={"when": ["1970-01-01", "1980-01-01"]}, target="y", positive=1)
-    assert sum(made.table.report.unusable.values()) == 1
 
 
 def test_a_declared_number_of_users_leaves_some_out_and_their_nodes_hold_nobody():

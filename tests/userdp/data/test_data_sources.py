@@ -21,6 +21,7 @@ STEPS = {"sequence": {"window": 4, "inputs": {"film": 3}, "predict": "mood", "le
 TEXT = {"sequence": {"window": 5, "order": "film", "text": "mood", "alphabet": "abdgo\n"}}
 IMAGES = {"images": "picture", "image_shape": [2, 2], "target": "film"}
 RUN = {"features": ["pixel_[0-2]"], "ranges": {"pixel_[0-2]": [0, 16]}, "target": "film", "target_range": [0, 2]}
+DATES = {"dates": {"born": ["1980-01-01", "1980-01-20"]}, "date_parts": {"born": ["weekday", "hour"]}}
 SPLIT = {"split_column": "part", "split_test": "test"}
 
 
@@ -35,6 +36,7 @@ def path(tmp_path_factory):
             "film": rng.integers(0, 3, len(who)),
             "mood": rng.choice(["good", "bad"], len(who)),
             "picture": [rng.bytes(4) for _ in who],
+            "born": [f"1980-01-{day:02}T{day % 24:02}:30" for day in rng.integers(1, 30, len(who))],
             **{f"pixel_{place}": rng.integers(0, 17, len(who)) for place in range(3)},
         }
     )
@@ -53,7 +55,7 @@ def config(path, problem="quadratic", **settings):
     return parse_config({"name": "n", "problem": {"kind": problem}, "data": data, "privacy": budget})
 
 
-@pytest.mark.parametrize("form", [CODES, STEPS, TEXT, IMAGES, RUN])
+@pytest.mark.parametrize("form", [CODES, STEPS, TEXT, IMAGES, RUN, DATES])
 def test_the_declared_shape_is_that_of_the_samples(path, form):
     data = source(path, **form)
     shape, loaded = data.sample_shape, data.load(0)

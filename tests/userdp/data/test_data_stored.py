@@ -48,19 +48,26 @@ FORMS = {
     "code": {"codes": "c", "levels": ["red", "blue"]},
     "codes": {"codes": ["c", "n"], "levels": {"c": ["red", "blue"], "n": 3}, "impute": {"n": 1}, "target": "t"},
     "pictures": {"images": "p", "image_shape": [PICTURE], "target": "n"},
+    "dates": {
+        "dates": {"d": ["1980-01-01", "1980-01-11"]},
+        "date_parts": {"d": ["hour"], "c": ["weekday"]},
+        "date_formats": {"d": "%d.%m.%Y"},
+        "derive": {"age": Derivation(kind="days_between", of=["d", "c"], range=[-5, 5], otherwise=0)},
+    },
 }
 NUMBERS = st.one_of(st.none(), st.floats(-2, 3, width=32), st.sampled_from([np.nan, np.inf, 1e300]))
 ROW = st.tuples(
     st.integers(0, 6),
     NUMBERS,
     NUMBERS,
-    st.sampled_from(["red", "blue", "green", "", None]),
+    st.sampled_from(["red", "blue", "green", "", None, "1980-01-02"]),
     st.one_of(st.none(), st.integers(-1, 3)),
     NUMBERS,
     st.one_of(st.none(), st.binary(min_size=PICTURE - 1, max_size=PICTURE)),
+    st.sampled_from([None, "soon", "1979-12-31", "1980-01-04T07:00", "1980-01-11", "2.1.1980", "9999-12-31"]),
 )
 COLUMNS = {"who": None, "a": pa.float64(), "b": pa.float64(), "c": pa.string(), "n": pa.int64(), "t": pa.float64()}
-COLUMNS |= {"p": pa.binary()}
+COLUMNS |= {"p": pa.binary(), "d": pa.string()}
 
 
 def write(folder, rows, group=100):
@@ -151,7 +158,7 @@ def test_the_file_says_what_fits(people):
     assert isinstance(read_table(people, memory=0, **FORM).federation, StoredFederation)
     columns = streamed.Columns(**FORM)
     wide = columns.__class__(user="who", images="p", image_shape=[1 << 20], target="t")
-    rows = [(0, None, None, None, None, None, None)] * 3
+    rows = [(0, *[None] * 7)] * 3
     path = write(people.parent, rows)
     sample = ((1 << 20) + 1) * 4
     assert streamed.outgrows(path, wide, 3 * sample // (1 << 20))
@@ -305,19 +312,17 @@ def test_what_the_disk_takes_in_pieces_is_written_whole(people, monkeypatch):
     assert bits(federation.block(np.arange(40))) == bits(whole.block(np.arange(40)))
 
 
-@pytest.mark.parametrize("memory", [0, 1])
-def test_the_same_complaints(people, tmp_path, memory):
-    """The complaints about a table are the same in batches and at once."""
+def test_the_complaints_about_a_table_in_batches(people, tmp_path):
     with pytest.raises(BadInput, match="has no column 'z'"):
-        read_table(people, memory=memory, **FORM | {"features": ["z"], "ranges": {"z": [0, 1]}})
+        read_table(people, memory=0, **FORM | {"features": ["z"], "ranges": {"z": [0, 1]}})
     dates = pd.DataFrame({"who": [1], "d": pd.to_datetime(["2024-01-01"])})
     dates.to_parquet(tmp_path / "dates.parquet")
     with pytest.raises(BadInput, match="not numbers"):
-        read_table(tmp_path / "dates.parquet", user="who", features=["d"], ranges={"d": [0, 1]}, memory=memory)
+        read_table(tmp_path / "dates.parquet", user="who", features=["d"], ranges={"d": [0, 1]}, memory=0)
     path = tmp_path / "nobody.parquet"
     pd.DataFrame({"who": ["ann", "bob", "ann", None], "a": 0.5}).to_parquet(path)
     with pytest.raises(BadInput, match=r"1 cell \(the first in row 4\) without a user"):
-        read_table(path, user="who", features=["a"], ranges={"a": [0, 1]}, memory=memory)
+        read_table(path, user="who", features=["a"], ranges={"a": [0, 1]}, memory=0)
 
 
 def test_a_file_damaged_in_its_middle_is_told(people, tmp_path):

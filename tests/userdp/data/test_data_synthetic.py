@@ -81,18 +81,9 @@ def test_samples_have_the_declared_shape_and_are_finite(name):
         assert block.features.nnz <= 2 * 28
     else:
         assert block.nbytes - block.offsets.nbytes == federation.nbytes
-    if federation.population_mean is None:
-        assert federation.population_parameter.shape == (5 if name == "categorical" else 3,)
-        assert np.isfinite(block.targets).all()
-    else:
-        assert federation.population_parameter is None
-        assert block.targets is None
-
-
-def test_a_larger_federation_begins_with_the_same_users():
-    small, large = (SyntheticFederation(Gaussian(dimension=2), n, seed=3, samples_tail=1.0) for n in (5, 50))
-    np.testing.assert_array_equal(large.sizes[:5], small.sizes)
-    np.testing.assert_array_equal(large.block(np.arange(5)).features, everything(small).features)
+    assert federation.truth.shape == (5 if name == "categorical" else 3,)
+    assert (federation.population_mean is None) == (block.targets is not None)
+    assert block.targets is None or np.isfinite(block.targets).all()
 
 
 @pytest.mark.parametrize("tail", [None, 1.0])
@@ -102,6 +93,8 @@ def test_held_out_users_are_the_users_that_follow(tail):
     held_out = federation.held_out(6)
     further = held_out.held_out(4)
     whole = SyntheticFederation(federation.population, 20, **options)
+    np.testing.assert_array_equal(whole.sizes[:10], federation.sizes)
+    np.testing.assert_array_equal(whole.block(np.arange(10)).features, everything(federation).features)
     np.testing.assert_array_equal(held_out.population_mean, federation.population_mean)
     np.testing.assert_array_equal(everything(held_out).features, whole.block(np.arange(10, 16)).features)
     np.testing.assert_array_equal(everything(further).features, whole.block(np.arange(16, 20)).features)
@@ -241,7 +234,7 @@ def test_features_lie_in_their_ball_and_the_parameter_has_its_norm(kind, shape):
     assert norms.max() <= 2.0
     if shape is None:
         assert 0.001 < (norms > 1.99).mean() < 0.05
-    np.testing.assert_allclose(np.linalg.norm(federation.population_parameter), 3.0)
+    np.testing.assert_allclose(np.linalg.norm(federation.truth), 3.0)
 
 
 def _least_squares(block):
@@ -255,16 +248,16 @@ def test_linear_targets_have_the_true_parameter_and_noise():
     block = everything(federation)
     fitted = _least_squares(block)
     # The smallest singular value of the features gives the standard error; a user's own shift adds little.
-    np.testing.assert_allclose(fitted, federation.population_parameter, atol=0.03)
+    np.testing.assert_allclose(fitted, federation.truth, atol=0.03)
     exact = SyntheticFederation(LinearRegression(dimension=4, noise_deviation=0.0), 50, seed=1)
-    np.testing.assert_allclose(_least_squares(everything(exact)), exact.population_parameter, atol=1e-5)
+    np.testing.assert_allclose(_least_squares(everything(exact)), exact.truth, atol=1e-5)
 
 
 def test_outliers_of_a_regression_have_another_parameter():
     law = LinearRegression(dimension=2, noise_deviation=0.0, outliers=0.25, outlier_shift=5.0)
     federation = SyntheticFederation(law, 400, seed=3)
     block = everything(federation)
-    residuals = block.targets - block.features @ federation.population_parameter
+    residuals = block.targets - block.features @ federation.truth
     wrong = np.abs(residuals).reshape(400, 10).max(axis=1) > 1e-3
     assert 60 < wrong.sum() < 140
 
@@ -273,7 +266,7 @@ def test_outliers_of_a_regression_have_another_parameter():
 def test_targets_have_the_rate_of_their_predictor(kind):
     federation = SyntheticFederation(kind(dimension=3, parameter=[6.0, -4.0, 2.0]), 5000, seed=6)
     block = everything(federation)
-    predictors = block.features.astype(float) @ federation.population_parameter
+    predictors = block.features.astype(float) @ federation.truth
     rates = expit(predictors) if kind is LogisticRegression else np.exp(predictors)
     variances = rates * (1 - rates) if kind is LogisticRegression else rates
     for part in np.array_split(np.argsort(predictors), 10):
@@ -304,7 +297,7 @@ def test_categories_have_their_frequencies_and_rates():
 
 def test_categories_draw_log_odds_within_the_spread_and_users_shift_them():
     federation = SyntheticFederation(Categorical(levels=200, spread=1.5), 1)
-    assert 1.4 < np.abs(federation.population_parameter).max() <= 1.5
+    assert 1.4 < np.abs(federation.truth).max() <= 1.5
     law = Categorical(levels=2, parameter=0.0, heterogeneity=5.0)
     rates = everything(SyntheticFederation(law, 500, samples_per_user=40)).targets.reshape(500, 40).mean(axis=1)
     assert np.mean((rates < 0.1) | (rates > 0.9)) > 0.5
@@ -313,7 +306,7 @@ def test_categories_draw_log_odds_within_the_spread_and_users_shift_them():
 def test_a_list_of_first_entries_does_for_every_dimension():
     for dimension in (2, 5):
         federation = SyntheticFederation(LinearRegression(dimension=dimension, parameter=[0.5, -0.25]), 1)
-        np.testing.assert_array_equal(federation.population_parameter, [0.5, -0.25, *np.zeros(dimension - 2)])
+        np.testing.assert_array_equal(federation.truth, [0.5, -0.25, *np.zeros(dimension - 2)])
 
 
 def test_the_scale_of_features_may_be_declared():

@@ -350,21 +350,24 @@ def test_what_the_table_or_the_numbers_of_users_do_not_fit_is_refused(tmp_path, 
         read(tmp_path, **changes)
 
 
-def test_files_that_cannot_be_read_are_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"nowhere\.csv does not exist"):
-        read_table(tmp_path / "nowhere.csv", **FORM)
-    (tmp_path / "table.xlsx").write_bytes(b"x")
-    with pytest.raises(BadInput, match=r"ends with '\.xlsx'; use a \.csv or \.parquet file"):
-        read_table(tmp_path / "table.xlsx", **FORM)
-    (tmp_path / "broken.parquet").write_bytes(b"no parquet")
-    with pytest.raises(BadInput, match="cannot be read as parquet"):
-        read_table(tmp_path / "broken.parquet", **FORM)
-    (tmp_path / "empty.csv").write_bytes(b"")
-    with pytest.raises(BadInput, match="cannot be read as csv"):
-        read_table(tmp_path / "empty.csv", **FORM)
-    (tmp_path / "open.csv").write_text('who,age\nann,"1\n')
-    with pytest.raises(BadInput, match="cannot be read as csv"):
-        read_table(tmp_path / "open.csv", user="who", features=["age"], ranges={"age": [0, 9]})
-    for suffix in ("csv", "parquet"):
-        with pytest.raises(BadInput, match="has no rows"):
-            read(tmp_path, people().iloc[:0], suffix)
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("nowhere.csv", None, r"nowhere\.csv does not exist"),
+        ("table.xlsx", b"x", r"ends with '\.xlsx'; use a \.csv or \.parquet file"),
+        ("broken.parquet", b"no parquet", "cannot be read as parquet"),
+        ("empty.csv", b"", "cannot be read as csv"),
+        ("open.csv", b'who,age\nann,"1\n', "cannot be read as csv"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path, name, content, told):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput, match=told):
+        read_table(tmp_path / name, user="who", features=["age"], ranges={"age": [0, 9]})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_without_rows_is_refused(tmp_path, suffix):
+    with pytest.raises(BadInput, match="has no rows"):
+        read(tmp_path, people().iloc[:0], suffix)

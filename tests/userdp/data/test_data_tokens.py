@@ -143,14 +143,6 @@ def test_a_column_without_any_text_is_told(place, tmp_path):
     assert "has no cell with a value" in read(tmp_path, empty, sequence=form, **LABELLED).report.nothing_usable[0]
 
 
-def test_another_users_rows_change_nothing(place, tmp_path):
-    form = SequenceColumns(window=4, text="text", tokenizer=place)
-    rows = [("u", "abc"), ("v", "x" * 50), ("u", "<|end|>")]
-    whole = of_user(read(tmp_path, rows, sequence=form, max_samples=2), "u").features
-    other = [rows[0], ("v", "\0"), rows[2], ("v", "😀<|end|>")]
-    np.testing.assert_array_equal(of_user(read(tmp_path, other, sequence=form, max_samples=2), "u").features, whole)
-
-
 @pytest.mark.parametrize(
     ("form", "more", "told"),
     [

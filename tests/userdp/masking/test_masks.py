@@ -83,18 +83,6 @@ def test_keys_that_hide_nothing_are_refused(fault):
         made[0].mask(wrong, b"a", 4)
 
 
-def test_a_key_answers_each_round_once_in_rising_order_and_remembers_it():
-    key = MaskKey()
-    key.spend(0)
-    key.spend(3)
-    again = MaskKey(key.secret, key.answered)
-    for one in (key, again):
-        for spent in (0, 2, 3):
-            with pytest.raises(BadInput, match="answers each round once"):
-                one.spend(spent)
-        one.spend(4)
-
-
 def test_a_secret_of_another_length_is_refused():
     with pytest.raises(BadInput, match="32 bytes"):
         MaskKey(b"abc")

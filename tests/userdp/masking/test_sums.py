@@ -174,9 +174,3 @@ def test_shares_for_which_nothing_is_proven_are_refused(deviation, keys):
     asked = MaskedSum(IntegerGrid(0), deviation, 0, 0, public)
     with pytest.raises(BadInput, match="grid"):
         asked.hidden(np.zeros(2, dtype=np.int64), made[0], b"q", 0)
-
-
-@pytest.mark.parametrize("deviation", [0.0, -1.0, math.inf, math.nan])
-def test_discrete_noise_of_no_size_is_refused(deviation):
-    with pytest.raises(BadInput, match="positive number"):
-        discrete_gaussian(1, deviation)

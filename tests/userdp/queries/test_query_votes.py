@@ -17,7 +17,7 @@ from userdp.mechanisms.user_quantile import rank_scores, rank_sensitivity
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.queries.table import TableSettings
-from userdp.queries.votes import bernstein, by_bin, by_interval, products
+from userdp.queries.votes import bernstein, products
 
 CLIPPED = Computation("user_shares", "sum", clip_norm=1.0)
 CELL = st.one_of(st.sampled_from([-1.0, 1.0, 0.0, math.nan, math.inf, -math.inf, 7.0]), st.floats(-1, 1, width=32))
@@ -46,16 +46,6 @@ def test_rows_are_bounded_and_not_far_apart_and_the_same_alone(users, relation):
     asked = replace(CLIPPED, reduce="rows", separate=True)
     clipped = node.compute(np.zeros(problem.dimension), np.arange(many.users), asked).values
     np.testing.assert_array_equal(clipped[:, : problem.sums], np.tile(rows, (40, 1)))
-
-
-@settings(max_examples=40, deadline=None)
-@given(users=st.lists(USER, min_size=1, max_size=6), most=st.sampled_from([None, 3, 9]))
-def test_shares_of_many_intervals_are_those_of_bins_without_their_zeros(users, most):
-    problem, edges = query(SUMS, "replace_one"), np.linspace(0.0, 100.0, 41)
-    block, column = problem.bound(people(users))[0], problem.facts.columns["age"]
-    found = by_interval(block, column, edges, most)
-    np.testing.assert_array_equal(found.toarray(), by_bin(block, column, edges, most))
-    assert found.nnz <= block.samples
 
 
 @settings(max_examples=60, deadline=None)

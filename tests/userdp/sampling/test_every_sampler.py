@@ -1,6 +1,5 @@
 """The description of every sampler: whom it asks, what that costs, and what its price rests on."""
 
-import math
 import re
 from dataclasses import replace
 from inspect import isabstract
@@ -11,7 +10,7 @@ import pytest
 from userdp import sampling
 from userdp.accounting import Cost, Privacy, calibrate_noise, epsilon_of
 from userdp.accounting.composition import largest_rho
-from userdp.errors import BadInput, RunFailed
+from userdp.errors import BadInput
 from userdp.sampling.base import Sampler
 
 USERS, DELTAS, NOISE = 24, (1e-6, 1e-4), 3.0
@@ -145,28 +144,3 @@ def test_no_claim_of_one_gaussian_is_made_for_secret_cohorts(name):
     said = SAMPLERS[name].guarantee(NOISE, 1e-6, "whoever", ())
     assert not said.is_one_gaussian
     assert not said.is_zero_concentrated
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_ledger_lets_nobody_be_asked_once_more(name):
-    one = SAMPLERS[name]
-    ledger = one.ledger(one.calibrate(2.0, 1e-5), Privacy(2.0, 1e-5))
-    for cohort in drawn(one):
-        ledger.charge(cohort)
-    assert 1.9 < ledger.epsilon() <= 2.0 * (1 + 1e-6)
-    asked = np.bincount(np.concatenate(drawn(one)), minlength=USERS)
-    with pytest.raises(RunFailed):
-        ledger.charge(np.flatnonzero(asked == asked.max()))
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_replacing_a_user_costs_what_the_doubled_move_does(name):
-    """Or, where no such price is known, group privacy of two: never less than what the relation itself costs."""
-    one = SAMPLERS[name]
-    epsilon, delta = one.replaced(NOISE, 1e-6)
-    if one.relation == MANY:
-        assert (epsilon, delta) == (one.epsilon(NOISE, 1e-6), 1e-6)
-    else:
-        assert delta >= 1e-6
-        assert one.epsilon(NOISE, 1e-6) < epsilon
-        assert math.isfinite(epsilon)

@@ -8,7 +8,7 @@ from scipy import stats
 
 from userdp.accounting import Privacy, RoundLedger
 from userdp.errors import BadInput, RunFailed
-from userdp.sampling import AllocatedBatches, FixedSizeBatches, MixedBatches, PoissonBatches
+from userdp.sampling import FixedSizeBatches, MixedBatches, PoissonBatches
 
 USERS, ROUNDS = 60, 4
 
@@ -90,22 +90,6 @@ def test_a_resumed_run_goes_on_with_new_cohorts_and_repeats_no_round(sampling):
         after.cohort(0)
     second.charge(after.cohort(1))
     assert second.rounds == 2
-
-
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        *(PoissonBatches(90, 0.5, 2), FixedSizeBatches(90, 30, 2)),
-        *(AllocatedBatches(90, 1, 2), MixedBatches(90, (0.5, 0.5), (0.5, 0.5))),
-    ],
-    ids=lambda s: type(s).__name__,
-)
-def test_cohorts_and_coins_from_a_seed_are_refused_where_noise_is_secure(sampler):
-    noise = sampler.calibrate(1.0, 1e-3)
-    with pytest.raises(BadInput, match="must stay secret and would come from the seed"):
-        sampler.ledger(noise, Privacy(1.0, 1e-3, noise="secure"))
-    assert sampler.ledger(noise, Privacy(1.0, 1e-3)).rounds == 0
 
 
 FALSE_ALARM = 1e-9

@@ -23,7 +23,7 @@ class SyntheticFederation(Federation):
 
     Any block, in any order, on any machine, gives a user the same samples bit for bit, and a larger federation of the
     same seed begins with the same users. Only ``sizes`` takes memory that grows with the population. Raises `BadInput`
-    for a setting out of range.
+    for a setting out of range. Its ``truth`` (d,) is the population's mean, or parameter.
 
     Args:
         population: the law of users and samples.
@@ -65,12 +65,11 @@ class SyntheticFederation(Federation):
         self.sizes = self._sizes(users, samples_per_user, samples_tail, samples_max)
         self.columns = population.columns
         self.sample_bytes = population.sample_bytes
-        self._truth = population.truth(stream(seed, "truth"))
+        self.truth = population.truth(stream(seed, "truth"))
         if population.truth_is == "mean":
-            self.population_mean = self._truth
+            self.population_mean = self.truth
         else:
-            self.population_parameter = self._truth
-            self.regression = population.regression(self._truth)
+            self.regression = population.regression(self.truth)
 
     def held_out(self, users: int) -> "SyntheticFederation":
         """Return ``users`` further users of the same population, with the indices after this federation's."""
@@ -83,7 +82,7 @@ class SyntheticFederation(Federation):
         users = checked_users(users, self.users)
         sizes = self.sizes[users]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
-        features, targets = self.population.samples(self._truth, sizes, self._noise(users, offsets))
+        features, targets = self.population.samples(self.truth, sizes, self._noise(users, offsets))
         return Block(features, offsets, targets)
 
     def _sizes(self, users: int, fewest: int, tail: float | None, most: int | None) -> NDArray[np.int64]:

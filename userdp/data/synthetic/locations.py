@@ -15,7 +15,6 @@ from userdp.data.synthetic.populations import (
     Source,
     VectorPopulation,
     add_per_user,
-    per_sample,
     vector_of,
 )
 from userdp.errors import BadInput
@@ -98,7 +97,7 @@ class HardInstance(Location):
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
         """Return normal noise times sqrt(m)."""
         rows = noise[1]
-        rows *= per_sample(np.sqrt(sizes).astype(np.float32), sizes)[:, None]
+        rows *= np.repeat(np.sqrt(sizes).astype(np.float32), sizes)[:, None]
         return rows
 
 
@@ -163,5 +162,5 @@ class BernoulliRates(WithMean):
         width = np.minimum(np.sqrt(3.0) * self.heterogeneity, np.minimum(truth, 1 - truth))
         own = truth + width * (2.0 * shifts.astype(np.float64) - 1.0)
         own[self.outlying(coins)] += self.outlier_shift
-        rows[...] = rows < per_sample(np.clip(own, 0.0, 1.0).astype(np.float32), sizes)
+        rows[...] = rows < np.repeat(np.clip(own, 0.0, 1.0).astype(np.float32), sizes, axis=0)
         return rows, None

@@ -44,18 +44,13 @@ def vector_of(name: str, values: float | Sequence[float], dimension: int) -> Vec
     return array
 
 
-def per_sample(values: NDArray[np.floating], sizes: NDArray[np.int64]) -> NDArray[np.floating]:
-    """Repeat the (U, ...) values of users for each of their samples: (N, ...)."""
-    return np.repeat(values, sizes, axis=0)
-
-
 def add_per_user(rows: Noise, values: NDArray[np.floating], sizes: NDArray[np.int64]) -> None:
     """Add each user's row of ``values`` (U, d) to all its samples in ``rows`` (N, d), in place."""
     values = values.astype(np.float32)
     if np.all(sizes == sizes[0]):
         rows.reshape(len(sizes), -1, rows.shape[1])[...] += values[:, None, :]
     else:
-        rows += per_sample(values, sizes)
+        rows += np.repeat(values, sizes, axis=0)
 
 
 def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:

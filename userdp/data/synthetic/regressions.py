@@ -16,7 +16,6 @@ from userdp.data.synthetic.populations import (
     Samples,
     Source,
     VectorPopulation,
-    per_sample,
     student_t_in_place,
     vector_of,
 )
@@ -67,7 +66,7 @@ class WithParameter(VectorPopulation):
 
     def predictors(self, features: Noise, truth: Vector, user_noise: Noise, sizes: NDArray[np.int64]) -> Vector:
         """Return <a, theta> of each sample, (N,), with its user's own parameter."""
-        own = per_sample(self.own_truth(truth, user_noise), sizes)
+        own = np.repeat(self.own_truth(truth, user_noise), sizes, axis=0)
         own *= features
         return np.asarray(own.sum(axis=1), dtype=np.float64)
 
@@ -228,7 +227,7 @@ class Categorical(Population):
         """Return (N, 1) int32 codes and zero-one targets."""
         edges = column_edges(self.levels, self.skew)
         codes = np.searchsorted(edges, ndtr(noise[1][:, 0].astype(np.float64)), side="right").astype(np.int32)
-        shifts = per_sample(self.own_truth(np.zeros(1), noise[0])[:, 0], sizes)
+        shifts = np.repeat(self.own_truth(np.zeros(1), noise[0])[:, 0], sizes)
         return codes[:, None], logistic_targets(truth[codes] + shifts, noise[1][:, 1])
 
 

@@ -7,8 +7,8 @@ from datetime import date
 import numpy as np
 
 from userdp.data.tables.cells import cell_text
+from userdp.data.tables.date_cells import days_since, fault_of, moment
 from userdp.data.tables.declared import STATISTICS, Range, did_you_mean, not_from_data
-from userdp.data.tables.moments import days_since, fault_of, moment
 from userdp.errors import BadInput
 
 PARTS: dict[str, tuple[str, ...]] = {

@@ -4,8 +4,8 @@ A table in memory is a pandas DataFrame or any object that hands its columns ove
 those of polars, DuckDB, pyarrow and others.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,21 +68,24 @@ def write_frame(data: Frame, path: Path, names: Sequence[str]) -> None:
 
     Raises `BadInput` for no table, no rows, a column that is missing or occurs twice, or a type that Parquet lacks.
     """
-    where, rows = f"the {type(data).__name__}", 0
+    where = f"the {type(data).__name__}"
     batches = _of_pandas(data, names) if isinstance(data, pd.DataFrame) else _of_arrow(data, where, names)
-    writer: pq.ParquetWriter | None = None
-    try:
-        for batch in batches:
-            stored = pa.table({name: storable(batch[name], name) for name in names})
-            writer = writer or pq.ParquetWriter(path, stored.schema)
-            writer.write_table(stored)
-            rows += stored.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
-    if not rows:
+    if not write_batches(batches, path, names):
         once = "" if isinstance(data, pd.DataFrame) else " (a stream that has been read is empty: make it anew)"
         raise BadInput(f"{where} has no rows{once}; a federation needs at least one sample")
+
+
+def write_batches(batches: Iterable[pa.Table | pa.RecordBatch], path: Path, names: Sequence[str]) -> int:
+    """Write the columns ``names`` of all batches to a Parquet file, in types that it holds; return the rows."""
+    rows = 0
+    with ExitStack() as files:
+        writer: pq.ParquetWriter | None = None
+        for batch in batches:
+            stored = pa.table({name: _storable(batch[name], name) for name in names})
+            writer = writer or files.enter_context(pq.ParquetWriter(path, stored.schema))
+            writer.write_table(stored)
+            rows += stored.num_rows
+    return rows
 
 
 def _of_pandas(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[pa.Table]:
@@ -96,7 +99,8 @@ def _of_arrow(data: Frame, where: str, names: Sequence[str]) -> Iterator[pa.Reco
         collected = "collect() it, or " if hasattr(data, "collect") else ""
         raise BadInput(f"{where} is no table: {collected}give {A_TABLE}, or the path of a CSV or Parquet file")
     try:
-        reader = pa.RecordBatchReader.from_stream(data) if isinstance(data, ArrowStream) else _one_batch(data)
+        stream = data if isinstance(data, ArrowStream) else pa.Table.from_batches([pa.record_batch(data)])
+        reader = pa.RecordBatchReader.from_stream(stream)
         present = reader.schema.names
     except Exception as error:  # the code of any library runs here
         raise _unreadable(where, error) from None
@@ -115,12 +119,7 @@ def _unreadable(where: str, error: Exception) -> BadInput:
     )
 
 
-def _one_batch(data: ArrowArray) -> pa.RecordBatchReader:
-    batch = pa.record_batch(data)
-    return pa.RecordBatchReader.from_batches(batch.schema, [batch])
-
-
-def storable(cells: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+def _storable(cells: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
     """Return a column in a type that Parquet holds: text as bytes, categories as their values."""
     cells = plain(cells)
     if pa.types.is_timestamp(cells.type) and cells.type.unit == "s":

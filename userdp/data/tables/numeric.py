@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.data.coefficients import CoefficientMap
 from userdp.data.shape import Column
 from userdp.data.tables.cells import Rows
 from userdp.data.tables.codes import Missing, codes_of
+from userdp.data.tables.date_cells import days_since, part_codes
 from userdp.data.tables.dates import PARTS, DateColumns
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import (
@@ -23,7 +25,6 @@ from userdp.data.tables.declared import (
     imputed_number,
     scaled,
 )
-from userdp.data.tables.moments import days_since, part_codes
 from userdp.data.tables.sample_kinds import SampleKind
 from userdp.data.tables.unusable import NO_RESULT, Counts
 from userdp.errors import BadInput
@@ -48,7 +49,7 @@ class Numeric(SampleKind):
     )
 
     def __init__(self, declared: Declaration) -> None:
-        self._target = declared.target
+        self._target, self._target_range = declared.target, declared.target_range
         self.numbers = expanded("features", declared.features or ())
         self.categorical, self.derive = declared.categorical or {}, declared.derive or {}
         self.impute = expanded_keys("impute", declared.impute or {})
@@ -229,6 +230,59 @@ class Numeric(SampleKind):
         if len(missing.rows):
             counts.note_kind(column, NO_RESULT if np.isnan(values).all() else None)
         return values
+
+    def coefficients(self, intercept: bool) -> CoefficientMap:
+        """See `SampleKind`.
+
+        A feature is ``a + f x`` of a column x, so its coefficient is f times the parameter, and the intercept, at x = 0
+        for all numbers, gains a times the parameter. With an intercept one level of a column says nothing that the
+        others do not: each is compared with the first. A target in a declared range is half the range times the score,
+        above its middle.
+        """
+        features, low = self.names, self.low
+        factors, starts, spans = np.ones(len(features)), np.zeros(len(features)), np.ones(len(features))
+        for place, (first, last) in enumerate(self.ranges.values()):
+            spans[place] = last - first
+            factors[place] = (1.0 - low) / (last - first)
+            starts[place] = low - factors[place] * first
+        levels = {place: places[0] for places in self.places.values() for place in places}
+        references = levels if intercept else {}
+        width = len(features) + intercept
+        of_model = np.eye(width)
+        of_model[range(len(features)), range(len(features))] = factors
+        if intercept:
+            of_model[-1, :-1] = starts
+        for place, first in references.items():
+            of_model[place, first] -= 1.0
+            of_model[-1, first] = 1.0
+        kept = [place for place in range(width) if references.get(place) != place]
+        of_model = of_model[kept]
+        model_of = np.zeros((width, len(kept)))
+        model_of[kept] = np.linalg.inv(of_model[:, kept])
+        lowest, highest = (-1.0, 1.0) if self._target_range is None else self._target_range
+        size = (highest - lowest) / 2.0
+        offset = np.zeros(len(kept))
+        if intercept:
+            offset[-1] = (lowest + highest) / 2.0
+        names, spans = [*features, "intercept"], np.append(spans, 0.0)
+        units = [*(self._unit(place, references) for place in range(len(features))), "at 0 of all numbers"]
+        return CoefficientMap(
+            tuple(names[place] for place in kept),
+            tuple(units[place] for place in kept),
+            spans[kept],
+            size * of_model,
+            model_of / size,
+            offset,
+        )
+
+    def _unit(self, place: int, references: dict[int, int]) -> str:
+        """Return the unit of a feature's coefficient; ``references`` has those of levels, by their places."""
+        name = self.names[place]
+        if place in references:
+            return f"against {self.names[references[place]]}"
+        if place >= len(self.ranges):
+            return "1 or 0"
+        return f"per day of {name}" if name in self.dated.bounds else f"per 1 of {name}"
 
 
 def _mark(features: NDArray[np.float32], levels: NDArray[np.int64]) -> int:

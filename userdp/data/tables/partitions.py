@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from userdp.data.tables.cells import texts_of
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.frames import storable
+from userdp.data.tables.frames import write_batches
 from userdp.data.tables.reading import read_cells, require_columns
-from userdp.data.tables.streamed import MEMORY_MIB
-from userdp.data.tables.tabular import Table, owners_of, table_of
+from userdp.data.tables.tabular import Table, owners_of, read_table
 from userdp.errors import BadInput
 from userdp.extras import check_extra
 from userdp.tracebacks import without_internals
@@ -53,12 +51,9 @@ def from_partitioner(
     source: "FederatedDataset | Partitioner",
     *,
     split: str = "train",
-    users: int | None = None,
     min_samples: int = 1,
     max_samples: int | None = None,
-    seed: int = 0,
-    memory: int = MEMORY_MIB,
-    **declared: Any,
+    **options: Any,
 ) -> Partitions:
     """Read the partitions of a `flwr-datasets` partitioner as nodes that hold users.
 
@@ -90,20 +85,17 @@ def from_partitioner(
             "the FederatedDataset shuffles, and the new order of one user's rows depends on the number of everybody's: "
             "give it shuffle=False"
         )
-    if "user" in declared:
+    if "user" in options:
         raise BadInput("user follows from the partitioner: leave it out, or take a NaturalIdPartitioner of it")
-    if "split_column" in declared:
+    if "split_column" in options:
         raise BadInput("split_column: all users of a partitioner train; partition those who train alone")
-    columns = Columns(user=PARTITION if natural is None else natural, **declared)
+    user, beside = natural or PARTITION, ("users", "seed", "memory")
+    names = Columns(user=user, **{key: value for key, value in options.items() if key not in beside}).names
     with TemporaryDirectory(prefix="userdp-") as folder:
         path = Path(folder) / "partitions.parquet"
-        count = _write(partitioner, columns, path)
+        write_batches(_rows(partitioner, names), path, [*dict.fromkeys([*names, PARTITION])])
         partition_of = _checked_partitions(partitioner, path, natural)
-        table = table_of(
-            path, columns, users=users, min_samples=min_samples, max_samples=max_samples, seed=seed, memory=memory
-        )
-    for sentence in table.report.nothing_usable or table.report.met_nowhere:
-        log.warning("%s", sentence)
+        table = read_table(path, user=user, min_samples=min_samples, max_samples=max_samples, **options)
     node = np.array([partition_of[label] for label in table.labels])
     assumptions = ["which users there are and which node holds them is public, and so is what is declared of columns"]
     if min_samples > 1:
@@ -121,7 +113,8 @@ def from_partitioner(
         "assumptions": tuple(assumptions),
         "user_is": unit,
     }
-    return Partitions(table, tuple(np.flatnonzero(node == number) for number in range(count)), facts)
+    nodes = tuple(np.flatnonzero(node == number) for number in range(partitioner.num_partitions))
+    return Partitions(table, nodes, facts)
 
 
 def _partitioner(source: "FederatedDataset | Partitioner", split: str) -> "Partitioner":
@@ -150,29 +143,23 @@ def _natural_column(partitioner: "Partitioner") -> str | None:
     return None
 
 
-def _write(partitioner: "Partitioner", columns: Columns, path: Path) -> int:
-    """Write the declared columns of all partitions and the number of each row's partition; return their number."""
-    names, whole = [name for name in columns.names if name != PARTITION], partitioner.dataset.column_names
+def _rows(partitioner: "Partitioner", names: list[str]) -> Iterator[pa.Table]:
+    """Yield the declared columns of each partition, and its number beside each row."""
+    names, whole = [name for name in names if name != PARTITION], partitioner.dataset.column_names
     require_columns("the data set", names, whole)
     if PARTITION in whole:
         raise BadInput(f"the data set has a column {PARTITION!r}, the name of partitions here: rename it")
-    writer: pq.ParquetWriter | None = None
-    with ExitStack() as files:
+    with _explained(partitioner):
+        count: int = partitioner.num_partitions
+    for number in range(count):
         with _explained(partitioner):
-            count: int = partitioner.num_partitions
-        for number in range(count):
-            with _explained(partitioner):
-                part = partitioner.load_partition(number)
-            if not len(part):
-                raise BadInput(f"partition {number} is empty, and every node needs a user; take fewer partitions")
-            if part.column_names != whole:
-                raise BadInput(f"partition {number} lacks columns of the data set: a user's samples are whole rows")
-            cells = part.select_columns(names).with_format("arrow")[:]
-            rows = pa.table({name: storable(cells[name], name) for name in names})
-            rows = rows.append_column(PARTITION, pa.array(np.full(len(part), number)))
-            writer = writer or files.enter_context(pq.ParquetWriter(path, rows.schema))
-            writer.write_table(rows)
-    return count
+            part = partitioner.load_partition(number)
+        if not len(part):
+            raise BadInput(f"partition {number} is empty, and every node needs a user; take fewer partitions")
+        if part.column_names != whole:
+            raise BadInput(f"partition {number} lacks columns of the data set: a user's samples are whole rows")
+        cells = part.select_columns(names).with_format("arrow")[:]
+        yield cells.append_column(PARTITION, pa.array(np.full(len(part), number)))
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from userdp.data.tables.cells import Rows, cell_number, numbers_of, raw_cells, texts_of
 from userdp.data.tables.columns import Columns
+from userdp.data.tables.date_cells import moments_of
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.moments import moments_of
 from userdp.data.tables.unusable import kind_of_cells
 from userdp.errors import BadInput, MissingColumn, UserdpError
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from userdp.data.block import Features
+from userdp.data.coefficients import CoefficientMap
 from userdp.data.shape import Sequence as SequenceShape
 from userdp.data.tables.cells import Rows, bytes_in
 from userdp.data.tables.declaration import Declaration
@@ -75,6 +76,10 @@ class SampleKind(ABC):
     @abstractmethod
     def features(self, table: Rows, rows: NDArray[np.int64], counts: Counts) -> Features:
         """Return the (N, k) features of the chosen ``rows`` (N,); each follows from its own row's cells alone."""
+
+    def coefficients(self, intercept: bool) -> CoefficientMap:
+        """Return the coefficients of a linear model, in the units of the columns; `BadInput` without such columns."""
+        raise BadInput("coefficients need features of their own columns: declare data.features or data.categorical")
 
 
 class Images(SampleKind):

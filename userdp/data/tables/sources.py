@@ -173,7 +173,10 @@ class TableSource(Declaration, DataSettings):
             protected = protected or (self._decides(table) and hidden())
         if protected:
             return self._in_places(table, seed)
-        self._check_all(everybody)
+        if self.all_users is not None and self.all_users != everybody:
+            problem = PopulationTooSmall if everybody < self.all_users else BadInput
+            total = f"data.all_users = {self.all_users}"
+            raise problem(f"{total}, but the data have {everybody} users in all: correct data.all_users")
         train, test = self._parts(table, seed)
         if wanted is not None and train.users < wanted:
             held_out = 0 if test is None else test.users
@@ -244,13 +247,6 @@ class TableSource(Declaration, DataSettings):
         if share := self._test_share:
             return split(table.federation, test_fraction=share, seed=seed)
         return table.federation, None
-
-    def _check_all(self, users: int) -> None:
-        """Compare the declared number of all users with that of the table: the list of users is public."""
-        if self.all_users is not None and self.all_users != users:
-            problem = PopulationTooSmall if users < self.all_users else BadInput
-            total = f"data.all_users = {self.all_users}"
-            raise problem(f"{total}, but the data have {users} users in all: correct data.all_users")
 
     @property
     def keeps_some_samples(self) -> bool:

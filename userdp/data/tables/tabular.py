@@ -82,7 +82,7 @@ def read_table(
     as that instead. Other cells that are not as declared are counted.
 
     Cells and levels are compared as text, by `userdp.data.tables.cells.cell_text`; a missing cell is ''. Dates are read
-    by `userdp.data.tables.moments`, and cells hashed by `userdp.data.tables.codes.hashed_rows`.
+    by `userdp.data.tables.date_cells`, and cells hashed by `userdp.data.tables.codes.hashed_rows`.
 
     *Formal guarantee*: replacing one user's rows by any others, with any cells, changes no bit of anybody else's
     samples, even if it changes the types of columns, and never makes the load fail. Three things are public by

@@ -1,6 +1,6 @@
 """Sequences of codes: every user's steps in order, in windows of one length; a step is a cell, character or token."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,8 @@ class Windows:
 
     *Formal guarantee*: a user's windows depend only on that user's rows and their order in the file. Rows are sorted by
     user first and within a user by a stable sort; a cell's codes follow from that cell (`codes_of`, `character_codes`,
-    `token_codes`);
-    steps are counted from the user's own first one; and each step is written to a place of its own window. No cell is
-    refused: one that is no level has the channel's last code, a row without a number in the order's column is sorted
-    last.
+    `token_codes`); and a window takes steps between its user's first and last one alone. No cell is refused: one that
+    is no level has the channel's last code, a row without a number in the order's column is sorted last.
 
     ``owner`` (N,) is the user 0..U-1 of each row; every user has one. ``sizes`` (U,) are the windows of each user, at
     least one. A column of lists beside a predicted one of single cells raises `BadInput`.
@@ -66,43 +64,32 @@ class Windows:
         last = np.append(users[1:] != users[:-1], True)
         steps = _row_steps(table, form, self._channels)[self._rows] - (last if form.text is not None else 0)
         self._starts = np.concatenate([[0], np.cumsum(steps)])
-        ends = self._starts[np.flatnonzero(last) + 1]
-        self._users, self._first_step = users, np.concatenate([[0], ends[:-1]])
-        self.sizes: Integers = np.maximum(1, -(-(ends - self._first_step) // form.window))
+        self._ends = self._starts[np.flatnonzero(last) + 1]
+        self._first_step = np.concatenate([[0], self._ends[:-1]])
+        self.sizes: Integers = np.maximum(1, -(-(self._ends - self._first_step) // form.window))
 
     def features(self, windows: Integers) -> NDArray[np.int32]:
         """Return (n, L*C) codes of distinct windows (n,): step by step, channel by channel; `PADDING` after the end."""
         length, channels = self._form.window, list(self._channels.values())
         features = np.full((len(windows), length, len(channels)), PADDING, dtype=np.int32)
-        place_of = np.full(int(self.sizes.sum()), -1, dtype=np.int64)
-        place_of[windows] = np.arange(len(windows))
         first_window = np.cumsum(self.sizes) - self.sizes
-        for rows, places, steps in self._steps():
-            users = self._users[rows]
-            since = steps - self._first_step[users]
-            window = place_of[first_window[users] + since // length]
-            chosen = window >= 0
-            where, step = window[chosen], since[chosen] % length
-            row, place = self._rows[rows[chosen]], places[chosen]
+        users = np.searchsorted(first_window, windows, side="right") - 1
+        first_step = self._first_step[users] + length * (windows - first_window[users])
+        at_once = max(1, _BLOCK_STEPS // length)
+        for here in (slice(first, first + at_once) for first in range(0, len(windows), at_once)):
+            every = first_step[here, None] + np.arange(length)
+            there = every < self._ends[users[here], None]
+            steps = every[there]
+            rows = np.searchsorted(self._starts, steps, side="right") - 1  # the last to start there is not empty
+            places = steps - self._starts[rows]
             for number, channel in enumerate(channels):
-                features[where, step, number] = channel.steps(row, place)
+                features[here, :, number][there] = channel.steps(self._rows[rows], places)
         for number, (name, count) in enumerate(zip(self._channels, self._form.code_counts, strict=True)):
             codes = features[:, :, number]
             self._counts.steps[name] = int(np.count_nonzero(codes != PADDING))
             if not self._form.has_tokens(name):
                 self._counts.unknown_levels[name] = int(np.count_nonzero(codes == count - 1))
         return features.reshape(len(windows), length * len(channels))
-
-    def _steps(self) -> Iterator[tuple[Integers, Integers, Integers]]:
-        """Yield all steps, block after block: (position of the row, place within it, number of the step)."""
-        starts, total = self._starts, int(self._starts[-1])
-        for first in range(0, total, _BLOCK_STEPS):
-            last = min(first + _BLOCK_STEPS, total)
-            low, high = np.searchsorted(starts, [first, last - 1], side="right") - 1
-            here = np.arange(low, high + 1)
-            each = np.minimum(starts[here + 1], last) - np.maximum(starts[here], first)
-            rows, steps = np.repeat(here, each), np.arange(first, last)
-            yield rows, steps - starts[rows], steps
 
 
 def _channels(table: Rows, form: SequenceColumns, counts: Counts) -> Mapping[str, _Channel]:

@@ -388,7 +388,7 @@ def test_gradient_moments_bound_every_direction_within_the_distance(order, spher
         for distance in (0.0, 1.5):
             bound = population.gradient_moment(order, growth, distance, slope=slope)
             shift = rng.normal(size=3)
-            x = federation.population_parameter + distance * shift / np.linalg.norm(shift)
+            x = federation.truth + distance * shift / np.linalg.norm(shift)
             measured = worst_direction(problem.sample_gradients(x, block), order, rng)
             assert measured <= bound**order
             assert measured >= bound**order / 200  # a bound, not a number out of the air

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import ChangedNode, federation_of, final, make, noise_again, run, taken
+from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
@@ -20,7 +21,6 @@ from strategies.baselines.sparse_gradients.output_perturbation import ReleaseLed
 from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser
 from strategies.wire.replies import Gathered
 from userdp.accounting import Cost, Privacy
-from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput, MissingAssumption, RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.node import Node

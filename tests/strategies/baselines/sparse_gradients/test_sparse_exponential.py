@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -16,7 +17,6 @@ from strategies.baselines.sparse_gradients.exponential_choice import (
     lattice_counts,
     lattice_points,
 )
-from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
 from userdp.noise import Scores, SecureNoise, SeededNoise
 

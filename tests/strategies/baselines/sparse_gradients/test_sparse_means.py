@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -29,7 +30,6 @@ from strategies.baselines.sparse_gradients.recovery import (
 from strategies.baselines.sparse_gradients.reference.hard_instances import block_data, hardest_blocks
 from userdp.accounting import check_least
 from userdp.arrays import clip_rows, finite_rows
-from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource, SeededNoise

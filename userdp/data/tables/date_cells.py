@@ -5,7 +5,7 @@ person's cell would decide the meaning of everybody else's.
 """
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -18,10 +18,8 @@ Moments = NDArray[np.datetime64]
 MICROSECONDS_A_DAY = 86_400_000_000
 _NONE = int(np.iinfo(np.int64).min)  # NumPy's NaT
 _EPOCH = datetime(1970, 1, 1)
-_DAY_OF_EPOCH = date(1970, 1, 1).toordinal()
-_FIRST = (1 - _DAY_OF_EPOCH) * MICROSECONDS_A_DAY
-_LAST = (date.max.toordinal() + 1 - _DAY_OF_EPOCH) * MICROSECONDS_A_DAY - 1
-"""The last moment of the years 1 to 9999; within them nothing overflows."""
+_FIRST, _LAST = ((end - _EPOCH) // timedelta(microseconds=1) for end in (datetime.min, datetime.max))
+"""The first and the last moment of the years 1 to 9999; within them nothing overflows."""
 _LONGEST = 100
 """The most characters of a date, so that no cell takes long to read."""
 
@@ -68,21 +66,16 @@ def _iso_moment(text: str) -> int | None:
     ) = match.groups()  # fmt: skip
     if hour is not None and not (day or short_day):
         return None  # a time without a day
+    clock = hour or 0, minute or short_minute or 0, second or short_second or 0, (fraction or "")[:6].ljust(6, "0")
+    hours, minutes, seconds, microseconds = map(int, clock)
     try:
         whole = date(int(year), int(month or short_month or month_alone or 1), int(day or short_day or 1))
+        made = datetime.combine(whole, time(hours, minutes, seconds, microseconds))
+        away = time(int(away_hours or 0), int(away_minutes or 0), int(away_seconds or 0))
     except ValueError:
         return None
-    clock = int(hour or 0), int(minute or short_minute or 0), int(second or short_second or 0)
-    away = int(away_hours or 0), int(away_minutes or 0), int(away_seconds or 0)
-    if any(hours > 23 or minutes > 59 or seconds > 59 for hours, minutes, seconds in (clock, away)):
-        return None
-    since = (whole.toordinal() - _DAY_OF_EPOCH) * 86_400
-    since += _seconds(*clock) - (-1 if sign == "-" else 1) * _seconds(*away)
-    return since * 1_000_000 + int((fraction or "")[:6].ljust(6, "0"))
-
-
-def _seconds(hours: int, minutes: int, seconds: int) -> int:
-    return 3600 * hours + 60 * minutes + seconds
+    offset = datetime.combine(_EPOCH, away) - _EPOCH
+    return _since_epoch(made, -offset if sign == "-" else offset)
 
 
 def _formed_moment(text: str, form: str) -> int | None:
@@ -90,8 +83,11 @@ def _formed_moment(text: str, form: str) -> int | None:
         made = datetime.strptime(text, form)
     except (ValueError, OverflowError):
         return None
-    away = made.utcoffset() or timedelta(0)
-    return (made.replace(tzinfo=None) - _EPOCH - away) // timedelta(microseconds=1)
+    return _since_epoch(made.replace(tzinfo=None), made.utcoffset() or timedelta(0))
+
+
+def _since_epoch(made: datetime, away: timedelta) -> int:
+    return (made - _EPOCH - away) // timedelta(microseconds=1)
 
 
 def fault_of(form: str) -> str | None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from userdp.data.tables.date_cells import days_since, fault_of, moment, moments_of, part_codes
 from userdp.data.tables.dates import PARTS
-from userdp.data.tables.moments import days_since, fault_of, moment, moments_of, part_codes
 from userdp.errors import BadInput
 
 NONE = np.datetime64("NaT", "us")
