@@ -171,7 +171,7 @@ def test_the_most_frequent_digit_is_right_as_often_as_each_user_writes_it(script
 
 def rows(command, values, **changes):
     fixed = dict.fromkeys(command.COLUMNS) | {"userdp": "1", "python": "3", "torch": "2", "seconds": 1.0}
-    fixed |= {"relation": "add_or_remove", "replace_one_epsilon": 16.0, "replace_one_delta": 0.03}
+    fixed |= {"relation": "add_or_remove", "replace_one_epsilon": 16.0, "replace_one_delta": 0.03, "delta": 0.03}
     fixed |= {"users": 1000, "dimension": 10, "users_needed": 50}
     made = [
         fixed | dict(zip(command.KEY, (*key, seed), strict=True)) | {"value": value} | changes.get(key[1], {})
@@ -216,11 +216,10 @@ def test_the_page_says_relation_plan_outcome_and_convention(scripts, tmp_path, m
     told = " ".join(page.section().split())
     assert "Trivial model (computed WITHOUT privacy: rate of each skill): 0.600 (0.600 to 0.620)." in told
     assert (
-        "| 8 | add or remove | no guarantee at this delta | `good` | 0.690 | 0.680 to 0.710 | 80 % (70 % to 100 %) | "
-        "needs 50 people, has 1,000; noise 30 % of the reach; no warning | yes | 0.6 | epsilon 0.31 | 0.05 |"
+        "| 8 | no guarantee at this delta | `good` | 0.690 (0.680 to 0.710) | 80 | 50 | 30 | 0.6 | 0.31 | 0.05 |"
     ) in told
-    assert "| 8 | replace one | same | `bad` | 0.590 |" in told
-    assert "**warned** | yes: no better than trivial | varies by round | | |" in told
+    assert "| 8 | same | `bad` | 0.590 (0.580 to 0.600) |" in told
+    assert "right for 3 of 3 rows. Warned, and no better than trivial: `bad` at epsilon 8." in told
     assert "the best strategy closes at least 45% of the gap: 40 % by `good`; **fails**." in told
     assert "the best strategy closes at least 60% of the gap: not measured." in told
     assert told.index("`good`") < told.index("`bad`")

@@ -17,8 +17,8 @@ SETS = {
     "writers": "Writers (MNIST): which digit? Accuracy, larger is better.",
 }
 HEAD = (
-    *("epsilon", "relation", "for replacing one", "strategy", "median", "range over seeds", "gap closed"),
-    *("plan's forecast", "forecast correct", "noise added", "convention's epsilon", "convention's noise"),
+    *("epsilon", "for replacing one", "strategy", "median (range over seeds)", "gap closed, %", "people needed"),
+    *("noise, % of the reach", "noise added", "convention's epsilon", "convention's noise"),
 )
 DIGITS = 3
 """Decimal places of a result."""
@@ -118,7 +118,7 @@ def _set(own: pd.DataFrame) -> Iterator[str]:
     private = own[own["epsilon"] > 0]
     if not private.empty:
         people, parameters = (int(private[name].iloc[0]) for name in ("users", "dimension"))
-        told.append(f"{people:,} people in training; {parameters:,} parameters.")
+        told.append(f"{people:,} people in training; {parameters:,} parameters; delta {private['delta'].iloc[0]:.1g}.")
     yield textwrap.fill(" ".join(told), 120)
     if private.empty:
         yield "No private run has been measured yet."
@@ -129,57 +129,49 @@ def _set(own: pd.DataFrame) -> Iterator[str]:
         order = at.groupby("strategy")["share"].median().sort_values(ascending=False).index
         shown += [_line(at[at["strategy"] == strategy]) for strategy in order]
     yield "\n".join(shown)
+    yield textwrap.fill(_forecasts(private), 120)
 
 
 def _line(runs: pd.DataFrame) -> str:
     """Return the row of one strategy at one budget, over its seeds."""
-    one, share = runs.iloc[0], runs["share"].median()
-    relation = str(one["relation"]).replace("_", " ")
+    one = runs.iloc[0]
     replaced = "no guarantee at this delta"
     if promises_something(one["replace_one_delta"], one["users"]):
-        replaced = f"{one['replace_one_epsilon']:.3g}, delta {one['replace_one_delta']:.1g}"
+        replaced = f"{one['replace_one_epsilon']:.3g}"
     cells = [
         f"{one['epsilon']:g}",
-        relation,
         "same" if one["relation"] == "replace_one" else replaced,
         f"`{one['strategy']}`",
-        _number(runs["value"].median()),
-        _range(runs["value"]),
-        f"{_percent(share)} ({_percent(runs['share'].min())} to {_percent(runs['share'].max())})",
-        _plan(one),
-        _outcome(one, share),
+        f"{_number(runs['value'].median())} ({_range(runs['value'])})",
+        _hundredths(runs["share"].median()),
+        f"{int(one['users_needed']):,}",
+        "" if pd.isna(one["model_noise"]) or not one["reach"] else _hundredths(one["model_noise"] / one["reach"]),
         *_convention(one),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _people(count: float) -> str:
-    return "1 person" if count == 1 else f"{int(count):,} people"
-
-
-def _plan(one: pd.Series) -> str:
-    """Return the plan's forecast, made before any data were read."""
-    told = [f"needs {_people(one['users_needed'])}, has {int(one['users']):,}"]
-    if pd.notna(one["model_noise"]) and pd.notna(one["reach"]) and one["reach"]:
-        told.append(f"noise {_percent(one['model_noise'] / one['reach'])} of the reach")
-    told.append("**warned**" if isinstance(one["warnings"], str) and one["warnings"] else "no warning")
-    return "; ".join(told)
-
-
-def _outcome(one: pd.Series, share: float) -> str:
-    """Judge the forecast: a warning predicts that the initial model may be as good, no warning that it is worse."""
-    warned = isinstance(one["warnings"], str) and bool(one["warnings"])
-    useless = share <= 0
-    if warned:
-        return "yes: no better than trivial" if useless else "no: too cautious"
-    return "**no: no better than trivial**" if useless else "yes"
+def _forecasts(private: pd.DataFrame) -> str:
+    """Judge forecasts: a warning predicts that the initial model may be as good, silence that it is worse."""
+    rows = private.groupby(["epsilon", "strategy"]).agg(share=("share", "median"), warned=("warnings", "first"))
+    warned, useless = rows["warned"].notna(), rows["share"] <= 0
+    told = [f"The plan's warning, or its silence, was right for {(warned == useless).sum()} of {len(rows)} rows."]
+    for fault, chosen in (
+        ("Warned, and no better than trivial", warned & useless),
+        ("Warned, and better than trivial", warned & ~useless),
+        ("**Not warned, and no better than trivial**", ~warned & useless),
+    ):
+        if chosen.any():
+            of = ", ".join(f"`{strategy}` at epsilon {epsilon:g}" for epsilon, strategy in rows[chosen].index)
+            told.append(f"{fault}: {of}.")
+    return " ".join(told)
 
 
 def _convention(one: pd.Series) -> tuple[str, str, str]:
     """Return the noise of a round's sum over the clip, then epsilon and noise of the convention."""
     if pd.isna(one["noise"]):
-        return ("varies by round", "", "")
-    return f"{one['noise']:.3g}", f"epsilon {one['pretended_epsilon']:.2g}", f"{one['pretended_noise']:.2g}"
+        return ("varies", "", "")
+    return f"{one['noise']:.3g}", f"{one['pretended_epsilon']:.2g}", f"{one['pretended_noise']:.2g}"
 
 
 def _verdict(promise: Promise) -> str:
@@ -207,5 +199,9 @@ def _range(values: pd.Series) -> str:
     return f"{_number(values.min())} to {_number(values.max())}"
 
 
+def _hundredths(share: float) -> str:
+    return "?" if pd.isna(share) else f"{100 * share:.0f}".replace("-", "\N{MINUS SIGN}")
+
+
 def _percent(share: float) -> str:
-    return "?" if pd.isna(share) else f"{100 * share:.0f} %".replace("-", "\N{MINUS SIGN}")
+    return f"{_hundredths(share)} %"

@@ -12,13 +12,13 @@ MEASURED = TABLE.with_name("server_steps.csv")
 TRIED = 17
 """The seed of the first runs."""
 STEPS = {
-    "adam": "Adam, as in the table above",
-    "falling": "Adam, its steps falling linearly to nothing",
-    "filtered": "gradients taken ahead of the model, filtered (DiSK, gain 0.7), then Adam",
-    "orthogonal": "orthogonal steps: polar factor of Adam's mean of gradients (Muon); Adam for vectors",
-    "orthogonal_above": "the same, of singular values above the noise",
-    "shrunk": "singular values of each gradient shrunk by the noise, then Adam",
-    "shrunk_momentum": "singular values of Adam's mean of gradients shrunk by its noise",
+    "adam": "Adam",
+    "falling": "Adam, steps falling linearly to nothing",
+    "filtered": "gradients taken ahead (DiSK), Adam",
+    "orthogonal": "orthogonal (Muon); Adam for vectors",
+    "orthogonal_above": "the same, singular values above the noise",
+    "shrunk": "each gradient's singular values shrunk, Adam",
+    "shrunk_momentum": "singular values of Adam's mean shrunk",
 }
 MINUS = "\N{MINUS SIGN}"
 LARGER = {"bits": -1.0}
@@ -44,18 +44,17 @@ def section() -> str:
     hours = rows.drop_duplicates(["problem", "epsilon", "seed", "step", "rate"])["seconds"].sum() / 3600
     parts = [
         _paragraph(
-            f"First runs: epsilon {_numbers(first['epsilon'])}, seed {TRIED}. Cells hold the last model; the best of "
-            "the averages over models that weigh each by 0.5, 0.7, 0.8 or 0.9 of the next; the last model with "
-            "singular values of its whole way from the start shrunk by the noise of all steps. Bold: better than the "
-            "first line's last model."
+            f"Epsilon {_numbers(first['epsilon'])}, seed {TRIED}: the last model; the best average over models that "
+            "weighs each by 0.5, 0.7, 0.8 or 0.9 of the next; the last model with the singular values of its way from "
+            "the start shrunk. Bold: better than the first line's last model."
         ),
         "\n".join(_first(first)),
         _paragraph(
-            f"Again with seeds {_numbers(others['seed'])}: how much better than the same seed's run in the table, "
-            "as a median over seeds (below zero is worse), and for how many seeds."
+            f"Seeds {_numbers(others['seed'])}: gain over the same seed's run in the table, as a median over seeds, "
+            "and for how many seeds it is above zero."
         ),
         "\n".join(_again(others)),
-        _paragraph(f"{hours:.1f} hours in all on a busy core; all rows are in research/results/server_steps.csv."),
+        _paragraph(f"{hours:.1f} hours on a busy core; all rows: research/results/server_steps.csv."),
     ]
     return "\n\n".join(parts)
 
@@ -84,13 +83,13 @@ def _cell(own: pd.DataFrame) -> str:
 
 def _again(rows: pd.DataFrame) -> Iterator[str]:
     shown = {"last": "last model", **{f"average {decay}": f"averaged, {decay}" for decay in (0.5, 0.7, 0.8, 0.9)}}
-    yield f"| server step | step size | set | epsilon | seeds | {' | '.join(shown.values())} |"
-    yield f"|{'---|' * (5 + len(shown))}"
+    yield f"| server step | step size | set | epsilon | {' | '.join(shown.values())} |"
+    yield f"|{'---|' * (4 + len(shown))}"
     for (step, rate), own in _in_order(rows):
         for (problem, epsilon), cell in own.groupby(["problem", "epsilon"]):
             gains = [cell[cell["released"] == name]["gain"] for name in shown]
             told = [f"{gain.median():+.3f}, {(gain > 0).sum()} of {len(gain)}".replace("-", MINUS) for gain in gains]
-            line = [STEPS[step], f"{rate:g}", problem, f"{epsilon:g}", _numbers(cell["seed"]), *told]
+            line = [STEPS[step], f"{rate:g}", problem, f"{epsilon:g}", *told]
             yield f"| {' | '.join(line)} |"
 
 

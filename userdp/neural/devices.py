@@ -1,10 +1,8 @@
 """Devices for modules: found in the computing process, and set to give the same numbers everywhere."""
 
-import ctypes
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import torch
 
@@ -12,9 +10,6 @@ from userdp.errors import BadInput
 from userdp.problems.base import Device
 
 DEVICES = ("auto", "cpu", "cuda")
-
-_TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3  # Numbers of glibc's mallopt parameters.
-_KEPT, _MAPPED = 512 * 2**20, 32 * 2**20  # Free bytes to keep, and the largest piece to keep: glibc's limit.
 
 
 def found(device: Device) -> torch.device:
@@ -28,21 +23,6 @@ def found(device: Device) -> torch.device:
     return torch.device("cuda" if there and device != "cpu" else "cpu")
 
 
-@cache
-def keep_freed_memory() -> None:
-    """Let this process keep freed memory, up to half a gibibyte, for reuse, if its allocator supports that.
-
-    Users computed one after the other need about the same memory. glibc would return it to the operating system each
-    time and get it back page by page, which can take much of the time of many users computed at once.
-    """
-    try:
-        tell = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
-        return
-    for parameter, size in ((_TRIM_THRESHOLD, _KEPT), (_MAP_THRESHOLD, _MAPPED)):
-        tell(parameter, size)
-
-
 @contextmanager
 def computing(device: torch.device) -> Iterator[None]:
     """Compute with one thread on the processor; on a GPU in full float32, by deterministic routines.
@@ -50,8 +30,6 @@ def computing(device: torch.device) -> Iterator[None]:
     Convolutions of a GPU would round their inputs to ten bits by default. Attention's shortcut is off, because it has
     no gradients for many users at once.
     """
-    if device.type == "cpu":
-        keep_freed_memory()
     before, shortcut = torch.get_num_threads(), torch.backends.mha.get_fastpath_enabled()
     torch.set_num_threads(1)
     torch.backends.mha.set_fastpath_enabled(False)

@@ -56,8 +56,8 @@ class TorchProblem(Problem):
         metrics: further metrics by name.
         execution: "loop" computes one user after the other, "grouped" several at once, "auto" the faster way on made-up
             users of ``typical_samples`` samples. A module that draws random numbers, or mixes samples, needs the loop.
-        kernels: "own" computes embeddings, nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, if
-            that gives the module's gradients and, with "auto", is faster; "torch" computes the module as it is by
+        kernels: "own" computes nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, if that gives the
+            module's gradients and, with "auto", is faster; "torch" computes the module as it is by
             torch.func, which computes nn.GRU, nn.LSTM and nn.RNN for one user at a time only.
         memory: mebibytes that gradients may take at once.
         device: "cpu", "cuda" (an NVIDIA GPU), or "auto": a GPU if the computing process finds one. A GPU gives the

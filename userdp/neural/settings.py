@@ -110,8 +110,8 @@ class TorchSettings(ProblemSettings):
     execution: Literal["auto", "loop", "grouped"] = "auto"
     """Users one after the other, several at once, or the faster way, measured at the start."""
     kernels: Literal["own", "torch"] = "own"
-    """Layers that compute gradients: 'own' may replace embedding, GRU, LSTM and attention layers by this package's,
-    which give the same gradients to rounding, faster; 'torch' computes the module as it is. Torch alone cannot compute
+    """Layers that compute gradients: 'own' may replace GRU, LSTM and attention layers by this package's, which give the
+    same gradients to rounding, faster; 'torch' computes the module as it is. Torch alone cannot compute
     GRU and LSTM layers for several users at once: execution = 'auto' then computes users one after the other, and
     'grouped' is refused. With execution = 'loop' layers are always torch's."""
     memory: int = Field(256, ge=1, description="Mebibytes that gradients may take at once.")

@@ -14,7 +14,7 @@ from userdp.data.federation import Federation
 from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces, averaged
+from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces
 from userdp.problems.segments import Number, float64_parts, weighted_as_read, weighted_sums
 from userdp.problems.settings import RADIUS, BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
 
@@ -102,29 +102,6 @@ class GeneralisedLinear(LinearScores, OneScore):
             users, kept = block.thinned(np.repeat(~finite, block.sizes))
             rows[users] = self.user_gradients(x, cast(Block, kept))
         return rows
-
-    @QUIET
-    def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """See `Problem.user_gradients_at`; one pass over the features."""
-        sums = np.zeros((block.users, self.dimension))
-        for users, part, features in float64_parts(block):
-            own = np.repeat(models[users], part.sizes, axis=0)
-            scores = np.einsum("ij,ij->i", features, own[:, : self.columns])
-            if self.intercept:
-                scores += own[:, self.columns]
-            self._add(sums[users], part, features, self._slopes(scores, part))
-        return averaged(sums, self.ridge, models, block)
-
-    @QUIET
-    def sample_gradients(self, x: Vector, block: Block) -> Array:
-        gradients = np.empty((block.samples, self.dimension))
-        gradients[:, : self.columns] = block.dense_features
-        gradients[:, self.columns :] = 1.0
-        slopes = [self._slopes(scores, part) for _, part, _, scores in self._pieces(x, block)]
-        gradients *= np.concatenate(slopes)[:, None]
-        if self.ridge:
-            gradients += self.ridge * x
-        return gradients
 
     def constant_model(self, mean: Vector) -> Vector:
         """Return the model with the score of that mean as the intercept, and zero weights."""

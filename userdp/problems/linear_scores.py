@@ -1,4 +1,4 @@
-"""Losses of linear scores: the bounds of dense features, and what all losses of one score a sample share."""
+"""Losses of linear scores: the bounds of dense features, and what all losses of one score for each sample share."""
 
 import math
 from abc import abstractmethod
@@ -8,7 +8,6 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.arrays.sparse_rows import AnyRows, dense
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -251,6 +250,33 @@ class LinearScores(Scored):
         return averaged(sums, self.ridge, x, block)
 
     @QUIET
+    def user_gradients_at(self, models: Array, block: Block) -> Array:
+        """See `Problem.user_gradients_at`; one pass over the features, a score at a time."""
+        sums = np.zeros((block.users, self.dimension))
+        by_output = models.reshape(block.users, self.outputs, self.width)
+        for users, part, features in float64_parts(block):
+            scores = np.empty((part.samples, self.outputs))
+            for one in range(self.outputs):
+                own = np.repeat(by_output[users, one], part.sizes, axis=0)
+                scores[:, one] = np.einsum("ij,ij->i", features, own[:, : self.columns])
+                if self.intercept:
+                    scores[:, one] += own[:, self.columns]
+            scores = scores[:, 0] if self.outputs == 1 else scores
+            self._add(sums[users], part, features, self._slopes(scores, part))
+        return averaged(sums, self.ridge, models, block)
+
+    @QUIET
+    def sample_gradients(self, x: Vector, block: Block) -> Array:
+        """See `Problem.sample_gradients`."""
+        rows = np.ones((block.samples, self.width))
+        rows[:, : self.columns] = block.dense_features
+        slopes = np.concatenate([self._slopes(scores, part) for _, part, _, scores in self._pieces(x, block)])
+        gradients = (slopes.reshape(block.samples, self.outputs, 1) * rows[:, None]).reshape(block.samples, -1)
+        if self.ridge:
+            gradients += self.ridge * x
+        return gradients
+
+    @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
         """See `Problem.sample_clipped_sums`; ghost clipping (Goodfellow, 2015) by `ghost_factors`, no (N, p) array."""
         bounds.positive("clip_norm", clip_norm)
@@ -294,51 +320,6 @@ class OneScore(Scored):
     @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         return self.family.predictions(self._scores(x, block))
-
-
-class SummedSamples(OneScore):
-    """A loss of one score on one-hot or sparse samples: gradients are weighted sums of them, and the ridge's part."""
-
-    @abstractmethod
-    def _own_scores(self, models: Array, block: Block) -> Array:
-        """Return the (N,) scores, each at its user's own model (U, p)."""
-
-    @abstractmethod
-    def _sums(self, weights: Array, block: Block) -> AnyRows:
-        """Return the (U, p) sums of each user's samples, weighted by (N,) ``weights``."""
-
-    @abstractmethod
-    def _averages(self, models: Array, slopes: Array, block: Block) -> AnyRows:
-        """Return the (U, p) average gradients; ``models`` is (p,) or (U, p)."""
-
-    @abstractmethod
-    def _clip_factors(self, scores: Array, slopes: Array, pull: Vector, block: Block, clip_norm: float) -> Array:
-        """Return the (N,) factors that clip the samples' gradients; the ridge's part ``pull`` (p,) is finite."""
-
-    @QUIET
-    def user_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """See `Problem.user_gradients`; sparse if the problem is."""
-        return self._averages(x, self._slopes(self._scores(x, block), block), block)
-
-    @QUIET
-    def user_gradients_at(self, models: Array, block: Block) -> AnyRows:
-        """See `Problem.user_gradients_at`; sparse if the problem is."""
-        return self._averages(models, self._slopes(self._own_scores(models, block), block), block)
-
-    @QUIET
-    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
-        """See `Problem.sample_clipped_sums`; ghost clipping computes norms without an (N, p) array."""
-        bounds.positive("clip_norm", clip_norm)
-        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
-        scores, factors = self._scores(x, block), np.zeros(block.samples)
-        slopes = self._slopes(scores, block)
-        if np.isfinite(pull).all():
-            factors = self._clip_factors(scores, slopes, pull, block, clip_norm)
-        sums = self._sums(factors * np.where(factors > 0, slopes, 0.0), block)
-        if not self.ridge:
-            return sums
-        pulls = np.add.reduceat(factors, block.offsets[:-1])[:, None]
-        return np.asarray(dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
 
 
 def averaged(sums: Array, ridge: float, models: Array, block: Block) -> Array:

@@ -17,9 +17,10 @@ from userdp.errors import BadInput
 from userdp.problems import bounds
 from userdp.problems.base import AVERAGE_SIZE, Box, Certificate, Landscape, Problem
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.linear_scores import QUIET, SummedSamples, averaged, finite_or_none
+from userdp.problems.linear_scores import QUIET, averaged, finite_or_none
 from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, LossSettings, TargetRange
+from userdp.problems.summed_samples import SummedSamples
 
 
 class OneHot(SummedSamples):

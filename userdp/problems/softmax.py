@@ -13,7 +13,7 @@ from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import ASSUMED_SIZE, NEXT_TO_NOTHING, Landscape
 from userdp.problems.bounds import counted, set_aside, targets_of, without_class
-from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces, averaged
+from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces
 from userdp.problems.segments import Number, float64_parts, user_shares, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
@@ -150,31 +150,6 @@ class Softmax(LinearScores):
         largest = scores.max(axis=1)
         log_sums = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1))
         return np.asarray(log_sums - scores[np.arange(len(scores)), _classes(part)])
-
-    @QUIET
-    def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """See `Problem.user_gradients_at`; one pass over the features, a class at a time."""
-        sums = np.zeros((block.users, self.dimension))
-        by_class = models.reshape(block.users, self.outputs, self.width)
-        for users, part, features in float64_parts(block):
-            scores, sizes = np.empty((part.samples, self.outputs)), part.sizes
-            for one in range(self.outputs):
-                own = np.repeat(by_class[users, one], sizes, axis=0)
-                scores[:, one] = np.einsum("ij,ij->i", features, own[:, : self.columns])
-                if self.intercept:
-                    scores[:, one] += own[:, self.columns]
-            self._add(sums[users], part, features, self._slopes(scores, part))
-        return averaged(sums, self.ridge, models, block)
-
-    @QUIET
-    def sample_gradients(self, x: Vector, block: Block) -> Array:
-        rows = np.ones((block.samples, self.width))
-        rows[:, : self.columns] = block.dense_features
-        slopes = np.concatenate([self._slopes(scores, part) for _, part, _, scores in self._pieces(x, block)])
-        gradients = (slopes[:, :, None] * rows[:, None, :]).reshape(block.samples, self.dimension)
-        if self.ridge:
-            gradients += self.ridge * x
-        return gradients
 
     def _quality(self, scores: Array, block: Block) -> dict[str, Array]:
         right = (scores.argmax(axis=1) == _classes(block)).astype(np.float64)

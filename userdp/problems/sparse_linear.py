@@ -16,8 +16,9 @@ from userdp.problems import bounds
 from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Box, Certificate, Landscape
 from userdp.problems.bounds import INWARDS
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
-from userdp.problems.linear_scores import QUIET, SummedSamples, finite_or_none, ghost_factors
+from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, TargetRange
+from userdp.problems.summed_samples import SummedSamples
 
 
 class SparseLinear(SummedSamples):

@@ -5,11 +5,12 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from neural_cases import LEVELS, case, rows, windows
+from neural_cases import Reader, case, rows, windows
 from torch import nn
 
 from userdp.errors import BadInput
 from userdp.neural.devices import computing
+from userdp.neural.kernels.layers import own_forward
 from userdp.neural.model import Model
 from userdp.neural.tuner import MEBIBYTE, Choice, Tuner
 from userdp.nodes.local_training import LocalTraining
@@ -35,7 +36,8 @@ def test_no_more_samples_than_a_piece_may_hold_are_computed_or_held_at_once(name
 def test_kernels_compute_where_they_are_asked_for_and_nowhere_else(kernels, own_layers):
     model = case("gru", kernels=kernels)[0].engine.model
     model.begin(None, own_layers=own_layers)
-    assert ("forward" in vars(model.copy_in_use.module.embedding)) == (own_layers and kernels == "own")
+    computes = vars(model.copy_in_use.module.layer)["forward"].func
+    assert (computes is not own_forward) == (own_layers and kernels == "own")
 
 
 def test_a_piece_holds_as_many_samples_as_memory_does():
@@ -138,27 +140,18 @@ def test_single_precision_is_close_to_double():
     assert rows().features.dtype == np.float32
 
 
-class Beside(torch.autograd.Function):
-    """Somebody's own function, by which rows that are not looked up yet lose their way back to the table."""
-
-    @staticmethod
-    def forward(ctx, rows):
-        return rows + 0.0
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
-
-
-class Strange(nn.Module):
-    """An embedding that is read by `Beside`."""
+class Strange(Reader):
+    """A module that takes a second derivative of its layer, which kernels do not give."""
 
     def __init__(self):
-        super().__init__()
-        self.embedding, self.scores = nn.Embedding(LEVELS + 1, 3), nn.Linear(3, LEVELS)
+        super().__init__(nn.GRU(3, 6, batch_first=True))
 
     def forward(self, codes):
-        return self.scores(Beside.apply(self.embedding(codes)))
+        with torch.enable_grad():
+            rows = self.embedding(codes).detach().requires_grad_()
+            found = self.layer(rows)[0]
+            slopes = torch.autograd.grad(found[:, 0].square().sum(), rows, create_graph=True)[0]
+        return self.scores(found) * slopes[:, :1].sum(-1, keepdim=True).exp()
 
 
 def test_own_layers_that_give_other_gradients_are_left_aside():

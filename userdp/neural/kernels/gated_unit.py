@@ -1,6 +1,7 @@
 """nn.GRU with its gradient written out, as described in `userdp.neural.kernels.recurrence`.
 
-Gain: torch cannot compute nn.GRU for many users at once; 2.8 times as fast as its loop over users.
+Gain: torch cannot compute nn.GRU for many users at once; 2.6 times as fast as its loop over users, and 1.5 times as
+fast as the same steps with torch's gradient.
 """
 
 from typing import Any
@@ -18,7 +19,6 @@ from userdp.neural.kernels.recurrence import (
     sigmoid_backward,
     steps,
     steps_back,
-    tanh,
     tanh_backward,
 )
 
@@ -37,13 +37,13 @@ class _GatedUnit(Recurrence):
         offset = offset.unsqueeze(1)
         of_two, of_new = factors.tensor_split([2 * len(weight)])
         states = gates.new_empty((len(gates) + 1, *gates.shape[2:]))
-        states[0], one = 0, gates.new_ones(())
+        states[0] = 0
         candidates = torch.empty_like(states[1:])
         views = gates[:, :2].flatten(1, 2), *gates.unbind(1), states[:-1], states[1:], candidates
         for two, reset, update, new, state, after, candidate in steps(*views):
             two.baddbmm_(state.expand(2, -1, -1) if len(state) == 1 else state.repeat(2, 1, 1), of_two).sigmoid_()
             torch.baddbmm(offset, state, of_new, out=candidate)
-            torch.lerp(tanh(new.addcmul_(reset, candidate), one, out=new), state, update, out=after)
+            torch.lerp(new.addcmul_(reset, candidate).tanh_(), state, update, out=after)
         return states[1:].transpose(0, 1), gates, candidates, states
 
     @staticmethod
@@ -76,6 +76,5 @@ class _GatedUnit(Recurrence):
 def gated_unit(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
     """Compute outputs (1, L, N, H) of nn.GRU for inputs (L, N, I)."""
     of_gates, of_new = biases[1].tensor_split([2 * weights[1].shape[1]])
-    sent, codes = sent_by(x, weights[0], biases[0] + functional.pad(of_gates, (0, len(of_new))))
-    rows = sent if codes is None else functional.embedding(codes, sent[0])
-    return applied(_GatedUnit, rows, weights[1].unsqueeze(0), of_new.unsqueeze(0))[:1]
+    sent = sent_by(x, weights[0], biases[0] + functional.pad(of_gates, (0, len(of_new))))
+    return applied(_GatedUnit, sent, weights[1].unsqueeze(0), of_new.unsqueeze(0))[:1]

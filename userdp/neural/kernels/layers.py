@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from userdp.neural.kernels.attention import with_own_attention
 from userdp.neural.kernels.gated_unit import gated_unit
 from userdp.neural.kernels.long_short_term import long_short_term
-from userdp.neural.kernels.lookups import with_late_lookups
 
 Kernels = Literal["own", "torch"]
 Kind = Callable[[nn.Module], nn.Module]  # Replaces routines of some of a module's layers, and returns the module.
@@ -63,8 +62,8 @@ def with_own_recurrence(module: nn.Module) -> nn.Module:
 
 
 def with_own_layers(module: nn.Module) -> nn.Module:
-    """Replace embeddings, recurrences and attention by this room's."""
-    return with_own_attention(with_own_recurrence(with_late_lookups(module)))
+    """Replace recurrences and attention by this room's."""
+    return with_own_attention(with_own_recurrence(module))
 
 
 LAYERS: Mapping[Kernels, Kind] = {"own": with_own_layers, "torch": with_way_back}

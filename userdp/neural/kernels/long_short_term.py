@@ -1,6 +1,7 @@
 """nn.LSTM with its gradient written out, as described in `userdp.neural.kernels.recurrence`.
 
-Gain: torch cannot compute nn.LSTM for many users at once; 1.7 times as fast as its loop over users.
+Gain: torch cannot compute nn.LSTM for many users at once; 2.2 times as fast as its loop over users, and 1.4 times as
+fast as the same steps with torch's gradient.
 """
 
 from typing import Any
@@ -11,24 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from userdp.neural.kernels.recurrence import Recurrence, applied, by_user, sent_by, sigmoid_backward, steps, steps_back
 
-_AT_HAND = 1 << 20  # Bytes of gate gradients that stay in a processor's cache beside other operands.
-
-
-def _chosen(sent: Tensor, places: Tensor | None) -> Tensor:
-    """Copy gate inputs (G, L, N, K), or rows at places (L, G, N) of tables (G, V, K), to (L, G, N, K)."""
-    if places is None:
-        return sent.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-    return sent.flatten(0, 1).index_select(0, places.flatten()).reshape(*places.shape, -1)
-
-
-def _add_chosen(of_tables: Tensor, gradient: Tensor, places: Tensor) -> None:
-    """Add the gradient (L, G, N, K) of rows chosen at places (L, G, N) to that of the tables (G, V, K)."""
-    rows = of_tables.flatten(0, 1)
-    if gradient.is_cuda:  # index_add_ has no fixed order there
-        rows += torch.ops.aten.embedding_dense_backward(gradient, places, len(rows), -1, False)
-    else:
-        rows.index_add_(0, places.flatten(), gradient.flatten(0, 2))
-
 
 class _LongShortTerm(Recurrence):
     """nn.LSTM from states and cells of zeros.
@@ -38,19 +21,15 @@ class _LongShortTerm(Recurrence):
 
         cell' = f cell + (4 g - 2) i,     state' = o - 2 o sigmoid(cell').
 
-    Gate inputs are (G, L, N, 4 H), or rows of a table (G, V, 4 H) that codes (G, L, N) choose.
+    Gate inputs are (G, L, N, 4 H).
     """
 
     shown = 2
 
     @staticmethod
-    def forward(sent: Tensor, weight: Tensor, codes: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return states (G, L, N, H), the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, states, rows."""
-        places = None
-        if codes is not None:  # (L, G, N), the rows that codes choose from the concatenated tables
-            begin = torch.arange(0, len(codes) * sent.shape[1], sent.shape[1], device=codes.device)
-            places = (codes + begin[:, None, None]).transpose(0, 1).contiguous()
-        gates = _chosen(sent, places)
+    def forward(sent: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        """Return states (G, L, N, H), the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, and states."""
+        gates = sent.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         states = gates.new_empty((len(gates) + 1, *gates.shape[1:-1], weight.shape[-1]))
         cells, sizes = torch.empty_like(states), torch.empty_like(states[1:])
         factors, state, cell = weight.mT.contiguous(), states[0].zero_(), cells[0].zero_()
@@ -64,44 +43,31 @@ class _LongShortTerm(Recurrence):
         # The order that modules ask for.
         by_sequence = states.new_empty([states[1:].shape[axis] for axis in (1, 2, 0, 3)])
         shown = torch.neg(states[1:].permute(1, 2, 0, 3), out=by_sequence).transpose(1, 2)
-        return shown, cells[-1].clone(), gates, cells, sizes, states, places
+        return shown, cells[-1].clone(), gates, cells, sizes, states
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Go back as `_GatedUnit` does, some steps at a time, so that their results are still in the cache when read.
-
-        If inputs are chosen from a table, their gradient is added to the table's rows, and not kept.
-        """
-        weight, gates, cells, sizes, states, places = ctx.saved_tensors
-        at_hand = len(gates) if gates.is_cuda else _AT_HAND // (gates[0].numel() * gates.itemsize)
-        span = max(1, min(len(gates), at_hand))
-        kept_sent = gates.new_empty((span if places is not None else len(gates), *gates.shape[1:]))
-        of_sent = kept_sent.transpose(0, 1) if places is None else gates.new_zeros(ctx.sent)
-        of_weight, of_cell = torch.zeros_like(weight), torch.zeros_like(states[0])
-        incoming = torch.zeros_like(sizes)
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute the gradients from the last step to the first, as `_GatedUnit` does."""
+        weight, gates, cells, sizes, states = ctx.saved_tensors
+        of_cell, incoming = torch.zeros_like(states[0]), torch.zeros_like(sizes)
         if gradients[0] is not None:
             torch.neg(gradients[0].transpose(0, 1), out=incoming)
         if gradients[1] is not None:
             of_cell += gradients[1]
+        sent = torch.empty_like(gates)
+        shares = torch.unflatten(sent, -1, (4, -1))
+        kept, to_cell = _shares(shares, gates, cells[:-1], sizes)
         before = iter(incoming.unbind(0)[-2::-1])
-        for first in range((len(gates) - 1) // span * span, -1, -span):
-            part = slice(first, min(first + span, len(gates)))
-            sent = kept_sent[part] if places is None else kept_sent[: len(gates[part])]
-            shares = torch.unflatten(sent, -1, (4, -1))
-            kept, to_cell = _shares(shares, gates[part], cells[part], sizes[part])
-            views = to_cell, kept, incoming[part], sent, shares[..., :3, :], shares[..., 3, :]
-            for size, stays, flowing, rows, three, last in steps_back(*views):
-                last.mul_(flowing)
-                of_cell.addcmul_(flowing, size, value=-2)
-                three.mul_(of_cell.unsqueeze(-2))
-                of_cell.mul_(stays)
-                if (earlier := next(before, None)) is not None:
-                    earlier.baddbmm_(rows, weight)
-            of_weight.baddbmm_(by_user(sent).mT, by_user(states[part]))
-            if places is not None:
-                _add_chosen(of_sent, sent, places[part])
-        return of_sent, of_weight, None
+        views = to_cell, kept, incoming, sent, shares[..., :3, :], shares[..., 3, :]
+        for size, stays, flowing, rows, three, last in steps_back(*views):
+            last.mul_(flowing)
+            of_cell.addcmul_(flowing, size, value=-2)
+            three.mul_(of_cell.unsqueeze(-2))
+            of_cell.mul_(stays)
+            if (earlier := next(before, None)) is not None:
+                earlier.baddbmm_(rows, weight)
+        return sent.transpose(0, 1), torch.bmm(by_user(sent).mT, by_user(states[:-1]))
 
 
 def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,6 +96,6 @@ def long_short_term(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> t
     double[2] = 2
     double = double.flatten()
     of_input, of_state = weights[0] * double[:, None], weights[1] * -double[:, None]
-    sent, codes = sent_by(x, of_input, (biases[0] + biases[1]) * double)
-    states, doubles = applied(_LongShortTerm, sent, of_state.unsqueeze(0), codes)[:2]
+    sent = sent_by(x, of_input, (biases[0] + biases[1]) * double)
+    states, doubles = applied(_LongShortTerm, sent, of_state.unsqueeze(0))[:2]
     return states, doubles / 2

@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from userdp.neural.kernels.lookups import Looked
-
 # From a gradient of the function's output, and that output, to the gradient of its input, in one pass.
 sigmoid_backward: Callable[[Tensor, Tensor], Tensor] = torch.ops.aten.sigmoid_backward
 tanh_backward: Callable[[Tensor, Tensor], Tensor] = torch.ops.aten.tanh_backward
@@ -30,24 +28,19 @@ class Recurrence(torch.autograd.Function):
     shown: int
 
     @classmethod
-    def setup_context(cls, ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    def setup_context(cls, ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         """Keep the weight and the outputs that are not shown for the backward pass."""
         kept = output[cls.shown :]
         ctx.set_materialize_grads(False)  # no zeros for outputs that nobody differentiates
-        ctx.mark_non_differentiable(*(each for each in kept if each is not None))
-        ctx.sent = inputs[0].shape
+        ctx.mark_non_differentiable(*kept)
         ctx.save_for_backward(inputs[1], *kept)
 
     @classmethod
-    def vmap(
-        cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], Any]:
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
         """Return all outputs; those that are shown are by user first."""
         size = info.batch_size
 
-        def joined(tensor: Tensor | None, dim: int | None) -> Tensor | None:
-            if tensor is None:
-                return None
+        def joined(tensor: Tensor, dim: int | None) -> Tensor:
             moved = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
             return moved.reshape(size * moved.shape[1], *moved.shape[2:])
 
@@ -56,7 +49,7 @@ class Recurrence(torch.autograd.Function):
         return (*shown, *outputs[cls.shown :]), (0,) * cls.shown + (None,) * (len(outputs) - cls.shown)
 
 
-def applied(layer: type[torch.autograd.Function], *arguments: Tensor | int | None) -> tuple[Tensor, ...]:
+def applied(layer: type[Recurrence], *arguments: Tensor) -> tuple[Tensor, ...]:
     """Return all outputs of a layer's function, which torch does not type."""
     return cast(tuple[Tensor, ...], layer.apply(*arguments))  # type: ignore[no-untyped-call]
 
@@ -71,25 +64,17 @@ def steps_back(*tensors: Tensor) -> Iterator[Any]:
     return iter(list(steps(*tensors))[::-1])
 
 
-def tanh(values: Tensor, one: Tensor, out: Tensor) -> Tensor:
-    """Compute tanh as 2 sigmoid(2 x) - 1, in a sixth of the time; ``one`` is a tensor, as numbers cost a conversion."""
-    torch.add(values, values, out=out).sigmoid_()
-    return out.add_(out).sub_(one)
-
-
 def by_user(rows: Tensor) -> Tensor:
     """Reshape rows (L, G, N, K) to (G, L N, K)."""
     return rows.transpose(0, 1).flatten(1, 2)
 
 
-def sent_by(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return gate inputs (1, L, N, K) of x (L, N, I); or a table (1, V, K) and codes (1, L, N) of its rows."""
-    if isinstance(x, Looked):
-        if x.worth and x.places is None:
-            return x.product(weight, bias).unsqueeze(0), x.codes.unsqueeze(0)
-        x = x.rows
-    # One matrix of all steps of all sequences: else each step would have its own product, and in the backward pass its
-    # own gradient as large as the weight's.
+def sent_by(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return gate inputs (1, L, N, K) of x (L, N, I).
+
+    One matrix of all steps of all sequences: else each step would have a product of its own, and in the backward pass a
+    gradient as large as the weight's.
+    """
     rows = x.transpose(0, 1)
     sent = functional.linear(rows.flatten(0, 1), weight, bias)
-    return sent.unflatten(0, rows.shape[:2]).transpose(0, 1).unsqueeze(0), None  # type: ignore[no-untyped-call]
+    return sent.unflatten(0, rows.shape[:2]).transpose(0, 1).unsqueeze(0)  # type: ignore[no-untyped-call, no-any-return]
