@@ -23,11 +23,11 @@ from strategies.clipping.dp_fed_avg import DPFedAvg
 from strategies.clipping.local_options import LocalOptions
 from strategies.clipping.recentred_clipping import RecentredClipping
 from strategies.core.base import UserLevelStrategy
+from strategies.core.held_out import Ranges
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe
-from strategies.core.reported_metrics import Ranges
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import failure, read_answer, read_roster, roster_question

@@ -17,13 +17,13 @@ from dp_accounting.pld.privacy_loss_distribution import (
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from flwr.app import Array, Message
 from helpers import afresh, federation_of, gathered, taken
+from helpers_audits import epsilon_lower_bound
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from simulations.engines.grids import LocalGrid
 from strategies.wire.replies import Gathered
-from userdp.audit import epsilon_lower_bound
 from userdp.nodes.node import Node
 from userdp.noise import NoiseSource, Scores, in_units
 

@@ -21,11 +21,12 @@ from flwr.serverapp.strategy import Strategy
 from strategies.core.held_out import beside
 from strategies.core.options import PreparedOptions
 from strategies.core.plan import check_budget, divided, planned, stated
-from strategies.core.program import HELD_OUT, OwnRounds, Preparation, Program
+from strategies.core.program import HELD_OUT, Preparation, Program
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.results import Evaluate, Noise, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState, check_resumable
 from strategies.core.scheme import AnyRecipe, Scheme
+from strategies.core.scheme_rounds import SchemeRounds
 from strategies.core.streams import SOURCES, Streams, seeded
 from strategies.core.testers import Testers
 from strategies.wire.claims import Claim
@@ -84,8 +85,9 @@ class UserLevelStrategy(Strategy):
         # Sums over all users beside the strategy's own; None for none.
         everybody = public.users + held_out
         self._summed = everybody if held_out or self._before or after else None
-        self.program = Program(OwnRounds(self._new_scheme(), left), self._before, after)
-        self.plan = planned(self._given, recipe, self.program)
+        self._own = SchemeRounds(self._new_scheme(), left)
+        self.program = Program(self._own, self._before, after)
+        self.plan = planned(self._given, recipe, self.program, self.scheme.outline)
         start = self.scheme.checked_start(self.problem, self.problem.initial())
         self.state = RunState(self.program, left.noise, self.seed, start, self.streams)
         self._request: Request | None = None
@@ -128,12 +130,12 @@ class UserLevelStrategy(Strategy):
     @property
     def scheme(self) -> Scheme:
         """The private part of the strategy, as one value."""
-        return self.program.own.scheme
+        return self._own.scheme
 
     @property
     def memory(self) -> Any:
         """The server's memory between rounds, made by the scheme."""
-        return self.program.own.memory
+        return self._own.memory
 
     @property
     def testers(self) -> Testers | None:
@@ -195,7 +197,7 @@ class UserLevelStrategy(Strategy):
         """Return the request of a round; None skips it."""
         part, index = self.program.place(server_round)
         request = part.ask(index, self.state.constant)
-        if request is None or part is not self.program.own:
+        if request is None or part is not self._own:
             return request
         asked = request.computation
         asked = replace(asked, lengths=asked.lengths and self._may_ask_lengths, coordinates=self._coordinates)
@@ -220,7 +222,7 @@ class UserLevelStrategy(Strategy):
             step = part.take(index, state.x, state.constant, gathered, self.noise_of(part.name, index))
             if part.ledger is not None:
                 part.ledger.check_drawn(self.streams.drawn())
-            state.take(step, self._coordinates if part is self.program.own else None, self.original)
+            state.take(step, self._coordinates if part is self._own else None, self.original)
         self._facts = dict(step.facts)
         if part is self._before and index + 1 == part.rounds:
             self._begin_prepared()
@@ -229,7 +231,7 @@ class UserLevelStrategy(Strategy):
         """Plan the strategy's own rounds with the results of the preparation, for the same guarantee."""
         promised = self.scheme.price.guarantee
         # Ledger and secret cohorts are new; nothing was charged to the former ledger.
-        self.program.own.begin(self._new_scheme())
+        self._own.begin(self._new_scheme())
         if self.scheme.price.guarantee != promised:
             raise RunFailed(
                 f"{self.name} would promise something else with what its preparation found: run without a preparation"
@@ -333,7 +335,7 @@ class UserLevelStrategy(Strategy):
             result.initial_metrics = result.evaluate(evaluate_fn, 0)
             state.ask(BEGUN)
         else:
-            done = state.resume(resumed, self._new_scheme, self.noise_of(OwnRounds.name, 0))
+            done = state.resume(resumed, self._new_scheme, self.noise_of(self._own.name, 0))
             arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
         if done == BEGUN and self.testers is not None:
             state.keep(BEGUN, must=True)

@@ -11,7 +11,7 @@ from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import PreparedOptions
 from strategies.core.program import LastComparison, Preparation, Program
 from strategies.core.public_facts import Given
-from strategies.core.scheme import AnyRecipe, Number
+from strategies.core.scheme import AnyRecipe, Number, Outline
 from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from userdp.accounting import Privacy, Unit
 from userdp.accounting.guarantee import Guarantee
@@ -139,9 +139,8 @@ def explained(about: About) -> dict[str, str]:
     return {**MEANINGS, **about.meanings, **Plan.meanings}
 
 
-def planned(given: Given, recipe: AnyRecipe, program: Program) -> Plan:
+def planned(given: Given, recipe: AnyRecipe, program: Program, outline: Outline) -> Plan:
     """Return the plan of all rounds of a run, with its forecast."""
-    outline = program.own.scheme.outline
     forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
     guarantee, numbers = program.plan()
     numbers = {**numbers, **given.problem.sizes()}

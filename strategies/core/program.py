@@ -12,7 +12,6 @@ import numpy as np
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import PublicFacts
 from strategies.core.results import Noise, Step
-from strategies.core.scheme import Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Guarantee, Ledger, Privacy
 from userdp.arrays.types import Vector
@@ -20,7 +19,6 @@ from userdp.mechanisms import LaplaceMechanism
 from userdp.nodes.computations import Computation
 from userdp.problems.base import MeasuredCurvature, Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
-from userdp.sampling import Sampler
 from userdp.state import State, Stateful, put_back, state_of
 
 SHARE = 0.05  # Share of epsilon that a last comparison takes
@@ -74,29 +72,21 @@ class Rounds(ABC):
 
 
 class OwnRounds(Rounds):
-    """The strategy's own rounds, as its scheme has them."""
+    """The strategy's own rounds, as the others see them."""
 
     name: ClassVar[str] = "own"
 
-    def __init__(self, scheme: Scheme, privacy: Privacy) -> None:
-        self._privacy = privacy
-        self.begin(scheme)
-
-    def begin(self, scheme: Scheme) -> None:
+    @abstractmethod
+    def begin(self, scheme: Any) -> None:
         """Take over a scheme, with a fresh memory and a fresh ledger."""
-        self.scheme, self.memory, self.rounds = scheme, scheme.new_memory(), scheme.outline.rounds
-        self.ledger = scheme.price.ledger(self._privacy) if scheme.price.guarantee.holds else None
 
-    def ask(self, index: int, constant: Vector) -> Request | None:
-        return self.scheme.ask(index, self.memory)
+    @abstractmethod
+    def promised(self) -> tuple[Guarantee, dict[str, Any]]:
+        """Return the guarantee and the numbers of these rounds."""
 
-    def take(self, index: int, x: Vector, constant: Vector, gathered: Gathered, noise: Noise) -> Step:
-        return self.scheme.take(index, x, gathered, self.memory, noise)
-
-    @property
-    def drawn(self) -> Stateful | None:
-        sampler = getattr(self.scheme, "sampler", None)
-        return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
+    @abstractmethod
+    def stream(self, index: int) -> int:
+        """Return the number of the streams of noise of round ``index``; see `Scheme.stream`."""
 
 
 class ExtraRounds(Rounds):
@@ -254,13 +244,12 @@ class Program:
         Those of the strategy's own rounds come first. `HELD_OUT` names answers of held-out users, counted from 1.
         """
         if name == OwnRounds.name:
-            return self.own.scheme.stream(index)
+            return self.own.stream(index)
         return (self.rounds + 1 if name == Preparation.name else 2 * self.rounds) + index
 
     def plan(self) -> tuple[Guarantee, dict[str, Any]]:
         """Return the guarantee and the numbers of the whole run."""
-        scheme = self.own.scheme
-        guarantee, stated = scheme.price.guarantee, dict(scheme.outline.numbers)
+        guarantee, stated = self.own.promised()
         for part in self.extra:
             guarantee = part.guarantee(guarantee)
             for name, kind in WHOLE_RUN.items():
@@ -272,7 +261,7 @@ class Program:
     @property
     def promises(self) -> tuple[Guarantee, ...]:
         """The guarantee of the strategy's own rounds and those of the others, which compose to that of the run."""
-        own = self.own.scheme.price.guarantee
+        own, _ = self.own.promised()
         return (own, *(part.alone(own) for part in self.extra))
 
     @property

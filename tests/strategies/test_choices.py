@@ -59,7 +59,6 @@ class Same(SeededNoise):
 
 MAKERS = {
     "userdp/mechanisms/concentration_tests.py",  # scores of tests, by their kernel
-    "userdp/mechanisms/exponential.py",  # quantiles of one number per user
     "userdp/mechanisms/user_quantile.py",  # quantiles of votes: queries, and searches for facts
     "userdp/noise.py",
     "strategies/baselines/high_dimensional/frank_wolfe.py",
