@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tomli_w
 from examples import changed
-from helpers import forgive_ray
+from helpers import PATIENCE, forgive_ray
 from helpers_flower import FlowerEngine
 
 from simulations.config.run_config import load_config
@@ -102,7 +102,9 @@ def test_flowers_engine_gives_the_same_model(folder):
     (folder / "home").mkdir()
     engine = FlowerEngine(folder / "home")
     try:
-        engine.run(ROOT, 4, {"config": str(folder / "run.toml"), "output": str(folder / "flower")})
+        patient = f"engine.roster_timeout={PATIENCE}"
+        asked = {"config": str(folder / "run.toml"), "overrides": patient, "output": str(folder / "flower")}
+        engine.run(ROOT, 4, asked)
     finally:
         engine.stop()
     np.testing.assert_allclose(np.load(folder / "flower" / "model.npz")["x"], local.model, rtol=1e-9, atol=1e-12)

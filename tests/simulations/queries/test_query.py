@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import tomli_w
 from examples import call, write_table
-from helpers import forgive_ray
+from helpers import PATIENCE, forgive_ray
 from helpers_flower import ROOT, FlowerEngine
 
 from simulations import query
@@ -140,7 +140,8 @@ def test_flower_gives_the_answers_of_the_local_engine_to_the_bit(file, tmp_path)
     engine = FlowerEngine(tmp_path / "home")
     try:
         (tmp_path / "home").mkdir()
-        engine.run(ROOT, 8, {"config": str(file), "output": str(tmp_path / "flower")})
+        patient = f"engine.roster_timeout={PATIENCE}"
+        engine.run(ROOT, 8, {"config": str(file), "overrides": patient, "output": str(tmp_path / "flower")})
     finally:
         engine.stop()
     here = run(load_config(file, ["engine.users_per_node=15"]), directory=tmp_path / "local", report=False)
