@@ -8,16 +8,18 @@ from inspect import getdoc
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from simulations.account.command import app as accounts
 from simulations.commands.results import export, predict, report
 from simulations.commands.tables import find, query
 from simulations.commands.training import audit, compare, plan, run
 from simulations.serving.command import app as serving
-from simulations.terminal import Json, argument, exit_codes
+from simulations.terminal import Json, Verbs, argument, exit_codes
 from userdp.tracebacks import DEBUG, with_internals
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,7 +29,8 @@ app = typer.Typer(
     "Ready-made files are in simulations/configs.",
 )
 for verb in (run, plan, compare, audit, report, predict, export, query, find):
-    text = [getdoc(verb) or "", "[dim]Examples:[/dim]", *(f"  {example}" for example in vars(verb)["examples"])]
+    examples = (f"  {escape(example)}" for example in vars(verb)["examples"])
+    text = [escape(getdoc(verb) or ""), "[dim]Examples:[/dim]", *examples]
     app.command(help="\n\n".join(text))(verb)
 app.add_typer(accounts, name="account")
 app.add_typer(serving, name="serve")

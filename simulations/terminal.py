@@ -10,6 +10,8 @@ from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
 
 from userdp.errors import BadInput, UserdpError
 from userdp.extras import missing_extra
@@ -18,14 +20,28 @@ from userdp.tracebacks import shows_internals, told
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
+class Verbs(TyperGroup):
+    """Verbs, of which the nearest is offered in place of an unknown one: by this class alone, not by click as well."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click's `Group`."""
+        name, verbs = args[0], self.list_commands(ctx)
+        if name not in verbs:
+            from userdp.data.tables.declared import did_you_mean  # noqa: PLC0415 -- loads NumPy
+
+            near = did_you_mean({"train": "run"}.get(name, name), verbs)  # what Python's `train` does
+            ctx.fail(f"{ctx.command_path} has no {name!r}{near or '; there are ' + ', '.join(verbs)}")
+        return super().resolve_command(ctx, args)
+
+
 def argument(metavar: str, text: str) -> Any:
     """Return an argument with a help text."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False)
+    return typer.Argument(metavar=metavar, help=escape(text), show_default=False)
 
 
 def option(text: str, *names: str, **settings: Any) -> Any:
     """Return an option with a help text, and without a default in it."""
-    return typer.Option(*names, help=text, show_default=False, **settings)
+    return typer.Option(*names, help=escape(text), show_default=False, **settings)
 
 
 def examples(*lines: str) -> Callable[[Verb], Verb]:

@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from simulations.terminal import Json, answer, argument, option, working
+from simulations.terminal import Json, Verbs, answer, argument, option, working
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Account, Accounts
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Keep everything that is released about a data set within one total.",

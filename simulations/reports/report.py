@@ -251,5 +251,6 @@ def _check_released(directory: Path) -> None:
     if config["privacy"]["noise"] == "seeded" and config["data"]["kind"] == "table":
         raise BadInput(
             f'{directory}: privacy.noise = "seeded" does not protect the people of a table: anybody who guesses the '
-            'seed can remove the noise; run again with privacy.noise = "secure"'
+            "seed can remove the noise; copy a run with secure noise (userdp run FILE --set privacy.noise=secure), "
+            "which is a new one, and adds its cost to what this one has spent"
         )

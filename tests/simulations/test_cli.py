@@ -12,6 +12,8 @@ import pytest
 import typer
 from examples import BASE, call, changed, table_section, write_table
 from rich.console import Console
+from rich.text import Text
+from typer.testing import CliRunner
 
 import simulations.reports.progress
 import simulations.runs.run
@@ -191,6 +193,39 @@ def test_an_unknown_word_gets_the_nearest_or_all(words, told):
     unknown = call("list", *words)
     assert unknown.exit_code == 2
     assert told in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train"], "userdp has no 'train'; did you mean 'run'?"),
+        (["runn"], "userdp has no 'runn'; did you mean 'run'?"),
+        (["serve", "strat"], "userdp serve has no 'strat'; did you mean 'start'?"),
+        (["account", "bogus"], "userdp account has no 'bogus'; there are create, show, list, export, check"),
+    ],
+)
+def test_an_unknown_verb_gets_one_other(words, told):
+    unknown = CliRunner().invoke(app, words, prog_name="userdp", env={"COLUMNS": "200"})
+    assert unknown.exit_code == 2
+    assert unknown.stderr.count(told) == 1
+    assert unknown.stderr.count("did you mean") <= 1
+
+
+def test_no_help_text_loses_words_in_square_brackets():
+    def verbs(group, *words):
+        for name, one in group.commands.items():
+            yield from verbs(one, *words, name) if hasattr(one, "commands") else [((*words, name), one)]
+
+    asked = dict(verbs(typer.main.get_command(app)))
+    assert len(asked) > 15
+    for words, verb in asked.items():
+        for parameter in verb.params:
+            text = getattr(parameter, "help", None) or ""
+            assert str(Text.from_markup(text)) == text.replace("\\[", "["), (words, parameter.name)
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "300"}).stdout
+        written = [verb.callback.__doc__, *vars(verb.callback).get("examples", ())]
+        for bracketed in re.findall(r"\[+[^\]]*\]+", "".join(written)):
+            assert bracketed in shown, words
 
 
 # Exit codes --------------------------------------------------------------------------------------------------------

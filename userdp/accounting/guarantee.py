@@ -197,7 +197,7 @@ class Guarantee:
         budget = f"({epsilon}, {rounded_up(self.delta, 3)})" if self.delta else f"pure {epsilon}"
         return f"{budget}-differential privacy for {relation} {whom}, by {self.accountant}; {self.adversary}"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return what people see of a guarantee: its sentence, and each assumption on a line below it."""
         return "\n".join([self.sentence(), *(f"  assuming: {one}" for one in self.assumptions)])
 
