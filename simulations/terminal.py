@@ -10,7 +10,6 @@ from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from typer.core import TyperGroup
 
 from userdp.errors import BadInput, UserdpError
@@ -36,12 +35,12 @@ class Verbs(TyperGroup):
 
 def argument(metavar: str, text: str) -> Any:
     """Return an argument with a help text."""
-    return typer.Argument(metavar=metavar, help=escape(text), show_default=False)
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
 
 
 def option(text: str, *names: str, **settings: Any) -> Any:
     """Return an option with a help text, and without a default in it."""
-    return typer.Option(*names, help=escape(text), show_default=False, **settings)
+    return typer.Option(*names, help=text, show_default=False, **settings)
 
 
 def examples(*lines: str) -> Callable[[Verb], Verb]:
