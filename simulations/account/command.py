@@ -164,7 +164,7 @@ def _show(account: "Account") -> None:
     console.print(
         f"For {relation} one whole user. Spent so far: epsilon = {rounded_up(account.spent_epsilon)} at delta = "
         f"{total.delta:g}, as if all prices had been fixed beforehand. One more Gaussian run fits with epsilon up to "
-        f"{account.left_epsilon:.4g}.",
+        f"{account.left_epsilon:.4g} at that delta; another delta allows another epsilon.",
         highlight=False,
     )
 

@@ -70,6 +70,7 @@ def test_the_command_prints_them_and_the_report_draws_them(trained):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<h2>Coefficients</h2>" in page
     assert "coefficients with intervals" in page
+    assert '<table class="titled">' in page.partition("<h2>Coefficients</h2>")[2].partition("<h2>")[0]  # on a telephone
 
 
 def test_a_saved_model_keeps_its_intervals(trained, tmp_path):

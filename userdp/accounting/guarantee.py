@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
+from numbers import Integral, Real
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
@@ -71,6 +72,10 @@ class Privacy:
     ] = 0
 
     def __post_init__(self) -> None:
+        for name, kind in {"epsilon": Real, "delta": Real, "colluding": Real, "lost_nodes": Integral}.items():
+            if not isinstance(value := getattr(self, name), kind):
+                wanted = "number" if kind is Real else "whole number"
+                raise BadInput(f"privacy.{name} = {value!r} is a {type(value).__name__}: give a {wanted}")
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise BadInput(f"privacy.epsilon = {self.epsilon}: must be a positive number, such as 1.0")
         if not 0 <= self.delta < 1:
