@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from helpers_flower import ClientGrid
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import DropInAdaptiveClipping, DropInFedAvg
@@ -68,8 +68,6 @@ def test_with_little_noise_metrics_are_means_of_clipped_reports():
     st.fixed_dictionaries({name: st.floats(allow_nan=True, allow_infinity=True) for name in RANGES}),
     st.integers(0, HELD_OUT - 1),
 )
-@example({"accuracy": 1e300, "loss": -1e300}, 1)
-@example({"accuracy": -1e300, "loss": 1e300}, 1)
 def test_a_replaced_user_moves_reports_by_the_sensitivity_at_most(report, which):
     made, result = ran(rounds=1)
     other = ran([*REPORTS[:which], report, *REPORTS[which + 1 :]], rounds=1)[1]  # the same simulated noise
