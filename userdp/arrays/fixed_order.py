@@ -47,10 +47,7 @@ def product(rows: NDArray[Number], matrix: NDArray[Number]) -> NDArray[Number]:
     """Compute ``rows @ matrix`` (N,) or (N, j), of rows (N, k) and ``matrix`` (k,) or (k, j)."""
     if rows.ndim == 1 or not order_is_fixed():
         return np.asarray(rows @ matrix)
-    count, columns = rows.shape
-    places = np.tile(np.arange(columns, dtype=np.int32), count)
-    ends = np.arange(0, columns * count + 1, columns or 1, dtype=np.int64)
-    return np.asarray(csr_array((rows.ravel(), places, ends), shape=rows.shape) @ matrix)
+    return _one_by_one(rows, np.zeros(len(rows), dtype=np.int64), matrix)
 
 
 def inner(rows: Array, others: Array) -> Array:
@@ -63,8 +60,15 @@ def grams(stacks: Array) -> Array:
     if not order_is_fixed():
         again = stacks.copy("K")  # the product of one array by itself is another routine, of other last bits
         return np.asarray(np.matmul(stacks, again.transpose(0, 2, 1)))
-    stacks = np.ascontiguousarray(stacks)
-    made = np.empty((*stacks.shape[:2], stacks.shape[1]))
-    for one in range(stacks.shape[1]):
-        made[:, one] = (stacks * stacks[:, one, None]).sum(axis=2)
-    return made
+    count, rows, columns = stacks.shape
+    first = np.repeat(np.arange(count) * columns, rows)
+    made = _one_by_one(stacks.reshape(-1, columns), first, stacks.transpose(0, 2, 1).reshape(-1, rows))
+    return made.reshape(count, rows, rows)
+
+
+def _one_by_one(rows: NDArray[Number], first: NDArray[np.int64], values: NDArray[Number]) -> NDArray[Number]:
+    """Compute the product of each row (k,) of rows with the k rows of ``values`` that begin at its ``first``."""
+    count, columns = rows.shape
+    places = (first[:, None] + np.arange(columns)).ravel()
+    sparse = csr_array((rows.ravel(), places, np.arange(count + 1) * columns), shape=(count, len(values)))
+    return np.asarray(sparse @ values)
