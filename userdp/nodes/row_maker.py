@@ -101,7 +101,7 @@ class RowMaker:
         return self._placed(self._made(kept), users, block.users), unusable
 
     def _kept(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
-        """Return the positions of the users with a sample that counts, and these samples; the block itself if all do."""
+        """Return the positions of users with samples that count, and these samples; the block itself if all do."""
         if self._function.counts_usable:
             return np.arange(block.users), block
         return block.usable_part()
