@@ -15,13 +15,13 @@ NOT_RELEASED = (
     "know it without reading their data."
 )
 ENOUGH = 0.9
-"""Share of usable rows below which no verdict is good."""
+"""Usable share below which no verdict is good."""
 _HOLD_OUT = "hold out users (data.test_users, data.test_fraction)"
 
 
 @dataclass(frozen=True)
 class Usable:
-    """The share of rows that the model can use, each person's counted as one, as a run released it; with its noise."""
+    """The usable share that a run released, see `strategies.auto.preparation.Filled`, and its noise."""
 
     share: float
     deviation: float
@@ -48,8 +48,8 @@ class Usable:
                 "with data.impute what missing cells count as"
             )
         return (
-            f"{100 * self.share:.3g} % of the rows could be used (released, with noise of {100 * self.deviation:.2g} "
-            f"%; each person's rows count as one), and at least so many people are heard{remedy}."
+            f"{100 * self.share:.3g} % could be used, the mean of the share of people who were heard and of the share "
+            f"of their rows (released, with noise of {100 * self.deviation:.2g} %){remedy}."
         )
 
 
@@ -58,7 +58,7 @@ class Standing:
     """A verdict, in a few words and in a sentence or two.
 
     Its kind is "good" for better than best constant and initial model, "even" for equal to the better of them, or where
-    many rows could not be used, "bad" for worse, "none" for not measured.
+    much could not be used, "bad" for worse, "none" for not measured.
     """
 
     kind: Literal["good", "even", "bad", "none"]
@@ -92,7 +92,7 @@ def standing(result: dict[str, Any], usable: Usable | None) -> Standing:
     sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{''.join(known[:1])}.{told}"
     if metrics[main] < rivals[best]:
         few = usable is not None and usable.few
-        title = f"Better than the {best}{', without many of the rows' if few else ''}"
+        title = f"Better than the {best}{', without much of the data' if few else ''}"
         return Standing("even" if few else "good", title, sentence)
     if metrics[main] == rivals[best]:
         return Standing("even", f"Equal to the {best}, no better", sentence)

@@ -113,9 +113,10 @@ def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: flo
 
 
 def filled(problem: Problem, x: Vector, block: Block) -> Rows:
-    """Compute (U, 1): the share of each user's samples that can be used, from -1/2 for none to 1/2 for all of them."""
+    """Compute (U, 1): half the share of each user's samples that can be used; -1/2 for a user without any."""
     usable = np.ones(block.samples) if block.usable is None else block.usable.astype(np.float64)
-    return user_averages(usable, block)[:, None] - 0.5
+    share = user_averages(usable, block)[:, None]
+    return np.where(share > 0, share / 2, -0.5)
 
 
 def class_shares(problem: Problem, x: Vector, block: Block, classes: Array) -> Rows:

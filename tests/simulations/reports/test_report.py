@@ -271,12 +271,12 @@ def test_the_verdict_tells_what_is_explained_and_where_the_constant_comes_from()
     ("share", "deviation", "good"),
     [(1.0, 0.01, True), (0.89, 0.01, True), (0.89, 0.004, False), (0.3, 0.25, False), (0.3, 0.4, True)],
 )
-def test_no_verdict_is_good_where_the_released_share_of_usable_rows_is_small_beyond_its_noise(share, deviation, good):
+def test_no_verdict_is_good_where_the_released_usable_share_is_small_beyond_its_noise(share, deviation, good):
     rounds = pd.DataFrame({"fact.filled_share": [None, share, None], "fact.noise_deviation": [9.0, deviation, 9.0]})
     usable = Usable.of(rounds)
     found = standing(result_of(0.5, 0.6, 0.7), usable)
     assert found.kind == ("good" if good else "even")
-    assert f"{100 * share:.3g} % of the rows could be used (released, with noise of " in found.explanation
+    assert f"{100 * share:.3g} % could be used, the mean of the share of people who were heard" in found.explanation
     assert ("data.impute" in found.explanation) == (not good)
     assert standing(result_of(0.65, 0.6, 0.7), usable).kind == "bad"
     assert Usable.of(rounds[:1]) is None is Usable.of(pd.DataFrame())

@@ -25,7 +25,7 @@ from userdp.nodes.node import Node
 from userdp.problems import Logistic, Quadratic, Softmax
 
 USERS = 800
-SENTENCE = "In fewer than one row in ten every declared column and the target hold a cell that the model can use"
+SENTENCE = "has a row in which every declared column and the target hold a cell that the model can use"
 DECLARED = {
     "user": "who",
     "target": "ill",
@@ -78,27 +78,26 @@ def methods(users, epsilon, **more):
 # --- Formal guarantee ------------------------------------------------------------------------------------------------
 
 
-def test_each_user_says_which_share_of_its_samples_can_be_used_and_no_value_matters():
+def test_each_user_says_whether_it_is_heard_and_with_which_share_and_no_value_matters():
     problem = Softmax(2, 1, 3.0, 1.0)
     rows = np.array([[0.0], [9e9], [np.nan], [1.0], [1.0], [1.0], [np.inf]])
     users = federation_of(rows, sizes=[2, 2, 1, 1, 1], targets=[0, 1, 0, 0, 1, 7, 0])
     asked = Computation("filled", "rows", 0.5)
     answer = Node(problem, users, np.arange(5)).compute(problem.initial(), np.arange(5), asked)
-    assert answer.values.ravel().tolist() == [0.5, 0.0, 0.5, -0.5, -0.5]
+    assert answer.values.ravel().tolist() == [0.5, 0.25, 0.5, -0.5, -0.5]
     assert answer.non_finite == 0
     assert (np.ptp(answer.values), np.abs(answer.values).max()) == (Filled.movement.replaced, Filled.movement.added)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_who_has_a_row_that_can_be_used_adds_to_the_rounds_that_follow_and_their_share_is_at_least_the_told_one(rows):
+def test_who_has_a_row_that_can_be_used_adds_to_the_rounds_that_follow(rows):
     problem, users = Logistic(2, 2.0, 5.0), half_silent(10, 4, rows)
     node = Node(problem, users, np.arange(10))
     told = node.compute(problem.initial(), np.arange(10), Computation("filled", "rows", 0.5)).values.ravel() + 0.5
     gradients = node.compute(problem.initial(), np.arange(10), Computation(reduce="rows", clip_norm=1.0))
     heard = np.any(gradients.values != 0, axis=1)
     assert np.array_equal(told > 0, heard)
-    assert told.mean() == pytest.approx(1 - 0.4 / rows)
-    assert heard.mean() >= told.mean()
+    assert told.mean() == pytest.approx((heard.mean() + 1 - 0.4 / rows) / 2)
     assert gradients.non_finite == (4 if rows == 1 else 0)
 
 
@@ -157,8 +156,8 @@ def test_a_half_filled_table_does_not_stop(settings):
     assert trained.guarantee.epsilon == pytest.approx(4.0, rel=1e-6)
 
 
-def test_a_lagged_column_which_each_persons_first_row_lacks_trains_as_if_these_rows_were_not_there():
-    frame = table(lambda number: "" if number % 5 == 0 else number % 7, rows=5)
+def test_a_lagged_column_which_each_persons_first_rows_lack_trains_as_if_these_rows_were_not_there():
+    frame = table(lambda number: "" if number % 5 < 2 else number % 7, rows=5)
     frame["ill"] = np.where(frame.height > 175, "yes", "no")
     trained, without = (
         simulations.train(one, **DECLARED | {"test_fraction": 0.2, "users": 640}, **AUTO)
@@ -167,7 +166,7 @@ def test_a_lagged_column_which_each_persons_first_row_lacks_trains_as_if_these_r
     assert trained.rounds["fact.filled_share"].iloc[0] == pytest.approx(0.8, abs=0.02)
     np.testing.assert_array_equal(trained.model, without.model)
     verdict = standing(trained.result, Usable.of(trained.rounds))
-    assert (verdict.kind, verdict.title) == ("even", "Better than the best constant, without many of the rows")
+    assert (verdict.kind, verdict.title) == ("even", "Better than the best constant, without much of the data")
     assert standing(without.result, Usable.of(without.rounds)).kind == "good"
 
 
