@@ -35,7 +35,7 @@ class Usable:
 
     @property
     def few(self) -> bool:
-        """Whether the share lies below `ENOUGH` by more than two standard deviations of its noise."""
+        """True if the share lies below `ENOUGH` by more than two standard deviations of its noise."""
         return self.share + 2 * self.deviation < ENOUGH
 
     @property

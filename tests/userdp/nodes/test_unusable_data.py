@@ -70,7 +70,7 @@ def test_a_sample_that_cannot_be_used_leaves_its_users_row_for_every_loss(case: 
 FEW = 6
 AVERAGING = sorted(set(QUESTIONS) - QUERIED - {"filled"})
 marks = st.lists(st.booleans(), min_size=4 * FEW, max_size=4 * FEW)
-"""Whether each sample can be used, of at most so many."""
+"""A mark for each of at most so many samples: true if it can be used."""
 seeds = st.integers(0, 99)
 
 
