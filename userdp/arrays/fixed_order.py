@@ -15,7 +15,7 @@ called.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,9 @@ def order_is_fixed() -> bool:
     return _FIXED.get()
 
 
-def product(rows: NDArray[Number], matrix: NDArray[Number]) -> NDArray[Number]:
-    """Compute ``rows @ matrix`` (N,) or (N, j), of rows (N, k) and ``matrix`` (k,) or (k, j)."""
-    if rows.ndim == 1 or not order_is_fixed():
+def product(rows: NDArray[Number] | csr_array[Any, tuple[int, int]], matrix: NDArray[Number]) -> NDArray[Number]:
+    """Compute ``rows @ matrix`` (N,) or (N, j), of rows (N, k), also sparse ones, and ``matrix`` (k,) or (k, j)."""
+    if isinstance(rows, csr_array) or rows.ndim == 1 or not order_is_fixed():
         return np.asarray(rows @ matrix)
     return _one_by_one(rows, np.zeros(len(rows), dtype=np.int64), matrix)
 

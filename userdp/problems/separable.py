@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 from scipy.special import expit, logit
 
+from userdp.arrays.fixed_order import product
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
@@ -125,7 +126,7 @@ class MeanSufficient(Separable):
 
     def values(self, x: Vector, z: Array) -> Array:
         """Return ``sum_j psi(x_j) - x_j z_ij``."""
-        return np.asarray(self.potential(x).sum() - z @ x)
+        return np.asarray(self.potential(x).sum() - product(z, x))
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
         """Return ``psi'(x)`` minus each user's mean; x is one model (d,), or one a user (U, d)."""
