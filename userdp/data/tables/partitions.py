@@ -187,7 +187,7 @@ def _checked_partitions(partitioner: "Partitioner", path: Path, natural: str | N
         if not (np.array_equal(labels, whole) and np.array_equal(np.bincount(owner), np.bincount(owner_in_whole))):
             raise BadInput(
                 f"{type(partitioner).__name__} leaves rows of {natural!r} out or repeats them, so who takes part would "
-                "depend on the rows: choose mode='allow-smaller', or ids that differ in more than their last bytes"
+                "depend on the rows: choose mode='allow-smaller'"
             )
         if np.any(partitions != partitions[first][owner]):
             raise BadInput(f"an id of {natural!r} lies in several partitions: a user has one node")
