@@ -29,7 +29,7 @@ class TableSection(Section):
     date_formats: dict[str, str] = Field(
         {}, description="Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."
     )
-    csv: CsvForm | None = Field(None, description="How a CSV file is written: a run's data.csv.")
+    csv: CsvForm | None = Field(None, description="Form of a CSV file, as a run's data.csv.")
 
 
 class Weights(Section):

@@ -1,4 +1,4 @@
-"""Files of tables: how a CSV file is written is declared, and what is not declared is proposed, never guessed."""
+"""Files of tables: the form of a CSV file is declared, and if it is not, proposed, never guessed."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Who is who: ids are text to the letter, whatever the type of their column, and two spellings of one are told."""
+"""Ids are text to the letter, whatever the type of their column, and two spellings of one person are noticed."""
 
 import logging
 from decimal import Decimal

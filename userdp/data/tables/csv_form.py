@@ -1,4 +1,4 @@
-"""How a CSV file is written: declared, because guessing would let one person's cell decide about all others'."""
+"""The form of a CSV file: declared, because guessing would let one person's cell decide about all others'."""
 
 import codecs
 import re
@@ -14,16 +14,16 @@ from userdp.settings import Section
 
 
 class CsvForm(Section):
-    """How a .csv or .tsv file is written, each also as .gz; the keys have no meaning for other files."""
+    """The form of a .csv or .tsv file, each also as .gz; the keys have no meaning for other files."""
 
     model_config = ConfigDict(strict=True)
 
     separator: Literal[",", ";", "\t", "|", ":", " "] | None = None
-    """What stands between cells: a comma by default, a tab in .tsv files."""
+    """Mark between cells: a comma by default, a tab in .tsv files."""
     decimal: Literal[".", ","] = "."
-    """What stands before the decimals of numbers. Text, such as levels and users, is compared as it is written."""
+    """Mark before the decimals of numbers. Text, such as levels and users, is compared as it is written."""
     thousands: Literal[",", ".", "'", "\u2019", " ", "\u00a0", "\u202f"] | None = None
-    """What may stand between the thousands of numbers."""
+    """Mark that may stand between the thousands of numbers."""
     encoding: str = "utf-8"
     """The encoding of text, such as 'cp1252' or 'utf-16'. Bytes that it does not know are spelled out in their cell."""
 
@@ -43,7 +43,7 @@ class CsvForm(Section):
         return self
 
     def of(self, path: Path) -> Self:
-        """Return the form of this file, with its separator."""
+        """Return the form of a file, with its separator."""
         mark = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
         return self.model_copy(update={"separator": self.separator or mark})
 

@@ -72,7 +72,7 @@ class Declaration(Section):
     """The cell of split_column for users who are held out."""
 
     csv: CsvForm | None = None
-    """How a CSV file is written, by default with commas, decimal points and in UTF-8; its keys follow below."""
+    """Form of a CSV file, by default with commas, decimal points and in UTF-8; its keys follow below."""
 
     @field_validator("dates", "impute", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Who is who: the users' ids as text, to the letter, and ids that may be two spellings of one person."""
+"""The users' ids as text, to the letter, and ids that may be two spellings of one person."""
 
 import math
 import re
