@@ -110,7 +110,10 @@ def test_a_file_is_read_as_it_is_declared(tmp_path, name, content, csv):
             for name in ("utf-99", "rot13")
         ],
         ("a.csv", TEXT, {"seperator": ";"}, "there is no argument 'csv.seperator'"),
-        ("a.csv", TEXT, {"decimal": "x"}, "csv.decimal = 'x': must be"),
+        *[
+            ("a.csv", TEXT, {key: "x"}, f"csv.{key} = 'x': must be")
+            for key in ("separator", "decimal", "thousands", "encoding")
+        ],
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_proposal_and_without_a_cell(tmp_path, name, content, csv, told):

@@ -6,11 +6,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import ConfigDict, field_validator, model_validator
+from pydantic import ConfigDict, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from userdp.data.tables.cells import cell_number
 from userdp.settings import Section
+
+_MARKS = {"separator": [*",;|: \t"], "thousands": [*",. '\u2019\u00a0\u202f"]}
+"""The marks that a CSV file may be declared to have."""
 
 
 class CsvForm(Section):
@@ -18,14 +21,22 @@ class CsvForm(Section):
 
     model_config = ConfigDict(strict=True)
 
-    separator: Literal[",", ";", "\t", "|", ":", " "] | None = None
-    """Mark between cells: a comma by default, a tab in .tsv files."""
+    separator: str | None = None
+    """Mark between cells, one of , ; | : a blank or a tab. A comma by default, a tab in .tsv files."""
     decimal: Literal[".", ","] = "."
     """Mark before the decimals of numbers. Text, such as levels and users, is compared as it is written."""
-    thousands: Literal[",", ".", "'", "\u2019", " ", "\u00a0", "\u202f"] | None = None
-    """Mark that may stand between the thousands of numbers."""
+    thousands: str | None = None
+    """Mark that may stand between the thousands of numbers: a comma, a point, a blank or an apostrophe."""
     encoding: str = "utf-8"
     """The encoding of text, such as 'cp1252' or 'utf-16'. Bytes that it does not know are spelled out in their cell."""
+
+    @field_validator("separator", "thousands")
+    @classmethod
+    def _a_mark(cls, mark: str | None, given: ValidationInfo) -> str | None:
+        marks = _MARKS[str(given.field_name)]
+        if mark is not None and mark not in marks:
+            raise PydanticCustomError("mark", "Input should be one of {marks}", {"marks": ", ".join(map(repr, marks))})
+        return mark
 
     @field_validator("encoding")
     @classmethod
