@@ -156,7 +156,8 @@ def _read_csv(path: Path, names: Sequence[str], form: CsvForm) -> pa.Table:
         raise BadInput(f"the data file {path} has a header with NUL bytes: if its encoding is UTF-16, {other}")
     require_columns(f"the data file {path}", names, header, form)
     places = {name: place for place, name in enumerate(header)}
-    types = dict.fromkeys(range(len(header)), "S1") | {places[name]: str for name in names}  # S1: kept from memory
+    types: dict[int, Any] = dict.fromkeys(range(len(header)), "S1")  # which takes one byte of other columns' cells
+    types |= {places[name]: str for name in names}
     try:
         with _text(path, form) as text:  # whole, as pandas compares each line with the one before in a piece
             frame = pd.read_csv(text, dtype=types, low_memory=False, **how).iloc[1:]
