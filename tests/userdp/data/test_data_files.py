@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused_with_a_proposal_and_without_a_cell(tmp_pat
     (path := tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserdpError, match=told) as caught:
         read_table(path, **FORM, csv=csv)
-    assert not any(cell in str(caught.value) for cell in ("1000", "Köln", "Ulm", "20"))
+    assert not any(cell in str(caught.value) for cell in ("1000", "Köln", "Ulm"))
 
 
 @pytest.mark.parametrize("rows", [3, 3000])

@@ -40,7 +40,7 @@ _OTHERS = {
 }
 """The first bytes of files that are no text, and what to do."""
 _SURPLUS = re.compile(r"Expected ([0-9]+) fields in line ([0-9]+), saw ([0-9]+)")
-"""What pandas says of a line that is too long."""
+"""The words of pandas about a line that is too long."""
 
 
 def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
