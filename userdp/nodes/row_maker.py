@@ -38,7 +38,7 @@ class RowMaker:
 
     @property
     def alone(self) -> bool:
-        """Whether blocks must hold one user, so that no other changes the last bits of its row."""
+        """True if blocks must hold one user, so that no other changes the last bits of its row."""
         kept = self._problem.fixed_order and self._function.fixed_order and self._computation.partition is None
         return self._computation.separate and not kept
 
