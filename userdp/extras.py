@@ -9,6 +9,7 @@ MODULES = {
     "account": ("psycopg", "sqlalchemy"),
     "datasets": ("flwr_datasets",),
     "deploy": ("Crypto", "cryptography", "httpx", "starlette", "uvicorn"),
+    "excel": ("openpyxl",),
     "fast": ("numba", "threadpoolctl"),
     "language": ("peft", "safetensors", "transformers"),
     "onnx": ("onnx",),

@@ -19,6 +19,7 @@ from simulations.config.run_config import EngineSection, OutputSection, PrivacyS
 from strategies import STRATEGIES, StrategyOptions
 from userdp.data import POPULATIONS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
+from userdp.data.tables.csv_form import CsvForm
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.sources import PublicData, TableData, TableSource
@@ -96,6 +97,7 @@ def page() -> str:
         parts += [f'### data.kind = "{kind}"\n', f"{sentence(model.__doc__ or '')}\n"]
         parts.append(table(model, skip=["kind", *TableSource.model_fields]))
     parts += ["### Columns, for tables and public data sets\n", table(TableSource, skip=["kind"])]
+    parts += ["#### [data.csv]\n", f"{sentence(CsvForm.__doc__ or '')}\n", table(CsvForm)]
     parts += ["#### [data.derive.NAME]\n", f"{sentence(Derivation.__doc__ or '')}\n", table(Derivation)]
     parts += ["#### [data.sequence]\n", f"{sentence(SequenceColumns.__doc__ or '')}\n", table(SequenceColumns)]
     parts += ["## [privacy]\n", table(PrivacySection)]

@@ -317,7 +317,7 @@ def score(
         metrics = saved.evaluate(table)
     except MissingColumn as error:
         reason = str(error)
-    rows = _with_columns(predictions, table, keep, saved._columns().inputs)
+    rows = _with_columns(predictions, table, keep, saved._columns())
     with writing(f"--output {target}:", "choose another"):
         write = rows.to_csv if target.suffix.lower() == ".csv" else rows.to_parquet
         write_whole(target, partial(write, index=False))
@@ -332,13 +332,13 @@ def score(
     return Scores(plain(values), None if reason else saved.in_target_units(metrics), saved.guarantee, keep)
 
 
-def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str], inputs: Sequence[str]) -> pd.DataFrame:
+def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str], model: Columns) -> pd.DataFrame:
     if not keep:
         return predictions
     if taken := sorted({*keep} & {*map(str, predictions)}):
         raise BadInput(f"--keep {taken[0]}: the predictions have a column of that name; rename the table's")
     # Read beside the columns of the model, by which a header is told from a row.
-    cells = read_cells(table, list(dict.fromkeys([*keep, *inputs]))).select(list(dict.fromkeys(keep)))
+    cells = read_cells(table, list(dict.fromkeys([*keep, *model.inputs])), model.csv).select(list(dict.fromkeys(keep)))
     kept: pd.DataFrame = cells.to_pandas(types_mapper=pd.ArrowDtype)
     return pd.concat([kept, predictions], axis=1)
 

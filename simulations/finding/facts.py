@@ -22,7 +22,8 @@ from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import check_drawn
 from userdp.data.tables.cells import cell_number, numbers_of, texts_of
 from userdp.data.tables.date_cells import MICROSECONDS_A_DAY, moments_of
-from userdp.data.tables.reading import read_cells
+from userdp.data.tables.ids import ids_of, two_ways
+from userdp.data.tables.reading import form_of, read_cells
 from userdp.data.tables.tabular import owners_of
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.mechanisms.set_union import own_keys
@@ -78,7 +79,7 @@ def find_facts(config: FindConfig) -> Found:
     plan, path, privacy = FindPlan(config), Path(config.data.path), config.privacy
     if privacy.account is not None and path.is_file():  # without a table there is nothing to pay for
         accounts_at(privacy.accounts).enter(privacy.account, plan.entry)
-    search = _Search(plan, read_cells(path, config.columns))
+    search = _Search(plan, read_cells(path, config.columns, config.data.csv))
     settings = _declared(search)
     check_drawn(search.spent, plan.releases.cost)
     return Found(settings, plan.guarantee, tuple(_notes(plan, settings)), plan.numbers)
@@ -91,21 +92,20 @@ class _Search:
         self.plan, self._table, self._opened, self.spent = plan, table, 0, Cost()
         self._streams = Streams(secure=plan.config.privacy.noise == "secure")
         user, users = plan.config.data.user, plan.config.data.all_users
-        labels, self._owner = owners_of(texts_of(table[user], user), user)
+        labels, self._owner = owners_of(ids_of(table[user], user), user)
         if plan.config.privacy.relation == "replace_one" and len(labels) != users:
             problem = PopulationTooSmall if len(labels) < users else BadInput
-            raise problem(
-                f"data.all_users = {users}, but the data have {len(labels)} users in all: correct data.all_users"
-            )
+            remedy = two_ways(labels, user) or "correct data.all_users"
+            raise problem(f"data.all_users = {users}, but the data have {len(labels)} users in all: {remedy}")
         self._labels = labels
 
     @cached_property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The range of each column of numbers."""
-        return {
-            name: grids.outwards(*self._ends("numbers", numbers_of(self._table[name], name), grids.numbers()))
-            for name in self.plan.config.find.numbers
-        }
+        data, names = self.plan.config.data, self.plan.config.find.numbers
+        form = form_of(Path(data.path), data.csv)
+        cells = {name: numbers_of(self._table[name], name, form.number) for name in names}
+        return {name: grids.outwards(*self._ends("numbers", cells[name], grids.numbers())) for name in names}
 
     @cached_property
     def dates(self) -> dict[str, list[str]]:
@@ -189,6 +189,7 @@ def _declared(search: _Search) -> dict[str, Any]:
         "ranges": ranges,
         "dates": dict(search.dates),
         "date_formats": dict(config.data.date_formats),
+        "csv": None if config.data.csv is None else config.data.csv.model_dump(exclude_unset=True),
         "categorical": levels,
         "max_samples": search.max_samples,
     }

@@ -11,6 +11,7 @@ from simulations.config.errors import sentences
 from simulations.config.places import make_absolute
 from simulations.config.run_config import NAME, read_toml
 from userdp.accounting.guarantee import Privacy, Relation
+from userdp.data.tables.csv_form import CsvForm
 from userdp.errors import BadInput
 from userdp.settings import Section
 
@@ -21,13 +22,14 @@ class TableSection(Section):
     kind: Literal["table"] = "table"
     """A table, as in a run's file."""
     path: str
-    """A .csv or .parquet file; relative to this file."""
+    """A .csv, .tsv (both also with .gz), .xlsx or .parquet file; relative to this file."""
     user: str
     """Column that names the user of each row."""
     all_users: int = Field(ge=1, description="Public number of all users in the table.")
     date_formats: dict[str, str] = Field(
         {}, description="Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."
     )
+    csv: CsvForm | None = Field(None, description="Form of a CSV file, as a run's data.csv.")
 
 
 class Weights(Section):

@@ -51,7 +51,7 @@ POLICY, RUNS = "policy.toml", "runs.jsonl"
 _WEAKEST = 10.0  # The largest epsilon that a policy accepts before its owner has changed it.
 _NOT_ABOUT_ROWS = {
     *("path", "cache", "user", "users", "all_users", "samples", "min_samples", "max_samples"),
-    *("test_fraction", "split_column", "split_test", "memory"),
+    *("test_fraction", "split_column", "split_test", "memory", "csv"),
 }
 """Declarations of whose rows there are, how many, and where they lie: those of one silo differ from those of a run."""
 _TEXT = """\

@@ -7,9 +7,10 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from userdp.data.tables.cells import numbers_of, texts_of
+from userdp.data.tables.cells import numbers_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import Frame, table_file
+from userdp.data.tables.ids import ids_of
 from userdp.data.tables.reading import first_row, read_cells, require_columns
 from userdp.data.tables.tabular import owners_of, table_of
 from userdp.errors import BadInput
@@ -75,7 +76,7 @@ class TableNodes:
 
 def _numbers(cells: pa.Table, user: str, number: str) -> dict[str, int]:
     """Return label of a user -> its number, or refuse the column of numbers."""
-    labels, owner = owners_of(texts_of(cells[user], user), user)
+    labels, owner = owners_of(ids_of(cells[user], user), user)
     given = numbers_of(cells[number], number)
     bad = ~((given >= 0) & (given == np.floor(given)))
     if bad.any():

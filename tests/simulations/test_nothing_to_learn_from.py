@@ -57,7 +57,7 @@ def configuration(path, problem="logistic", privacy=None, output=None, **setting
     [
         ("born", r"its cells are dates; declare it under dates, such as dates = \{ born = "),
         ("at", "its cells are times of day; write each time as a number"),
-        ("price", "its cells are numbers with commas; write numbers with a decimal point"),
+        ("price", "its cells are numbers with commas; declare a CSV file.s"),
         ("grade", "its cells are text; list the column under categorical"),
         ("none", "has no cell with a value"),
     ],

@@ -366,8 +366,11 @@ def test_a_column_in_place_of_its_name_is_not_quoted(call, given, capfd, caplog)
             "no header.csv",
             "has no column 'pid' and too few of the others to tell whether it has a header: of 7 columns",
         ),
-        ("semicolons.csv", "has no column 'pid': its separator is not the comma, but semicolons"),
-        ("no header, tabs.csv", r"none is quoted; add a header, pid,[a-z,]*\.\.\., .* if tabs are its separator"),
+        ("semicolons.csv", 'it seems to be separated by .;.: write csv = { separator = ";" }'),
+        (
+            "no header, tabs.csv",
+            r"none is quoted; add a header, pid,[a-z,]*\.\.\., .* if .* is its separator, write csv",
+        ),
         ("one name misspelt.csv", "has no column 'dose'; it has pid, slot, age, dosis, "),
     ],
 )

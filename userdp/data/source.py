@@ -33,7 +33,8 @@ class LoadReport:
         small_users: users left out for holding fewer than ``min_samples``.
         surplus_users: eligible users beyond the public number of users.
         surplus_samples: samples of the federation's users left out by ``max_samples``.
-        met_nowhere: a sentence for every column without a single declared cell, most likely misspelt.
+        met_nowhere: a sentence for every column without a single declared cell, most likely misspelt, and one about ids
+            that may be two spellings of one person.
         nothing_usable: a sentence for every column without a usable cell: every sample has weight zero.
     """
 

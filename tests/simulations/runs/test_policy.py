@@ -555,7 +555,7 @@ def test_without_a_policy_a_run_under_way_gets_no_share_of_a_secret_either(folde
 
 
 NOT_ABOUT_ROWS = {"path", "user", "users", "all_users", "samples", "min_samples", "max_samples", "memory"} | {
-    *("test_fraction", "split_column", "split_test")
+    *("test_fraction", "split_column", "split_test", "csv")
 }
 
 

@@ -183,6 +183,16 @@ def with_ids(ids):
 
 GROUPED = partitioners.GroupedNaturalIdPartitioner
 IID = ARTIFICIAL["iid"]
+
+
+class Repeated(GROUPED):
+    """The first row of each partition is there twice."""
+
+    def load_partition(self, partition_id):
+        part = super().load_partition(partition_id)
+        return part.select([0, *range(len(part))])
+
+
 REFUSED = {
     "split": (lambda: partitioned(lambda: Split("who"), people()), "lies in several partitions"),
     "missing": (lambda: partitioned(lambda: GROUPED("who", 2), with_ids(["a", "b", None, "c"])), "without a user"),
@@ -192,7 +202,8 @@ REFUSED = {
         "without a user|out or rep",
     ),
     "dropped": (lambda: partitioned(lambda: GROUPED("who", 2, mode="drop-reminder"), people()), "allow-smaller"),
-    "merged": (lambda: partitioned(lambda: GROUPED("who", 2), with_ids(["a", "a\0", "b", "c"])), "repeats them"),
+    "merged": (lambda: partitioned(lambda: GROUPED("who", 2), with_ids(["a", "a\0", "b", "c"])), "a NUL byte"),
+    "repeated": (lambda: partitioned(lambda: Repeated("who", 2), people()), "repeats them"),
     "one text": (lambda: partitioned(lambda: GROUPED("who", 2), with_ids(["1", "1.0", "2"])), "'1' and '1.0'"),
     "columns": (lambda: Narrow(partitioned(IID, people()), 0, np.random.default_rng(0)), "partition 0 lacks"),
     "empty": (lambda: Empty(partitioned(IID, people()), 0, np.random.default_rng(0)), "partition 0 is empty"),

@@ -24,7 +24,7 @@ class Silent:
         raise RuntimeError("no text")
 
 
-COLUMNS = Columns(user="who", features=["x"], ranges={"x": [0, 1]})
+COLUMNS = Columns(user="id", features=["x"], ranges={"x": [0, 1]}, categorical={"who": ["ann"]})
 ODD = [Silent(), b"2.5", b"\xff", "\ud800", [1, 2], {"a": 1}, 10**5000, Decimal("sNaN"), pd.NaT, pd.NA, "", " 7 "]
 CELLS = st.one_of(
     st.none(),
@@ -42,8 +42,8 @@ CELLS = st.one_of(
 
 
 def read(frame, columns=COLUMNS):
-    """(texts of the user column, numbers of x) of a frame."""
-    with table_file(frame, columns.names) as path:
+    """(texts of who, numbers of x) of a frame."""
+    with table_file(frame.assign(id="u"), columns.names) as path:
         rows = read_columns(path, columns, columns.names)
     return [rows.texts["who"].distinct[at] for at in rows.texts["who"].positions], rows.numbers["x"]
 

@@ -7,7 +7,7 @@ is read by its VALUE, the same for 1, 1.0, "1" and "1.0" in a column of any type
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -64,11 +64,17 @@ def _string_text(cell: str) -> str:
         return "0" if short == "-0" else short
     if _FLOAT.fullmatch(cell) and math.isfinite(value := float(cell)):
         return _float_text(value)
-    if match := _TIME.fullmatch(cell):
-        day, time, fraction, zone = (part or "" for part in match.groups())
-        time += fraction.rstrip("0").rstrip(".") + zone
-        return day if day and time == "00:00:00" else f"{day} {time}".strip()
-    return cell
+    return time_text(cell)
+
+
+def time_text(cell: str) -> str:
+    """Return a date or a time without what the type of its column adds; other text is unchanged."""
+    match = _TIME.fullmatch(cell)
+    if match is None:
+        return cell
+    day, time, fraction, zone = (part or "" for part in match.groups())
+    time += fraction.rstrip("0").rstrip(".") + zone
+    return day if day and time == "00:00:00" else f"{day} {time}".strip()
 
 
 def cell_number(cell: object) -> float:
@@ -122,20 +128,22 @@ class Rows:
     moments: Mapping[str, NDArray[np.datetime64]] = field(default_factory=dict)
 
 
-def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
-    """Return a column as text, by `cell_text`; refuse a schema type that holds no text, numbers or dates."""
+def texts_of(column: pa.ChunkedArray, name: str, text: Callable[[object], str] = cell_text) -> Texts:
+    """Return a column as text, each cell by ``text``; refuse a schema type that holds no text, numbers or dates."""
     column = plain(column)
     if not (_holds_numbers(column.type) or pa.types.is_temporal(column.type)) or pa.types.is_duration(column.type):
         raise BadInput(f"column {name!r} holds {kind_of(column.type)}, not text, numbers or dates; convert it")
     positions, cells = _distinct(column)
-    texts = [cell_text(cell) for cell in cells]
-    distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    numbers = np.array([distinct[text] for text in texts], dtype=np.int64)
+    texts = [text(cell) for cell in cells]
+    distinct = {one: number for number, one in enumerate(dict.fromkeys(texts))}
+    numbers = np.array([distinct[one] for one in texts], dtype=np.int64)
     return Texts(list(distinct), numbers[positions])
 
 
-def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
-    """Return a column as float64, as `cell_number` of its text; NaN for no finite number. Refuse dates and lists."""
+def numbers_of(
+    column: pa.ChunkedArray, name: str, number: Callable[[object], float] = cell_number
+) -> NDArray[np.float64]:
+    """Return a column as float64, as ``number`` of its text; NaN for no finite number. Refuse dates and lists."""
     column = plain(column)
     if not _holds_numbers(column.type):
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
@@ -148,10 +156,33 @@ def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
         )
     if pa.types.is_large_binary(column.type) or pa.types.is_decimal(column.type):
         positions, cells = _distinct(column)
-        values = np.array([cell_number(cell) for cell in cells], dtype=np.float64)[positions]
+        values = np.array([number(cell) for cell in cells], dtype=np.float64)[positions]
     else:
         values = pc.cast(column, pa.float64(), safe=False).fill_null(math.nan).to_numpy()
     return np.where(np.isfinite(values), values, math.nan)
+
+
+def written(cells: Iterable[object]) -> pa.Array:
+    """Return Python's objects as text, in bytes, which may be no UTF-8, each by itself; null for a missing cell.
+
+    Text and bytes are unchanged. `cell_text` and `cell_number` read each as they read the object.
+    """
+    return pa.array(map(_written, cells), type=pa.large_binary())
+
+
+def _written(cell: object) -> bytes | None:
+    if isinstance(cell, bytes):
+        return cell
+    if isinstance(cell, str):
+        return str.encode(cell, "utf-8", "backslashreplace") or None
+    try:
+        if isinstance(cell, float | np.floating) and not math.isnan(cell):
+            text = repr(float(cell))
+        else:
+            text = str(cell) if isinstance(cell, bool | np.bool_) else cell_text(cell)
+    except Exception:  # the cell's own code may raise anything: it has no text, and must not stop the others
+        return None
+    return text.encode("utf-8", "backslashreplace") or None
 
 
 def raw_cells(column: pa.ChunkedArray, name: str) -> pa.LargeBinaryArray:

@@ -108,7 +108,8 @@ def _sentence(error: ValidationError, declared: Mapping[str, Any]) -> str:
     if first["type"] == "missing":
         return f"{name} is missing: give the column that names the user of each row"
     if first["type"] == "extra_forbidden":
-        return f"there is no argument {name!r}{did_you_mean(name, Columns.model_fields)}"
+        named = ".".join([name, *rest])
+        return f"there is no argument {named!r}{did_you_mean(named, Columns.model_fields)}"
     value, wanted = declared[name], [one["msg"] for one in (first, *others) if one["loc"][0] == first["loc"][0]]
     if isinstance(value, Mapping) and rest and rest[0] in value:
         name, value = f"{name}.{rest[0]}", value[rest[0]]

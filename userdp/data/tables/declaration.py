@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
+from userdp.data.tables.csv_form import CsvForm
 from userdp.data.tables.dates import with_dates_as_text
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.sequences import SequenceColumns
@@ -69,6 +70,9 @@ class Declaration(Section):
     """Instead of test_fraction: column that marks, in all rows of a user, who is held out."""
     split_test: Any = None
     """The cell of split_column for users who are held out."""
+
+    csv: CsvForm | None = None
+    """Form of a CSV file, by default with commas, decimal points and in UTF-8; its keys follow below."""
 
     @field_validator("dates", "impute", mode="before")
     @classmethod

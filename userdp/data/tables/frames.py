@@ -17,9 +17,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from userdp.data.tables.cells import cell_text, kind_of, plain
+from userdp.data.tables.cells import kind_of, plain, written
 from userdp.data.tables.reading import require_columns
-from userdp.errors import BadInput
+from userdp.errors import BadInput, MissingColumn
 
 FRAME = "frame.parquet"
 """The path in a configuration of a table in memory."""
@@ -64,7 +64,7 @@ def write_frame(data: Frame, path: Path, names: Sequence[str]) -> None:
 
     *Formal guarantee*: a cell's result depends on that cell and on its column's type, and no cell makes writing fail.
     A pandas column of dtype object or category holds values of any types, and Arrow would choose one type for all; its
-    cells are written as text, each by itself: text unchanged, other values by `cell_text`. A column's type counts as
+    cells are written as text, each by itself, by `userdp.data.tables.cells.written`. A column's type counts as
     public, like the types of a Parquet file. A time in seconds that Parquet's milliseconds cannot hold is missing.
 
     Raises `BadInput` for no table, no rows, a column that is missing or occurs twice, or a type that Parquet lacks.
@@ -90,6 +90,8 @@ def write_batches(batches: Iterable[pa.Table | pa.RecordBatch], path: Path, name
 
 
 def _of_pandas(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[pa.Table]:
+    if apart := sorted({*names} & {*frame.index.names} - {*frame.columns}):
+        raise MissingColumn(f"the DataFrame has no column {apart[0]!r}, but an index: give frame.reset_index()")
     require_columns("the DataFrame", names, frame.columns)
     numbers = {str(name): position for position, name in enumerate(frame.columns)}
     yield pa.table({name: _column(frame.iloc[:, numbers[name]], name) for name in names})
@@ -152,7 +154,7 @@ def _held(kind: pa.DataType) -> bool:
 def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
     kind = cells.dtype
     if isinstance(kind, pd.CategoricalDtype | pd.StringDtype) or pd.api.types.is_object_dtype(kind):
-        return pa.array([_text(cell) for cell in cells], type=pa.large_binary())
+        return written(cells)
     try:
         return pa.array(cells, from_pandas=True)
     except (pa.ArrowException, TypeError):
@@ -161,16 +163,3 @@ def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
 
 def _unfit(name: str, kind: object) -> BadInput:
     return BadInput(f"column {name!r} holds {kind_of(kind)}, not text, numbers or dates; convert it")
-
-
-def _text(cell: object) -> bytes | None:
-    """Return a cell as text, in bytes, which may be no UTF-8; None if it is missing. Text and bytes are unchanged."""
-    if isinstance(cell, bytes):
-        return cell
-    if isinstance(cell, str):
-        return str.encode(cell, "utf-8", "backslashreplace") or None
-    try:
-        text = cell_text(cell)
-    except Exception:  # the cell's own code may raise anything: it has no text, and must not stop the others
-        return None
-    return text.encode("utf-8", "backslashreplace") or None

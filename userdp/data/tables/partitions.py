@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from userdp.data.tables.cells import texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import write_batches
+from userdp.data.tables.ids import ids_of
 from userdp.data.tables.reading import read_cells, require_columns
 from userdp.data.tables.tabular import Table, owners_of, read_table
 from userdp.errors import BadInput
@@ -177,17 +177,17 @@ def _checked_partitions(partitioner: "Partitioner", path: Path, natural: str | N
     name = PARTITION if natural is None else natural
     rows = read_cells(path, [name, PARTITION] if natural else [PARTITION])
     partitions = rows[PARTITION].to_numpy()
-    labels, owner = owners_of(texts_of(rows[name], name), name)
+    labels, owner = owners_of(ids_of(rows[name], name), name)
     first = np.unique(owner, return_index=True)[1]
     if natural is not None:
         ids = partitioner.dataset.select_columns([natural]).with_format("arrow")[:][natural]
-        whole, owner_in_whole = owners_of(texts_of(ids, natural), natural)
+        whole, owner_in_whole = owners_of(ids_of(ids, natural), natural)
         if len(ids.unique()) != len(whole):
             raise BadInput(f"column {natural!r} has ids that are the same as text, such as '1' and '1.0': rename them")
         if not (np.array_equal(labels, whole) and np.array_equal(np.bincount(owner), np.bincount(owner_in_whole))):
             raise BadInput(
                 f"{type(partitioner).__name__} leaves rows of {natural!r} out or repeats them, so who takes part would "
-                "depend on the rows: choose mode='allow-smaller', or ids that differ in more than their last bytes"
+                "depend on the rows: choose mode='allow-smaller'"
             )
         if np.any(partitions != partitions[first][owner]):
             raise BadInput(f"an id of {natural!r} lies in several partitions: a user has one node")

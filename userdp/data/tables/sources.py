@@ -18,6 +18,7 @@ from userdp.data.source import Datasets, DataSettings
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import held_out_users, slots, split
 from userdp.data.tables.declaration import Declaration
+from userdp.data.tables.ids import two_ways
 from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, public_columns, public_dataset, public_file
 from userdp.data.tables.streamed import MEMORY_MIB
 from userdp.data.tables.tabular import Table, table_of
@@ -175,12 +176,13 @@ class TableSource(Declaration, DataSettings):
             return self._in_places(table, seed)
         if self.all_users is not None and self.all_users != everybody:
             problem = PopulationTooSmall if everybody < self.all_users else BadInput
-            total = f"data.all_users = {self.all_users}"
-            raise problem(f"{total}, but the data have {everybody} users in all: correct data.all_users")
+            remedy = two_ways(table.labels, self.columns.user) or "correct data.all_users"
+            raise problem(f"data.all_users = {self.all_users}, but the data have {everybody} users in all: {remedy}")
         train, test = self._parts(table, seed)
         if wanted is not None and train.users < wanted:
             held_out = 0 if test is None else test.users
             other = f", or data.all_users = {everybody}" if self.min_samples == 1 and table.held_out is None else ""
+            other = "" if two_ways(table.labels, self.columns.user) else other
             raise PopulationTooSmall(
                 f"data.users = {wanted}, but the data leave {train.users} training users (at least {self.min_samples} "
                 f"samples each, {held_out} users held out): declare at most {train.users}{other}, or lower "
@@ -224,7 +226,7 @@ class TableSource(Declaration, DataSettings):
         if everybody > places:
             raise BadInput(
                 f"{field} = {places}: there are more users than these places, and their number is protected; declare "
-                "more places, by public knowledge"
+                "more places, by public knowledge, unless data.user writes the same people in two ways"
             )
         held_out = self.held_out(places)
         if everybody <= held_out:
@@ -274,11 +276,11 @@ class TableSource(Declaration, DataSettings):
 
 
 class TableData(TableSource):
-    """A CSV or Parquet file with a column that names the user of each row."""
+    """A CSV, Excel or Parquet file with a column that names the user of each row."""
 
     kind: Literal["table"]
     path: str
-    """A .csv or .parquet file; relative to the configuration file."""
+    """A .csv, .tsv (both also with .gz), .xlsx or .parquet file; relative to the configuration file."""
     user: str
     """Column that names the user of each row."""
 

@@ -1,4 +1,4 @@
-"""Any CSV or Parquet file with a user column, as a federation."""
+"""Any file of a table with a user column, as a federation."""
 
 import logging
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from userdp.data.source import LoadReport
 from userdp.data.tables.cells import Rows, Texts, cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import bounded_rows, public_order
+from userdp.data.tables.ids import two_ways
 from userdp.data.tables.reading import first_row, read_columns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
 from userdp.data.tables.targets import targets_of
@@ -61,7 +62,7 @@ def read_table(
     memory: int = MEMORY_MIB,
     **declared: Any,
 ) -> Table:
-    """Read users from a CSV or Parquet file (by its suffix), one row per sample; ``user`` is the column of its user.
+    """Read users from a CSV, Excel or Parquet file (by its suffix), a row for each sample; ``user`` names its user.
 
     A table in memory takes the place of ``path``: a pandas DataFrame, or any object of the Arrow PyCapsule interface,
     such as a polars DataFrame or a DuckDB relation. Its cells mean what they mean in a Parquet file.
@@ -81,16 +82,17 @@ def read_table(
     declared level). Problems give such a sample weight zero. Where ``impute`` declares a value, a missing cell counts
     as that instead. Other cells that are not as declared are counted.
 
-    Cells and levels are compared as text, by `userdp.data.tables.cells.cell_text`; a missing cell is ''. Dates are read
-    by `userdp.data.tables.date_cells`, and cells hashed by `userdp.data.tables.codes.hashed_rows`.
+    Cells and levels are compared as text, by `userdp.data.tables.cells.cell_text`; a missing cell is ''. Users are told
+    apart by `userdp.data.tables.ids.ids_of`. Dates are read by `userdp.data.tables.date_cells`, and cells hashed by
+    `userdp.data.tables.codes.hashed_rows`.
 
     *Formal guarantee*: replacing one user's rows by any others, with any cells, changes no bit of anybody else's
     samples, even if it changes the types of columns, and never makes the load fail. Three things are public by
     assumption: which users exist and hold at least ``min_samples``; which users are held out, so that replacing rows
     keep that cell; and the types of a Parquet file's columns as far as they are refused at all (lists, or dates where
     numbers are declared). One person's cell can decide whether ``positive`` is in any cell, whether any cell of a
-    column is a declared level (most likely misspelt), and whether any can be used (``report.nothing_usable``): these
-    are warnings in the log of the data holder, never errors.
+    column is a declared level (most likely misspelt), and whether any can be used (``report.nothing_usable``), and the
+    ids whether two of them may be one person's: these are warnings in the log of the data holder, never errors.
 
     Raises:
         BadInput: a file, column or declaration that cannot be used, a row without a user, a user whose rows disagree
@@ -158,7 +160,7 @@ def table_of(
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
-        met_nowhere=tuple(counts.met_nowhere),
+        met_nowhere=tuple(filter(None, [*counts.met_nowhere, two_ways(labels, columns.user)])),
         nothing_usable=tuple(sentences(columns, columns.names, columns.samples.dates, counts.kinds)),
     )
     held_out = None if columns.split_column is None else _held_out(table, columns, owner)[chosen]

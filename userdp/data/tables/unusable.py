@@ -30,7 +30,8 @@ _KINDS = {
 _REMEDIES = {
     "dates": "write each date as a number, such as days since a public day",
     "times of day": "write each time as a number, such as hours since midnight",
-    "numbers with commas": "write numbers with a decimal point and without other separators",
+    "numbers with commas": "declare a CSV file's, such as csv = { decimal = ',' }, or write numbers with points alone",
+    "numbers": "check the marks that csv declares",
 }
 CELLS = ("clipped", "unknown_levels", "unusable", "imputed", "steps")
 """The counts of cells by column, in `Counts` and in a load's report."""
