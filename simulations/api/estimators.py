@@ -89,11 +89,11 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
                 calls, or a pipeline's step learns from private rows.
             RunFailed: the run stopped.
         """
-        check_callers(self)
         if others:
             raise BadInput(
                 f"fit takes X, y and groups, and no {next(iter(others))}: every user has the same weight; leave it out"
             )
+        check_callers(self)
         frame = self._frame(X, reset=True)
         declared = self._declared([str(name) for name in frame])
         for name, values in ((TARGET, y), (USER, self._users(groups, len(frame)))):

@@ -292,7 +292,7 @@ def _with_count_bound(raw: Mapping[str, Any]) -> Mapping[str, Any]:
         given = f"problem.count_bound = {shown(problem['count_bound'])}"
         raise BadInput(f"data.target_range = [0, {high:g}] and {given} differ: leave one of them out")
     rest = {key: value for key, value in data.items() if key != "target_range"}
-    return {**raw, "data": rest, "problem": {**problem, "count_bound": high}}
+    return {**raw, "data": rest, "problem": {**problem, "count_bound": data["target_range"][1]}}
 
 
 def _check_tokens(config: RunConfig) -> None:

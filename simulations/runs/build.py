@@ -74,13 +74,14 @@ def _all_one(config: RunConfig, report: LoadReport) -> list[str]:
     bounds, ends = config.problem.target_bounds, report.target_ends
     if bounds is None or ends is None:
         return []
-    target, two = f"the target {config.data.declarations['target']!r} has", bounds == (0.0, 1.0)
-    clipped = f"[{bounds[0]:g}, {bounds[1]:g}], into which problem.kind = {config.problem.kind!r} clips"
+    target, kind = f"the target {config.data.declarations['target']!r} has", f"problem.kind = {config.problem.kind!r}"
+    two = bounds == (0.0, 1.0)
     remedy = "set data.positive to the cell that means 1, or data.target_levels to two cells" if two else CHECK_RANGE
     if end := clipped_end(ends, bounds):
+        clipped = f"[{bounds[0]:g}, {bounds[1]:g}], into which {kind} clips"
         return [f"{target} no cell {end} of {clipped}, so all of them count as that end: {remedy}"]
     if two and not -1.0 <= ends[0] <= ends[1] <= 1.0:
-        log.warning("%s cells outside %s, and not -1 for 0: %s. %s", target, clipped, remedy, _PRIVATE)
+        log.warning("%s cells below -1 or above 1, and %s clips into [0, 1]: %s. %s", target, kind, remedy, _PRIVATE)
     return []
 
 

@@ -209,7 +209,10 @@ def test_numbers_of_two_classes_need_no_declaration(coded, tmp_path, caplog, cod
     ("settings", "told"),
     [
         ({"ranges": {"height": [190.0, 2000.0]}}, "most cells of the feature 'height' lie outside ranges.height"),
-        ({"target": "count", "positive": None}, r"'count' has cells outside \[0, 1\].*: set data\.positive .* Private"),
+        (
+            {"target": "count", "positive": None},
+            "'count' has cells below -1 or above 1.* set data.positive .* Private",
+        ),
     ],
 )
 def test_the_holder_of_the_data_is_warned_of_columns_that_are_mostly_not_as_declared(path, caplog, settings, told):

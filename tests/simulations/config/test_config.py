@@ -347,7 +347,7 @@ def test_a_missing_file_and_a_syntax_error_are_refused(tmp_path):
         ({"problem": {"kind": "bernoulli"}} | table(), "use problem.kind = 'logistic'"),
         (COUNTS, "problem.count_bound is missing"),
         (COUNTS | counts(target_range=[1, 9]), "data.target_range = [1, 9]: counts begin at 0; declare [0, 9]"),
-        (COUNTS | counts(target_range=[0, "9"]), "data.target_range"),
+        (COUNTS | counts(target_range=[0, "9"]), "problem.count_bound = '9'"),
         (
             {"problem": {"kind": "poisson", "count_bound": 5.0}} | counts(target_range=[0, 9]),
             "data.target_range = [0, 9] and problem.count_bound = 5.0 differ",
