@@ -26,7 +26,12 @@ from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, cross_val
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, PolynomialFeatures, StandardScaler
-from sklearn.utils.estimator_checks import check_estimator, check_fit_idempotent
+from sklearn.utils.estimator_checks import (
+    check_estimator,
+    check_fit_check_is_fitted,
+    check_fit_idempotent,
+    check_n_features_in,
+)
 
 from userdp import train
 from userdp.errors import BadInput
@@ -504,8 +509,10 @@ STEPPING = {"kind": "dp_fed_sgd", "clip_norm": 5.0, "rounds": 20}
     ids=lambda estimator: type(estimator).__name__,
 )
 def test_the_checks_of_scikit_learn_pass_but_for_those_that_contradict_privacy(estimator):
-    expected = expected_failures(estimator) | {"check_fit_idempotent": "all of its features are outside the bounds"}
-    check_fit_idempotent(type(estimator).__name__, clone(estimator).set_params(bounds=(97, 103)))
+    expected = expected_failures(estimator)
+    for check in (check_fit_idempotent, check_fit_check_is_fitted, check_n_features_in):
+        expected[check.__name__] = "all of its features are outside these bounds"
+        check(type(estimator).__name__, clone(estimator).set_params(bounds=(97, 103)))
     outcomes = check_estimator(estimator, expected_failed_checks=expected, on_skip=None)
     by_status = {
         status: {one["check_name"] for one in outcomes if one["status"] == status}

@@ -308,15 +308,15 @@ class SeparableSettings(LossSettings):
     """The kind of problem to use if the data have a target; None if that is no likely mistake."""
 
     def build(self, shape: Shape, seed: int) -> Problem:
-        if shape.has_target and self.for_targets is not None:
-            raise BadInput(
-                f"problem.kind = {self.kind!r} predicts nothing, and the data have a target: use problem.kind = "
-                f"{self.for_targets!r} to predict it, or leave data.target out"
-            )
         if shape.codes_from is not None:
             raise BadInput(
                 f"problem.kind = {self.kind!r} needs numeric features, and {shape.codes_from} gives categories: "
                 "declare data.features"
+            )
+        if shape.has_target and self.for_targets is not None:
+            raise BadInput(
+                f"problem.kind = {self.kind!r} predicts nothing, and the data have a target: use problem.kind = "
+                f"{self.for_targets!r} to predict it, or leave data.target out"
             )
         return super().build(shape, seed)
 

@@ -353,8 +353,6 @@ def test_a_missing_file_and_a_syntax_error_are_refused(tmp_path):
             "data.target_range = [0, 9] and problem.count_bound = 5.0 differ",
         ),
         (table(ranges=None), "[data] ranges has no [low, high]"),
-        (table(categorical={"team": ["red", None]}), "[data] categorical.team lists None: leave it out, or write ''"),
-        (table(positive=None, target_levels=["yes", None]), "target_levels lists None"),
         (SPARSE | hashed(), None),
         ({"problem": {"kind": "squared"}} | hashed(), "'squared' needs dense samples, and the data's are sparse"),
         (SPARSE | hashed(buckets=None), "or buckets to hash a list of columns"),

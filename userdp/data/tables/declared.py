@@ -99,8 +99,6 @@ def checked_levels(name: str, levels: Sequence[object]) -> list[str]:
     """Return declared levels as text, by `cell_text`; raise `BadInput` if there is none, or one twice."""
     if isinstance(levels, str) or len(levels) == 0:
         raise BadInput(f"{name} must be a list of levels, at least one")
-    if None in levels:
-        raise BadInput(f"{name} lists None: leave it out, or write '' if a missing cell is a level of its own")
     texts = [cell_text(level) for level in levels]
     text, times = Counter(texts).most_common(1)[0]
     if times > 1:
