@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.fixed_order import fixed_order
 from userdp.arrays.sparse_rows import AnyRows
 from userdp.arrays.types import Vector
 from userdp.data.block import Block
@@ -169,9 +170,10 @@ class Node:
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
         pipeline = RowPipeline(computation, users, self.problem.dimension, sparse=self.problem.sparse)
         maker = RowMaker(self.problem, x, computation, self._warn)
-        for where, block in self._samples.blocks(positions, pipeline.max_users):
-            rows, unusable = maker.rows(block, where)
-            pipeline.add(rows, where, unusable)
+        with fixed_order(computation.separate):
+            for where, block in self._samples.blocks(positions, 1 if maker.alone else pipeline.max_users):
+                rows, unusable = maker.rows(block, where)
+                pipeline.add(rows, where, unusable)
         hidden = None if computation.masked is None else pipeline.masked(self.key, x)
         return Answer(users, pipeline.values, pipeline.non_finite, pipeline.lengths, hidden)
 
