@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from userdp.arrays.fixed_order import fixed_order
 from userdp.arrays.sparse_rows import AnyRows
@@ -65,7 +65,7 @@ class Answer:
     """(U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them that takes
     fewer bytes that way. (1, 0) if the sum is masked."""
     non_finite: int
-    """Users whose row was not finite, or whose data were unusable, and became zero."""
+    """Users whose row was not finite, or who have no usable sample, and became zero."""
     lengths: NDArray[np.float64] | None = None
     """(U,) l2 norms before the clip, if requested."""
     masked: Residues | None = None
@@ -101,6 +101,16 @@ class NodeSamples:
                 yield where, self._problem.bound(self._federation.block(rows[where]))[0]
 
 
+def _positions(given: ArrayLike) -> NDArray[np.int64]:
+    found = np.asarray(given)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise BadInput(
+            f"a node's users and rows are given as {found.ndim} dimensions of {found.dtype}: give whole numbers, such "
+            "as np.arange(300), and users' names as labels"
+        )
+    return found.astype(np.int64)
+
+
 class Node:
     """A node that answers for ``users``, whose samples lie in ``federation``.
 
@@ -127,10 +137,10 @@ class Node:
         labels: Sequence[str] | None = None,
     ) -> None:
         self.problem = problem
-        self.users = np.asarray(users, dtype=np.int64)
+        self.users = _positions(users)
         if np.any(np.diff(self.users) <= 0):
             raise BadInput("a node's users must rise: each user once, in the order of the population")
-        rows = self.users if rows is None else np.asarray(rows, dtype=np.int64)
+        rows = self.users if rows is None else _positions(rows)
         if rows.shape != self.users.shape:
             raise BadInput(f"{len(rows)} rows are given for {len(self.users)} users: one row per user")
         if labels is not None and len(labels) != len(self.users):
@@ -157,10 +167,10 @@ class Node:
     def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
         """Compute rows (or their sum) for ``users``, block by block; and their lengths, if requested.
 
-        No user's data make it fail: a user with unusable data counts as the centre (zero, if there is none), and so
-        does a user on whose data alone the loss itself fails, such as a torch module's. Raises `BadInput` for a user of
-        another node or one who is named twice, a model of the wrong length, lengths of users with labels, or a masked
-        sum in an answered round.
+        No user's data make it fail: a user without a usable sample counts as the centre (zero, if there is none), and
+        so does a user on whose data alone the loss itself fails, such as a torch module's. Raises `BadInput` for a user
+        of another node or one who is named twice, a model of the wrong length, lengths of users with labels, or a
+        masked sum in an answered round.
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)
