@@ -58,7 +58,7 @@ def configured(
     if isinstance(data, str | Path):
         return load(data), None
     if isinstance(data, Mapping) and not given:
-        return parse(data), None
+        return parse(as_in_a_file(data)), None
     wanted = "comparison" if kind is not RunConfig else "configuration"
     raise BadInput(f"{no_table(data)}, or a {wanted} with nothing beside it")
 
@@ -125,7 +125,7 @@ def _with_kind(value: Any) -> Any:
 
 
 def as_in_a_file(value: Any) -> Any:
-    """Return a value in TOML's types, for those of NumPy and pandas, tuples and paths."""
+    """Return a value in TOML's types, for those of NumPy and pandas, tuples and paths; in lists '' for None."""
     if isinstance(value, Mapping):
         return {key: as_in_a_file(inner) for key, inner in value.items()}
     if isinstance(value, pd.Index | pd.Series | ExtensionArray):
@@ -134,7 +134,7 @@ def as_in_a_file(value: Any) -> Any:
         # Dates as text: as lists, those in nanoseconds would be whole numbers.
         return as_in_a_file(value.astype(str) if value.dtype.kind == "M" else value.tolist())
     if isinstance(value, list | tuple | range):
-        return [as_in_a_file(inner) for inner in value]
+        return ["" if inner is None else as_in_a_file(inner) for inner in value]  # a missing cell, among levels
     return str(value) if isinstance(value, Path) else value
 
 

@@ -74,7 +74,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
     """Show the progress of training."""
 
     @without_internals
-    def fit(self, X: Any, y: ArrayLike, groups: ArrayLike | None = None) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: ArrayLike, groups: ArrayLike | None = None, **others: Any) -> Self:  # noqa: N803
         """Train with privacy; the whole budget is spent by each call.
 
         Args:
@@ -82,12 +82,17 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
                 clipped into their bounds, and rows with a missing number or target are set aside.
             y: (N,) targets.
             groups: (N,) the user of each row, whom the guarantee protects with all their rows.
+            **others: refused, such as ``sample_weight``.
 
         Raises:
             BadInput: a parameter or an argument cannot be used; or a search, cross-validation or another estimator
                 calls, or a pipeline's step learns from private rows.
             RunFailed: the run stopped.
         """
+        if others:
+            raise BadInput(
+                f"fit takes X, y and groups, and no {next(iter(others))}: every user has the same weight; leave it out"
+            )
         check_callers(self)
         frame = self._frame(X, reset=True)
         declared = self._declared([str(name) for name in frame])
@@ -109,7 +114,8 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
             frame = X.reset_index(drop=True)
         else:  # no cell decides whether there is an error, or how the cells of others in a list are read
             dtype = None if isinstance(X, np.ndarray) or issparse(X) else object
-            X = self._validated(X, reset=reset, dtype=dtype, accept_sparse=True, ensure_all_finite=False)  # noqa: N806
+            how: dict[str, Any] = {"accept_sparse": True, "ensure_all_finite": False, "ensure_min_samples": int(reset)}
+            X = self._validated(X, reset=reset, dtype=dtype, **how)  # noqa: N806
             frame = pd.DataFrame(cast("Any", X).toarray() if issparse(X) else X)
         frame.columns = pd.Index(getattr(self, "feature_names_in_", [f"x{place}" for place in range(frame.shape[1])]))
         return frame
@@ -224,6 +230,11 @@ class _PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
     target_range: Any = None
     """[low, high] of y, public knowledge; required."""
 
+    def _with_target(self, found: dict[str, Any]) -> dict[str, Any]:
+        if self.target_range is None:
+            raise BadInput("target_range is missing: declare the least and the greatest value that y can have")
+        return found | {"target_range": self.target_range}
+
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
         """Return R^2, as scikit-learn's regressors do; `BadInput` if y cannot be compared."""
         with _compared():
@@ -239,24 +250,11 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     _problem = "squared"
 
-    def _with_target(self, found: dict[str, Any]) -> dict[str, Any]:
-        if self.target_range is None:
-            raise BadInput("target_range is missing: declare the least and the greatest value that y can have")
-        return found | {"target_range": self.target_range}
-
 
 class PrivatePoissonRegressor(_PrivateRegressor):
     """Counts, ``problem="poisson"``; ``target_range`` is 0 and the greatest count that y can have."""
 
     _problem = "poisson"
-
-    def _with_target(self, found: dict[str, Any]) -> dict[str, Any]:
-        ends = list(self.target_range) if np.iterable(self.target_range) else []
-        if len(ends) != 2 or ends[0] != 0:
-            raise BadInput(
-                f"target_range = {shown(self.target_range)}: must be 0 and the greatest count of y, as in (0, 20)"
-            )
-        return found | {"problem": found["problem"] | {"count_bound": ends[1]}}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from sklearn.base import BaseEstimator
-from sklearn.compose import ColumnTransformer, make_column_selector
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, PolynomialFeatures
 
@@ -43,6 +44,11 @@ def check_callers(estimator: BaseEstimator) -> None:
         elif module.startswith("sklearn.") and not module.startswith(_WITHIN_A_FIT):
             caller = frame.f_code.co_name  # the outermost is what the user called
         frame = frame.f_back
+    if caller == TransformedTargetRegressor.__name__:
+        raise BadInput(
+            f"{caller} fits a transformer to everybody's targets, and no noise hides what it learns: give y "
+            "transformed by a public function, with its target_range, and invert predictions yourself"
+        )
     if caller is not None:
         raise BadInput(
             f"{caller} calls fit of {type(estimator).__name__}: searches, cross-validation and ensembles fit again for "
@@ -59,7 +65,8 @@ def check_steps(pipeline: Pipeline) -> None:
             raise BadInput(
                 f"step {name!r} of the pipeline has {learner}, which learns from private rows, and no noise hides what "
                 "it learns: leave it out and declare bounds, by which the estimator scales, or schema, by which it "
-                "encodes levels; or fit it on public rows and wrap it in sklearn.frozen.FrozenEstimator"
+                "encodes levels and, with 'impute', fills missing cells; or fit it on public rows and wrap it in "
+                "sklearn.frozen.FrozenEstimator"
             )
 
 
@@ -82,6 +89,8 @@ def _learners(step: Any) -> Iterator[str]:
             yield f"{type(step).__name__} with min_frequency or max_categories"
         elif step.handle_unknown == "error":
             yield f"{type(step).__name__} with handle_unknown='error' (one person's cell would stop the fit)"
+    elif type(step) is SimpleImputer and step.strategy == "constant":
+        yield "SimpleImputer with strategy='constant' (everybody's cells decide which columns stay)"
     elif type(step) is not PolynomialFeatures and _needs_fit(step):
         yield type(step).__name__
 

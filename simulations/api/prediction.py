@@ -95,6 +95,9 @@ class SavedModel:
             BadInput: the problem predicts nothing or steps of sequences, or the run or the table lacks columns.
         """
         columns, problem = self._columns(), self.problem
+        empty = isinstance(data, pd.DataFrame) and not len(data)
+        if isinstance(data, pd.DataFrame) and empty:
+            data = data.reindex([0])  # a row of missing cells, whose prediction has the columns
         with table_file(data, columns.inputs) as path:
             features, unusable = read_features(path, columns)
         rows = features.shape[0]
@@ -110,6 +113,8 @@ class SavedModel:
             found = with_names(found, columns.target_levels)
         if block.usable is not None:
             found.loc[~block.usable] = np.nan
+        if empty:
+            return found.iloc[:0]
         if missing := int(found["prediction"].isna().sum()):
             affected = ", ".join(f"{column!r} in {cells}" for column, cells in unusable.items()) or "no single column"
             log.warning(

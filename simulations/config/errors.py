@@ -6,6 +6,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from userdp.problems.registry import kind_of_name
 from userdp.settings import TWO_NUMBERS, shown
 
 DISCRIMINATORS = ("kind", "population")  # keys whose value chooses the model of a section
@@ -48,7 +49,9 @@ def _sentence(item: Any, where: str, known: Mapping[str, str]) -> str:
             choices = known[name].splitlines()
             if item["type"] == "union_tag_not_found":
                 return f"{name} is missing: choose one of {', '.join(choices)}"
-            near = difflib.get_close_matches(str(item["ctx"]["tag"]), choices, n=1)
+            tag = str(item["ctx"]["tag"])
+            meant = kind_of_name(tag) if where == "problem" else None
+            near = [meant] if meant else difflib.get_close_matches(tag, choices, n=1)
             there = f"did you mean {near[0]!r}? There are" if near else "there are"
             return f"{name} = {item['ctx']['tag']!r} is unknown: {there} {', '.join(choices)}"
         case "model_type" | "model_attributes_type" | "dict_type":

@@ -22,11 +22,12 @@ from userdp.accounting.guarantee import Privacy
 from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
+from userdp.data.tables.declared import checked_range
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
 from userdp.problems.base import Device
 from userdp.problems.registry import PROBLEMS
-from userdp.settings import Section
+from userdp.settings import Section, shown
 from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"  # the strategy that others are compared with
@@ -235,7 +236,7 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         raw = as_run(raw)
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
-    raw = _with_tokenizer(raw)
+    raw = _with_count_bound(_with_tokenizer(raw))
     kinds = [_chosen(raw.get(name), "kind", of) for name, of in (("problem", PROBLEMS), ("data", DATA_SOURCES))]
     population, strategy = (
         _chosen(raw.get("data"), "population", POPULATIONS),
@@ -276,6 +277,22 @@ def _with_tokenizer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     if model is None or not isinstance(form, Mapping) or form.keys() & {"predict", "alphabet", "tokenizer"}:
         return raw
     return {**raw, "data": {**data, "sequence": {**form, "tokenizer": model}}}  # type: ignore[dict-item]
+
+
+def _with_count_bound(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take the bound of a loss of counts from data.target_range, which would scale them."""
+    problem, data, kind = raw.get("problem"), raw.get("data"), _chosen(raw.get("problem"), "kind", PROBLEMS)
+    counts = kind is not None and "count_bound" in PROBLEMS[kind].model_fields
+    if not (counts and isinstance(problem, Mapping) and isinstance(data, Mapping) and "target_range" in data):
+        return raw
+    low, high = checked_range("data.target_range", data["target_range"])
+    if low != 0.0:
+        raise BadInput(f"data.target_range = [{low:g}, {high:g}]: counts begin at 0; declare [0, {high:g}]")
+    if problem.get("count_bound", high) != high:
+        given = f"problem.count_bound = {shown(problem['count_bound'])}"
+        raise BadInput(f"data.target_range = [0, {high:g}] and {given} differ: leave one of them out")
+    rest = {key: value for key, value in data.items() if key != "target_range"}
+    return {**raw, "data": rest, "problem": {**problem, "count_bound": data["target_range"][1]}}
 
 
 def _check_tokens(config: RunConfig) -> None:

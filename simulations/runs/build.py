@@ -22,7 +22,8 @@ from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Federation
-from userdp.data.source import Datasets
+from userdp.data.source import Datasets, LoadReport
+from userdp.data.tables.unusable import CHECK_RANGE, clipped_end
 from userdp.errors import BadInput
 from userdp.problems import Problem
 from userdp.problems.initial_model import public_model
@@ -54,18 +55,34 @@ def load_datasets(config: RunConfig, hidden: Callable[[], bool] | None = None) -
     ``hidden`` says whether their number is protected; by default `hides_number` of the configuration does.
 
     Raises:
-        BadInput: a file that cannot be used, a row without a user, or in a simulation a column without a usable cell.
+        BadInput: a file that cannot be used, a row without a user, or in a simulation a column that teaches nothing.
         PopulationTooSmall: fewer training users than data.users declares.
     """
     datasets: Datasets = config.data.load(config.seed, partial(hides_number, config) if hidden is None else hidden)
-    columns = [] if datasets.report is None else datasets.report.nothing_usable
+    columns = [] if datasets.report is None else [*datasets.report.nothing_usable, *_all_one(config, datasets.report)]
     # One person's cell can decide whether any sample is usable, and everybody sees whether a run stops. So a run with
     # secure noise, which protects real people, continues, and a warning in the log informs the holder of the data.
     if columns and config.privacy.noise != "secure":
-        raise BadInput(f"{'; '.join(columns)}. Every sample would be set aside, and nothing be learnt. {_PRIVATE}")
+        raise BadInput(f"{'; '.join(columns)}. Nothing would be learnt from that. {_PRIVATE}")
     for sentence in columns:
-        log.warning("%s. Every sample is set aside, and the model will be noise. %s", sentence, _PRIVATE)
+        log.warning("%s. Then the model will be noise, or learn nothing of this column. %s", sentence, _PRIVATE)
     return datasets
+
+
+def _all_one(config: RunConfig, report: LoadReport) -> list[str]:
+    """Return a sentence if the loss clips all targets to one number; warn of codes that are none of two classes."""
+    bounds, ends = config.problem.target_bounds, report.target_ends
+    if bounds is None or ends is None:
+        return []
+    target, kind = f"the target {config.data.declarations['target']!r} has", f"problem.kind = {config.problem.kind!r}"
+    two = bounds == (0.0, 1.0)
+    remedy = "set data.positive to the cell that means 1, or data.target_levels to two cells" if two else CHECK_RANGE
+    if end := clipped_end(ends, bounds):
+        clipped = f"[{bounds[0]:g}, {bounds[1]:g}], into which {kind} clips"
+        return [f"{target} no cell {end} of {clipped}, so all of them count as that end: {remedy}"]
+    if two and not -1.0 <= ends[0] <= ends[1] <= 1.0:
+        log.warning("%s cells below -1 or above 1, and %s clips into [0, 1]: %s. %s", target, kind, remedy, _PRIVATE)
+    return []
 
 
 def server_datasets(config: RunConfig) -> Datasets:

@@ -1,6 +1,7 @@
 """Tables and declarations from which nothing can be learnt: a sentence with column, kind and remedy, never a model."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -139,6 +140,87 @@ def test_the_kind_of_cells_does_not_depend_on_their_order(cells, kind):
     assert kind_of_cells(cells) == kind_of_cells(cells[::-1]) == kind
 
 
+# Declarations that make all cells one number --------------------------------------------------------------------------
+
+CLIPPED = {
+    "a feature": (
+        "logistic",
+        {"ranges": {"height": [1500.0, 2000.0]}},
+        "the feature 'height' has no cell above .* of ranges",
+    ),
+    "a derived one": (
+        "logistic",
+        {"derive": {"log": {"kind": "log1p", "of": ["height"], "range": [0.0, 1.0]}}},
+        r"the feature 'log' has no cell below the upper end of derive\.log\.range",
+    ),
+    "dates": ("logistic", {"dates": {"born": ["2000-01-01", "2020-01-01"]}}, r"no cell above .* of dates\.born"),
+    "a target": (
+        "squared",
+        NUMBER | {"target_range": [100.0, 900.0]},
+        "the target 'count' .* end of target_range, so all",
+    ),
+    "classes": (
+        "logistic",
+        {"target": "grade", "positive": "Severe"},
+        "positive = 'Severe' is in no cell of .* 'grade', so",
+    ),
+    "codes 1 and 2": (
+        "logistic",
+        {"target": "code", "positive": None},
+        r"'code' has no cell below .* \[0, 1\], into .* data\.positive",
+    ),
+    "its loss": (
+        {"kind": "squared", "target_range": [-2.0, -1.0]},
+        NUMBER,
+        r"'count' has no cell below .* \[-2, -1\], into which .* 'squared' clips",
+    ),
+}
+
+
+@pytest.fixture
+def coded(path):
+    """The same people with the codes 1 and 2 of two classes, in Parquet."""
+    table = pd.read_csv(path, keep_default_na=False)
+    table.assign(code=1 + (table.passed == "yes")).to_parquet(path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+@pytest.mark.parametrize("memory", [None, 0], ids=["in memory", "in batches"])
+@pytest.mark.parametrize("what", CLIPPED)
+def test_a_declaration_that_makes_all_cells_one_number_stops_a_simulation(coded, caplog, what, memory):
+    problem, settings, told = CLIPPED[what]
+    with pytest.raises(BadInput, match=f"{told}.*Nothing would be learnt.*Private: .* holder of the data") as refused:
+        load_datasets(configuration(coded, problem, memory=memory, **settings))
+    assert not caplog.messages
+    load_datasets(configuration(coded, problem, memory=memory, privacy=SECURE, **settings))
+    (warned,) = (line for line in caplog.messages if "learn nothing of this column" in line)
+    assert warned.partition(". Then")[0] == str(refused.value).partition(". Nothing")[0]
+
+
+@pytest.mark.parametrize("codes", [(0, 1), (-1, 1), (False, True), (0.25, 0.75), (1, 1)])
+def test_numbers_of_two_classes_need_no_declaration(coded, tmp_path, caplog, codes):
+    table = pd.read_parquet(coded)
+    table.assign(code=np.array(codes)[table.code - 1]).to_parquet(tmp_path / "codes.parquet")
+    load_datasets(configuration(tmp_path / "codes.parquet", target="code", positive=None))
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"ranges": {"height": [190.0, 2000.0]}}, "most cells of the feature 'height' lie outside ranges.height"),
+        (
+            {"target": "count", "positive": None},
+            "'count' has cells below -1 or above 1.* set data.positive .* Private",
+        ),
+    ],
+)
+def test_the_holder_of_the_data_is_warned_of_columns_that_are_mostly_not_as_declared(path, caplog, settings, told):
+    load_datasets(configuration(path, **settings))
+    (warned,) = caplog.messages
+    assert re.search(told, warned)
+
+
 # Declarations that show it --------------------------------------------------------------------------------------------
 
 
@@ -152,7 +234,6 @@ def test_the_kind_of_cells_does_not_depend_on_their_order(cells, kind):
         ),
         ({"kind": "torch", "loss": "bce_with_logits"}, NUMBER, "problem.loss = 'bce_with_logits' needs 0 and 1"),
         ("logistic", NUMBER, "problem.kind = 'logistic' needs 0 and 1"),
-        ({"kind": "poisson", "count_bound": 9.0}, NUMBER, "problem.kind = 'poisson' needs counts"),
         ("sparse_logistic", {**CODES, **NUMBER, "codes": ["team"], "buckets": 8}, "'sparse_logistic' needs 0 and 1"),
         ("one_hot_logistic", {**CODES, **NUMBER, "codes": "team", "levels": ["red"]}, "'one_hot_logistic' needs 0"),
     ],
@@ -169,7 +250,8 @@ def test_a_target_range_scales_classes_and_counts_and_is_refused(path, problem, 
 def test_a_held_out_target_of_one_class_measures_nothing(path, tmp_path, monkeypatch):
     """A misspelt positive cell: whoever always says no is right, which is no merit of the model."""
     monkeypatch.setattr("simulations.reports.report._course", lambda *_: None)  # charts are slow
-    outcome = run(configuration(path, target="grade", positive="Severe"), directory=tmp_path / "run")
+    misspelt = configuration(path, privacy=SECURE, output={"anyway": True}, target="grade", positive="Severe")
+    outcome = run(misspelt, directory=tmp_path / "run")
     assert outcome.result["metrics"]["accuracy"] == 1.0
     assert outcome.result["better_than_initial"] is None
     assert "one class" in outcome.result["not_measured"]

@@ -21,11 +21,17 @@ from sklearn.exceptions import NotFittedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.feature_selection import VarianceThreshold
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, cross_val_predict, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, PolynomialFeatures, StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.estimator_checks import (
+    check_estimator,
+    check_fit_check_is_fitted,
+    check_fit_idempotent,
+    check_n_features_in,
+)
 
 from userdp import train
 from userdp.errors import BadInput
@@ -258,10 +264,33 @@ def test_a_wrong_declaration_is_one_sentence_without_internals(changed, sentence
     }
 
 
-@pytest.mark.parametrize("declared", [None, 5, (1, 5), (0, 1, 2)])
-def test_counts_need_the_greatest_one(declared):
-    with pytest.raises(BadInput, match="must be 0 and the greatest count"):
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        (None, "target_range is missing"),
+        (5, "target_range = 5: a range takes two numbers"),
+        ((1, 5), "counts begin at 0; declare"),
+        ((0, 1, 2), r"target_range must be \[low, high\]"),
+    ],
+)
+def test_counts_need_the_greatest_one(declared, told):
+    with pytest.raises(BadInput, match=told):
         fitted("visits", target_range=declared)
+
+
+def test_an_argument_that_fit_has_not_is_refused_by_its_name():
+    with pytest.raises(BadInput, match="fit takes X, y and groups, and no sample_weight: every user"):
+        linear().fit(NUMBERS, TABLE.level, TABLE.who, sample_weight=np.ones(len(NUMBERS)))
+
+
+@pytest.mark.parametrize("target", CASES)
+def test_nobody_has_no_predictions(target, caplog):
+    model = fitted(target)
+    assert model.predict(INPUTS[:0]).shape == (0,)
+    assert not hasattr(model, "classes") or model.predict_proba(INPUTS[:0]).shape == (0, len(model.classes_))
+    assert list(model.model_.predict(INPUTS[:0])) == list(model.model_.predict(INPUTS[:2]))
+    assert alone_on_arrays().predict(np.empty((0, 2))).shape == (0,)
+    assert not [line for line in caplog.messages if "prediction" in line]
 
 
 @pytest.mark.parametrize("declared", [None, ["yes"], ["no", "no"]])
@@ -334,6 +363,8 @@ LEARNING = {
     "StandardScaler": StandardScaler(),
     "VarianceThreshold": VarianceThreshold(),
     "Doubled": Doubled(stateless=False),
+    "SimpleImputer": SimpleImputer(),
+    "SimpleImputer with strategy='constant'": SimpleImputer(strategy="constant"),
     "categories='auto'": OneHotEncoder(),
     "min_frequency": OneHotEncoder(categories=[[1], [2]], handle_unknown="ignore", min_frequency=3),
     "handle_unknown='error'": OneHotEncoder(categories=[np.unique(NUMBERS.age), np.unique(NUMBERS.dose)]),
@@ -365,7 +396,7 @@ def test_listed_categories_are_encoded_in_a_pipeline():
 @pytest.mark.parametrize("learner", LEARNING)
 def test_a_step_that_learns_from_private_rows_is_refused(learner):
     pipeline = Pipeline([("scale", LEARNING[learner]), ("model", linear())])
-    with pytest.raises(BadInput, match=f"step 'scale' of the pipeline has .*{learner}.* declare bounds"):
+    with pytest.raises(BadInput, match=f"step 'scale' of the pipeline has .*{learner}.* declare bounds.*'impute'"):
         pipeline.fit(NUMBERS, TABLE.level, model__groups=TABLE.who)
     assert not hasattr(pipeline[-1], "model_")
 
@@ -388,7 +419,6 @@ MANY_FITS = {
     "cross_val_score": lambda: cross_val_score(linear(**ALONE), NUMBERS, TABLE.level),
     "cross_val_predict": lambda: cross_val_predict(linear(**ALONE), NUMBERS, TABLE.level, n_jobs=2),
     "BaggingRegressor": lambda: BaggingRegressor(linear(**ALONE)).fit(NUMBERS, TABLE.level),
-    "TransformedTargetRegressor": lambda: TransformedTargetRegressor(linear(**ALONE)).fit(NUMBERS, TABLE.level),
     "OneVsRestClassifier": lambda: OneVsRestClassifier(two_classes()).fit(NUMBERS, TABLE.grade),
     "CalibratedClassifierCV": lambda: CalibratedClassifierCV(two_classes()).fit(NUMBERS, TABLE.ill),
     "TwoFits": lambda: TwoFits(linear(**ALONE)).fit(NUMBERS, TABLE.level),
@@ -400,6 +430,11 @@ MANY_FITS = {
 
 def two_classes():
     return PrivateLogisticRegression(bounds=RANGES, classes=["no", "yes"], rows_are_users=True, **BUDGET)
+
+
+def test_a_transformer_of_targets_is_told_from_searches():
+    with pytest.raises(BadInput, match=r"^TransformedTargetRegressor fits a transformer to everybody's targets"):
+        TransformedTargetRegressor(linear(**ALONE)).fit(NUMBERS, TABLE.level)
 
 
 class TwoFits(BaseEstimator):
@@ -475,6 +510,9 @@ STEPPING = {"kind": "dp_fed_sgd", "clip_norm": 5.0, "rounds": 20}
 )
 def test_the_checks_of_scikit_learn_pass_but_for_those_that_contradict_privacy(estimator):
     expected = expected_failures(estimator)
+    for check in (check_fit_idempotent, check_fit_check_is_fitted, check_n_features_in):
+        expected[check.__name__] = "all of its features are outside these bounds"
+        check(type(estimator).__name__, clone(estimator).set_params(bounds=(97, 103)))
     outcomes = check_estimator(estimator, expected_failed_checks=expected, on_skip=None)
     by_status = {
         status: {one["check_name"] for one in outcomes if one["status"] == status}

@@ -10,7 +10,7 @@ from examples import changed, table_section, write_table
 import userdp
 from simulations import RunConfig, compare, find, load_config, plan, query, train
 from simulations.api import comparing
-from simulations.api.arguments import OF_A_COMPARISON, sections
+from simulations.api.arguments import OF_A_COMPARISON, OF_A_RUN, sections
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare as run_all
 from simulations.config.run_config import parse_config
@@ -49,6 +49,14 @@ def same(trained, outcome):
     assert trained.plan == outcome.plan
     measured = ("metrics", "reference", "reference_private", "guarantee", "users", "rounds", "name")
     assert {key: trained.result[key] for key in measured} == {key: outcome.result[key] for key in measured}
+
+
+def test_none_among_levels_is_the_missing_cell_in_files_too(path):
+    none, empty = (
+        parse_config(sections(ASKED | {"categorical": {"team": ["red", level]}}, str(path), OF_A_RUN, "model")).toml()
+        for level in (None, "")
+    )
+    assert none == empty
 
 
 # Training ----------------------------------------------------------------------------------------------------------

@@ -116,6 +116,10 @@ class TorchSettings(ProblemSettings):
     'grouped' is refused. With execution = 'loop' layers are always torch's."""
     memory: int = Field(256, ge=1, description="Mebibytes that gradients may take at once.")
 
+    @property
+    def target_bounds(self) -> tuple[float, float] | None:
+        return (0.0, 1.0) if self.has_targets and self.loss == "bce_with_logits" else None
+
     def _make(self, shape: Shape, seed: int) -> Problem:
         if shape.scaled_target and self.has_targets and self.loss in _TARGETS:
             raise BadInput(

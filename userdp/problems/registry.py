@@ -1,5 +1,7 @@
 """Every loss that a configuration may name, with the settings beside it. A new loss takes one line here."""
 
+import re
+
 from userdp.kinds import Kinds, below
 from userdp.problems.settings import ProblemSettings
 
@@ -27,3 +29,20 @@ PROBLEMS: Kinds[type[ProblemSettings]] = Kinds(
         "userdp.problems.settings:ProblemSettings", "a loss is added by its settings, whose build() makes the problem"
     ),
 )
+
+_COMMON_NAMES = {
+    "squared": "linearregression regression leastsquares ols ridge mse meansquarederror gaussian continuous numeric",
+    "logistic": "logisticregression logit binary binaryclassification classification classifier binomial",
+    "softmax": "multiclass multiclassclassification multinomial multinomiallogistic categorical",
+    "poisson": "poissonregression count counts countregression",
+}
+
+
+def kind_of_name(name: str) -> str | None:
+    """Return the kind of loss that statistics or other libraries call so; None if it is unknown.
+
+    >>> kind_of_name("Linear Regression"), kind_of_name("logistic"), kind_of_name("multi-class")
+    ('squared', None, 'softmax')
+    """
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    return next((kind for kind, names in _COMMON_NAMES.items() if plain in names.split()), None)

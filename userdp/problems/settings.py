@@ -39,6 +39,11 @@ class ProblemSettings(Section):
     """A PUBLIC model to start from (a warm start): model.npz of an earlier run, or for a torch module also a file of
     its state_dict; the path is relative to this file. Its own privacy cost is not counted."""
 
+    @property
+    def target_bounds(self) -> tuple[float, float] | None:
+        """[low, high] into which the loss clips targets, unless the data declare their range; None if that is open."""
+        return None
+
     def build(self, shape: Shape, seed: int) -> Problem:
         """Return the problem for samples of this shape, without ``initial_model``; `BadInput` if the two do not fit."""
         if (shape.sparsity is not None) != self.sparse:
@@ -113,12 +118,20 @@ class BinaryTarget(LossSettings):
     unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
     most_classes: ClassVar[int | None] = 2
 
+    @property
+    def target_bounds(self) -> tuple[float, float]:
+        return 0.0, 1.0
+
 
 class TargetRange(LossSettings):
     """A loss of targets in a declared range."""
 
     target_range: list[float] | None = Field(None, min_length=2, max_length=2)
     """[low, high] of the target, which is clipped into it; -inf and inf for no bound."""
+
+    @property
+    def target_bounds(self) -> tuple[float, float] | None:
+        return None if self.target_range is None else (self.target_range[0], self.target_range[1])
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         declared = self.target_range or shape.target_range
@@ -136,7 +149,12 @@ class CountBound(LossSettings):
     """A loss of counts up to a declared bound."""
 
     unscaled: ClassVar[str | None] = "counts"
-    count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
+    count_bound: float = Field(gt=0)
+    """Largest count; larger ones are clipped to it. A table's data.target_range = [0, count_bound] declares it too."""
+
+    @property
+    def target_bounds(self) -> tuple[float, float]:
+        return 0.0, self.count_bound
 
 
 class GeneralisedLinearSettings(LossSettings):

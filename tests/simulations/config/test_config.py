@@ -47,6 +47,12 @@ def derived(**settings):
     return table(derive={"bmi": {key: value for key, value in made.items() if value is not None}})
 
 
+def counts(**settings):
+    return table(target="count", positive=None, **settings)
+
+
+COUNTS = {"problem": {"kind": "poisson"}} | counts()
+TEAMS = {"features": None, "ranges": None, "categorical": None, "codes": "team", "levels": ["red", "blue"]}
 SPARSE = {"problem": {"kind": "sparse_squared"}}
 
 
@@ -266,6 +272,13 @@ def test_data_paths_are_relative_to_the_configuration_file(tmp_path, monkeypatch
         ({"strategy__rounds": 0}, "strategy.rounds = 0"),
         ({"strategy__rounds": True}, "strategy.rounds = True"),
         ({"problem__kind": "cubic"}, "problem.kind = 'cubic' is unknown"),
+        (
+            {"problem__kind": "linear_regression"},
+            "is unknown: did you mean 'squared'?",
+        ),
+        ({"problem__kind": "Classification"}, "did you mean 'logistic'?"),
+        ({"problem__kind": "multi-class"}, "did you mean 'softmax'?"),
+        ({"problem__kind": "count"}, "did you mean 'poisson'?"),
         ({"data__kind": "tabel"}, "data.kind = 'tabel' is unknown: did you mean 'table'?"),
         ({"data__population": "gausian"}, "did you mean 'gaussian'?"),
         ({"data__population": None}, "data.population is missing: choose one of gaussian"),
@@ -327,6 +340,18 @@ def test_a_missing_file_and_a_syntax_error_are_refused(tmp_path):
             "problem.module = 'no.such:thing' cannot be imported (ModuleNotFoundError: No module named 'no')",
         ),
         ({"problem": {"kind": "torch", "loss": "mse", "module": "math"}}, "cannot be imported"),
+        (
+            {"problem": {"kind": "linear"}} | table(),
+            "'squared' to predict it, or leave data.target out",
+        ),
+        ({"problem": {"kind": "bernoulli"}} | table(), "use problem.kind = 'logistic'"),
+        (COUNTS, "problem.count_bound is missing"),
+        (COUNTS | counts(target_range=[1, 9]), "data.target_range = [1, 9]: counts begin at 0; declare [0, 9]"),
+        (COUNTS | counts(target_range=[0, "9"]), "problem.count_bound = '9'"),
+        (
+            {"problem": {"kind": "poisson", "count_bound": 5.0}} | counts(target_range=[0, 9]),
+            "data.target_range = [0, 9] and problem.count_bound = 5.0 differ",
+        ),
         (table(ranges=None), "[data] ranges has no [low, high]"),
         (SPARSE | hashed(), None),
         ({"problem": {"kind": "squared"}} | hashed(), "'squared' needs dense samples, and the data's are sparse"),
@@ -344,6 +369,13 @@ def test_declarations_that_do_not_fit_are_refused_before_any_data(change, told):
         return
     with pytest.raises(BadInput, match=re.escape(told)):
         build_problem(parse_config(changed(**change)))
+
+
+@pytest.mark.parametrize(("kind", "section"), [("poisson", {}), ("one_hot_poisson", TEAMS)])
+def test_the_range_of_counts_is_their_bound(kind, section):
+    declared = parse_config(changed(problem={"kind": kind}, **counts(target_range=[0, 9], **section)))
+    assert declared == parse_config(changed(problem={"kind": kind, "count_bound": 9.0}, **counts(**section)))
+    assert parse_config(tomllib.loads(declared.toml())) == declared
 
 
 def test_a_plan_asks_for_what_is_not_declared(tmp_path):

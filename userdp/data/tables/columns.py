@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from userdp.data.shape import Shape
 from userdp.data.tables.codes import Codes, Hashed
 from userdp.data.tables.declaration import Declaration
-from userdp.data.tables.declared import did_you_mean
+from userdp.data.tables.declared import Range, checked_range, did_you_mean
 from userdp.data.tables.numeric import Numeric
 from userdp.data.tables.sample_kinds import Images, LabelledTexts, SampleKind, Steps
 from userdp.data.tables.targets import check_target, target_shape
@@ -85,6 +85,13 @@ class Columns(Declaration):
         classes = self.positive is not None or self.target_levels is not None
         beside = {self.target if classes else None, self.split_column} - {None}
         return {self.user, *self.samples.text, *map(str, beside)}
+
+    @property
+    def all_ranges(self) -> dict[str, Range]:
+        """The declared range of each numeric feature and of the target."""
+        if self.target_range is None:
+            return dict(self.samples.ranges)
+        return {**self.samples.ranges, str(self.target): checked_range("target_range", self.target_range)}
 
     @property
     def shape(self) -> Shape:

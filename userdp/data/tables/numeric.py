@@ -36,7 +36,6 @@ class Numeric(SampleKind):
     """Numbers in declared ranges, and one feature of 0 and 1 for each declared level.
 
     Attributes:
-        ranges: the declared range of each numeric feature: table columns, dates (days since the first), derived ones.
         low: the number to which the lower end of each range is scaled; the upper one is 1.
         levels: each column of levels, and each part of a date, with the names of its features.
         largest_norm: the bound on a sample's l1 norm: numbers and indicators are at most 1, one level of a column is 1.
@@ -205,6 +204,7 @@ class Numeric(SampleKind):
             else:
                 values = missing.filled(column)
             counts.unusable[column] = int(np.count_nonzero(np.isnan(values)))
+            counts.note_ends(column, values)
             features[:, position], counts.clipped[column] = scaled(values, bounds, self.low, 1.0)
         for position, column in enumerate(self.indicators, start=len(self.ranges)):
             features[:, position] = missing.cells(column)

@@ -18,7 +18,7 @@ from userdp.data.coefficients import CoefficientMap
 from userdp.data.shape import Sequence as SequenceShape
 from userdp.data.tables.cells import Rows, bytes_in
 from userdp.data.tables.declaration import Declaration
-from userdp.data.tables.declared import Levels
+from userdp.data.tables.declared import Levels, Range
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.texts import text_rows
 from userdp.data.tables.unusable import MISSING, WRONG_LENGTH, Counts
@@ -38,6 +38,7 @@ class SampleKind(ABC):
         text: the columns compared as text.
         raw: the columns whose bytes are read unchanged.
         dates: each column read as dates, and its format; None for ISO 8601.
+        ranges: the declared range of each numeric feature: table columns, dates (days since the first), derived ones.
         channels: of sequences, each column of a step and its levels; cells may hold lists.
         windows: the sequence whose windows are the samples; None if each row is a sample.
     """
@@ -52,6 +53,7 @@ class SampleKind(ABC):
     text: Set[str] = frozenset()
     raw: Set[str] = frozenset()
     dates: Mapping[str, str | None] = {}
+    ranges: Mapping[str, Range] = {}
     channels: Mapping[str, Levels] = {}
     windows: SequenceColumns | None = None
 

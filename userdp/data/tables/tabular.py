@@ -20,7 +20,7 @@ from userdp.data.tables.ids import two_ways
 from userdp.data.tables.reading import first_row, read_columns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
 from userdp.data.tables.targets import targets_of
-from userdp.data.tables.unusable import CELLS, Counts, sentences
+from userdp.data.tables.unusable import CELLS, Counts, mostly_clipped, sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
@@ -91,8 +91,9 @@ def read_table(
     assumption: which users exist and hold at least ``min_samples``; which users are held out, so that replacing rows
     keep that cell; and the types of a Parquet file's columns as far as they are refused at all (lists, or dates where
     numbers are declared). One person's cell can decide whether ``positive`` is in any cell, whether any cell of a
-    column is a declared level (most likely misspelt), and whether any can be used (``report.nothing_usable``), and the
-    ids whether two of them may be one person's: these are warnings in the log of the data holder, never errors.
+    column is a declared level (most likely misspelt), whether most of its cells lie in the declared range, and whether
+    any can be used (``report.nothing_usable``), and the ids whether two of them may be one person's: these are warnings
+    in the log of the data holder, never errors.
 
     Raises:
         BadInput: a file, column or declaration that cannot be used, a row without a user, a user whose rows disagree
@@ -160,8 +161,18 @@ def table_of(
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
-        met_nowhere=tuple(filter(None, [*counts.met_nowhere, two_ways(labels, columns.user)])),
-        nothing_usable=tuple(sentences(columns, columns.names, columns.samples.dates, counts.kinds)),
+        met_nowhere=tuple(
+            filter(
+                None,
+                [
+                    *counts.met_nowhere,
+                    *mostly_clipped(columns, counts, federation.samples),
+                    two_ways(labels, columns.user),
+                ],
+            )
+        ),
+        nothing_usable=tuple(sentences(columns, counts)),
+        target_ends=counts.ends.get(columns.target or "") if columns.target_range is None else None,
     )
     held_out = None if columns.split_column is None else _held_out(table, columns, owner)[chosen]
     return Table(federation, labels[chosen], list(columns.samples.names), report, held_out)

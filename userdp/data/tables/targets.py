@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.tables.cells import Rows, Texts, cell_text
+from userdp.data.tables.cells import Rows, cell_text
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import checked_levels, checked_range, level_codes, scaled
-from userdp.data.tables.unusable import MISSING, NO_LEVEL, Counts, listed
+from userdp.data.tables.unusable import MISSING, NO_LEVEL, NOT_POSITIVE, Counts, listed
 from userdp.errors import BadInput
 from userdp.settings import shown
 
@@ -65,25 +65,20 @@ def targets_of(
         targets = np.where(codes < 0, np.nan, codes).astype(np.float32)[rows]
         counts.unknown_levels[column] = int(np.count_nonzero(np.isnan(targets)))
     elif declared.positive is not None:
-        targets = _binary_targets(table.texts[column], column, declared.positive, counts)[rows]
-    elif declared.target_range is not None:
-        bounds = checked_range("target_range", declared.target_range)
-        targets, counts.clipped[column] = scaled(table.numbers[column][rows], bounds, -1.0, 1.0)
+        texts, wanted = table.texts[column], cell_text(declared.positive)
+        kind = None if wanted in texts.distinct else NOT_POSITIVE
+        meanings = np.array([np.nan if text == "" else text == wanted for text in texts.distinct], dtype=np.float32)
+        targets = meanings[texts.positions[rows]]
     else:
         values = table.numbers[column][rows]
-        targets = np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan).astype(np.float32)
+        counts.note_ends(column, values)
+        if declared.target_range is not None:
+            bounds = checked_range("target_range", declared.target_range)
+            targets, counts.clipped[column] = scaled(values, bounds, -1.0, 1.0)
+        else:
+            targets = np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan).astype(np.float32)
     if column in table.texts and not any(table.texts[column].distinct):
         kind = MISSING
     counts.note_kind(column, kind)
     counts.unusable[column] = int(np.count_nonzero(np.isnan(targets)))
     return targets
-
-
-def _binary_targets(texts: Texts, column: str, positive: object, counts: Counts) -> NDArray[np.float32]:
-    """Return, for all rows, 1 for ``positive``, NaN for a missing cell, 0 for any other."""
-    wanted = cell_text(positive)
-    counts.note(
-        f"positive = {positive!r} is in no cell of the target {column!r}: check its spelling", wanted in texts.distinct
-    )
-    meanings = np.array([np.nan if text == "" else text == wanted for text in texts.distinct], dtype=np.float32)
-    return meanings[texts.positions]

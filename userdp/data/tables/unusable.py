@@ -1,23 +1,29 @@
-"""Counts of cells for the data holder, and one sentence, with a remedy, about each column without a usable cell.
+"""Counts of cells for the data holder, and one sentence, with a remedy, about each column that teaches nothing.
 
 Both are exact functions of all cells, so only the data holder may see them.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.tables.declaration import Declaration
 
+if TYPE_CHECKING:
+    from userdp.data.tables.columns import Columns
+
 MISSING = "missing"
 NO_LEVEL = "no declared level"
 WRONG_LENGTH = "of another length than image_shape"
 NO_RESULT = "no finite number"
+NOT_POSITIVE = "never positive"
 _TEXT = "text"
 _DAY = r"(?:[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}|[0-9]{1,2}[-/.][0-9]{1,2}[-/.](?:[0-9]{4}|[0-9]{2}))"
 _CLOCK = r"[0-9]{1,2}:[0-9]{2}(?::[0-9.]+)?[^ ]*"
@@ -36,6 +42,7 @@ _REMEDIES = {
 CELLS = ("clipped", "unknown_levels", "unusable", "imputed", "steps")
 """The counts of cells by column, in `Counts` and in a load's report."""
 _MOST_LISTED = 5
+CHECK_RANGE = "check the range, and the unit of the cells"
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,8 @@ class Counts:
     """Sentence that no cell is as declared -> whether some cell is."""
     kinds: dict[str, str | None] = field(default_factory=dict)
     """Column without a usable cell -> the kind of its cells; None if some cell is usable."""
+    ends: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Column of numbers -> the least and the greatest."""
 
     @property
     def met_nowhere(self) -> list[str]:
@@ -66,6 +75,12 @@ class Counts:
         known = self.kinds.get(column, MISSING)
         self.kinds[column] = None if known is None or kind is None else _joined(known, kind)
 
+    def note_ends(self, column: str, values: NDArray[np.float64]) -> None:
+        """Note the least and the greatest of the numbers (N,) of a column."""
+        if len(numbers := values[~np.isnan(values)]):
+            least, greatest = self.ends.get(column, (math.inf, -math.inf))
+            self.ends[column] = (min(least, float(numbers.min())), max(greatest, float(numbers.max())))
+
     def add(self, others: "Counts") -> None:
         """Add the counts of other rows of the same table."""
         for name in CELLS:
@@ -74,6 +89,8 @@ class Counts:
             self.note(sentence, met)
         for column, kind in others.kinds.items():
             self.note_kind(column, kind)
+        for column, ends in others.ends.items():
+            self.note_ends(column, np.array(ends))
 
     def note_levels(self, column: str, declared: str, known: NDArray[np.bool_]) -> None:
         """Note whether any of ALL cells of a column is a declared level; their number is for the report alone."""
@@ -118,28 +135,69 @@ def _kind(text: str) -> str:
     return next((kind for kind, form in _KINDS.items() if form.fullmatch(text)), _TEXT)
 
 
-def sentences(
-    declared: Declaration, columns: Iterable[str], dates: Mapping[str, str | None], kinds: Mapping[str, str | None]
-) -> list[str]:
-    """Make a sentence (column, kind of its cells, remedy) for each column without a usable cell, by `Counts.kinds`.
+def sentences(columns: "Columns", counts: Counts) -> list[str]:
+    """Make a sentence (column, kind of its cells, remedy) for each column that teaches nothing.
 
-    ``columns`` are those of the table; ``dates`` those read as dates, each with its format, None for ISO 8601.
+    It has no usable cell, by `Counts.kinds`, or its declared range clips all cells to one number.
     """
-    derived = declared.derive or {}
-    unusable = {column: kinds.get(column) for column in [*columns, *derived]}
+    derived, dates = columns.derive or {}, columns.samples.dates
+    unusable = {column: counts.kinds.get(column) for column in [*columns.names, *derived]}
     for name, made in derived.items():
         if any(unusable[column] for column in made.of):
             unusable[name] = None  # the remedy is that of the columns it is made of
-    return [_sentence(declared, dates, column, kind) for column, kind in unusable.items() if kind is not None]
+    found = [_sentence(columns, dates, column, kind) for column, kind in unusable.items() if kind is not None]
+    for column, bounds in columns.all_ranges.items():
+        if end := clipped_end(counts.ends.get(column), bounds):
+            told = f"{_role(columns, column)} {column!r} has no cell {end} of {_range_of(columns, column)}"
+            found.append(f"{told}, so all of them count as that end: {CHECK_RANGE}")
+    return found
+
+
+def mostly_clipped(columns: "Columns", counts: Counts, samples: int) -> list[str]:
+    """Make a sentence for each column with most of its numbers, of so many samples, outside the declared range."""
+    return [
+        f"most cells of {_role(columns, column)} {column!r} lie outside {_range_of(columns, column)}, and count as its "
+        f"ends: {CHECK_RANGE}"
+        for column, bounds in columns.all_ranges.items()
+        if 2 * counts.clipped[column] > samples - counts.unusable[column]
+        and clipped_end(counts.ends.get(column), bounds) is None
+    ]
+
+
+def clipped_end(ends: tuple[float, float] | None, bounds: tuple[float, float]) -> str | None:
+    """Return the end of a range to which it clips all numbers between these ``ends``, in words; None if they differ.
+
+    None too if no number is outside.
+    """
+    (least, greatest), (low, high) = ends or bounds, bounds
+    if least < low >= greatest:
+        return "above the lower end"
+    return "below the upper end" if least >= high < greatest else None
+
+
+def _role(declared: Declaration, column: str) -> str:
+    return "the target" if column == declared.target else "the feature"
+
+
+def _range_of(columns: "Columns", column: str) -> str:
+    """Return the key that declares the range of a column."""
+    if column == columns.target:
+        return "target_range"
+    if column in (columns.derive or {}):
+        return f"derive.{column}.range"
+    return f"{'dates' if column in columns.samples.dates else 'ranges'}.{column}"
 
 
 def _sentence(declared: Declaration, dates: Mapping[str, str | None], column: str, kind: str) -> str:
-    role = "the target" if column == declared.target else "the feature"
+    role = _role(declared, column)
     if kind == MISSING:
         return f"{role} {column!r} has no cell with a value: check the file, or declare another column"
     if kind == NO_LEVEL:
         what, source = ("target", "target_levels") if column == declared.target else ("codes", "levels")
         return f"no cell of the {what} {column!r} is a declared level: check {source} and the spelling of the cells"
+    if kind == NOT_POSITIVE:
+        told = f"positive = {declared.positive!r} is in no cell of the target {column!r}"
+        return f"{told}, so all of them count as 0: check its spelling"
     if kind == WRONG_LENGTH:
         return f"every cell of the images {column!r} is {kind}: check image_shape"
     if kind == NO_RESULT:
