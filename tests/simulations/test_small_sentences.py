@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from simulations import plan, train
 from simulations.api.comparing import ComparisonResult
-from simulations.api.prediction import score
+from simulations.api.scoring import score
 from simulations.config.run_config import PrivacySection, parse_config
 from simulations.records.environment import own_version
 from simulations.reports.report import page

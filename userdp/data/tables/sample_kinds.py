@@ -77,6 +77,13 @@ class SampleKind(ABC):
     def features(self, table: Rows, rows: NDArray[np.int64], counts: Counts) -> Features:
         """Return the (N, k) features of the chosen ``rows`` (N,); each follows from its own row's cells alone."""
 
+    def without_level(self, features: Features, *, reference: bool) -> Mapping[str, NDArray[np.bool_]]:
+        """Return for each column of levels the mask (N,) of the rows whose cell is none of them.
+
+        With ``reference`` these rows get the column's first level, in place.
+        """
+        return {}
+
     def coefficients(self, intercept: bool) -> CoefficientMap:
         """Return the coefficients of a linear model, in the units of the columns; `BadInput` without such columns."""
         raise BadInput("coefficients need features of their own columns: declare data.features or data.categorical")
