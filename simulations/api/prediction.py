@@ -2,7 +2,7 @@
 
 import logging
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,6 +15,7 @@ from simulations.api.classes import target_ends, with_names
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.coefficients import Rows, of_model
 from simulations.records.evaluation import Evaluation
+from simulations.records.hidden_levels import MEANING
 from simulations.records.named_code import check_code
 from simulations.records.run_directory import (
     RunDirectory,
@@ -33,6 +34,7 @@ from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import Tabular, table_file
 from userdp.data.tables.sources import TableSource
 from userdp.data.tables.tabular import read_features, table_of
+from userdp.data.tables.unusable import listed
 from userdp.errors import BadInput
 from userdp.extras import check_extra
 from userdp.problems import Problem
@@ -62,12 +64,14 @@ class SavedModel:
         guarantee: for the people of the run. It does not cover the people of tables that are scored: predictions and
             metrics are exact functions of their rows.
         released: the coefficients that the run released with standard errors; empty without.
+        hidden: the declared levels, "column=level", that too few people of the run held to be seen through noise.
     """
 
     config: RunConfig
     model: Vector
     guarantee: Guarantee
     released: Rows = field(default=(), kw_only=True)
+    hidden: Sequence[str] = field(default=(), kw_only=True)
 
     @property
     @without_internals
@@ -121,6 +125,8 @@ class SavedModel:
             unusable = {column: count for column, count in unusable.items() if column not in cells}
         else:
             unusable = {**unusable, **cells}
+        if drowned := int(columns.samples.at_levels(features, self.hidden).sum()):
+            log.warning("%d of %d rows hold one of these levels: %s; %s", drowned, rows, listed(self.hidden), MEANING)
         targets = np.zeros(rows, dtype=np.float32) if problem.has_targets else None
         block, _ = problem.bound(Block(features, np.arange(rows + 1), targets))
         found = pd.DataFrame(
@@ -216,8 +222,8 @@ class SavedModel:
             files.text("config.toml", self.config.toml())
             files.json("guarantee.json", self.guarantee.as_dict())
             files.model(self.model)
-            if self.released:
-                files.json("result.json", {"coefficients": self.released})
+            if self.released or self.hidden:
+                files.json("result.json", {"coefficients": self.released, "hidden_levels": self.hidden})
         return folder
 
     @without_internals
@@ -294,11 +300,12 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
         with (directory / "model.npz").open("rb") as file, np.load(file) as arrays:
             x = arrays["x"]
         result = directory / "result.json"
-        released = read_json(result).get("coefficients", ()) if result.is_file() else ()
+        told = read_json(result) if result.is_file() else {}
+        released, hidden = told.get("coefficients", ()), told.get("hidden_levels", ())
     except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:
         raise BadInput(f"{directory} holds a damaged file ({type(error).__name__}): run again") from None
     check_code(directory, raw, trusted=trust_code)
-    saved = SavedModel(parse_config(raw), x, promised, released=released)
+    saved = SavedModel(parse_config(raw), x, promised, released=released, hidden=hidden)
     needed = saved.problem.dimension
     if x.shape != (needed,):
         raise BadInput(

@@ -11,9 +11,12 @@ import pandas as pd
 import pytest
 from examples import call, changed
 
-from simulations import SavedModel
+from simulations import SavedModel, load_model, train
 from simulations.config.run_config import parse_config
 from simulations.mlflow import save_model
+from simulations.records.hidden_levels import MEANING
+from simulations.records.released_fields import field_of
+from simulations.reports.card import card as make_card
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput
 from userdp.sklearn import PrivateLinearRegression, PrivatePoissonRegressor
@@ -153,3 +156,31 @@ def test_the_holder_of_the_rows_is_told_how_many_and_which_columns(caplog):
         model.predict(ROWS, on_unknown="error")
     with pytest.raises(BadInput, match=r"on_unknown = 'zero': must be 'nan' or 'reference' or 'error'"):
         model.predict(ROWS, on_unknown="zero")
+
+
+RARE = {
+    "features": ("squared", {"categorical": {"team": ["red", "blue", "rare", "nobody"]}}),
+    "codes": ("one_hot_squared", {"codes": "team", "levels": ["red", "blue", "rare", "nobody"]}),
+}
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_levels_that_noise_hides_are_told_with_the_model_and_with_predictions(tmp_path, kind, caplog):
+    problem, declared = RARE[kind]
+    teams = np.where(np.arange(900) == 7, "rare", np.where(np.arange(900) % 2, "red", "blue"))
+    frame = pd.DataFrame({"who": np.arange(900) // 2, "team": teams, "y": 3.0 + (teams == "red")})
+    asked = {"user": "who", "target": "y", "target_range": [0, 8], "users": 360, "epsilon": 8.0, "delta": 1e-3}
+    model = train(frame, problem=problem, progress=False, directory=tmp_path / "run", **declared, **asked)
+    assert model.result["hidden_levels"] == ["team=rare", "team=nobody"]
+    assert "Levels that noise hides: team=rare, team=nobody; so few people" in model.page
+    assert field_of("result.json", "hidden_levels").kind == "noised"
+    card = {line["name"]: line["value"] for part in make_card(tmp_path / "run")["parts"] for line in part["lines"]}
+    assert card["Levels that noise hides"] == ["team=rare", "team=nobody"]
+    model.save(tmp_path / "saved")
+    for one in (model, load_model(tmp_path / "run"), load_model(tmp_path / "saved")):
+        caplog.clear()
+        one.predict(frame)
+        assert f"1 of 900 rows hold one of these levels: 'team=rare', 'team=nobody'; {MEANING}" in caplog.messages
+        caplog.clear()
+        one.predict(frame[:7])
+        assert caplog.messages == []

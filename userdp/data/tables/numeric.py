@@ -1,6 +1,6 @@
 """Samples that are numbers: columns of numbers and dates, derived ones, and levels and parts of dates as 0 and 1."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, cast
 
 import numpy as np
@@ -229,6 +229,17 @@ class Numeric(SampleKind):
         for column, rows in found.items() if reference else ():
             hot[rows, self.places[column].start] = 1.0
         return found
+
+    @property
+    def level_names(self) -> Sequence[str]:
+        """See `SampleKind`."""
+        first = len(self.ranges) + len(self.indicators)
+        return [""] * first + self.names[first:]
+
+    def at_levels(self, features: Features, names: Sequence[str]) -> NDArray[np.bool_]:
+        """See `SampleKind`."""
+        places = [self.level_names.index(name) for name in names]
+        return cast("NDArray[np.float32]", features)[:, places].any(axis=1)
 
     def _derived(self, column: str, missing: Missing) -> NDArray[np.float64]:
         made, counts = self.derive[column], missing.counts
