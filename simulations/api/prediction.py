@@ -73,6 +73,10 @@ class SavedModel:
     released: Rows = field(default=(), kw_only=True)
     hidden: Sequence[str] = field(default=(), kw_only=True)
 
+    def __repr__(self) -> str:
+        head = f"{self.config.problem.kind} by {self.config.strategy_name}: {self.model.size} parameters"
+        return f"{head}\nGuarantee: {self.guarantee}"
+
     @property
     @without_internals
     def problem(self) -> Problem:
