@@ -27,7 +27,7 @@ __all__ = ["log_model", "save_model"]
 FLAVOUR = "userdp"
 """The flavour's name, and the folder of the model's own files."""
 _CONFIG: dict[str, Any] = {"trust_code": False, "on_unknown": "nan"}
-"""What `mlflow.pyfunc.load_model` takes as ``model_config``, by default: arguments of `load_model` and `predict`."""
+"""The default ``model_config`` of `mlflow.pyfunc.load_model`: arguments of `load_model` and `predict`."""
 
 
 @without_internals

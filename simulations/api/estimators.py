@@ -74,8 +74,8 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
     verbose: bool = False
     """Show the progress of training."""
     on_unknown: OnUnknown = "nan"
-    """What is predicted for a row with a cell that is no declared level of its column: "nan"; "reference", the
-    prediction for the first level; or "error", nothing for any row."""
+    """The prediction for a row with a cell that is no declared level of its column: "nan"; "reference", that of the
+    first level; or "error", none for any row."""
 
     @without_internals
     def fit(self, X: Any, y: ArrayLike, groups: ArrayLike | None = None) -> Self:  # noqa: N803

@@ -44,7 +44,7 @@ from userdp.tracebacks import without_internals
 log = logging.getLogger("userdp")
 THIS = "this model"
 OnUnknown = Literal["nan", "reference", "error"]
-"""What is predicted for a row with a cell that is none of the declared levels of its column, or missing where `impute`
+"""The prediction for a row with a cell that is none of the declared levels of its column, or missing where `impute`
 declares nothing: NaN; the prediction for the first declared level; or nothing for any row, but an error."""
 
 

@@ -1,4 +1,4 @@
-"""What every face predicts for a cell that is no declared level, and that numbers stay inside the declared range."""
+"""Predictions of every face: of a cell that is no declared level, of a level that noise hides, and in the declared range."""
 
 import importlib
 from copy import copy
