@@ -107,6 +107,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "answer_pictures": answer_pictures(result.get("answers") or []),
         "held_out": explain.held_out_rows(result),
         "coefficients": coefficient_cells(result.get("coefficients", ())),
+        "hidden_levels": result.get("hidden_levels", ()),
         "about_hidden_levels": MEANING,
         "forest": forest_chart(result.get("coefficients", ())),
         "not_drawn": not_drawn(result.get("coefficients", ())),

@@ -1,4 +1,4 @@
-"""Predictions of every face: of a cell that is no declared level, of a level that noise hides, and in the declared range."""
+"""Predictions of every face, of cells that are no declared level, of levels that noise hides, and inside the range."""
 
 import importlib
 from copy import copy
