@@ -225,7 +225,7 @@ class Numeric(SampleKind):
     def without_level(self, features: Features, *, reference: bool) -> Mapping[str, NDArray[np.bool_]]:
         """See `SampleKind`; a missing date has no part."""
         hot = cast("NDArray[np.float32]", features)
-        found = {column: ~hot[:, one.start : one.stop].any(axis=1) for column, one in self.places.items()}
+        found = {column: ~np.asarray(hot[:, one.start : one.stop].any(axis=1)) for column, one in self.places.items()}
         for column, rows in found.items() if reference else ():
             hot[rows, self.places[column].start] = 1.0
         return found
@@ -239,7 +239,7 @@ class Numeric(SampleKind):
     def at_levels(self, features: Features, names: Sequence[str]) -> NDArray[np.bool_]:
         """See `SampleKind`."""
         places = [self.level_names.index(name) for name in names]
-        return cast("NDArray[np.float32]", features)[:, places].any(axis=1)
+        return np.asarray(cast("NDArray[np.float32]", features)[:, places].any(axis=1))
 
     def _derived(self, column: str, missing: Missing) -> NDArray[np.float64]:
         made, counts = self.derive[column], missing.counts
