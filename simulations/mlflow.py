@@ -6,10 +6,12 @@ The metadata of the MLflow model, and its flavour "userdp", hold the guarantee. 
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from simulations.api.prediction import SavedModel, load_model
+from simulations.api.prediction import SavedModel, check_on_unknown, load_model
 from simulations.records.environment import own_version
 from simulations.reports.explain import promise_texts
 from userdp.errors import BadInput
@@ -24,6 +26,8 @@ __all__ = ["log_model", "save_model"]
 
 FLAVOUR = "userdp"
 """The flavour's name, and the folder of the model's own files."""
+_CONFIG: dict[str, Any] = {"trust_code": False, "on_unknown": "nan"}
+"""The default ``model_config`` of `mlflow.pyfunc.load_model`: arguments of `load_model` and `predict`."""
 
 
 @without_internals
@@ -49,7 +53,7 @@ def save_model(model: SavedModel, path: str | Path, mlflow_model: "Model | None"
     model.save(folder / FLAVOUR)
     made.metadata = {**(made.metadata or {}), **texts}
     made.add_flavor(FLAVOUR, data=FLAVOUR, version=own_version(), **texts)
-    pyfunc.add_to_model(made, loader_module=__name__, data=FLAVOUR, model_config={"trust_code": False})
+    pyfunc.add_to_model(made, loader_module=__name__, data=FLAVOUR, model_config=_CONFIG)
     (folder / "requirements.txt").write_text(f"userdp=={own_version()}\n", encoding="utf-8")
     made.save(str(folder / "MLmodel"))
 
@@ -73,6 +77,9 @@ def log_model(model: SavedModel, name: str, **options: Any) -> "ModelInfo":
     return Model.log(None, sys.modules[__name__], name=name, model=model, **options)
 
 
-def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> SavedModel:
+def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> SimpleNamespace:
     """Load a model for MLflow; code that it names runs only if the caller's ``model_config`` trusts it."""
-    return load_model(path, trust_code=bool((model_config or {}).get("trust_code")))
+    given = _CONFIG | (model_config or {})
+    check_on_unknown(given["on_unknown"])
+    model = load_model(path, trust_code=bool(given["trust_code"]))
+    return SimpleNamespace(predict=partial(model.predict, on_unknown=given["on_unknown"]))

@@ -64,7 +64,7 @@ def test_where_a_calibration_proves_nothing_no_epsilon_is_promised(name):
     assert guarantee.sentence().startswith("no privacy guarantee: ")
 
 
-@pytest.mark.parametrize(("verb", "many"), [("api/console.py", 2), ("api/prediction.py", 1)])
+@pytest.mark.parametrize(("verb", "many"), [("api/console.py", 2), ("api/scoring.py", 1)])
 def test_run_plan_and_predict_print_guarantees_in_no_other_way(verb, many):
     text = (ROOT / "simulations" / verb).read_text(encoding="utf-8")
     assert len(re.findall(r"^ +show_promise\(", text, re.MULTILINE)) == many

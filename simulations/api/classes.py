@@ -1,4 +1,4 @@
-"""The names of declared classes in predictions."""
+"""Predictions in the words and units of the declared target."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,12 +8,24 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from userdp.data.tables.cells import cell_text
+from userdp.data.tables.columns import Columns
+from userdp.problems import Problem
+from userdp.problems.families import Family
 
 
 def level_values(levels: Sequence[object]) -> NDArray[Any]:
     """Return declared classes as predictions have them: as numbers if all of them are, else as text."""
     numbers = all(isinstance(level, int | float) and not isinstance(level, bool) for level in levels)
     return np.array(levels if numbers else [*map(cell_text, levels)], dtype=np.float64 if numbers else object)
+
+
+def target_ends(problem: Problem, columns: Columns) -> tuple[float, float] | None:
+    """Return the declared least and greatest target, in its units; None if they are not declared."""
+    if columns.target_range is not None:
+        low, high = columns.target_range
+        return float(low), float(high)
+    family = getattr(problem, "family", None)
+    return family.mean_range if isinstance(family, Family) else None
 
 
 def with_names(found: pd.DataFrame, levels: Sequence[object]) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from simulations.api.one_fit import check_callers
+from simulations.api.prediction import OnUnknown
 from simulations.api.training import train
 from userdp.accounting import Guarantee
 from userdp.data.tables.cells import cell_text
@@ -72,6 +73,9 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
     """True if no user has two rows, so that `fit` needs no ``groups``."""
     verbose: bool = False
     """Show the progress of training."""
+    on_unknown: OnUnknown = "nan"
+    """The prediction for a row with a cell that is no declared level of its column: "nan"; "reference", that of the
+    first level; or "error", none for any row."""
 
     @without_internals
     def fit(self, X: Any, y: ArrayLike, groups: ArrayLike | None = None, **others: Any) -> Self:  # noqa: N803
@@ -203,11 +207,11 @@ class _Private(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
 
     def _predicted(self, X: Any) -> pd.DataFrame:  # noqa: N803
         check_is_fitted(self)
-        return self.model_.predict(self._frame(X, reset=False))
+        return self.model_.predict(self._frame(X, reset=False), on_unknown=self.on_unknown)
 
     @without_internals
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
-        """Return the (N,) predicted targets of X (N, d); NaN for rows that lack a number.
+        """Return the (N,) predicted targets of X (N, d); NaN for rows that lack a number, or as ``on_unknown`` says.
 
         Scores of predictions are exact functions of the rows given, whom the guarantee does not cover.
         """

@@ -7,8 +7,9 @@ Every input and output is a vector (N,) with a cell for each row:
 - a column of levels is text, each cell as `userdp.data.tables.cells.cell_text` writes it: 1.0 is "1", True is "1"; ""
   is a missing cell.
 
-A row that the model cannot use gets NaN, or "" in place of a class. Features are made in the arithmetic of training:
-scaled in float64, rounded to float32.
+A row that the model cannot use, or with text that is no declared level, gets NaN, or "" in place of a class; with
+``on_unknown = "reference"`` such text counts as the first level. Numbers are held to the declared range of targets.
+Features are made in the arithmetic of training: scaled in float64, rounded to float32.
 """
 
 import io
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from simulations.api.classes import level_values, with_names
+from simulations.api.classes import level_values, target_ends, with_names
 from simulations.records.run_directory import writing
 from simulations.reports.explain import promise_texts
 from userdp.accounting import Guarantee
@@ -55,14 +56,18 @@ Cells = tuple[str, str | None]
 """The names of a column's values, and of the mask of its missing cells; None if these have a declared value."""
 
 
-def write_onnx(problem: Problem, model: Vector, columns: Columns, guarantee: Guarantee, path: Path) -> None:
+def write_onnx(
+    problem: Problem, model: Vector, columns: Columns, guarantee: Guarantee, path: Path, *, on_unknown: str = "nan"
+) -> None:
     """Write the model (p,) of a problem on a table's columns; see `simulations.SavedModel.to_onnx`."""
     graph = _Graph()
-    table = _Table(graph, columns)
+    table = _Table(graph, columns, reference=on_unknown == "reference")
     features = table.features()
     scores = _scores(problem, model, graph, features, table.samples)
     zeros, target = np.zeros((1, len(table.samples.names)), dtype=np.float32), np.zeros(1, dtype=np.float32)
     example = pd.DataFrame(problem.predict(model, Block(zeros, np.arange(2), target)))
+    if len(example.columns) == 1:
+        scores = _in_units(graph, scores, problem, columns)
     outputs = _outputs(graph, scores, example, columns, graph.any_of(table.unusable))
     if taken := sorted({one.name for one in outputs} & set(table.inputs)):
         raise BadInput(f"to_onnx: the table's column {taken[0]!r} has the name of an output; rename it and train again")
@@ -122,7 +127,7 @@ class _Table:
         unusable: the masks of rows that the model cannot use.
     """
 
-    def __init__(self, graph: _Graph, columns: Columns) -> None:
+    def __init__(self, graph: _Graph, columns: Columns, *, reference: bool) -> None:
         samples = columns.samples
         if not isinstance(samples, Numeric):
             (key, *_) = samples.keys & {"codes", "sequence", "images"}
@@ -133,7 +138,7 @@ class _Table:
                 f"to_onnx: date_parts names {column!r}, and ONNX has no calendar; train on a column of the parts under "
                 f"categorical, or {_INSTEAD}"
             )
-        self.graph, self.samples = graph, samples
+        self.graph, self.samples, self.reference = graph, samples, reference
         self.inputs: dict[str, tuple[bool, str]] = {}
         self.unusable: list[str] = []
         self._missing: dict[str, str] = {}
@@ -200,14 +205,17 @@ class _Table:
     def _levels(self, column: str) -> str:
         """Add the features of a column of levels (N, L): 1 at a cell's level."""
         add, declared = self.graph.add, checked_levels(column, self.samples.categorical[column])
-        self.inputs[column] = (True, f"text, one of {', '.join(map(repr, declared))}; '' is a missing cell")
+        about = f"any other counts as {declared[0]!r}" if self.reference else "any other gives no prediction"
+        self.inputs[column] = (True, f"text, one of {', '.join(map(repr, declared))}; '' is a missing cell; {about}")
         codes = {level: code for code, level in enumerate(declared)}
         instead = self.samples.instead_of_missing(column)
         if isinstance(instead, int):
             codes[""] = instead
         self._missing[column] = self.graph.codes(column, {"": 1}, 0)
-        found = add("Unsqueeze", self.graph.codes(column, codes, -1), np.array([1]))
-        hot = add("Equal", found, np.arange(len(self.samples.levels[column])))
+        found = self.graph.codes(column, codes, 0 if self.reference else -1)
+        if not self.reference:
+            self.unusable.append(add("Equal", found, np.array(-1)))
+        hot = add("Equal", add("Unsqueeze", found, np.array([1])), np.arange(len(self.samples.levels[column])))
         return add("Cast", hot, to=TensorProto.FLOAT)
 
 
@@ -274,6 +282,16 @@ def _module(problem: "TorchProblem", model: Vector, features: str, columns: int)
     return graph
 
 
+def _in_units(graph: _Graph, scores: str, problem: Problem, columns: Columns) -> str:
+    """Add the predictions of numbers, in the target's units and within its declared range."""
+    if (ends := target_ends(problem, columns)) is None:
+        return scores
+    low, high = ends
+    if columns.target_range is not None:
+        scores = graph.add("Add", graph.add("Mul", graph.add("Add", scores, 1.0), (high - low) / 2.0), low)
+    return graph.add("Clip", scores, low, high)
+
+
 def _outputs(graph: _Graph, scores: str, example: pd.DataFrame, columns: Columns, gone: str | None) -> list[Any]:
     """Add the columns of predictions, such as ``example``; ``gone`` is the mask of rows that have none.
 
@@ -305,9 +323,6 @@ def _values(graph: _Graph, scores: str, kinds: Sequence[str], columns: Columns) 
     if len(kinds) == 2:
         code, share = add("Cast", add("Greater", value, 0.0), to=TensorProto.INT64), add("Sigmoid", value)
         return [code, share] if columns.target_levels is None else [code, add("Sub", 1.0, share), share]
-    if columns.target_range is not None:
-        low, high = map(float, columns.target_range)
-        value = add("Add", add("Mul", add("Add", value, 1.0), (high - low) / 2.0), low)
     return [value]
 
 

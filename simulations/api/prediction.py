@@ -1,51 +1,60 @@
-"""Predictions of a trained model for the rows of a table, the metrics that a run reports, and ``userdp predict``."""
+"""Predictions of a trained model for the rows of a table, and the metrics that a run reports."""
 
 import logging
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Literal, get_args
 from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
+from numpy.typing import NDArray
 
-from simulations.api.classes import with_names
+from simulations.api.classes import target_ends, with_names
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.coefficients import Rows, of_model
 from simulations.records.evaluation import Evaluation
+from simulations.records.hidden_levels import MEANING
 from simulations.records.named_code import check_code
 from simulations.records.run_directory import (
     RunDirectory,
     check_files,
-    plain,
     private_folder,
     read_json,
-    write_whole,
     writing,
 )
-from simulations.reports.explain import show_promise
 from simulations.reports.standing import CONSTANT, INITIAL
-from simulations.reports.units import in_target_units, metric_table
+from simulations.reports.units import in_target_units
 from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Block
+from userdp.data.block import Features
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import Tabular, table_file
-from userdp.data.tables.reading import read_cells
+from userdp.data.tables.sample_kinds import SampleKind
 from userdp.data.tables.sources import TableSource
 from userdp.data.tables.tabular import read_features, table_of
-from userdp.errors import BadInput, MissingColumn
+from userdp.data.tables.unusable import listed
+from userdp.errors import BadInput
 from userdp.extras import check_extra
 from userdp.problems import Problem
+from userdp.settings import shown
 from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
 THIS = "this model"
+OnUnknown = Literal["nan", "reference", "error"]
+"""The prediction for a row with a cell that is none of the declared levels of its column, or missing where `impute`
+declares nothing: NaN; the prediction for the first declared level; or nothing for any row, but an error."""
+
+
+def check_on_unknown(given: str, *allowed: str) -> None:
+    """Refuse what is none of `OnUnknown`, or of those ``allowed``."""
+    if given not in (allowed := allowed or get_args(OnUnknown)):
+        raise BadInput(f"on_unknown = {shown(given)}: must be {' or '.join(map(repr, allowed))}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +67,14 @@ class SavedModel:
         guarantee: for the people of the run. It does not cover the people of tables that are scored: predictions and
             metrics are exact functions of their rows.
         released: the coefficients that the run released with standard errors; empty without.
+        hidden: the declared levels, "column=level", that too few people of the run held to be seen through noise.
     """
 
     config: RunConfig
     model: Vector
     guarantee: Guarantee
     released: Rows = field(default=(), kw_only=True)
+    hidden: Sequence[str] = field(default=(), kw_only=True)
 
     def __repr__(self) -> str:
         head = f"{self.config.problem.kind} by {self.config.strategy_name}: {self.model.size} parameters"
@@ -76,14 +87,15 @@ class SavedModel:
         return build_problem(self.config)
 
     @without_internals
-    def predict(self, data: Tabular) -> pd.DataFrame:
+    def predict(self, data: Tabular, *, on_unknown: OnUnknown = "nan") -> pd.DataFrame:
         """Predict every row of a table, with features transformed as in training.
 
         Neither the user column nor the target is read. Rows that a loss cannot use (a missing number, say) get NaN, and
-        a warning counts them and names their columns.
+        a warning counts them and names their columns. Numbers are held to the declared range of targets.
 
         Args:
             data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file.
+            on_unknown: of a row with a cell that is no declared level: see `OnUnknown`.
 
         Returns:
             One row for each of the table, in its order, with the index of a pandas DataFrame. "prediction" is a number
@@ -92,8 +104,10 @@ class SavedModel:
             declares the classes, predictions are these, and "probability of LEVEL" is that of each of them.
 
         Raises:
-            BadInput: the problem predicts nothing or steps of sequences, or the run or the table lacks columns.
+            BadInput: the problem predicts nothing or steps of sequences, the run or the table lacks columns, or
+                ``on_unknown`` is "error" and a row has such a cell.
         """
+        check_on_unknown(on_unknown)
         columns, problem = self._columns(), self.problem
         empty = isinstance(data, pd.DataFrame) and not len(data)
         if isinstance(data, pd.DataFrame) and empty:
@@ -101,28 +115,34 @@ class SavedModel:
         with table_file(data, columns.inputs) as path:
             features, unusable = read_features(path, columns)
         rows = features.shape[0]
+        lost, unusable = _levels(columns.samples, features, unusable, "nan" if empty else on_unknown)
+        if drowned := int(columns.samples.at_levels(features, self.hidden).sum()):
+            log.warning("%d of %d rows hold one of these levels: %s; %s", drowned, rows, listed(self.hidden), MEANING)
         targets = np.zeros(rows, dtype=np.float32) if problem.has_targets else None
         block, _ = problem.bound(Block(features, np.arange(rows + 1), targets))
         found = pd.DataFrame(
             problem.predict(self.model, block), index=data.index if isinstance(data, pd.DataFrame) else None
         )
-        if columns.target_range is not None and list(found) == ["prediction"]:
-            low, high = columns.target_range
-            found["prediction"] = low + (found["prediction"] + 1.0) / 2.0 * (high - low)
+        if list(found) == ["prediction"] and (ends := target_ends(problem, columns)) is not None:
+            low, high = ends
+            if columns.target_range is not None:
+                found = low + (found + 1.0) / 2.0 * (high - low)
+            found = found.clip(low, high)
         if columns.target_levels is not None:
             found = with_names(found, columns.target_levels)
         if block.usable is not None:
-            found.loc[~block.usable] = np.nan
+            lost |= ~block.usable
+        found.loc[lost] = np.nan
         if empty:
             return found.iloc[:0]
         if missing := int(found["prediction"].isna().sum()):
-            affected = ", ".join(f"{column!r} in {cells}" for column, cells in unusable.items()) or "no single column"
             log.warning(
                 "%d of %d rows get no prediction (NaN): they hold a cell that the model cannot use (%s of them); "
-                "correct these cells, or train with impute",
+                "correct these cells, train with impute, or give on_unknown = 'reference', so that an undeclared "
+                "level counts as the first one",
                 missing,
                 rows,
-                affected,
+                _told(unusable) or "no single column",
             )
         return found
 
@@ -195,23 +215,29 @@ class SavedModel:
             files.text("config.toml", self.config.toml())
             files.json("guarantee.json", self.guarantee.as_dict())
             files.model(self.model)
-            if self.released:
-                files.json("result.json", {"coefficients": self.released})
+            if self.released or self.hidden:
+                files.json("result.json", {"coefficients": self.released, "hidden_levels": self.hidden})
         return folder
 
     @without_internals
-    def to_onnx(self, path: str | Path) -> Path:
+    def to_onnx(self, path: str | Path, *, on_unknown: Literal["nan", "reference"] = "nan") -> Path:
         """Write the model as ONNX, from the table's own columns to those of `predict`, and return the file's path.
 
         The file's metadata hold the guarantee. `simulations.api.exporting` describes inputs and outputs.
 
+        Args:
+            path: of the file.
+            on_unknown: what the graph predicts for a cell that is no declared level: see `OnUnknown`.
+
         Raises:
-            BadInput: the model, or a column's declaration, has no form in ONNX; onnx is not installed.
+            BadInput: the model, or a column's declaration, has no form in ONNX, nor has an error for a row; onnx is not
+                installed.
         """
+        check_on_unknown(on_unknown, "nan", "reference")
         check_extra("onnx", "to_onnx()")
         from simulations.api.exporting import write_onnx  # noqa: PLC0415 -- optional
 
-        write_onnx(self.problem, self.model, self._columns(), self.guarantee, Path(path))
+        write_onnx(self.problem, self.model, self._columns(), self.guarantee, Path(path), on_unknown=on_unknown)
         return Path(path)
 
     @without_internals
@@ -267,11 +293,12 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
         with (directory / "model.npz").open("rb") as file, np.load(file) as arrays:
             x = arrays["x"]
         result = directory / "result.json"
-        released = read_json(result).get("coefficients", ()) if result.is_file() else ()
+        told = read_json(result) if result.is_file() else {}
+        released, hidden = told.get("coefficients", ()), told.get("hidden_levels", ())
     except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:
         raise BadInput(f"{directory} holds a damaged file ({type(error).__name__}): run again") from None
     check_code(directory, raw, trusted=trust_code)
-    saved = SavedModel(parse_config(raw), x, promised, released=released)
+    saved = SavedModel(parse_config(raw), x, promised, released=released, hidden=hidden)
     needed = saved.problem.dimension
     if x.shape != (needed,):
         raise BadInput(
@@ -281,83 +308,35 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
     return saved
 
 
-NOT_COVERED = (
-    "No guarantee covers the people of this table: predictions and metrics are exact functions of their rows. The "
-    "guarantee is for the people in the training data."
-)
-_SUFFIXES = (".csv", ".parquet")
-_COLUMNS = {"metrics": THIS, "constant": CONSTANT, "initial": INITIAL}  # field for JSON -> column of metrics
+def _told(cells: Mapping[str, int]) -> str:
+    """Tell columns and their cells, for the holder of the table."""
+    return ", ".join(f"{column!r} in {count}" for column, count in cells.items())
 
 
-@dataclass(frozen=True)
-class Scores:
-    """The scores of a table: plain ``values`` for JSON, and the metrics ``in_units`` of the target, None without any.
+def _levels(
+    samples: SampleKind, features: Features, unusable: Mapping[str, int], on_unknown: OnUnknown
+) -> tuple[NDArray[np.bool_], Mapping[str, int]]:
+    """Return which rows (N,) get no prediction because of an undeclared level, and the unusable cells by column.
 
-    ``kept`` are the table's columns beside the predictions.
+    With "reference" the features of such rows become those of each column's first level. Raises `BadInput` for "error".
     """
-
-    values: Any
-    in_units: pd.DataFrame | None
-    guarantee: Guarantee
-    kept: Sequence[str]
-
-
-def score(
-    directory: Path, table: Path, output: Path | None, keep: Sequence[str] = (), *, trust_code: bool = False
-) -> Scores:
-    """Predict every row of a table, write the predictions, and measure the model if the table allows it.
-
-    ``output`` is by default the table's name with "-predictions.csv", in the current folder; ``keep`` names columns of
-    the table to copy into it, such as a row's person.
-    """
-    target = Path(f"{table.stem}-predictions.csv") if output is None else output
-    if target.suffix.lower() not in _SUFFIXES:
-        raise BadInput(f"--output {target}: must end with .csv or .parquet")
-    if target.resolve() == table.resolve():
-        raise BadInput(f"--output {target} is the table itself; choose another file")
-    saved = load_model(directory, trust_code=trust_code)
-    predictions = saved.predict(table)
-    metrics, reason = pd.DataFrame(), None
-    try:
-        metrics = saved.evaluate(table)
-    except MissingColumn as error:
-        reason = str(error)
-    rows = _with_columns(predictions, table, keep, saved._columns())
-    with writing(f"--output {target}:", "choose another"):
-        write = rows.to_csv if target.suffix.lower() == ".csv" else rows.to_parquet
-        write_whole(target, partial(write, index=False))
-    values = {
-        "output": str(target),
-        "rows": len(predictions),
-        "unusable_rows": int(predictions["prediction"].isna().sum()),
-        **{name: metrics.to_dict().get(of) for name, of in _COLUMNS.items()},
-        "not_measured": reason,
-        "guarantee": saved.guarantee.as_dict(),
-    }
-    return Scores(plain(values), None if reason else saved.in_target_units(metrics), saved.guarantee, keep)
-
-
-def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str], model: Columns) -> pd.DataFrame:
-    if not keep:
-        return predictions
-    if taken := sorted({*keep} & {*map(str, predictions)}):
-        raise BadInput(f"--keep {taken[0]}: the predictions have a column of that name; rename the table's")
-    # Read beside the columns of the model, by which a header is told from a row.
-    cells = read_cells(table, list(dict.fromkeys([*keep, *model.inputs])), model.csv).select(list(dict.fromkeys(keep)))
-    kept: pd.DataFrame = cells.to_pandas(types_mapper=pd.ArrowDtype)
-    return pd.concat([kept, predictions], axis=1)
-
-
-def show_scores(scores: Scores, console: Console) -> None:
-    """Print the metrics, the guarantee and the file of predictions."""
-    values = scores.values
-    if scores.in_units is None:
-        console.print(f"Not measured: {values['not_measured']}", highlight=False)
-    else:
-        title = "1 row" if values["rows"] == 1 else f"{values['rows']} rows"
-        console.print(metric_table(title, cast("dict[str, Any]", scores.in_units.to_dict()), {}))
-    show_promise(scores.guarantee, console)
-    console.print(NOT_COVERED, highlight=False)
-    console.print(f"Predictions: {values['output']}", highlight=False, soft_wrap=True)
-    if not scores.kept:
-        console.print("They are in the order of the table; --keep COLUMN copies a column beside them.", highlight=False)
+    rows = features.shape[0]
+    unknown = samples.without_level(features, reference=on_unknown == "reference")
+    lost = np.logical_or.reduce([np.zeros(rows, dtype=bool), *unknown.values()])
+    cells = {column: int(mask.sum()) for column, mask in unknown.items() if mask.any()}
+    if cells and on_unknown == "error":
+        raise BadInput(
+            f"on_unknown = 'error': {lost.sum()} of {rows} rows hold no declared level of a column "
+            f"({_told(cells)} of them); correct these cells, or give 'nan' or 'reference'"
+        )
+    if not cells or on_unknown == "nan":
+        return lost, {**unusable, **cells}
+    log.warning(
+        "%d of %d rows hold no declared level of a column (%s of them): they are predicted as if they held its first "
+        "one",
+        lost.sum(),
+        rows,
+        _told(cells),
+    )
+    lost[:] = False
+    return lost, {column: count for column, count in unusable.items() if column not in cells}

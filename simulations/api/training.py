@@ -168,6 +168,7 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
             page=(folder / "report.html").read_text(encoding="utf-8"),
             directory=None if directory is None else folder,
             released=outcome.result.get("coefficients", ()),
+            hidden=outcome.result.get("hidden_levels", ()),
         )
 
 

@@ -10,6 +10,15 @@ from rich.console import Console
 from simulations.terminal import Json, TrustCode, answer, argument, examples, option, working
 from userdp.errors import BadInput
 
+OnUnknown = Annotated[
+    str,
+    option(
+        "For a row with a cell that is no declared level of its column: nan (no prediction, the default), reference "
+        "(that of the first level) or error.",
+        metavar="HOW",
+    ),
+]
+
 
 @examples(
     "userdp report runs/quickstart-auto-seed1",
@@ -90,6 +99,7 @@ def predict(
     keep: Annotated[
         list[str] | None, option("Copy this column of TABLE into the predictions; repeatable.", metavar="COLUMN")
     ] = None,
+    on_unknown: OnUnknown = "nan",
     trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
@@ -98,9 +108,10 @@ def predict(
     There are metrics, too, if the table has user and target.
     """
     with working():
-        from simulations.api.prediction import score, show_scores  # noqa: PLC0415
+        from simulations.api.scoring import score, show_scores  # noqa: PLC0415
 
-        scores = score(directory, table, output, keep or (), trust_code=trust_code)
+        how: Any = {"on_unknown": on_unknown, "trust_code": trust_code}
+        scores = score(directory, table, output, keep or (), **how)
     answer(as_json, scores.values, lambda: show_scores(scores, Console()))
 
 
@@ -120,6 +131,7 @@ def export(
             metavar="FOLDER",
         ),
     ] = None,
+    on_unknown: OnUnknown = "nan",
     trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
@@ -142,7 +154,7 @@ def export(
 
             values, show = language_files(transformers, saved.guarantee), show_language_files
         else:
-            written = saved.to_onnx(cast(Path, onnx))
+            written = saved.to_onnx(cast(Path, onnx), on_unknown=cast(Any, on_unknown))
             from simulations.api.exporting import meaning, show_meaning  # noqa: PLC0415 -- needs onnx
 
             values, show = meaning(written), show_meaning

@@ -8,6 +8,7 @@ from typing import Any
 from simulations.config.run_config import REFERENCE
 from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Schedule, best_constant, better
+from simulations.records.hidden_levels import with_level_names
 from simulations.records.run_directory import plain
 from simulations.runs.build import Prepared, with_assumptions
 from strategies.core.base import UserLevelStrategy
@@ -83,7 +84,8 @@ class Result:
         metrics |= evaluation.details(model, metrics)
         reference = evaluation.reference(self.prepared.problem.initial(), outcome.initial_metrics, outcome.constant)
         held_out = {} if strategy.testers is None else strategy.testers.report()
-        more = evaluation.shown(model) | held_out | strategy.scheme.report(model, strategy.memory)
+        more = evaluation.shown(model) | held_out
+        more |= with_level_names(self.prepared.config, strategy.scheme.report(model, strategy.memory))
         told = self._about(metrics, reference, more | code)
         reason = None if "answers" in told else evaluation.not_measured(model, metrics)
         if reason is not None:

@@ -25,8 +25,8 @@ from strategies.auto.staged import (
     AutoScheme,
     Pace,
     adaptive_stages,
-    coefficients,
     outline,
+    reported,
     shares_of,
     uncertified,
 )
@@ -174,7 +174,7 @@ class Auto(Recipe):
         return AutoScheme(
             price=price,
             outline=outline(given, shares, stages, price.guarantee),
-            report=partial(coefficients, stages),
+            report=partial(reported, stages),
             new_memory=partial(new_progress, given.problem, given.default_step, column_coordinates(given.problem)),
             sampler=sampler,
             noise_multiplier=multiplier,

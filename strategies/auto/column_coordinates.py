@@ -48,8 +48,8 @@ class ColumnCoordinates(Stateful):
         """The typical length of a gradient in the coordinates, over that of a slope."""
         return math.sqrt(float(self.seen.sum()))
 
-    def learn(self, moments: Vector, deviation: float, ridge: float) -> int:
-        """Set the scales by the released moments (p,) of columns; return how many columns noise hides."""
+    def learn(self, moments: Vector, deviation: float, ridge: float) -> NDArray[np.bool_]:
+        """Set the scales by the released moments (p,) of columns; return the mask of those that noise hides."""
         floor = max(SHOWN * deviation, 1e-9)
         hidden = moments < floor
         count = int(hidden.sum())
@@ -59,7 +59,7 @@ class ColumnCoordinates(Stateful):
         common = 1 / self.common if self.common > 0 else 0.0
         self.scales = np.append(np.sqrt(curved) / np.maximum(curved, floor), common)
         self.seen = np.append(curved, self.common**2) * self.scales**2
-        return count
+        return hidden
 
     def doubt(self, move: Vector) -> Vector:
         """Return the (p + 1,) variance of a gradient's change by a move, per curvature^2: columns come together."""

@@ -125,8 +125,8 @@ class ColumnMoments(Stage, share=0.1):
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; divides columns by the roots of their moments, and shrinks those that noise hides."""
         released, deviation = release.mean(sums, Movement.of_acute(progress.size))
-        hidden = _of(progress).learn(released, deviation, self.ridge / progress.curvature)
-        return {"noise_deviation": deviation, "hidden_columns": float(hidden)}
+        progress.hidden = _of(progress).learn(released, deviation, self.ridge / progress.curvature)
+        return {"noise_deviation": deviation, "hidden_columns": float(progress.hidden.sum())}
 
 
 def _of(progress: Progress) -> ColumnCoordinates:

@@ -166,6 +166,7 @@ class Progress(Stateful):
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
         *("across", "level_deviation", "highest", "uneven", "length", "gradient", "unit"),
+        "hidden",
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "columns", "known", "optimiser", "inference")
     given: ClassVar[tuple[str, ...]] = ("learns",)
@@ -183,6 +184,7 @@ class Progress(Stateful):
     move: Vector = field(init=False)  # (p,) the last step
     damping: float = 1.0  # divisor of steps where noise hides curvature; see `heed`
     scales: Vector = field(init=False)  # (d,) divisors of columns
+    hidden: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))  # (d,) columns that noise hides
     size: float = field(init=False)  # norm of a user's second moments beyond which the user weighs less
     coordinates: Array = field(init=False)  # (d, d) the action of T on each block
     whitened: Whitening = field(init=False)  # the origin of the coordinates

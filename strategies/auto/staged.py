@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from scipy.special import gammaincc
 
 from strategies.auto.coefficients import Curvatures, OfCoefficients
@@ -164,16 +165,17 @@ class AutoScheme(Shares, Scheme):
         return Step(following, following, facts, constant=memory.released_constant)
 
 
-def coefficients(stages: Sequence[Stage], released: Vector, memory: Progress) -> dict[str, Any]:
-    """Return the coefficients of a run that released them.
+def reported(stages: Sequence[Stage], released: Vector, memory: Progress) -> dict[str, Any]:
+    """Return the coefficients of a run that released them, and the places of the columns that noise hides.
 
-    A run that ended early, at its best model, may have asked some of their rounds and not all.
+    A run that ended early, at its best model, may have asked some of the coefficients' rounds and not all.
     """
+    told: dict[str, Any] = {"hidden_columns": np.flatnonzero(memory.hidden)}
     reading = next((stage.reading for stage in stages if isinstance(stage, Curvatures)), None)
     found = memory.inference
     if reading is None or found is None or not len(found.estimate):
-        return {}
-    return {"coefficients": found.rows(reading)}
+        return told
+    return told | {"coefficients": found.rows(reading)}
 
 
 def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: Guarantee) -> Outline:

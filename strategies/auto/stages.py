@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from strategies.auto.column_coordinates import SHOWN
 from strategies.auto.progress import Progress, column_scales, whitening
 from strategies.auto.releases import Movement, Release
 from strategies.clipping.recentred_clipping import LOG_DISTANCE
@@ -130,7 +131,9 @@ class Moments(Stage, share=0.15, weight=15.0):
         """See `Stage`; turns and stretches the coordinates until all second moments are about one."""
         released, deviation = release.mean(sums, Movement.of_acute(progress.size))
         ridge = np.diag(self.ridge / progress.curvature / progress.scales**2)
-        found = whitening(symmetric(released) + ridge, deviation)
+        moments = symmetric(released)
+        progress.hidden = np.diag(moments) < SHOWN * deviation
+        found = whitening(moments + ridge, deviation)
         progress.whitened = found.repeated(len(progress.across))
         progress.coordinates = found.matrix / progress.scales[:, None]
         return {"noise_deviation": deviation, "floored": float(found.floored)}

@@ -158,7 +158,7 @@ def test_the_file_says_what_its_columns_mean_and_what_is_promised(tmp_path):
         "assumptions": "n is public",
     }
     meanings = {one.name: one.doc_string for one in file.graph.input}
-    assert meanings["team"] == "text, one of 'red', 'blue', '1.5'; '' is a missing cell"
+    assert meanings["team"] == "text, one of 'red', 'blue', '1.5'; '' is a missing cell; any other gives no prediction"
     assert meanings["born"] == "seconds since 1970-01-01 in UTC; NaN is a missing cell"
     none = onnx.load(model.to_onnx(tmp_path / "none.onnx"))
     assert not {"userdp.epsilon", "userdp.delta"} & {one.key for one in none.metadata_props}

@@ -171,10 +171,10 @@ def test_predictions_are_those_that_the_metrics_are_about(tmp_path, kind):
 def test_a_logistic_prediction_by_hand(folder):
     saved = load_model(folder / "run")
     people = pd.DataFrame({"team": ["green", "pink"], "height": [175, 260.0]}, index=[7, 3])
-    found = saved.predict(people)
+    found = saved.predict(people, on_unknown="reference")
     assert list(found.index) == [7, 3]
     # A bound on ||a||_1 of 2 and an intercept: nothing is scaled down. 175 is the middle, 260 is clipped to the end.
-    scores = np.array([saved.model[2] + saved.model[4], saved.model[0] + saved.model[4]])
+    scores = np.array([saved.model[2] + saved.model[4], saved.model[[0, 1, 4]].sum()])
     assert found["probability"].to_numpy() == pytest.approx(expit(scores), rel=1e-6)
     assert found["prediction"].tolist() == (scores > 0).astype(float).tolist()
 
@@ -184,7 +184,8 @@ def test_a_row_that_the_model_cannot_use_has_no_prediction_and_changes_no_other(
     run(config, directory=tmp_path / "run", report=False)
     saved, frame = load_model(tmp_path / "run"), pd.read_csv(table)
     found = saved.predict(table)
-    unusable = frame["height"] == "tall"
+    tall, teamless = frame["height"] == "tall", frame["team"].isna()
+    unusable = tall | teamless
     assert found["prediction"].isna().equals(unusable)
     assert found["probability"].isna().equals(unusable)
     pd.testing.assert_frame_equal(
@@ -192,7 +193,7 @@ def test_a_row_that_the_model_cannot_use_has_no_prediction_and_changes_no_other(
     )
     done = predict(tmp_path / "run", table, "--output", tmp_path / "p.parquet")
     assert f"{unusable.sum()} of {len(frame)} rows get no prediction (NaN)" in done.stderr
-    assert f"'height' in {unusable.sum()} of them" in done.stderr
+    assert f"'height' in {tall.sum()}, 'team' in {teamless.sum()} of them" in done.stderr
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "p.parquet"), found)
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from simulations import plan, train
 from simulations.api.comparing import ComparisonResult
-from simulations.api.prediction import SavedModel, score
+from simulations.api.prediction import SavedModel
+from simulations.api.scoring import score
 from simulations.config.run_config import PrivacySection, parse_config
 from simulations.finding.facts import Found
 from simulations.records.environment import own_version

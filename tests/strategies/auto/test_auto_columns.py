@@ -182,7 +182,7 @@ def test_training_starts_at_one_level_unless_the_sum_of_columns_is_unknown_or_te
 def test_columns_that_noise_hides_are_shrunk_and_the_others_equally_curved():
     coordinates, deviation = column_coordinates(PROBLEMS["sparse_squared"]), 0.01
     moments = np.array([0.3, 0.1, 0.05, 0.02, 0.006, 0.001])
-    assert coordinates.learn(moments, deviation, 0.0) == 3
+    assert coordinates.learn(moments, deviation, 0.0).tolist() == [False] * 3 + [True] * 3
     np.testing.assert_allclose(coordinates.seen[:3], 1.0)
     np.testing.assert_allclose(coordinates.scales[:3], moments[:3] ** -0.5)
     np.testing.assert_allclose(coordinates.scales[3:6], math.sqrt(0.009) / (SHOWN * deviation))

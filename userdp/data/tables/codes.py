@@ -1,14 +1,15 @@
 """Samples that are codes of categories: places among declared levels, or buckets to which cells are hashed."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.sparse_rows import Sparse, sparse_rows
+from userdp.data.block import Features
 from userdp.data.tables.cells import Rows, Texts
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import (
@@ -88,6 +89,27 @@ class Codes(SampleKind):
 
     def features(self, table: Rows, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
         return np.stack([self._codes(table, column, rows, counts) for column in self.levels], axis=1)
+
+    def without_level(self, features: Features, *, reference: bool) -> Mapping[str, NDArray[np.bool_]]:
+        """See `SampleKind`."""
+        codes = cast("NDArray[np.int32]", features)
+        found = {column: codes[:, place] < 0 for place, column in enumerate(self.levels)}
+        if reference:
+            np.maximum(codes, 0, out=codes)
+        return found
+
+    @property
+    def level_names(self) -> Sequence[str]:
+        """See `SampleKind`; a linear model has one column of codes."""
+        column, levels = next(iter(self.levels.items()))
+        texts = [*map(str, range(levels))] if isinstance(levels, int) else checked_levels(column, levels)
+        own = [f"{column} is missing"] if self.impute.get(column) == OWN_LEVEL else []
+        return [*(f"{column}={text}" for text in texts), *own] if self._single else []
+
+    def at_levels(self, features: Features, names: Sequence[str]) -> NDArray[np.bool_]:
+        """See `SampleKind`."""
+        places = [self.level_names.index(name) for name in names]
+        return np.isin(cast("NDArray[np.int32]", features)[:, 0], places)
 
     def _codes(self, table: Rows, column: str, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
         """Return (N,) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""

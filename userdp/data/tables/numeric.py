@@ -1,11 +1,12 @@
 """Samples that are numbers: columns of numbers and dates, derived ones, and levels and parts of dates as 0 and 1."""
 
-from collections.abc import Iterator, Set
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.data.block import Features
 from userdp.data.coefficients import CoefficientMap
 from userdp.data.shape import Column
 from userdp.data.tables.cells import Rows
@@ -220,6 +221,25 @@ class Numeric(SampleKind):
                 if column not in self.dated.needed:
                     counts.unknown_levels[column] = unknown
         return features
+
+    def without_level(self, features: Features, *, reference: bool) -> Mapping[str, NDArray[np.bool_]]:
+        """See `SampleKind`; a missing date has no part."""
+        hot = cast("NDArray[np.float32]", features)
+        found = {column: ~np.asarray(hot[:, one.start : one.stop].any(axis=1)) for column, one in self.places.items()}
+        for column, rows in found.items() if reference else ():
+            hot[rows, self.places[column].start] = 1.0
+        return found
+
+    @property
+    def level_names(self) -> Sequence[str]:
+        """See `SampleKind`."""
+        first = len(self.ranges) + len(self.indicators)
+        return [""] * first + self.names[first:]
+
+    def at_levels(self, features: Features, names: Sequence[str]) -> NDArray[np.bool_]:
+        """See `SampleKind`."""
+        places = [self.level_names.index(name) for name in names]
+        return np.asarray(cast("NDArray[np.float32]", features)[:, places].any(axis=1))
 
     def _derived(self, column: str, missing: Missing) -> NDArray[np.float64]:
         made, counts = self.derive[column], missing.counts

@@ -67,6 +67,11 @@ class SampleKind(ABC):
         """The names of a sample's features, or their columns."""
         return self.columns
 
+    @property
+    def level_names(self) -> Sequence[str]:
+        """The names "column=level", each at its place among the columns of a linear model, and '' at other places."""
+        return ()
+
     def check(self, text: Set[str]) -> None:  # noqa: B027 -- few kinds depend on other columns
         """Refuse contradictions with other columns, of which ``text`` are compared as text."""
 
@@ -78,6 +83,17 @@ class SampleKind(ABC):
     @abstractmethod
     def features(self, table: Rows, rows: NDArray[np.int64], counts: Counts) -> Features:
         """Return the (N, k) features of the chosen ``rows`` (N,); each follows from its own row's cells alone."""
+
+    def without_level(self, features: Features, *, reference: bool) -> Mapping[str, NDArray[np.bool_]]:
+        """Return for each column of levels the mask (N,) of the rows whose cell is none of them.
+
+        With ``reference`` these rows get the column's first level, in place.
+        """
+        return {}
+
+    def at_levels(self, features: Features, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Return the mask (N,) of the rows at one of these levels, by `level_names`."""
+        return np.zeros(features.shape[0], dtype=bool)
 
     def coefficients(self, intercept: bool) -> CoefficientMap:
         """Return the coefficients of a linear model, in the units of the columns; `BadInput` without such columns."""
