@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from simulations.records.evaluation import NOBODY, best_constant, main_metric
-from simulations.reports.explain import shown_apart
+from simulations.records.evaluation import NOBODY, best_constant, constant_name, main_metric, verdict
+from simulations.reports.explain import shown, shown_apart
 
 INITIAL, NON_PRIVATE, CONSTANT = "initial model", "without privacy", "best constant"
 RELEASED = "The best constant is the mean that the run released before it trained: it needs no features."
@@ -15,15 +15,18 @@ NOT_RELEASED = (
 _HOLD_OUT = "hold out users (data.test_users, data.test_fraction)"
 
 
+Kind = Literal["good", "even", "bad", "none"]
+
+
 @dataclass(frozen=True)
 class Standing:
     """A verdict, in a few words and in a sentence or two.
 
-    Its kind is "good" for better than best constant and initial model, "even" for equal to the better of them, "bad"
-    for worse, "none" for not measured.
+    Its kind is "good" for better than best constant and initial model, "even" for no difference from the better of them
+    that can be told, "bad" for worse, "none" for not measured.
     """
 
-    kind: Literal["good", "even", "bad", "none"]
+    kind: Kind
     title: str
     explanation: str
 
@@ -51,12 +54,22 @@ def standing(result: dict[str, Any]) -> Standing:
     shares = {"r2": "R2", "deviance_explained": "deviance explained"}
     known = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
     sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{''.join(known[:1])}."
-    if metrics[main] < rivals[best]:
-        return Standing("good", f"Better than the {best}", sentence)
+    reference = result.get("reference", {})
+    name = "initial" if best == INITIAL else constant_name(reference)
+    error = reference.get("difference_errors", {}).get(name)
     if metrics[main] == rivals[best]:
         return Standing("even", f"Equal to the {best}, no better", sentence)
-    sentence += " Do not use this model; the plan says what the noise and the tests cost."
-    return Standing("bad", f"WORSE than the {best}", sentence)
+    kind: Kind
+    match verdict(metrics[main], rivals[best], error):
+        case "better":
+            kind, title, more = "good", f"Better than the {best}", ""
+        case "even":
+            kind, title = "even", f"No difference from the {best} that can be told"
+            more = f" The difference has a standard error of {shown(error, 2)} over people."
+        case _:
+            kind, title = "bad", f"WORSE than the {best}"
+            more = " Do not use this model; the plan says what the noise and the tests cost."
+    return Standing(kind, title, sentence + more)
 
 
 def references(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
