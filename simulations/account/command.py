@@ -10,16 +10,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from simulations.terminal import Json, answer, argument, option, working
+from simulations.terminal import Json, Verbs, answer, argument, option, working
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Account, Accounts
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Keep everything that is released about a data set within one total.",
+    rich_markup_mode=None,
+    help="Keep all that is released about a data set within one total.",
     epilog="Runs enter with privacy.account = NAME, or userdp run FILE --account NAME.",
 )
 Named = Annotated[str, argument("NAME", "Name of the account, such as that of the data set.")]
@@ -84,7 +85,10 @@ def listed(accounts: Address = None, as_json: Json = False) -> None:
 
 @app.command()
 def export(name: Named, accounts: Address = None) -> None:
-    """Write all entries as events of dp-accounting, and what is spent as Flower states it, in JSON."""
+    """Write all entries as JSON, for dp-accounting and Flower.
+
+    Entries are events of dp-accounting, and what is spent is stated as Flower does.
+    """
     with working():
         from simulations.account.export import exported  # noqa: PLC0415
 
@@ -97,7 +101,7 @@ def check(
     results: Annotated[Path, argument("RESULTS", "Folder of run directories, such as that of userdp serve.")],
     accounts: Address = None,
 ) -> None:
-    """Compare the runs in a folder with the entries of the database, both ways.
+    """Compare the runs in a folder with the entries of the database.
 
     A run without its entry means that the database is older than the results, or another one: what that run released
     is not counted, and the exit code is not 0. An entry without its run is only told.
@@ -160,7 +164,7 @@ def _show(account: "Account") -> None:
     console.print(
         f"For {relation} one whole user. Spent so far: epsilon = {rounded_up(account.spent_epsilon)} at delta = "
         f"{total.delta:g}, as if all prices had been fixed beforehand. One more Gaussian run fits with epsilon up to "
-        f"{account.left_epsilon:.4g}.",
+        f"{account.left_epsilon:.4g} at that delta; another delta allows another epsilon.",
         highlight=False,
     )
 

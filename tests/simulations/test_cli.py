@@ -12,6 +12,7 @@ import pytest
 import typer
 from examples import BASE, call, changed, table_section, write_table
 from rich.console import Console
+from typer.testing import CliRunner
 
 import simulations.reports.progress
 import simulations.runs.run
@@ -27,6 +28,7 @@ from userdp.problems import Quadratic
 from userdp.problems.registry import PROBLEMS
 
 LOG_WARNINGS = terminal.log_warnings
+VERBS = typer.main.get_command(app).commands
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +195,22 @@ def test_an_unknown_word_gets_the_nearest_or_all(words, told):
     assert told in unknown.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train"], "userdp has no 'train'; did you mean 'run'?"),
+        (["runn"], "userdp has no 'runn'; did you mean 'run'?"),
+        (["serve", "strat"], "userdp serve has no 'strat'; did you mean 'start'?"),
+        (["account", "bogus"], "userdp account has no 'bogus'; there are create, show, list, export, check"),
+    ],
+)
+def test_an_unknown_verb_gets_one_other(words, told):
+    unknown = CliRunner().invoke(app, words, prog_name="userdp", env={"COLUMNS": "200"})
+    assert unknown.exit_code == 2
+    assert unknown.stderr.count(told) == 1
+    assert unknown.stderr.count("did you mean") <= 1
+
+
 # Exit codes --------------------------------------------------------------------------------------------------------
 
 
@@ -269,11 +287,21 @@ def test_warnings_of_the_library_reach_standard_error(capsys):
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("verb", typer.main.get_command(app).commands)
-def test_every_verb_explains_itself(verb):
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_and_its_words(verb):
     outcome = call(verb, "--help")
     assert outcome.exit_code == 0
-    assert "Usage" in outcome.stdout
+    shown = " ".join(outcome.stdout.split())
+    assert "Usage" in shown
+    for word in VERBS[verb].params:
+        assert not word.help or " ".join(word.help.split())[:20] in shown
+        assert word.help or not isinstance(word, typer.core.TyperArgument)
+
+
+def test_help_keeps_square_brackets_and_whole_sentences():
+    assert "under [data] and the budget under [privacy]" in " ".join(call("query", "--help").stdout.split())
+    for command in ([], ["account"], ["serve"]):
+        assert "..." not in call(*command, "--help").stdout.split("Commands:")[1]
 
 
 @pytest.mark.parametrize("verb", ["run", "plan", "compare", "query"])
