@@ -156,7 +156,7 @@ def trivial(config: RunConfig, datasets: Datasets) -> dict[str, Any]:
     blocks = []
     for federation in (datasets.users, datasets.test):
         assert federation is not None
-        usable = problem.bound(federation.block(np.arange(federation.users)))[0].usable_part(whole_users=False)[1]
+        usable = problem.bound(federation.block(np.arange(federation.users)))[0].usable_part()[1]
         assert usable is not None
         blocks.append(usable)
     tokens = config.data.sample_shape.sequence.levels[0]

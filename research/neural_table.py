@@ -161,7 +161,7 @@ def _promised(config: RunConfig, guarantee: Guarantee, numbers: Any) -> dict[str
 
 def _usable(problem: Problem, federation: Federation) -> Block:
     """The samples of all users that can be used."""
-    usable = problem.bound(federation.block(np.arange(federation.users)))[0].usable_part(whole_users=False)[1]
+    usable = problem.bound(federation.block(np.arange(federation.users)))[0].usable_part()[1]
     assert usable is not None
     return usable
 

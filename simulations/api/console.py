@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -20,7 +21,7 @@ from simulations.reports.explain import (
     shown,
     shown_number,
 )
-from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
+from simulations.reports.standing import NON_PRIVATE, Usable, about_constant, references, standing
 from simulations.reports.units import about_errors, errors_of, in_target_units, metric_table
 from simulations.runs.advice import Advice
 from strategies.core.plan import Plan
@@ -127,7 +128,7 @@ def _show_metrics(result: dict[str, Any], directory: Path, console: Console, *, 
         for name, value, low, high, _ in covered:
             table.add_row(name, value, f"{low} to {high}")
         console.print(table)
-    verdict = standing(result)
+    verdict = standing(result, Usable.of(pd.read_parquet(directory / "rounds.parquet")))
     colour = {"good": "green", "bad": "red"}.get(verdict.kind, "yellow")
     console.print(f"[{colour}]{verdict.title}[/{colour}]: {verdict.explanation}", highlight=False)
     if (origin := about_constant(result)) is not None:

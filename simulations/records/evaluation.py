@@ -182,7 +182,7 @@ class Evaluation:
             return
         for _, block in self._test.blocks(np.arange(self._test.users)):
             bounded = block if self._kept else self._problem.bound(block)[0]
-            _, usable = bounded.usable_part(whole_users=False)
+            _, usable = bounded.usable_part()
             if usable is not None:
                 yield usable
 

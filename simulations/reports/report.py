@@ -20,7 +20,7 @@ from simulations.reports.answers import answer_rows
 from simulations.reports.coefficients import coefficient_cells, forest_chart, not_drawn
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
-from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
+from simulations.reports.standing import NON_PRIVATE, Usable, about_constant, references, standing
 from simulations.reports.units import (
     about_errors,
     columns_of,
@@ -88,6 +88,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
     rounds = pd.read_parquet(directory / "rounds.parquet")
     rounds = rounds[list(kept("rounds.parquet", dict.fromkeys(map(str, rounds.columns)), kinds))]
     errors = errors_of(result, section)
+    measured = "answers" not in result and ("metrics" in result or "error" in result)
     return {
         "result": result,
         "plan": plan,
@@ -95,7 +96,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "data": data,
         "config": config,
         "requested": tomllib.loads(config)["privacy"],
-        "verdict": standing(result) if "answers" not in result and ("metrics" in result or "error" in result) else None,
+        "verdict": standing(result, Usable.of(rounds)) if measured else None,
         "promise": promise(guarantee),
         "course": _course(rounds, result),
         "numbers": _numbers(plan),

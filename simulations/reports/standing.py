@@ -1,7 +1,9 @@
 """The verdict on a model: is it better than models that need no features? Console and report show the same."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+import pandas as pd
 
 from simulations.records.evaluation import NOBODY, best_constant, constant_name, main_metric, verdict
 from simulations.reports.explain import shown, shown_apart
@@ -12,6 +14,8 @@ NOT_RELEASED = (
     "The best constant predicts the mean of the held-out users for everybody: it needs no features, and nobody could "
     "know it without reading their data."
 )
+ENOUGH = 0.9
+"""Usable share below which no verdict is good."""
 _HOLD_OUT = "hold out users (data.test_users, data.test_fraction)"
 
 
@@ -19,11 +23,45 @@ Kind = Literal["good", "even", "bad", "none"]
 
 
 @dataclass(frozen=True)
+class Usable:
+    """The usable share that a run released, see `strategies.auto.preparation.Filled`, and its noise."""
+
+    share: float
+    deviation: float
+
+    @classmethod
+    def of(cls, rounds: pd.DataFrame) -> Self | None:
+        """Read it from the content of rounds.parquet; None if the run released no such share."""
+        if "fact.filled_share" not in rounds or (told := rounds.dropna(subset="fact.filled_share")).empty:
+            return None
+        return cls(float(told["fact.filled_share"].iloc[0]), float(told["fact.noise_deviation"].iloc[0]))
+
+    @property
+    def few(self) -> bool:
+        """True if the share lies below `ENOUGH` by more than two standard deviations of its noise."""
+        return self.share + 2 * self.deviation < ENOUGH
+
+    @property
+    def sentence(self) -> str:
+        """The share in words, with a remedy where it is small."""
+        remedy = ""
+        if self.few:
+            remedy = (
+                ". The rest was left out: see in the private figures which column's cells cannot be used, and declare "
+                "with data.impute what missing cells count as"
+            )
+        return (
+            f"{100 * self.share:.3g} % could be used, the mean of the share of people who were heard and of the share "
+            f"of their rows (released, with noise of {100 * self.deviation:.2g} %){remedy}."
+        )
+
+
+@dataclass(frozen=True)
 class Standing:
     """A verdict, in a few words and in a sentence or two.
 
     Its kind is "good" for better than best constant and initial model, "even" for no difference from the better of them
-    that can be told, "bad" for worse, "none" for not measured.
+    that can be told, or where much could not be used, "bad" for worse, "none" for not measured.
     """
 
     kind: Kind
@@ -31,15 +69,16 @@ class Standing:
     explanation: str
 
 
-def standing(result: dict[str, Any]) -> Standing:
+def standing(result: dict[str, Any], usable: Usable | None) -> Standing:
     """Compare a run's model with models that need no features; ``result`` is the content of result.json."""
+    told = "" if usable is None else f" {usable.sentence}"
     if "error" in result:
         return Standing(
             "bad", "Failed", f"The run stopped early: {result['error']}. The rest is its state at that time."
         )
     if reason := result.get("not_measured"):
         advice = f"; {_HOLD_OUT}" if reason == NOBODY else ""
-        return Standing("none", "Not measured", f"{reason[0].upper()}{reason[1:]}{advice}.")
+        return Standing("none", "Not measured", f"{reason[0].upper()}{reason[1:]}{advice}.{told}")
     metrics, main = result["metrics"], main_metric(result["metrics"])
     rivals = {
         name: values[main]
@@ -47,13 +86,13 @@ def standing(result: dict[str, Any]) -> Standing:
         if main is not None and values.get(main) is not None
     }
     if main is None or metrics[main] is None or not rivals:
-        return Standing("none", "Not measured", f"There are no data to measure the model with: {_HOLD_OUT}.")
+        return Standing("none", "Not measured", f"There are no data to measure the model with: {_HOLD_OUT}.{told}")
     best = min(rivals, key=lambda rival: float(rivals[rival]))
     value, *others = shown_apart([metrics[main], *rivals.values()])
     beside = " and ".join(f"{other} for the {rival}" for other, rival in zip(others, rivals, strict=True))
     shares = {"r2": "R2", "deviance_explained": "deviance explained"}
     known = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
-    sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{''.join(known[:1])}."
+    sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{''.join(known[:1])}.{told}"
     reference = result.get("reference", {})
     name = "initial" if best == INITIAL else constant_name(reference)
     error = reference.get("difference_errors", {}).get(name)
@@ -62,7 +101,9 @@ def standing(result: dict[str, Any]) -> Standing:
     kind: Kind
     match verdict(metrics[main], rivals[best], error):
         case "better":
-            kind, title, more = "good", f"Better than the {best}", ""
+            few = usable is not None and usable.few
+            kind, more = "even" if few else "good", ""
+            title = f"Better than the {best}{', without much of the data' if few else ''}"
         case "even":
             kind, title = "even", f"No difference from the {best} that can be told"
             more = f" The difference has a standard error of {shown(error, 2)} over people."

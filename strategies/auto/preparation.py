@@ -28,8 +28,8 @@ from userdp.problems.linear_scores import LinearScores
 from userdp.sampling import WeightedBatches
 
 FEWEST, MOST_NOISE = 0.1, 0.16
-"""Share of usable people below which a run stops, and noise on that share above which it does not: with louder noise, a
-table that half of the people fill would stop too many runs."""
+"""Usable share below which a run stops, and noise on that share above which it does not: with louder noise, a table of
+which half can be used would stop too many runs."""
 
 MOST_COLUMNS = 1000  # Most columns whose second moments are asked; problems of more use plain coordinates
 _LARGEST_CELL, _LONGEST = 10.0, 10.0  # Bounds on cells and first gradients where nothing is declared
@@ -37,25 +37,27 @@ _LARGEST_CELL, _LONGEST = 10.0, 10.0  # Bounds on cells and first gradients wher
 
 @dataclass(frozen=True)
 class Filled(Stage, share=0.01, weight=2.0):
-    """The share of people whose data can be used; the run stops where hardly anybody's can.
+    """The usable share: the mean of the share of users who are heard and of their samples' usable share.
 
-    Later rounds average over a user's samples, and a user with one unusable sample is silent in all of them. A column
-    of dates that is declared as one of numbers silences everybody, and the model would be trained on noise.
+    Later rounds average over a user's usable samples, and a user without any is silent in all of them. A column of
+    dates that is declared as one of numbers silences everybody, and the model would be trained on noise: where hardly
+    anybody is heard, the run stops.
 
-    *Formal guarantees.* *Claim.* Whether the run stops, and its message, costs nothing beyond this round's share of the
-    budget. *Why.* Each user answers 1/2 or -1/2, by its own data alone, so that replacing one moves the sum by 1 at
-    most, and adding or removing one by 1/2. The mean over the public n is released with noise for that. Stopping, and
-    the message, follow from the released number and its planned noise alone: post-processing. A round that was charged
-    before it stops is in the ledger, and no later one is released.
+    *Formal guarantees.* *Claim.* Whether the run stops, its message, and what a report says of the share cost nothing
+    beyond this round's share of the budget. *Why.* Each user answers the mean of 1 and its share of usable samples, or
+    0 without any, less 1/2: a number in [-1/2, 1/2], by its own data alone, so that replacing one moves the sum by 1 at
+    most, and adding or removing one by 1/2. The mean over the public n is released with noise for that. All else
+    follows from the released number and its planned noise alone: post-processing. A round that was charged before it
+    stops is in the ledger, and no later one is released.
 
-    A silent user, as everybody in a lost round, adds zero: as if half of them were usable. That stops no run; a user
-    with unusable data answers -1/2.
+    A missing user, as everybody in a lost round, adds zero: as if half of it were usable. That stops no run; a user
+    without a usable sample answers -1/2.
     """
 
     movement: ClassVar[Movement] = Movement.of_box(1.0)
 
     def computation(self, progress: Progress) -> Computation:
-        """See `Stage`; each user answers whether all of its samples can be used."""
+        """See `Stage`; each user answers whether it is heard, and which share of its samples."""
         return Computation("filled", "sum", 0.5)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
@@ -63,12 +65,12 @@ class Filled(Stage, share=0.01, weight=2.0):
         share, deviation = release.fraction(sums, self.movement)
         if share < FEWEST and deviation <= MOST_NOISE:
             raise RunFailed(
-                f"there is next to nothing to learn from: {100 * share:.2g} % of the people can be heard (released, "
-                f"with noise of {100 * deviation:.2g} %). Fewer than one in ten have rows in which every declared "
-                "column and the target hold a cell that the model can use; a person with one other row is not heard. "
-                "No model was trained. Whoever holds the data sees in the private figures (data.json) which column's "
-                "cells cannot be used: check ranges, dates, positive and levels against the table, and declare with "
-                "impute what missing cells count as"
+                f"there is next to nothing to learn from: {100 * share:.2g} % can be used, the mean of the share of "
+                f"people who are heard and of the share of their rows (released, with noise of {100 * deviation:.2g} "
+                "%). Whoever is heard has a row in which every declared column and the target hold a cell that the "
+                "model can use. No model was trained. Whoever holds the data sees in the private figures (data.json) "
+                "which column's cells cannot be used: check ranges, dates, positive and levels against the table, and "
+                "declare with impute what missing cells count as"
             )
         return {"filled_share": share, "noise_deviation": deviation}
 
@@ -78,8 +80,9 @@ def doubts(deviation: float) -> tuple[str, ...]:
     if deviation <= MOST_NOISE:
         return ()
     return (
-        f"the noise on the share of people who can be heard ({deviation:.2g}) hides whether anybody can: the run does "
-        "not stop where a column cannot be used, and would train on noise. Look at the table's private figures before",
+        f"the noise on the share of people and rows that can be used ({deviation:.2g}) hides whether any can: the "
+        "run does not stop where a column cannot be used, and would train on noise. Look at the table's private "
+        "figures before",
     )
 
 
@@ -171,7 +174,7 @@ class LearnCoordinates(Preparation):
 
     @property
     def _doubt(self) -> float:
-        """The standard deviation of the noise on the share of people whose data can be used."""
+        """The standard deviation of the noise on the share of people and rows that can be used."""
         return self.shares.mechanism(0, Filled.movement).standard_deviation
 
     def ask(self, index: int, constant: Vector) -> Request:

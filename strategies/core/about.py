@@ -104,7 +104,7 @@ MEANINGS: Mapping[str, str] = {
     "preparation_rounds": "rounds that find coordinates, clip and steps; the numbers here are those of a stand-in",
     "preparation_epsilon": "epsilon of these rounds",
     "preparation_delta": "delta that goes with it",
-    "filled_noise": "standard deviation of the noise on the share of people whose data can be used; the run stops "
+    "filled_noise": "standard deviation of the noise on the share of people and rows that can be used; the run stops "
     "where that share is below one in ten, unless this is above 0.16",
     "comparison_epsilon": "epsilon of the last comparison with the initial model",
     "comparison_margin": "share of users beyond a half whose preference noise reverses in one run of 20",
@@ -113,7 +113,9 @@ MEANINGS: Mapping[str, str] = {
 
 NOTES: Mapping[str, Fact] = {
     "noise_deviation": Fact("noised", "standard deviation of the noise: planned, or in proportion to a released clip"),
-    "filled_share": Fact("noised", "share of people whose data can be used, with noise"),
+    "filled_share": Fact(
+        "noised", "mean of the shares of people who are heard and of rows that can be used, with noise"
+    ),
     "mean_target": Fact("noised", "mean target"),
     "rarest_class": Fact("noised", "share of the rarest class, at least its noise"),
     "floored": Fact("noised", "directions whose second moment is below its noise"),

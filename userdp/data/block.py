@@ -103,20 +103,11 @@ class Block:
         targets = None if own is None or others is None else np.concatenate([own, others])
         return Block(features, np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]), targets)
 
-    def whole_users(self) -> NDArray[np.bool_]:
-        """Return the mask (U,) of the users whose samples are all usable."""
-        if self.usable is None:
-            return np.ones(self.users, dtype=bool)
-        return np.asarray(np.logical_and.reduceat(self.usable, self.offsets[:-1]))
-
-    def usable_part(self, *, whole_users: bool) -> tuple[NDArray[np.int64], "Block | None"]:
-        """Return the positions of the users who can be used, and their usable samples; None for nobody.
-
-        These are users with a usable sample, or if ``whole_users`` are asked for, those with no other sample.
-        """
+    def usable_part(self) -> tuple[NDArray[np.int64], "Block | None"]:
+        """Return the positions of the users with a usable sample, and all users' usable samples; None for nobody."""
         if self.usable is None:
             return np.arange(self.users), self
-        users, block = self.thinned(np.repeat(self.whole_users(), self.sizes) if whole_users else self.usable)
+        users, block = self.thinned(self.usable)
         return users, None if block is None else replace(block, usable=None)
 
     def thinned(self, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], "Block | None"]:

@@ -145,10 +145,10 @@ class Computation:
         or removed. Their sums, before any noise, then differ by no more than this, but for rounding (see
         `userdp.noise.rounding_slack`), for any data, if a user's row follows from that user's data alone.
         *Why.* `RowPipeline` clips every row to an l2 norm C (which the l1 norm bounds too), and holds its statistic
-        within bounds, also for users with unusable data; an absent user adds nothing. So the vector moves by at most 2C
-        if the user is replaced (sqrt(2) C if rows are `RowFunction.acute`), by C if it is added or removed, and the
-        number by `Statistic.sensitivity`. In sums over groups each slot of a user moves its group's sum by at most the
-        clip of a sample, and slots in one group add up; slots are drawn without looking at data.
+        within bounds, whichever of the user's samples can be used; an absent user adds nothing. So the vector moves by
+        at most 2C if the user is replaced (sqrt(2) C if rows are `RowFunction.acute`), by C if it is added or removed,
+        and the number by `Statistic.sensitivity`. In sums over groups each slot of a user moves its group's sum by at
+        most the clip of a sample, and slots in one group add up; slots are drawn without looking at data.
 
         The l1 norm is bounded only if rows are clipped to one. ``weight`` is the statistic's within a row: 0 for the
         vectors alone, `MaskedSum.weight` for masked sums.

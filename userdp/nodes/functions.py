@@ -32,7 +32,7 @@ class RowFunction:
     Attributes:
         rows: the function itself.
         length: entries of a row; None for one entry a parameter of the model, like gradients.
-        sums_samples: whether a row is a sum over samples: an unusable one adds nothing, and the others remain.
+        sums_samples: whether a row is a sum over samples, so that a user without a usable one is zero like any other.
         groups_samples: whether such sums may also be taken over groups of samples.
         counts_usable: whether the rows count usable samples: the function sees the marks, and no value of a marked
             sample.

@@ -114,8 +114,10 @@ def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: flo
 
 
 def filled(problem: Problem, x: Vector, block: Block) -> Rows:
-    """Compute (U, 1): 1/2 for users with only usable samples, which averages include, and -1/2 for the others."""
-    return np.where(block.whole_users(), 0.5, -0.5)[:, None]
+    """Compute (U, 1): half the share of each user's samples that can be used; -1/2 for a user without any."""
+    usable = np.ones(block.samples) if block.usable is None else block.usable.astype(np.float64)
+    share = user_averages(usable, block)[:, None]
+    return np.where(share > 0, share / 2, -0.5)
 
 
 def class_shares(problem: Problem, x: Vector, block: Block, classes: Array) -> Rows:

@@ -65,7 +65,7 @@ class Answer:
     """(U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them that takes
     fewer bytes that way. (1, 0) if the sum is masked."""
     non_finite: int
-    """Users whose row was not finite, or whose data were unusable, and became zero."""
+    """Users whose row was not finite, or who have no usable sample, and became zero."""
     lengths: NDArray[np.float64] | None = None
     """(U,) l2 norms before the clip, if requested."""
     masked: Residues | None = None
@@ -167,10 +167,10 @@ class Node:
     def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
         """Compute rows (or their sum) for ``users``, block by block; and their lengths, if requested.
 
-        No user's data make it fail: a user with unusable data counts as the centre (zero, if there is none), and so
-        does a user on whose data alone the loss itself fails, such as a torch module's. Raises `BadInput` for a user of
-        another node or one who is named twice, a model of the wrong length, lengths of users with labels, or a masked
-        sum in an answered round.
+        No user's data make it fail: a user without a usable sample counts as the centre (zero, if there is none), and
+        so does a user on whose data alone the loss itself fails, such as a torch module's. Raises `BadInput` for a user
+        of another node or one who is named twice, a model of the wrong length, lengths of users with labels, or a
+        masked sum in an answered round.
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)

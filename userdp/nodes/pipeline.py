@@ -41,7 +41,7 @@ class RowPipeline:
     statistic is unknown, or the centre is no finite vector of the rows' length.
 
     Attributes:
-        non_finite: users so far whose row was not finite, or whose data were unusable, and became zero;
+        non_finite: users so far whose row was not finite, or who have no usable sample, and became zero;
             always zero for masked sums, because the server must not know it.
         lengths: (U,) l2 norms before the clip; None if not requested.
     """

@@ -21,10 +21,18 @@ from userdp.problems.in_coordinates import InCoordinates
 class RowMaker:
     """Makes the rows of a computation at a model x (p,), before the pipeline.
 
-    A user whose row is an average over samples, one of them unusable, is UNUSABLE, and its row is the centre: zero if
-    there is none. In a sum over samples unusable ones weigh nothing, as the guarantee for one sample needs: the other
-    samples of their user must not vanish with them. No unusable value reaches the problem. If the loss fails on the
-    data of a single user, the maker calls ``failed`` with the error.
+    A sample that is marked as unusable leaves its user's row, and nothing else. A user without a usable sample is
+    UNUSABLE: its row is the centre, zero if there is none. If the loss fails on the data of a single user, the maker
+    calls ``failed`` with the error; unless it is a sum over samples, the row is the centre.
+
+    *Formal guarantees.* *Claim.* Each user's row follows from the model, public numbers and that user's samples alone,
+    whichever of them can be used, so a clip C bounds what a user adds by C, as if no sample were unusable; nothing else
+    of `Computation.sensitivity` changes. *Why.* A mark follows from its sample's values alone (`Problem.bound`). Marked
+    samples are removed before the function of the row sees the block, so the row is that of the user who holds the
+    usable samples and no others, who is one of the users for whom the bound holds anyway; divisors are the number of
+    these samples, a user's secret that only its clipped row tells. Users are removed or kept as a whole, in their
+    order. In sums over samples an unusable one weighs zero; each of the others keeps its coin or slot, which follows
+    from its place among all of the user's samples, so that one changed sample moves no other (the unit of one sample).
     """
 
     def __init__(
@@ -38,7 +46,7 @@ class RowMaker:
 
     @property
     def alone(self) -> bool:
-        """Whether blocks must hold one user, so that no other changes the last bits of its row."""
+        """True if blocks must hold one user, so that no other changes the last bits of its row."""
         kept = self._problem.fixed_order and self._function.fixed_order and self._computation.partition is None
         return self._computation.separate and not kept
 
@@ -99,10 +107,10 @@ class RowMaker:
         return self._placed(self._made(kept), users, block.users), unusable
 
     def _kept(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
-        """Return the positions of the users who count, and their samples that count; the block itself if all do."""
+        """Return the positions of users with samples that count, and these samples; the block itself if all do."""
         if self._function.counts_usable:
             return np.arange(block.users), block
-        return block.usable_part(whole_users=not self._function.sums_samples)
+        return block.usable_part()
 
     def _made(self, block: Block) -> AnyRows:
         return self._function.rows(

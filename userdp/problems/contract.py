@@ -59,11 +59,11 @@ def check_bounds(problem: Problem, raw: Block) -> Block:
     bad = raw.dense_features.copy()
     bad[:, 0] = np.resize([np.nan, np.inf, -np.inf, 1e30], len(bad))
     odd, _ = problem.bound(Block(bad, raw.offsets, raw.targets))
-    _, kept = odd.usable_part(whole_users=True)
+    _, kept = odd.usable_part()
     if kept is not None:
         finite = bool(np.isfinite(dense(problem.user_gradients(problem.initial(), kept))).all())
         insist(problem, finite, "computes no finite gradient of a cell that is: set the sample aside in `bound`")
-    _, usable = block.usable_part(whole_users=False)
+    _, usable = block.usable_part()
     return block if usable is None else usable
 
 

@@ -43,7 +43,7 @@ class Minimisation(Stateful):
     """The memory of the server: the steps so far, and the problem that they all must be those of.
 
     ``start`` is where they start and the centre of the regularisation, zero before `begin`; ``silent`` counts users
-    whose data cannot be used, and whose loss is zero, from `begin` on.
+    without a usable sample, whose loss is zero, from `begin` on.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("start", "silent")
@@ -96,21 +96,21 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
     """Accelerated descent on a regularised convex loss, noise on its end alone, and the nearest model in the sup norm.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), or (epsilon, 0), for one user or one sample, replace-one, for
-    whoever sees the released model; certified convex losses. *Why.* Unit: one whole user, whose loss is the mean
-    over its samples (or one sample, with the number of samples public); relation: replace-one; n public. With
-    gradients of l2 norm at most L, the minimiser of the risk plus ``(lambda / 2) ||x - start||^2`` has l2
-    sensitivity ``2 L / (lambda n)``, over the whole domain; for delta = 0 its l1 sensitivity is bounded by the
-    certified sparsity and smoothness (`ConvexRisk` has the proofs, which are the same for a user as for a sample).
-    A fixed number of steps ends within a distance of it that is known before the run and is added twice. One
-    Gaussian or Laplace mechanism hides the end of the steps; projecting it onto the domain costs nothing. Iterates
-    are NOT private: the guarantee is against whoever sees the released model, not against the participating nodes
-    nor the server, and every node must answer honestly. A user whose data cannot be used has loss zero in every
-    round. A user that is missing in any, or not finite in some only, ends the run without a release, since the
-    steps would no longer be those of one fixed problem. A third bound of the l1 sensitivity holds where the loss's
-    Hessian is diagonally dominant. More in `strategies/baselines/sparse_gradients/README.md`.
+    whoever sees the released model; certified convex losses. *Why.* Unit: one whole user, whose loss is the mean over
+    its usable samples, whatever the model (zero without any; or one sample, with their number public); relation:
+    replace-one; n public. With gradients of l2 norm at most L, the minimiser of the risk plus ``(lambda / 2) ||x -
+    start||^2`` has l2 sensitivity ``2 L / (lambda n)``, over the whole domain; for delta = 0 its l1 sensitivity is
+    bounded by the certified sparsity and smoothness (`ConvexRisk` has the proofs, which are the same for a user as for
+    a sample). A fixed number of steps ends within a distance of it that is known before the run and is added twice. One
+    Gaussian or Laplace mechanism hides the end of the steps; projecting it onto the domain costs nothing. Iterates are
+    NOT private: the guarantee is against whoever sees the released model, not against the participating nodes nor the
+    server, and every node must answer honestly. A user that is missing in any round, or not finite in some only, ends
+    the run without a release, since the steps would no longer be those of one fixed problem. A third bound of the l1
+    sensitivity holds where the loss's Hessian is diagonally dominant. More in
+    `strategies/baselines/sparse_gradients/README.md`.
 
-    *Assumptions.* Nodes are honest and answer in every round, else the run ends without a release. A user whose
-    data cannot be used has loss zero in all rounds; one who is zero in some only ends the run, too. Nodes and
+    *Assumptions.* Nodes are honest and answer in every round, else the run ends without a release. A user without a
+    usable sample has loss zero in all rounds; one who is zero in some only ends the run, too. Nodes and
     server see exact iterates and are trusted. For sample level the public number of samples is exact. Rounding of
     the steps in float64 is not accounted for.
     """

@@ -20,7 +20,7 @@ from simulations.reports.explain import NOTHING_PROMISED, show_promise, shown, s
 from simulations.reports.plots import _scale as scale_of
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report import TEMPLATES, _numbers, page, promise, render
-from simulations.reports.standing import NOT_RELEASED, about_constant, standing
+from simulations.reports.standing import NOT_RELEASED, Usable, about_constant, standing
 from simulations.reports.units import in_target_units
 from simulations.runs.build import load_datasets, make_plan
 from simulations.runs.run import run
@@ -246,7 +246,7 @@ def result_of(loss, constant, initial, released=None, **metrics):
     ],
 )
 def test_the_verdict_compares_with_the_better_of_what_needs_no_features(losses, kind, title):
-    found = standing(result_of(*losses))
+    found = standing(result_of(*losses), None)
     assert (found.kind, found.title) == (kind, title)
     assert "0.4" not in found.explanation  # training without privacy is for the data's holder alone
     if kind != "none":
@@ -259,7 +259,7 @@ def test_the_verdict_compares_with_the_better_of_what_needs_no_features(losses, 
 def test_a_difference_within_its_interval_is_no_verdict():
     result = result_of(0.53087, 0.53086, 0.7)
     result["reference"]["difference_errors"] = {"constant": 0.017}
-    found = standing(result)
+    found = standing(result, None)
     assert (found.kind, found.title) == ("even", "No difference from the best constant that can be told")
     assert "standard error of 0.017" in found.explanation
     assert "Do not use" not in found.explanation
@@ -267,13 +267,28 @@ def test_a_difference_within_its_interval_is_no_verdict():
 
 def test_the_verdict_tells_what_is_explained_and_where_the_constant_comes_from():
     result = result_of(0.5, 0.6, 0.7, r2=1 / 6)
-    assert standing(result).explanation.endswith(
+    assert standing(result, None).explanation.endswith(
         "against 0.6 for the best constant and 0.7 for the initial model; R2 is 0.167."
     )
     assert about_constant(result) == NOT_RELEASED
     assert "the run released" in about_constant(result_of(0.5, 0.6, 0.7, 0.61))
     assert about_constant(result_of(0.5, None, 0.7)) is None
-    assert standing({**result, "error": "no replies"}).explanation.startswith("The run stopped early: no replies")
+    assert standing({**result, "error": "no replies"}, None).explanation.startswith("The run stopped early: no replies")
+
+
+@pytest.mark.parametrize(
+    ("share", "deviation", "good"),
+    [(1.0, 0.01, True), (0.89, 0.01, True), (0.89, 0.004, False), (0.3, 0.25, False), (0.3, 0.4, True)],
+)
+def test_no_verdict_is_good_where_the_released_usable_share_is_small_beyond_its_noise(share, deviation, good):
+    rounds = pd.DataFrame({"fact.filled_share": [None, share, None], "fact.noise_deviation": [9.0, deviation, 9.0]})
+    usable = Usable.of(rounds)
+    found = standing(result_of(0.5, 0.6, 0.7), usable)
+    assert found.kind == ("good" if good else "even")
+    assert f"{100 * share:.3g} % could be used, the mean of the share of people who were heard" in found.explanation
+    assert ("data.impute" in found.explanation) == (not good)
+    assert standing(result_of(0.65, 0.6, 0.7), usable).kind == "bad"
+    assert Usable.of(rounds[:1]) is None is Usable.of(pd.DataFrame())
 
 
 def test_numbers_are_short():

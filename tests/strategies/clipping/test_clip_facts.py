@@ -34,7 +34,7 @@ def people(users=40, seed=0, *, bad=False):
     rng = np.random.default_rng(seed)
     samples = rng.uniform(-1, 1, (users, 3, 2))
     if bad:
-        samples[0, 0] = np.nan
+        samples[0] = np.nan
     return federation_of(samples, targets=rng.uniform(-1, 1, users * 3))
 
 

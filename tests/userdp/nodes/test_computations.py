@@ -1,5 +1,7 @@
 """Rows that leave a node: finite, clipped, in this order."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers import federation_of, rows_of
@@ -13,6 +15,7 @@ from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.functions import ROW_FUNCTIONS, RowFunction
 from userdp.nodes.node import Node, identities
+from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Quadratic
 
@@ -95,6 +98,22 @@ def test_a_statistic_keeps_to_its_bounds_whatever_the_row(name):
         assert (numbers.min(), numbers.max()) == (one.low, one.high)
         assert one.sensitivity("replace_one") == np.ptp(numbers)
         assert one.sensitivity("add_or_remove") == np.abs(numbers).max()
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_a_row_and_its_statistic_are_bounded_together(name, relation):
+    """Rows of opposite directions, of which one is clipped and the other is not, or is tiny."""
+    asked = Computation(reduce="sum", clip_norm=2.0, statistic=name)
+    rows = np.outer([-1e9, -2.0, -1e-9, 1e-9, 1.999, 1e9], [0.6, 0.8])
+    pipeline = RowPipeline(replace(asked, reduce="rows"), np.arange(len(rows)), 2)
+    pipeline.add(rows, slice(0, len(rows)))
+    sent = pipeline.values
+    others = sent if relation == "replace_one" else np.zeros((1, 3))
+    moved = max(np.linalg.norm(one - sent, axis=1).max() for one in others)
+    assert moved <= asked.sensitivity(relation) * (1 + 1e-12)
+    assert moved > 0.7 * asked.sensitivity(relation)
+    assert moved > asked.sensitivity(relation, weight=0.0) or name != "unclipped"
 
 
 @pytest.mark.parametrize(("one", "same"), [("\u00e9", "e\u0301"), ("\ufb01", "fi"), (" anna", "anna\t")])

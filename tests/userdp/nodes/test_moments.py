@@ -183,10 +183,10 @@ def test_shares_of_classes_are_those_of_a_users_samples_and_no_other_class_count
     np.testing.assert_allclose(told, [[1 / 3, 0, 2 / 3], [0, 2 / 3, 0], [0, 1, 0], [0, 0, 0]])
     asked = Computation("class_shares", "rows", 1.0, arrays={"classes": np.arange(3.0)})
     assert asked.length(several.dimension) == 3
-    # A sample of a class that is not declared is set aside, and its user's average with it.
+    # A sample of a class that is not declared is set aside; a user without any other is silent.
     rows, silent = rows_of(several, np.zeros(3), several.bound(block)[0], asked)
-    np.testing.assert_allclose(rows, [[1 / 3, 0, 2 / 3], [0, 0, 0], [0, 1, 0], [0, 0, 0]])
-    assert silent == 2
+    np.testing.assert_allclose(rows, [[1 / 3, 0, 2 / 3], [0, 1, 0], [0, 1, 0], [0, 0, 0]])
+    assert silent == 1
 
 
 def test_a_node_answers_with_rows_of_the_length_that_is_announced():

@@ -76,7 +76,7 @@ def test_the_slope_and_size_of_the_sum_of_columns_lie_in_their_intervals(cells):
 
 
 def test_an_unusable_user_sends_zeros_as_wide_as_everybody():
-    cells, targets = np.eye(6, P, dtype=np.float32), np.float32([0, np.nan, 1, 1, 0, 1])
+    cells, targets = np.eye(6, P, dtype=np.float32), np.float32([np.nan, np.nan, 1, 1, 0, 1])
     block, _ = SPARSE.bound(Block(csr_array(cells), OFFSETS, targets))
     asked = Computation("scaled_gradient", clip_norm=1.0, arrays={"scales": np.ones(P + 1)})
     rows, unusable = rows_of(SPARSE, np.zeros(P), block, asked)

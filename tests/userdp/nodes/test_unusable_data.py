@@ -1,7 +1,8 @@
-"""One person's data that cannot be used make that person zero, and change nothing of anybody else's answer."""
+"""A sample that cannot be used leaves its person's row, and nothing else; a person without another one is zero."""
 
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,10 @@ import pandas as pd
 import pytest
 import torch
 from helpers import PATIENCE, federation_of, rows_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from problem_cases import CASES, Case
+from row_cases import QUERIED, QUESTIONS, asked_of
 from scipy.sparse import csr_array
 from torch import nn
 from typer.testing import CliRunner
@@ -18,6 +22,7 @@ from simulations.cli import app
 from userdp.arrays.sparse_rows import dense
 from userdp.data import Block, ColumnarFederation
 from userdp.nodes.computations import Computation
+from userdp.nodes.functions import INSTALLED, ROW_FUNCTIONS
 from userdp.nodes.node import Node
 from userdp.nodes.partition import Partition
 from userdp.nodes.statistics import STATISTICS
@@ -47,22 +52,141 @@ def answer(case: Case, block: Block, computation: Computation):
 @pytest.mark.sweep(3)
 @every_case
 @every_computation
-def test_a_sample_that_cannot_be_used_weighs_nothing_and_other_users_keep_their_rows(case: Case, name):
+def test_a_sample_that_cannot_be_used_leaves_its_users_row_for_every_loss(case: Case, name):
     block = case.block(SIZES)
     computation = Computation(name, parameters=PARAMETERS.get(name, {}))
     whole, none = answer(case, block, computation)
     rows, counted = answer(case, set_aside(block, MARKED), computation)
     assert isinstance(rows, csr_array) == isinstance(whole, csr_array)
-    assert none == 0
-    np.testing.assert_allclose(dense(rows)[[0, 2, 4]], dense(whole)[[0, 2, 4]], rtol=1e-5, atol=1e-9)
+    assert (none, counted) == (0, 0 if computation.function.sums_samples else 1)
+    left = block.gathered(~MARKED, np.array([0, 3, 4, 8, 11]))
+    np.testing.assert_array_equal(dense(rows)[[0, 1, 2, 4]], dense(answer(case, left, computation)[0]))
     np.testing.assert_array_equal(dense(rows)[3], 0)
-    if computation.function.sums_samples:
-        alone, _ = answer(case, block.gathered(np.array([3]), np.array([0, 1])), computation)
-        np.testing.assert_allclose(dense(rows)[1], dense(alone)[0], rtol=1e-5, atol=1e-9)
-        assert counted == 0
-    else:
-        np.testing.assert_array_equal(dense(rows)[1], 0)
-        assert counted == 2
+    np.testing.assert_allclose(dense(rows)[[0, 2, 4]], dense(whole)[[0, 2, 4]], rtol=1e-5, atol=1e-9)
+
+
+# --- Formal guarantee of `RowMaker` ----------------------------------------------------------------------------------
+
+FEW = 6
+AVERAGING = sorted(set(QUESTIONS) - QUERIED - {"filled"})
+marks = st.lists(st.booleans(), min_size=4 * FEW, max_size=4 * FEW)
+"""A mark for each of at most so many samples: true if it can be used."""
+seeds = st.integers(0, 99)
+
+
+def computed(name, block, reduce="rows", **more):
+    problem, parameters, arrays = QUESTIONS[name]
+    asked = Computation(name, reduce, parameters=parameters, arrays=arrays, **more)
+    everybody, x = np.arange(block.users), np.full(problem.dimension, 0.7)
+    return dense(Node(problem, ColumnarFederation(block), everybody).compute(x, everybody, asked).values), asked
+
+
+def people_of(name, seed=0):
+    everybody = asked_of(name)
+    return everybody.block(np.sort(np.random.default_rng(seed).choice(everybody.users, FEW, replace=False)))
+
+
+def marked(block, usable):
+    return replace(block, usable=np.array(usable[: block.samples]))
+
+
+def width_of(name):
+    return Computation(name, arrays=QUESTIONS[name][2]).length(QUESTIONS[name][0].dimension)
+
+
+WAYS = {
+    "plain": lambda name: {},
+    "separate": lambda name: {"separate": True},
+    "clipped": lambda name: {"clip_norm": 0.1, "statistic": "unclipped", "separate": True},
+    "l1": lambda name: {"clip_norm": 0.1, "l1_norm": 0.05, "separate": True},
+    "centred": lambda name: {
+        "clip_norm": 0.1,
+        "statistic": "log_distance",
+        "centre": np.full(width_of(name), 0.3),
+        "separate": True,
+    },
+}
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def test_every_function_of_rows_is_asked_and_those_that_see_marks_are_known():
+    functions = {**ROW_FUNCTIONS, **{name: INSTALLED[name] for name in INSTALLED}}
+    assert set(QUESTIONS) == set(functions)
+    assert {name for name, one in functions.items() if one.counts_usable} == {*QUERIED, "filled"}
+
+
+@every_way
+@pytest.mark.parametrize("name", AVERAGING)
+@settings(max_examples=12)
+@given(usable=marks, seed=seeds)
+def test_a_users_row_is_that_of_its_usable_samples_bit_for_bit_and_no_other_row_moves(name, way, usable, seed):
+    block, more = people_of(name, seed), way(name)
+    odd = marked(block, usable)
+    rows, asked = computed(name, odd, **more)
+    users, left = block.thinned(odd.usable)
+    nobody = np.setdiff1d(np.arange(FEW), users)
+    if left is not None:
+        np.testing.assert_array_equal(rows[users], computed(name, left, **more)[0])
+    at_the_centre = np.zeros(rows.shape[1])
+    if asked.statistic is not None:
+        at_the_centre[-1] = STATISTICS[asked.statistic].compute(np.zeros((1, len(at_the_centre) - 1)), 0.1)[0]
+    np.testing.assert_array_equal(rows[nobody], np.tile(at_the_centre, (len(nobody), 1)))
+    if asked.separate:
+        whole = np.logical_and.reduceat(odd.usable, odd.offsets[:-1])
+        np.testing.assert_array_equal(rows[whole], computed(name, block, **more)[0][whole])
+
+
+@pytest.mark.parametrize("name", sorted(QUESTIONS))
+@settings(max_examples=12)
+@given(usable=marks, others=marks, seed=seeds)
+def test_whatever_can_be_used_of_a_user_and_its_substitute_a_sum_moves_no_further_than_is_priced(
+    name, usable, others, seed
+):
+    one, other = marked(people_of(name, seed), usable), marked(people_of(name, seed + 100), others)
+    for more in ({}, {"statistic": "unclipped"}, {"centre": np.full(width_of(name), 0.3)}):
+        sums = []
+        for last in (one, other):
+            people = one.part(0, FEW - 1).followed_by(last.part(FEW - 1, FEW))
+            people = replace(
+                people, usable=np.concatenate([one.usable[: one.offsets[-2]], last.part(FEW - 1, FEW).usable])
+            )
+            moved, asked = computed(name, people, "sum", clip_norm=0.1, separate=True, **more)
+            sums.append(moved[0])
+        assert np.linalg.norm(sums[1] - sums[0]) <= asked.sensitivity("replace_one") * (1 + 1e-9)
+
+
+@settings(max_examples=25)
+@given(usable=marks, seed=seeds)
+def test_what_a_user_says_of_its_usable_samples_lies_in_an_interval_of_width_one(usable, seed):
+    odd = marked(people_of("filled", seed), usable)
+    rows, asked = computed("filled", odd)
+    shares = np.array([np.mean(odd.part(user, user + 1).usable) for user in range(FEW)])
+    np.testing.assert_allclose(rows[:, 0] + 0.5, ((shares > 0) + shares) / 2, rtol=1e-15)
+    assert np.abs(rows).max() <= 0.5
+    assert Computation(asked.name, "sum", 0.5).sensitivity("replace_one") == 1.0
+
+
+@settings(max_examples=25)
+@given(usable=marks, seed=seeds)
+def test_a_sample_keeps_its_coin_and_its_slot_whichever_others_can_be_used(usable, seed):
+    name, block = "clipped_sample_sum", people_of("clipped_sample_sum", seed)
+    odd, keys = marked(block, usable), np.arange(FEW, dtype=np.uint64) + seed
+    coins = SampleCoins(0.6, keys)
+    rows = computed(name, odd, coins=coins, separate=True)[0]
+    users, left = block.thinned(odd.usable & coins.draw(slice(0, FEW), block.sizes))
+    expected = np.zeros_like(rows)
+    if left is not None:
+        expected[users] = computed(name, left, separate=True)[0]
+    np.testing.assert_array_equal(rows, expected)
+    groups = np.random.default_rng(seed).integers(-1, 3, (FEW, 3)).astype(np.int32)
+    sums = computed(name, odd, "sum", partition=Partition(groups, 3))[0].reshape(3, -1)
+    owner = np.repeat(np.arange(FEW), block.sizes)
+    slot = np.arange(block.samples) - block.offsets[owner]
+    group = np.where(slot < 3, groups[owner, np.minimum(slot, 2)], -1)
+    for number, found in enumerate(sums):
+        _, left = block.thinned(odd.usable & (group == number))
+        expected = np.zeros_like(found) if left is None else computed(name, left)[0].sum(axis=0)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("statistic", ["log_distance", "unclipped"])
@@ -73,8 +197,8 @@ def test_a_user_that_cannot_be_used_counts_as_the_centre_in_the_statistic_too(st
     computation = Computation(clip_norm=0.2, centre=centre, statistic=statistic)
     rows, counted = answer(case, block, computation)
     at_the_centre = np.append(0 * centre, STATISTICS[statistic].compute(0 * centre[None], 0.2))
-    np.testing.assert_array_equal(rows[[1, 3]], [at_the_centre, at_the_centre])
-    assert counted == 2
+    np.testing.assert_array_equal(rows[3], at_the_centre)
+    assert counted == 1
 
 
 def test_groups_and_coins_leave_out_what_cannot_be_used():
@@ -106,9 +230,9 @@ def test_one_users_value_does_not_silence_the_node(bad, streamed, monkeypatch):
         monkeypatch.setattr("userdp.nodes.node.MEMORY_BYTES", 0)
     users, problem, x = np.arange(6), Quadratic(1, 1.0, 1.0), np.zeros(1)
     whole, answer = (Node(problem, federation_of(v), users).compute(x, users, Computation()) for v in (values, wrong))
-    assert answer.non_finite == 1
+    assert answer.non_finite == 0
     np.testing.assert_array_equal(np.delete(answer.values, 2, axis=0), np.delete(whole.values, 2, axis=0))
-    np.testing.assert_array_equal(answer.values[2], 0)
+    np.testing.assert_array_equal(answer.values[2], -values[2, 0])
 
 
 class Lookup(nn.Module):
