@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE, rests_on, sentences
+from simulations.records.evaluation import verdict
 from simulations.records.run_directory import check_files, read_json
 from simulations.reports.explain import digits_apart, percent, shown, shown_claim, shown_promise
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
@@ -37,7 +38,8 @@ def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Se
     constant = median(cells["constant"]) if "constant" in cells else None  # comparisons of earlier versions have none
     initial, free = median(cells["initial"]), median(cells["reference_private"])
     zero = initial if constant is None else constant
-    lines = [_line(label, cells[cells["strategy"] == label], zero, free) for label in labels]
+    error = "initial_error" if constant is None else "constant_error"
+    lines = [_line(label, cells[cells["strategy"] == label], zero, free, error) for label in labels]
     lines.sort(key=lambda line: math.inf if line["median"] is None else line["median"])
     names = dict.fromkeys(str(name) for name in cells["main_metric"].dropna())
     return {
@@ -64,9 +66,12 @@ def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Se
     }
 
 
-def _line(label: str, rows: pd.DataFrame, zero: float | None, free: float | None) -> dict[str, Any]:
+def _line(label: str, rows: pd.DataFrame, zero: float | None, free: float | None, error: str) -> dict[str, Any]:
     good = rows["value"].dropna()
     middle = median(good)
+    # Seeds share their people: more of them do not lower the error over people.
+    spread = median(rows[error]) if error in rows else None  # comparisons of earlier versions have none
+    found = None if middle is None or zero is None else verdict(middle, zero, spread)
     return {
         "strategy": label,
         "median": middle,
@@ -75,7 +80,8 @@ def _line(label: str, rows: pd.DataFrame, zero: float | None, free: float | None
         "seeds": len(good),
         "failed": len(rows) - len(good),
         "reason": next(iter(rows["error_private"].dropna()), None),
-        "worse": middle is not None and zero is not None and middle >= zero,
+        "worse": found in ("even", "worse"),
+        "verdict": found,
         "closed": _closed(middle, zero, free),
         "terms": _terms(rows),
         "holds": bool(rows["holds"].dropna().all()) if rows["holds"].notna().any() else None,
@@ -206,11 +212,11 @@ def _row(line: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
     if line["median"] is None:
         return name, "-", "-", f"no result: {line['failed']} failed", "-"
     value, zero = line["median"], point["zero"]
-    equal = "equal, no better" if value == zero else "WORSE"
-    verdict = "not measured" if zero is None else "better" if value < zero else equal
-    verdict += f"; {line['failed']} failed" if line["failed"] else ""
+    words = {None: "not measured", "better": "better", "even": "no difference to be told", "worse": "WORSE"}
+    told = "equal, no better" if value == zero else words[line["verdict"]]
+    told += f"; {line['failed']} failed" if line["failed"] else ""
     spread = f"{shown(line['low'])} to {shown(line['high'])}"
-    return name, shown(value, point["digits"]), spread, verdict, _dash(line["closed"], percent)
+    return name, shown(value, point["digits"]), spread, told, _dash(line["closed"], percent)
 
 
 def _dash(value: float | None, formatted: Callable[[float], str]) -> str:

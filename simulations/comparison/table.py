@@ -13,7 +13,7 @@ import pandas as pd
 
 from simulations.comparison.config import Cell, Comparison
 from simulations.records.environment import versions
-from simulations.records.evaluation import NOBODY, main_metric
+from simulations.records.evaluation import NOBODY, main_metric, verdict
 from simulations.records.run_directory import as_json, read_json, write_text, write_whole
 from simulations.reports.explain import NOTHING_PROMISED, assumptions_of, shown_promise
 from strategies.registry import STRATEGIES
@@ -40,6 +40,7 @@ def row(
     # Metrics of a run that failed half-way are not the cell's.
     metrics = {} if record.get("error_private") else result.get("metrics", {})
     references = [one.get("reference", {}) for one in (result, free)]
+    errors = references[0].get("difference_errors", {})
     initial: Mapping[str, Any] = next((one["initial"] for one in references if one.get("initial")), {})
     constant: Mapping[str, Any] = next((one["constant"] for one in references if one.get("constant")), {})
     free = free.get("metrics", {})
@@ -59,8 +60,10 @@ def row(
         "constant": zero,
         "initial": start,
         "reference_private": free.get(main),
-        "better_than_constant": value < zero if measured and zero is not None else None,
-        "better_than_initial": value < start if measured and start is not None else None,
+        "better_than_constant": _better(value, zero, errors.get("constant")) if measured else None,
+        "better_than_initial": _better(value, start, errors.get("initial")) if measured else None,
+        "constant_error": errors.get("constant"),
+        "initial_error": errors.get("initial"),
         "error_private": record.get("error_private")
         or (None if value is not None else f"not measured: {result.get('not_measured', NOBODY)}"),
         **_promise(cell, result.get("guarantee"), numbers),
@@ -74,6 +77,11 @@ def row(
         "directory": folder,
         **{f"{group}.{name}": one for group, values in groups.items() for name, one in values.items()},
     }
+
+
+def _better(value: float, other: float | None, error: float | None) -> bool | None:
+    found = "even" if other is None else verdict(value, other, error)
+    return None if found == "even" else found == "better"
 
 
 def _promise(cell: Cell, guarantee: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,16 +3,25 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
 from simulations.records.held_out import HeldOut, held_out
-from simulations.records.quality import curves, explained, explained_error, only_class, quality, standard_errors
+from simulations.records.quality import (
+    curves,
+    error_of_mean,
+    explained,
+    explained_error,
+    only_class,
+    quality,
+    standard_errors,
+)
 from strategies.wire.questions import model_vector
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
+from userdp.nodes.measured import NORMAL_95
 from userdp.nodes.node import MEMORY_BYTES
 from userdp.problems import Problem
 
@@ -74,13 +83,30 @@ class Evaluation:
             metrics = metrics if risk is None else {"excess_risk": risk, **metrics}
         return {**metrics, **explained(metrics, metrics)}
 
-    def reference(self, initial: Vector, metrics: Mapping[str, float], released: Vector | None) -> dict[str, Any]:
-        """Return result.json's "reference": the metrics of the initial model and of constants."""
+    def reference(
+        self, x: Vector, initial: Vector, metrics: Mapping[str, float], released: Vector | None
+    ) -> dict[str, Any]:
+        """Return result.json's "reference": the metrics of the initial model and of constants, and errors beside x."""
         return {
             "initial": {**metrics, **self.details(initial, metrics)},
             "constant": self.constant or None,
             "released_constant": None if released is None else self.whole(released) or None,
+            "difference_errors": self._difference_errors(x, {"initial": initial, "released_constant": released}),
         }
+
+    def _difference_errors(self, x: Vector, others: Mapping[str, Vector | None]) -> dict[str, float]:
+        """Return model -> standard error, over held-out users, of its loss minus that of x; none for a known risk."""
+        measured = self._losses(x)
+        if measured is None or self._risk(x) is not None:
+            return {}
+        losses = {name: self._losses(other) for name, other in others.items() if other is not None}
+        losses["constant"] = self._constant_by_user.get("test_loss")
+        with np.errstate(over="ignore", invalid="ignore"):  # a model may have diverged
+            errors = {name: error_of_mean(one - measured) for name, one in losses.items() if one is not None}
+        return {name: error for name, error in errors.items() if np.isfinite(error)}
+
+    def _losses(self, x: Vector) -> Array | None:
+        return self._by_user(lambda block: self._problem.metrics(x, block)).get("test_loss")
 
     def shown(self, x: Vector) -> dict[str, Any]:
         """Return result.json's "measured_users", "standard_errors", "confusion" and "curves", as far as they exist."""
@@ -170,15 +196,38 @@ def main_metric(metrics: Mapping[str, float]) -> str | None:
     return next((name for name in ("excess_risk", "excess_loss", "test_loss") if name in metrics), None)
 
 
-def better(metrics: Mapping[str, float], other: Mapping[str, float] | None) -> bool | None:
-    """Return whether a model's main metric is below another's; None without one of them."""
-    main = main_metric(metrics)
-    return None if main is None or other is None or main not in other else metrics[main] < other[main]
+Verdict = Literal["better", "even", "worse"]
+
+
+def verdict(value: float, other: float, error: float | None) -> Verdict:
+    """Compare a metric with another model's: the one place that says whether a model is better or worse.
+
+    It is "even" if zero lies in the interval of 95 % of the difference, of which ``error`` is one standard error over
+    held-out users; None where nothing but the difference is known, so that any counts. NaN is worse.
+    """
+    reach = NORMAL_95 * (error or 0.0)
+    if value - other < -reach:
+        return "better"
+    return "even" if value == other or value - other <= reach else "worse"
+
+
+def better(metrics: Mapping[str, float], reference: Mapping[str, Any], name: str) -> bool | None:
+    """Return whether a model is better than one of result.json's "reference"; None if it cannot be told."""
+    main, other = main_metric(metrics), reference.get(name) or {}
+    if main is None or main not in other:
+        return None
+    found = verdict(metrics[main], other[main], reference.get("difference_errors", {}).get(name))
+    return None if found == "even" else found == "better"
+
+
+def constant_name(reference: Mapping[str, Any]) -> str:
+    """Return the name of the constant that a model must beat, in result.json's "reference": the released or best."""
+    return "released_constant" if reference.get("released_constant") else "constant"
 
 
 def best_constant(reference: Mapping[str, Any]) -> Mapping[str, float] | None:
-    """Return the metrics that a model must beat, from result.json's "reference": the released or best constant's."""
-    return dict(reference.get("released_constant") or reference.get("constant") or {}) or None
+    """Return the metrics of that constant; None without one."""
+    return dict(reference.get(constant_name(reference)) or {}) or None
 
 
 @dataclass

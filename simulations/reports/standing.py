@@ -5,8 +5,8 @@ from typing import Any, Literal, Self
 
 import pandas as pd
 
-from simulations.records.evaluation import NOBODY, best_constant, main_metric
-from simulations.reports.explain import shown_apart
+from simulations.records.evaluation import NOBODY, best_constant, constant_name, main_metric, verdict
+from simulations.reports.explain import shown, shown_apart
 
 INITIAL, NON_PRIVATE, CONSTANT = "initial model", "without privacy", "best constant"
 RELEASED = "The best constant is the mean that the run released before it trained: it needs no features."
@@ -17,6 +17,9 @@ NOT_RELEASED = (
 ENOUGH = 0.9
 """Usable share below which no verdict is good."""
 _HOLD_OUT = "hold out users (data.test_users, data.test_fraction)"
+
+
+Kind = Literal["good", "even", "bad", "none"]
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,11 @@ class Usable:
 class Standing:
     """A verdict, in a few words and in a sentence or two.
 
-    Its kind is "good" for better than best constant and initial model, "even" for equal to the better of them, or where
-    much could not be used, "bad" for worse, "none" for not measured.
+    Its kind is "good" for better than best constant and initial model, "even" for no difference from the better of them
+    that can be told, or where much could not be used, "bad" for worse, "none" for not measured.
     """
 
-    kind: Literal["good", "even", "bad", "none"]
+    kind: Kind
     title: str
     explanation: str
 
@@ -90,14 +93,24 @@ def standing(result: dict[str, Any], usable: Usable | None) -> Standing:
     shares = {"r2": "R2", "deviance_explained": "deviance explained"}
     known = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
     sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{''.join(known[:1])}.{told}"
-    if metrics[main] < rivals[best]:
-        few = usable is not None and usable.few
-        title = f"Better than the {best}{', without much of the data' if few else ''}"
-        return Standing("even" if few else "good", title, sentence)
+    reference = result.get("reference", {})
+    name = "initial" if best == INITIAL else constant_name(reference)
+    error = reference.get("difference_errors", {}).get(name)
     if metrics[main] == rivals[best]:
         return Standing("even", f"Equal to the {best}, no better", sentence)
-    sentence += " Do not use this model; the plan says what the noise and the tests cost."
-    return Standing("bad", f"WORSE than the {best}", sentence)
+    kind: Kind
+    match verdict(metrics[main], rivals[best], error):
+        case "better":
+            few = usable is not None and usable.few
+            kind, more = "even" if few else "good", ""
+            title = f"Better than the {best}{', without much of the data' if few else ''}"
+        case "even":
+            kind, title = "even", f"No difference from the {best} that can be told"
+            more = f" The difference has a standard error of {shown(error, 2)} over people."
+        case _:
+            kind, title = "bad", f"WORSE than the {best}"
+            more = " Do not use this model; the plan says what the noise and the tests cost."
+    return Standing(kind, title, sentence + more)
 
 
 def references(result: dict[str, Any]) -> dict[str, dict[str, Any]]:

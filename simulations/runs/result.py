@@ -7,7 +7,7 @@ from typing import Any
 
 from simulations.config.run_config import REFERENCE
 from simulations.records.environment import peak_memory, versions
-from simulations.records.evaluation import Schedule, best_constant, better
+from simulations.records.evaluation import Schedule, better, constant_name
 from simulations.records.hidden_levels import with_level_names
 from simulations.records.run_directory import plain
 from simulations.runs.build import Prepared, with_assumptions
@@ -82,7 +82,8 @@ class Result:
         model, evaluation = self.prepared.model, self.schedule.evaluation
         metrics = self.schedule.of(model)
         metrics |= evaluation.details(model, metrics)
-        reference = evaluation.reference(self.prepared.problem.initial(), outcome.initial_metrics, outcome.constant)
+        start = self.prepared.problem.initial(), outcome.initial_metrics
+        reference = evaluation.reference(model, *start, outcome.constant)
         held_out = {} if strategy.testers is None else strategy.testers.report()
         more = evaluation.shown(model) | held_out
         more |= with_level_names(self.prepared.config, strategy.scheme.report(model, strategy.memory))
@@ -112,8 +113,8 @@ class Result:
             "metrics": metrics,
             "reference": reference,
             "reference_private": {"non_private": metrics if config.strategy.kind == REFERENCE else self.non_private},
-            "better_than_constant": better(metrics, best_constant(reference)),
-            "better_than_initial": better(metrics, reference["initial"]),
+            "better_than_constant": better(metrics, reference, constant_name(reference)),
+            "better_than_initial": better(metrics, reference, "initial"),
             "missing_users_private": outcome.missing_users,
             "non_finite_users_private": outcome.non_finite_users,
             "seconds": {

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from strategies.auto.choice import Choice
 from strategies.auto.coefficients import Curvatures, Influences, inference_stages
 from strategies.auto.columns import column_coordinates, column_model, column_stages
 from strategies.auto.level import balance
@@ -33,7 +34,6 @@ from strategies.auto.staged import (
 from strategies.auto.stages import (
     LONGEST_COUNT_STEP,
     MEASURED,
-    Choice,
     Gradient,
     Lengths,
     Recentred,
@@ -88,8 +88,10 @@ class Auto(Recipe):
     9. *Coefficients*, if a share of the budget is set aside for them: the curvature at the trained model, the number of
        users with slopes of each size, the mean slope, and users' squared influences (`strategies.auto.coefficients`).
        One Newton step gives estimates, and the influences their standard errors; the model stays as it is.
-    10. *Choice.* Users answer whether the model serves them better than the best constant (or else the initial model).
-       If more of them say no than noise explains (two standard deviations), the constant is released.
+    10. *Choice.* Users answer how much lower their average loss is with the model than with the best constant (or else
+       the initial model), clipped to a few times the typical change. If the mean is below zero by more than doubt
+       allows, the constant is released. The doubt is small where noise is small beside the gain that training expects,
+       and two standard deviations at most.
 
     A loss without a certificate, as that of a torch module, has four parts: round 1; users' lengths at the start, of
     any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
@@ -153,9 +155,14 @@ class Auto(Recipe):
             "choice_share": "share of the budget for comparing the model with the best constant, or else the initial "
             "model",
             "no_better_chance": "predicted probability that noise leaves the model no better than the start",
-            "choice_noise": "standard deviation of the noise on the share of users who are better off",
+            "choice_noise": "standard deviation of the noise on users' mean gain, over the interval of a user's gain",
         },
-        notes={"curvature": Fact("noised", "curvature that the step is one over"), **CLIP_FACTS},
+        notes={
+            "curvature": Fact("noised", "curvature that the step is one over"),
+            "gained": Fact("noised", "loss that the model saves users, beside the best constant, with noise"),
+            "largest_gain": Fact("noised", "largest loss that a user can gain or lose in that mean"),
+            **CLIP_FACTS,
+        },
     )
 
     relation: Relation | None = None

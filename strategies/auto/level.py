@@ -75,6 +75,8 @@ class Level(Stage, share=0.05, weight=3.0):
         progress.begin(self.problem.constant_model(np.array([mean])))
         curvature = family.curvature_at(mean)
         progress.curvature = min(MARGIN * curvature, family.curvature_bound(math.inf))
+        # The variance of targets of rates and counts is the curvature at their mean.
+        progress.slope = math.sqrt(curvature) if family.open_ends else 0.0
         # Derivative of the score by the mean: one over the curvature of the canonical losses.
         slope = 1 / curvature if family.open_ends else 1.0
         progress.level_deviation = slope * deviation * (high - low)
@@ -143,6 +145,7 @@ class ClassShares(Stage, share=0.05, weight=3.0):
         curved = (1 - UNDECIDED) * self.problem.hessian_at(shares) + UNDECIDED * self.problem.first_hessian
         progress.curvature, progress.across = split(curved)
         progress.uneven = math.sqrt(unevenness(shares))
+        progress.slope = math.sqrt(1 - float(shares @ shares))
         # A class's score is the logarithm of its share.
         progress.level_deviation = deviation / float(shares.min())
         return {"rarest_class": float(shares.min()), "noise_deviation": deviation}

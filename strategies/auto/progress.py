@@ -165,7 +165,7 @@ class Progress(Stateful):
 
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
-        *("across", "level_deviation", "highest", "uneven", "length", "gradient", "unit"),
+        *("across", "level_deviation", "highest", "uneven", "slope", "length", "gradient"),
         "hidden",
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "columns", "known", "optimiser", "inference")
@@ -193,11 +193,11 @@ class Progress(Stateful):
     level_deviation: float = math.inf
     highest: float = math.inf  # larger counts are lowered to this in their mean; infinite for none
     uneven: float = 1.0  # factor on the lengths of clips; see `strategies.auto.level.unevenness`
+    slope: float = 0.0  # root mean square of samples' slopes at the constant, as far as the mean target tells
     length: float = 1.0  # that factor times users' typical gradient length as last released
     radius: float = 1.0  # of the next clip of adaptive steps
     gradient: Vector = field(default_factory=lambda: np.zeros(0))  # (p,) the direction of the next `StepLength`
     optimiser: ServerOptimiser = field(init=False)  # of `AdaptiveStep`
-    unit: float = 1.0  # length of the gradients that the optimiser sees as one
     inference: Inference | None = None  # of coefficients; None before their rounds
 
     def __post_init__(self, initial: Vector) -> None:
@@ -309,7 +309,7 @@ class Progress(Stateful):
 
     def directed(self, gradient: Vector, deviation: float) -> Vector:
         """Return the optimiser's (p,) move of step one, after a release with noise of that deviation."""
-        return self.optimiser.step(np.zeros_like(gradient), gradient / self.unit, deviation / self.unit)
+        return self.optimiser.step(np.zeros_like(gradient), gradient / self.length, deviation / self.length)
 
     def new_part(self, attribute: str, state: State) -> Stateful:
         """Make a part that exists from a later round on."""

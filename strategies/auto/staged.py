@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaincc
 
+from strategies.auto.choice import Choice
 from strategies.auto.coefficients import Curvatures, OfCoefficients
 from strategies.auto.level import ClassShares, Level
 from strategies.auto.preparation import doubts, linear_model
 from strategies.auto.progress import Progress, following_optimiser
 from strategies.auto.releases import Movement, Release, Shares
-from strategies.auto.stages import LEAST_WIDTH, MEASURED, Choice, Gradient, Recentred, Stage
+from strategies.auto.stages import LEAST_WIDTH, MEASURED, Gradient, Recentred, Stage
 from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.mean_rounds import clip_facts, sampler_numbers
 from strategies.core.noise_forecast import ExcessShare, NoisySteps
@@ -83,11 +84,11 @@ class ClipScale(Stage, share=0.02):
         return Computation("user_gradient", "sum", 1.0, statistic="log_size")
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """See `Stage`; sets the first clip, and the unit in which gradients are followed."""
+        """See `Stage`; sets the first clip, and the length that the optimiser sees as one."""
         logarithm, deviation = release.logarithm(sums[-1:], _SIZE)
         typical = math.exp(logarithm)
         progress.radius = LEAST_WIDTH * typical
-        progress.optimiser, progress.unit = following_optimiser(len(progress.start)), typical
+        progress.optimiser, progress.length = following_optimiser(len(progress.start)), typical
         return {"length": typical, "noise_deviation": deviation}
 
 
@@ -258,7 +259,7 @@ def _warnings(problem: Problem, noise: float, doubt: float) -> tuple[str, ...]:
         )
     if Choice.doubts * doubt >= 0.5:
         found.append(
-            f"the noise on the share of users who are better off ({doubt:.3g}) hides whether any is, so "
-            f"that no model would be taken back: {more}"
+            f"the noise on users' mean gain ({doubt:.3g} of a user's interval) hides whether there is any, so that no "
+            f"model would be taken back: {more}"
         )
     return tuple(found)

@@ -267,22 +267,3 @@ class StepLength(Stage, share=0.015):
         centre.predict(progress.gradient, following - progress.start)
         progress.start = following
         return {"curvature": curvature, "noise_deviation": deviation}
-
-
-@dataclass(frozen=True)
-class Choice(Stage, share=0.02):
-    """The choice of the released model: the constant, if the model clearly serves fewer users."""
-
-    doubts: float = 2.0  # standard deviations of the noise by which the model must be worse
-
-    def computation(self, progress: Progress) -> Computation:
-        """See `Stage`; each user answers which of the two has the smaller average loss."""
-        return Computation("improved", "sum", 0.5, arrays={"initial": progress.constant})
-
-    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """See `Stage`; goes back to the constant, or stays."""
-        released, deviation = release.mean(sums, Movement.of_box(1.0))
-        back = float(released[0]) < -self.doubts * deviation
-        if back:
-            progress.begin(progress.constant)
-        return {"improved_share": float(released[0]) + 0.5, "went_back": float(back), "noise_deviation": deviation}

@@ -133,14 +133,18 @@ def curvature_along(problem: Problem, x: Vector, block: Block, most: float, dire
     return np.asarray(np.sqrt(np.clip((far - near) / distance / most, 0.0, 1.0)) - 0.5)[:, None]
 
 
-def improved(problem: Problem, x: Vector, block: Block, initial: Vector) -> Rows:
-    """Compute (U, 1): 1/2 if the model has a lower average loss for a user than the initial one, -1/2 if a higher."""
-    now, before = _average_losses(problem, x, block), _average_losses(problem, initial, block)
-    # What is not finite is worse than anything.
-    return np.where(now < before, 0.5, np.where(now == before, 0.0, -0.5))[:, None]
-
-
 @QUIET
+def improved(problem: Problem, x: Vector, block: Block, initial: Vector, most: float = 0.0) -> Rows:
+    """Compute (U, 1): how much lower the model's average loss is for a user than that of the initial one.
+
+    From -1/2, for ``most`` higher and beyond, to 1/2 for ``most`` lower; with a ``most`` of 0 which of both is lower.
+    """
+    now, before = _average_losses(problem, x, block), _average_losses(problem, initial, block)
+    gained = np.where(now == before, 0.0, before - now)
+    gained[np.isnan(gained)] = -np.inf  # what is not a number is worse than anything
+    return np.clip(gained / (2 * most) if most > 0 else np.sign(gained), -0.5, 0.5)[:, None]
+
+
 def _average_losses(problem: Problem, x: Vector, block: Block) -> Array:
     return user_averages(problem.sample_losses(x, block), block)
 

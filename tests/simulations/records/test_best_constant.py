@@ -9,7 +9,7 @@ from examples import changed
 from torch import nn
 
 from simulations.config.run_config import parse_config
-from simulations.records.evaluation import Evaluation, best_constant, better
+from simulations.records.evaluation import Evaluation, best_constant, better, verdict
 from simulations.records.quality import explained
 from simulations.runs.run import run
 from strategies.baselines.regressions import HuberRegression
@@ -186,10 +186,25 @@ def test_a_model_is_held_against_the_released_constant_and_else_against_that_of_
     assert best_constant(known) == {"test_loss": 0.6}
     assert best_constant(known | {"released_constant": {"test_loss": 0.7}}) == {"test_loss": 0.7}
     assert best_constant({"initial": {"test_loss": 1.0}}) is None
-    assert better({"test_loss": 0.65}, {"test_loss": 0.7})
-    assert better({"test_loss": 0.65}, {"test_loss": 0.6}) is False
-    assert better({"test_loss": 0.65}, None) is None
-    assert better({}, {"test_loss": 0.6}) is None
+    assert better({"test_loss": 0.55}, known, "constant")
+    assert better({"test_loss": 0.65}, known, "constant") is False
+    assert better({"test_loss": 0.65}, known, "released_constant") is None
+    assert better({}, known, "constant") is None
+    for loss, wanted in ((0.55, True), (0.58, None), (0.62, None), (0.65, False)):
+        assert better({"test_loss": loss}, known | {"difference_errors": {"constant": 0.02}}, "constant") is wanted
+    assert verdict(math.nan, 0.6, 0.02) == verdict(math.inf, 0.6, None) == "worse"
+    assert verdict(math.inf, math.inf, None) == "even"
+
+
+def test_errors_are_those_of_differences_of_the_same_peoples_losses():
+    problem, targets = Squared(2, 3.0, 5.0, low=-5.0, high=5.0, intercept=True), NUMBERS
+    measure, x, start = evaluation(problem, targets), np.array([0.1, -0.2, 0.5]), np.zeros(3)
+    block = Block(FEATURES, OFFSETS, targets)
+    one, other = (problem.metrics(model, block)["test_loss"] for model in (x, start))
+    errors = measure.reference(x, start, measure(start), x)["difference_errors"]
+    assert errors["initial"] == pytest.approx((one - other).std(ddof=1) / math.sqrt(len(one)))
+    assert errors["released_constant"] == 0.0
+    assert errors["constant"] > 0
 
 
 def test_a_run_tells_both_and_says_if_it_is_better(tmp_path):
@@ -201,6 +216,7 @@ def test_a_run_tells_both_and_says_if_it_is_better(tmp_path):
     reference = outcome.result["reference"]
     assert reference["constant"]["r2"] == 0.0
     assert reference["released_constant"]["r2"] < 1e-9  # nobody knows the held-out people's mean better than they do
-    main = next(name for name in ("excess_risk", "excess_loss", "test_loss") if name in outcome.result["metrics"])
-    wanted = outcome.result["metrics"][main] < reference["released_constant"][main]
-    assert outcome.result["better_than_constant"] is wanted
+    gap = {name: outcome.result["metrics"][name] - one for name, one in reference["released_constant"].items()}
+    main = next(name for name in ("excess_risk", "excess_loss", "test_loss") if name in gap)
+    error = reference["difference_errors"].get("released_constant", 0.0)
+    assert outcome.result["better_than_constant"] is (None if abs(gap[main]) <= 1.96 * error else gap[main] < 0)

@@ -256,6 +256,15 @@ def test_the_verdict_compares_with_the_better_of_what_needs_no_features(losses, 
         )
 
 
+def test_a_difference_within_its_interval_is_no_verdict():
+    result = result_of(0.53087, 0.53086, 0.7)
+    result["reference"]["difference_errors"] = {"constant": 0.017}
+    found = standing(result, None)
+    assert (found.kind, found.title) == ("even", "No difference from the best constant that can be told")
+    assert "standard error of 0.017" in found.explanation
+    assert "Do not use" not in found.explanation
+
+
 def test_the_verdict_tells_what_is_explained_and_where_the_constant_comes_from():
     result = result_of(0.5, 0.6, 0.7, r2=1 / 6)
     assert standing(result, None).explanation.endswith(

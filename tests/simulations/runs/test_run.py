@@ -98,7 +98,7 @@ def test_a_run_leaves_the_documented_files_and_exactly_the_documented_keys(tmp_p
     assert {key: type(value) for key, value in result.items()} == RESULT_KEYS | MEASURED_KEYS
     assert list(result) == list(RESULT_KEYS | MEASURED_KEYS)
     assert list(result["guarantee"]) == GUARANTEE_KEYS
-    assert list(result["reference"]) == ["initial", "constant", "released_constant"]
+    assert list(result["reference"]) == ["initial", "constant", "released_constant", "difference_errors"]
     assert list(result["reference_private"]) == ["non_private"]
     assert list(result["seconds"]) == ["total", "per_round"]
     assert list(result["versions"]) == ["python", "userdp", "flwr", "ray", "numpy", "torch", "opendp"]

@@ -96,7 +96,7 @@ def replace_memory(method):
     memory = method.scheme.new_memory()
     memory.begin(method.memory.model)
     memory.radius = method.memory.radius
-    memory.optimiser, memory.unit = getattr(method.memory, "optimiser", FOLLOWER), 1.0
+    memory.optimiser, memory.length = getattr(method.memory, "optimiser", FOLLOWER), 1.0
     return memory
 
 
@@ -144,7 +144,7 @@ def test_the_noise_of_a_cohort_is_for_the_users_that_are_expected():
     method.memory.radius, stage = 3.0, scheme.stages[step]
     release = Release(scheme, step, lambda purpose: method._noise(step, purpose), stage.computation(method.memory))
     watched = Watched()
-    method.memory.optimiser, method.memory.unit = FOLLOWER, 1.0
+    method.memory.optimiser, method.memory.length = FOLLOWER, 1.0
     stage.take(method.memory, np.zeros(2), watched)
     _, movement, part = watched.noted[0]
     _, deviation = release.mean(np.zeros(1), movement, part)

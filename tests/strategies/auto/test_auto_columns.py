@@ -10,11 +10,11 @@ from scipy.sparse import csr_array
 from test_auto import Watched
 
 from strategies import Auto
+from strategies.auto.choice import Choice
 from strategies.auto.column_coordinates import SHOWN, ColumnCoordinates
 from strategies.auto.columns import ColumnMoments, SumOfColumns, column_coordinates
 from strategies.auto.level import Counts
 from strategies.auto.progress import Known
-from strategies.auto.stages import Choice
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.data.block import Block

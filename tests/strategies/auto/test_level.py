@@ -6,8 +6,9 @@ from helpers import federation_of, final, make, run
 from test_auto import Watched
 
 from strategies import Auto
+from strategies.auto.choice import Choice
 from strategies.auto.level import Balance, ClassShares, Counts, Level, unevenness
-from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, Choice, clip_width
+from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, clip_width
 from userdp.errors import BadInput
 from userdp.problems import Logistic, OneHotLogistic, OneHotPoisson, OneHotSquared, Poisson, Quadratic, Softmax, Squared
 

@@ -158,12 +158,16 @@ def test_no_data_take_column_scales_out_of_their_box(rows):
     assert np.abs(found[:, P:]).max() <= 1.5
 
 
-def test_a_model_that_is_better_for_a_user_counts_a_half_and_one_that_overflows_does_not():
+def test_a_users_gain_is_held_to_its_interval_and_without_one_says_which_model_is_better():
     model = Squared(1, np.inf, np.inf, low=-2.0, high=2.0)
     block = Block(np.ones((3, 1), dtype=np.float32), np.array([0, 1, 2, 3]), np.array([1, -1, 0], dtype=np.float32))
     assert improved(model, np.array([0.5]), block, np.zeros(1)).ravel().tolist() == [0.5, -0.5, -0.5]
     assert improved(model, np.zeros(1), block, np.zeros(1)).ravel().tolist() == [0.0, 0.0, 0.0]
-    assert improved(model, np.array([1e200]), block, np.zeros(1)).ravel().tolist() == [-0.5, -0.5, -0.5]
+    gains = improved(model, np.array([0.5]), block, np.zeros(1), most=0.5)
+    assert gains.ravel().tolist() == [0.375, -0.5, -0.125]
+    for most in (0.0, 0.5):
+        assert (improved(model, np.array([1e200]), block, np.zeros(1), most) == -0.5).all()
+        assert (improved(model, np.array([np.nan]), block, np.zeros(1), most) == -0.5).all()
 
 
 def test_a_mean_target_is_that_of_a_users_targets_held_to_their_interval():
