@@ -16,7 +16,6 @@ import numpy as np
 from simulations.engines.grids import LocalGrid, shards
 from simulations.testing.tape import Tape, epsilon_between
 from strategies.core.base import UserLevelStrategy
-from strategies.core.mean_rounds import CorrelatedDescent
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe, example_problem, meanings_of, notes_of
 from strategies.core.results import PrivateResult
@@ -271,7 +270,7 @@ def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, fir
 def taped(small: Small, features: Array, tape: Tape, absent: int | None = None) -> tuple[Tape, list[Any]]:
     """Run with recorded noise, without the absent user; return the tape, and the released models and public facts."""
     strategy, seen = small.strategy(), list[Any]()
-    if isinstance(strategy.memory, CorrelatedDescent):  # whose simulated noise is not added to a value
+    if getattr(strategy.memory, "mechanism", None) is not None:  # with a memory: simulated noise is added to no value
         strategy = small.strategy(noise="secure")
     strategy.streams = Streams(secure=False, source=tape.source)
     private = {name for name, fact in notes_of(small.kind).items() if fact.kind == "private"}

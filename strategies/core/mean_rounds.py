@@ -16,9 +16,9 @@ from userdp.accounting import Guarantee, Relation
 from userdp.arrays.types import Vector
 from userdp.errors import RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.mechanisms.prefix_sums import PrefixSums
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import statistic
-from userdp.noise import NoiseSource
 from userdp.problems import Box
 from userdp.sampling import AllocatedBatches, DisjointBatches, Sampler
 from userdp.state import Stateful
@@ -64,6 +64,8 @@ class Descent(Stateful, ABC):
     """The memory of a server that steps by released gradients, at a step size."""
 
     given: ClassVar[tuple[str, ...]] = ("rate",)
+    # a mechanism that remembers former rounds and releases in the place of the rounds' own; it is one of the ``parts``
+    mechanism: PrefixSums | None = None
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -96,14 +98,6 @@ class AveragedDescent(PlainDescent):
     @abstractmethod
     def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
         """See `Descent`."""
-
-
-class CorrelatedDescent(Descent):
-    """A `Descent` whose memory correlates the noise of rounds, and so releases their means itself."""
-
-    @abstractmethod
-    def release(self, mean: Vector, noise: NoiseSource) -> Vector:
-        """Return the (p,) vector to follow after this round's mean, with fresh noise of the round."""
 
 
 def as_is(index: int, released: Vector) -> Vector:
@@ -143,7 +137,7 @@ class MeanRounds(Scheme):
     sampler: Sampler  # draws the cohorts
     query: Callable[[int], Computation]  # from a round's index to the users' computation
     divisor: float  # public number that the users' sum is divided by
-    # of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes add the noise
+    # of the mean, or of what a mechanism with a memory makes of it; None where users or nodes add the noise
     mechanism: GaussianMechanism | LaplaceMechanism | None
     mean: Callable[[Vector], Vector] | None = None  # from the sum to the mean; None for a division by ``divisor``
     # from a round's index and what it releases to the vector that is followed; costs nothing
@@ -167,8 +161,7 @@ class MeanRounds(Scheme):
         mean = gathered.values / self.divisor if self.mean is None else self.mean(gathered.values)
         released, deviation = mean, gathered.noise / self.divisor
         if self.mechanism is not None:
-            releasing = memory if isinstance(memory, CorrelatedDescent) else self.mechanism
-            released = releasing.release(mean, noise(0))
+            released = (memory.mechanism or self.mechanism).release(mean, noise(0))
             deviation = self.mechanism.standard_deviation
         moved = self.domain.project(memory.step(x, self.gradient(index, released), deviation))
         return Step(*memory.output(x, moved), self.noted(gathered, mean, deviation))
