@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from strategies.core.base import UserLevelStrategy
     from strategies.core.mean_rounds import (
         CLIP_FACTS,
-        AveragedDescent,
         ClipNotes,
         Descent,
         MeanRounds,
+        PlainDescent,
         as_is,
         sampler_numbers,
     )
@@ -79,7 +79,6 @@ __all__ = [
     "Auto",
     "AveragedClipping",
     "AveragedClippingRestarted",
-    "AveragedDescent",
     "ClipNotes",
     "DPFedAvg",
     "DPFedSGD",
@@ -108,6 +107,7 @@ __all__ = [
     "Outline",
     "OutputPerturbation",
     "Phases",
+    "PlainDescent",
     "Plan",
     "PoissonSampleSGD",
     "Price",

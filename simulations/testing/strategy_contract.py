@@ -255,7 +255,7 @@ def check_strategy(kind: Strategy) -> None:
 
 def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, first: Tape, second: Tape) -> None:
     """Raise ContractBroken if one user moves all releases at a cost above the promise."""
-    promised, sampler = strategy.plan.guarantee, getattr(strategy.scheme, "sampler", None)
+    promised, sampler = strategy.plan.guarantee, strategy.scheme.sampler
     # Secret cohorts cost less than all releases together.
     if getattr(sampler, "secret", False) and getattr(sampler, "rate", 0.0) < 1:
         return

@@ -92,14 +92,6 @@ class PlainDescent(Descent):
         return x - self.rate * gradient
 
 
-class AveragedDescent(PlainDescent):
-    """A `PlainDescent` whose released model is not the point where the next gradient is taken."""
-
-    @abstractmethod
-    def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
-        """See `Descent`."""
-
-
 def as_is(index: int, released: Vector) -> Vector:
     """Return the released mean, to be followed like a gradient."""
     return released

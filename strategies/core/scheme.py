@@ -15,6 +15,7 @@ from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
+from userdp.sampling import Sampler
 from userdp.state import Stateful
 
 Number = float | int | str  # A value that a plan prints
@@ -71,6 +72,8 @@ class Scheme(ABC):
     new_memory: Callable[[], Stateful | None] = no_memory
     # makes sections of result.json from the released model (p,) and the memory of a run that has ended
     report: Callable[[Vector, Any], dict[str, Any]] = no_report
+    # draws and prices the cohorts; None where another object does. A class attribute would be a default for subclasses
+    sampler: Sampler | None = field(default_factory=lambda: None)
     # from a round's index to the number that its streams of noise have among those of all rounds
     stream: Callable[[int], int] = same_round
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models

@@ -8,7 +8,6 @@ from strategies.core.scheme import Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee, Privacy
 from userdp.arrays.types import Vector
-from userdp.sampling import Sampler
 from userdp.state import Stateful
 
 
@@ -37,5 +36,5 @@ class SchemeRounds(OwnRounds):
 
     @property
     def drawn(self) -> Stateful | None:
-        sampler = getattr(self.scheme, "sampler", None)
-        return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
+        sampler = self.scheme.sampler
+        return None if sampler is None or sampler.seed is not None else sampler.drawn

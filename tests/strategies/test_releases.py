@@ -218,8 +218,8 @@ class Watch:
 
     def _chance(self, index):
         """To take part in a round, where cohorts are secret; whoever takes part in a public one is sure to."""
-        sampler = getattr(self.method.scheme, "sampler", None)
-        if not getattr(sampler, "secret", False):
+        sampler = self.method.scheme.sampler
+        if sampler is None or not sampler.secret:
             return 1.0
         return sampler.rates[index - 1] if hasattr(sampler, "rates") else sampler.rate
 

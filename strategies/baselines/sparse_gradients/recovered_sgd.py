@@ -114,28 +114,14 @@ class RecoveredSGD(Recipe, SparselyClippedOptions):
         }
         mean = NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier), numbers)
         if matrix is None:
-            noise = expected_error(mechanism, members, given.dimension)
-            return rounds_of(
-                given,
-                self,
-                mean,
-                gradients,
-                given.default_step,
-                gradient=lambda _, released: members.project(released),
-                noise=noise,
-            )
-        measured = Measurements(matrix, members, sampler.expected_batch)
-        noise = min(mechanism.standard_deviation * math.sqrt(count), 2 * members.norm)
-        rounds = rounds_of(
-            given,
-            self,
-            mean,
-            gradients,
-            given.default_step,
-            gradient=lambda _, released: measured.recover(released),
-            noise=noise,
-        )
-        return replace(rounds, mean=measured.of)
+            recover, mean_of, noise = members.project, None, expected_error(mechanism, members, given.dimension)
+        else:
+            measured = Measurements(matrix, members, sampler.expected_batch)
+            recover, mean_of = measured.recover, measured.of
+            noise = min(mechanism.standard_deviation * math.sqrt(count), 2 * members.norm)
+        follow = given, self, mean, gradients, given.default_step
+        rounds = rounds_of(*follow, gradient=lambda _, released: recover(released), noise=noise)
+        return replace(rounds, mean=mean_of)
 
     def _count(self, given: Given, sampler: Sampler, sparsity: int) -> int:
         """m: as set, or ``B sqrt(2 s ln(d / s)) / z``, with B users per round and noise of multiplier z; d for none.
