@@ -20,8 +20,6 @@ from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe, example_problem, meanings_of, notes_of
 from strategies.core.results import PrivateResult
 from strategies.core.run_state import Resumed
-from strategies.core.snapshots import Snapshot
-from strategies.core.streams import Streams
 from strategies.wire.questions import model_vector
 from userdp.accounting import NoiseKind, Privacy
 from userdp.arrays.types import Array, Vector
@@ -30,6 +28,8 @@ from userdp.data.shape import Shape
 from userdp.errors import BadInput, ContractBroken, RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Problem
+from userdp.snapshots import Snapshot
+from userdp.streams import Streams
 
 USERS, EPSILON, DELTA = 400, 8.0, 1e-4
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1.0, 1.0))

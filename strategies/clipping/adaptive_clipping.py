@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts
 from strategies.clipping.clipped_rounds import ClippedOptions, MaskedRounds
 from strategies.clipping.cohort_options import SECRET_COHORTS, NoisyMean
 from strategies.clipping.local_options import UpdateOptions
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About
-from strategies.core.mean_rounds import CLIP_FACTS, as_is, check_covered, clip_facts, negative
+from strategies.core.mean_rounds import as_is, negative
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given, mean_mechanism
 from strategies.core.recipe import Recipe
@@ -24,6 +25,7 @@ from userdp.errors import BadInput
 from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
+from userdp.nodes.covered import check_covered
 from userdp.problems import Box
 from userdp.sampling import Sampler
 from userdp.state import Stateful

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS, ClipNotes
 from strategies.core.about import About, Fact
-from strategies.core.mean_rounds import CLIP_FACTS, ClipNotes, Descent, MeanRounds, sampler_numbers
-from strategies.core.noise_forecast import NoisyRelease
+from strategies.core.mean_rounds import Descent, MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -20,6 +20,7 @@ from userdp.mechanisms import GaussianMechanism
 from userdp.mechanisms.prefix_sums import PrefixSums
 from userdp.mechanisms.toeplitz import FactorisationName
 from userdp.nodes.computations import Computation
+from userdp.problems.noise_paths import NoisyRelease
 from userdp.sampling import AmplifiedBands, CorrelatedBatches
 from userdp.sampling.amplified_bands import BANDED, best_bands
 
@@ -155,7 +156,7 @@ class DPFTRL(Recipe, PreparedOptions):
                     "clip_norm": clip,
                     "cohort": cohort,
                     **_turns(sampler),
-                    **sampler_numbers(sampler, price.guarantee, multiplier),
+                    **sampler.numbers(multiplier, price.guarantee),
                     "learning_rate": rate,
                     "noise_multiplier": multiplier,
                     "l2_sensitivity": mechanism.l2_sensitivity,

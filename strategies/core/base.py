@@ -27,7 +27,6 @@ from strategies.core.results import Evaluate, Noise, PrivateResult, RoundRecord,
 from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState, check_resumable
 from strategies.core.scheme import AnyRecipe, Scheme
 from strategies.core.scheme_rounds import SchemeRounds
-from strategies.core.streams import SOURCES, Streams, seeded
 from strategies.core.testers import Testers
 from strategies.wire.claims import Claim
 from strategies.wire.replies import Gathered, Request, gather, with_keys
@@ -37,6 +36,7 @@ from userdp.errors import BadInput, RunFailed
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates
+from userdp.streams import SOURCES, Streams, seeded
 
 log = logging.getLogger("userdp")
 

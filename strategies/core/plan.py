@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from strategies.core.about import MEANINGS, About
-from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import PreparedOptions
 from strategies.core.program import LastComparison, Preparation, Program
 from strategies.core.public_facts import Given
 from strategies.core.scheme import AnyRecipe, Number, Outline
-from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from userdp.accounting import Privacy, Unit
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
+from userdp.problems.forecast import Forecast, standstill
+from userdp.streams import DRAWN_SEED, GIVEN_SEED
 
 _OPERATING_SYSTEM = "noise comes from the operating system's randomness, which nobody can predict"
 

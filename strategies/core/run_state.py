@@ -11,13 +11,13 @@ import numpy as np
 from strategies.core.program import HELD_OUT, Program
 from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
 from strategies.core.scheme import HoldsNoise, Scheme
-from strategies.core.snapshots import Snapshot
 from strategies.core.testers import Testers
 from userdp.accounting import NoiseKind
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates
+from userdp.snapshots import Snapshot
 from userdp.state import OTHER_VERSION, Remembering, put_back, state_of
 
 log = logging.getLogger("userdp")

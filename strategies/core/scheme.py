@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from strategies.core.about import About
-from strategies.core.noise_forecast import NoisePath
 from strategies.core.public_facts import Given, Price
 from strategies.core.results import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
+from userdp.problems.noise_paths import NoisePath
 from userdp.sampling import Sampler
 from userdp.state import Stateful
 

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.core.row_rounds import AnyTest
 from strategies.localized.phases import Phase
 from strategies.robust.passing import AgreementOptions, guaranteed_score
+from strategies.robust.row_rounds import AnyTest
 from userdp.accounting import Cost
 from userdp.estimators import MINIMUM_BATCH, Estimator, Kernel
 from userdp.mechanisms import GaussianMechanism

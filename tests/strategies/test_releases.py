@@ -25,7 +25,6 @@ from strategies.baselines.peeling import Peeling
 from strategies.core.base import UserLevelStrategy
 from strategies.core.program import SHARE
 from strategies.core.scheme import Step
-from strategies.core.streams import Streams
 from userdp.accounting import Cost
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
@@ -35,6 +34,7 @@ from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
 from userdp.nodes.computations import LocalNoise
 from userdp.noise import SecureNoise, SeededNoise, in_units
 from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softmax, Squared
+from userdp.streams import Streams
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS, EPSILON, DELTA = 400, 4.0, 1e-4
@@ -423,7 +423,7 @@ def test_noise_is_made_in_one_place():
     """Users' own noise is made by their nodes, that of replayed runs by the contract of strategies."""
     assert calling(r"(SeededNoise|SecureNoise)$") == {
         "simulations/testing/tape.py",
-        "strategies/core/streams.py",
+        "userdp/streams.py",
         "userdp/nodes/computations.py",
     }
 

@@ -99,6 +99,21 @@ class Sampler(ABC):
         epsilon = self.epsilon(noise_multiplier, delta)
         return (epsilon, delta) if self.relation == "replace_one" else add_or_remove_to_replace_one(epsilon, delta)
 
+    def numbers(self, noise_multiplier: float, guarantee: Guarantee) -> dict[str, float]:
+        """Return a plan's numbers of the draws: participations, and what ``guarantee`` means for replacing a user."""
+        numbers: dict[str, float] = {}
+        if self.planned_participations is not None:
+            numbers["participations"] = self.planned_participations
+        if guarantee.relation != "replace_one":
+            replaced = self.replaced(noise_multiplier, guarantee.delta)
+            numbers["replace_one_epsilon"], numbers["replace_one_delta"] = replaced
+        return numbers
+
+    @property
+    def planned_participations(self) -> int | None:
+        """The most rounds that a user takes part in, where the plan fixes it; else None."""
+        return None
+
     def checked_round(self, index: int) -> int:
         """Return ``index``; raise `BadInput` for no such round."""
         if not 0 <= index < self.rounds:

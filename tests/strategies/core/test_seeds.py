@@ -12,12 +12,12 @@ from resumable import Kept
 from strategies import STRATEGIES, DropInFedAvg, PublicFacts
 from strategies.core.plan import SECURE_ASSUMPTIONS
 from strategies.core.run_state import Resumed
-from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from strategies.drop_in import DropIn
 from userdp.accounting.guarantee import Guarantee, Privacy
 from userdp.errors import BadInput
 from userdp.noise import SeededNoise
 from userdp.randomness import stream
+from userdp.streams import DRAWN_SEED, GIVEN_SEED
 
 FACTS = PublicFacts(400, 1, 1, samples=400)
 

@@ -28,14 +28,14 @@ _ORDER = 8  # Label that separates the order of users' samples from the choice o
 
 
 class Streams:
-    """Opens the noise sources of a run, by (seed, round, purpose); `Program.stream` numbers the rounds.
+    """Opens the noise sources of a run, by (seed, round, purpose).
 
     *Formal guarantees.* *Claim.* No two releases of a run share noise. *Why.* A release draws from a source, and this
     is the one place that makes them. Streams of different keys are independent (`userdp.randomness`). A key is opened
     once, and draws from one source follow each other. Secure noise is fresh at every draw; its keys are refused alike,
     so that a simulation fails wherever a deployment does. A checkpoint names the keys that were opened before it, and a
     resumed run refuses them, but for noise that its memory goes on with, from where it was. A later one belongs to a
-    round that is computed again, to the same bits (`strategies.core.run_state`).
+    round that is computed again, to the same bits.
 
     *Assumptions.* Every release draws from a source that was opened here; a test holds the packages to it.
 
