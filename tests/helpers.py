@@ -180,7 +180,7 @@ def taken(strategy: UserLevelStrategy, index: int, x: NDArray[np.float64], answe
 
 def noise_again(strategy: UserLevelStrategy, index: int, purpose: int = 0) -> NoiseSource:
     """The noise source of a round as it is opened, however often a test looks; a run opens each once."""
-    return Streams(secure=strategy.streams.secure).open(strategy.noise_seed, index, purpose, strategy._slack)
+    return Streams(secure=strategy.streams.secure).open(strategy.noise_seed, index, purpose, strategy.program.own.slack)
 
 
 def afresh(strategy: UserLevelStrategy) -> UserLevelStrategy:

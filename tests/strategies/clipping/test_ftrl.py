@@ -165,7 +165,7 @@ def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
     recursion = method.scheme.sampler.factorisation.recursion
     assert recursion > 0
     assert method.scheme.price.summands == 4 * (50 + recursion)
-    assert method._slack == rounding_slack(4 * (50 + recursion), 2.0)
+    assert method.program.own.slack == rounding_slack(4 * (50 + recursion), 2.0)
 
 
 # --- Amplified rounds -----------------------------------------------------------------------------------------------

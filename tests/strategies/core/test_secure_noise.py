@@ -19,7 +19,6 @@ from simulations.config.run_config import parse_config
 from simulations.runs.build import make_plan
 from simulations.runs.run import run as run_config
 from strategies import STRATEGIES
-from strategies.core.plan import SECURE_ASSUMPTIONS
 from strategies.drop_in import DropInFedAvg
 from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
@@ -31,6 +30,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.noise import SecureNoise, SeededNoise, rounding_slack
 from userdp.problems import Quadratic
+from userdp.streams import SECURE_ASSUMPTIONS
 
 FALSE_ALARM = 1e-9
 REFUSED = {name for name, strategy in STRATEGIES.items() if strategy.about.without_secure_noise is not None}

@@ -197,7 +197,7 @@ def test_the_guarantee_names_the_held_out():
 def test_secure_noise_of_sums_over_everybody_covers_their_rounding(more):
     """A cohort of three adds up fewer numbers than all who evaluate, or compare, do."""
     strategy = evaluated(noise="secure", cohort=3, **more)
-    assert strategy._slack >= rounding_slack(TRAIN + more["held_out"]) > rounding_slack(3)
+    assert strategy.program.own.slack >= rounding_slack(TRAIN + more["held_out"]) > rounding_slack(3)
 
 
 # --- Metrics ---------------------------------------------------------------------------------------------------------
