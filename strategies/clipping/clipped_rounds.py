@@ -12,7 +12,7 @@ from strategies.clipping.clip_facts import ClipNotes
 from strategies.clipping.cohort_options import CohortOptions, NoisyMean
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.mean_rounds import MeanRounds, as_is
-from strategies.core.public_facts import Given, Price, mean_mechanism
+from strategies.core.public_facts import Given, Price
 from strategies.core.scheme import Number, Outline
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
@@ -170,7 +170,7 @@ def noisy_sums(
         return NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier)), computation, mechanism
     masked = MaskedRounds.of(given, sampler, clip, given.dimension)
     multiplier = masked.multiplier * masked.louder
-    loudest = mean_mechanism(sampler, clip, multiplier)
+    loudest = sampler.mean_mechanism(clip, multiplier)
     mean = NoisyMean(sampler, loudest, multiplier, masked.price, masked.numbers)
     return mean, replace(computation, masked=masked.sum(clip)), None
 

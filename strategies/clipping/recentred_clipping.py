@@ -12,7 +12,7 @@ from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts
 from strategies.clipping.local_options import UpdateOptions, local_numbers
 from strategies.core.about import About
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions
-from strategies.core.public_facts import Given, mean_mechanism
+from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.results import Noise, Step
 from strategies.core.scheme import Outline, Scheme
@@ -136,7 +136,7 @@ class RecentredScheme(Scheme):
 
     def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
-        return mean_mechanism(self.sampler, radius, multiplier / math.sqrt(1 - _MEASURED))
+        return self.sampler.mean_mechanism(radius, multiplier / math.sqrt(1 - _MEASURED))
 
     def distance_mechanism(self, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean log distance."""
@@ -260,7 +260,7 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
         training = self.local_training(1, given.default_step) if self.trains else None
         price = given.price(sampler, multiplier)
         # All rounds together, if the radius never fell.
-        whole = mean_mechanism(sampler, self.clip_norm, multiplier / math.sqrt(1 - _MEASURED))
+        whole = sampler.mean_mechanism(self.clip_norm, multiplier / math.sqrt(1 - _MEASURED))
         noise = whole.standard_deviation * math.sqrt(p)
         geometry = self._geometry(given, noise, cohort)
         steps = NoisySteps(

@@ -180,21 +180,15 @@ class UserLevelStrategy(Strategy):
         request = part.ask(index, self.state.constant)
         if request is None or part is not self._own:
             return request
+        # Nodes are asked for users' exact lengths in simulations with a trusted server alone: a deployment has secure
+        # noise, or requires identities. Nodes check again: see `strategies.wire.protocol.answer_message`.
+        simulated = self.privacy.noise == "seeded" and not self.require_identities
+        trusted = self.about.server_trusted and self.privacy.trust == "server" and self.wire.asks_more
         asked = request.computation
-        asked = replace(asked, lengths=asked.lengths and self._may_ask_lengths, coordinates=self._own.coordinates)
+        lengths = asked.lengths and simulated and trusted
+        asked = replace(asked, lengths=lengths, coordinates=self._own.coordinates)
         noise_seed = self.noise_seed if self.privacy.noise == "seeded" and not self._drawn else None
         return replace(request, computation=seeded(asked, index, self.seed, noise_seed))
-
-    @property
-    def _may_ask_lengths(self) -> bool:
-        """Nodes may be asked for users' exact lengths: in simulations with a trusted server alone.
-
-        A deployment has secure noise or requires identities. Nodes check again: see
-        `strategies.wire.protocol.answer_message`.
-        """
-        simulated = self.privacy.noise == "seeded" and not self.require_identities
-        trusted = self.about.server_trusted and self.privacy.trust == "server"
-        return simulated and trusted and self.wire.asks_more
 
     def _follow(self, server_round: int, gathered: Gathered) -> None:
         part, index = self.program.place(server_round)

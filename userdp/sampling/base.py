@@ -11,6 +11,7 @@ from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation, RoundLedg
 from userdp.accounting.amplified import calibrate_amplified
 from userdp.accounting.checks import check_relation
 from userdp.errors import BadInput, PopulationTooSmall
+from userdp.mechanisms import GaussianMechanism
 from userdp.state import Stateful
 
 
@@ -66,6 +67,10 @@ class Sampler(ABC):
     def calibrate(self, epsilon: float, delta: float) -> float:
         """Return the least noise multiplier (to 1e-4, rounded up) for the budget; `BadInput` out of range."""
         return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
+
+    def mean_mechanism(self, clip_norm: float, noise_multiplier: float) -> GaussianMechanism:
+        """Return the mechanism of the mean of a cohort's vectors of l2 norm at most ``clip_norm``."""
+        return GaussianMechanism(self.sensitivity_factor * clip_norm / self.expected_batch, noise_multiplier)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
         """Return the ledger; raise `BadInput` for rounds over budget, or seeded secret cohorts under secure noise."""

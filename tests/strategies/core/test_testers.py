@@ -14,12 +14,12 @@ from scipy import stats
 from simulations.engines.grids import LocalGrid
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
 from strategies.core import testers as held_out
-from strategies.core.held_out import beside, for_everybody
+from strategies.core.held_out import beside
 from strategies.core.run_state import Resumed
 from userdp.accounting import Cost, Guarantee, Price, Privacy, Total
 from userdp.accounting.composition import rho_of
 from userdp.accounting.costs import calibrate_noise, epsilon_of
-from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
+from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED, for_everybody
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.measured import Histogram
