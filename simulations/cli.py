@@ -8,6 +8,7 @@ from inspect import getdoc
 from typing import Annotated
 
 import typer
+import typer.core
 
 from simulations.account.command import app as accounts
 from simulations.commands.results import export, predict, report
@@ -17,17 +18,18 @@ from simulations.serving.command import app as serving
 from simulations.terminal import Json, argument, exit_codes
 from userdp.tracebacks import DEBUG, with_internals
 
+typer.core.HAS_RICH = False  # help is plain text: quick, whole in brackets, and without typer's marks for rich
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     help="Federated learning with user-level differential privacy: run it, plan it, trust every epsilon.",
-    epilog="Start with [bold]userdp plan FILE[/bold] (reads no data), then [bold]userdp run FILE[/bold]. "
+    epilog="Start with userdp plan FILE (reads no data), then userdp run FILE. "
     "Ready-made files are in simulations/configs.",
 )
 for verb in (run, plan, compare, audit, report, predict, export, query, find):
-    text = [getdoc(verb) or "", "[dim]Examples:[/dim]", *(f"  {example}" for example in vars(verb)["examples"])]
+    text = [getdoc(verb) or "", "Examples:", *(f"  {example}" for example in vars(verb)["examples"])]
     app.command(help="\n\n".join(text))(verb)
 app.add_typer(accounts, name="account")
 app.add_typer(serving, name="serve")
@@ -65,7 +67,7 @@ def listed(
     name: Annotated[str | None, argument("[NAME]", "Show everything about this one.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what a configuration can name: strategies, problems, data, settings; with a NAME, everything about one.
+    """List strategies, problems, data or settings, or explain one.
 
     userdp list strategies dp_fed_sgd: its needs, paper, cost, guarantee and settings
 

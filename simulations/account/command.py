@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Keep everything that is released about a data set within one total.",
+    rich_markup_mode=None,
+    help="Keep all that is released about a data set within one total.",
     epilog="Runs enter with privacy.account = NAME, or userdp run FILE --account NAME.",
 )
 Named = Annotated[str, argument("NAME", "Name of the account, such as that of the data set.")]
@@ -84,7 +84,10 @@ def listed(accounts: Address = None, as_json: Json = False) -> None:
 
 @app.command()
 def export(name: Named, accounts: Address = None) -> None:
-    """Write all entries as events of dp-accounting, and what is spent as Flower states it, in JSON."""
+    """Write all entries as JSON, for dp-accounting and Flower.
+
+    Entries are events of dp-accounting, and what is spent is stated as Flower does.
+    """
     with working():
         from simulations.account.export import exported  # noqa: PLC0415
 
@@ -97,7 +100,7 @@ def check(
     results: Annotated[Path, argument("RESULTS", "Folder of run directories, such as that of userdp serve.")],
     accounts: Address = None,
 ) -> None:
-    """Compare the runs in a folder with the entries of the database, both ways.
+    """Compare the runs in a folder with the entries of the database.
 
     A run without its entry means that the database is older than the results, or another one: what that run released
     is not counted, and the exit code is not 0. An entry without its run is only told.

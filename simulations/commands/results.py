@@ -45,7 +45,7 @@ def report(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the report of a finished or failed run, comparison or audit again."""
+    """Write the report of a run, comparison or audit again."""
     with working():
         from simulations.audit.report import AUDIT, render_audit  # noqa: PLC0415
         from simulations.comparison.report import render_comparison  # noqa: PLC0415
@@ -93,7 +93,10 @@ def predict(
     trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
-    """Score a table with the model of a run: a prediction for each row, and metrics if it has user and target."""
+    """Score a table with the model of a run: a prediction for each row.
+
+    There are metrics, too, if the table has user and target.
+    """
     with working():
         from simulations.api.prediction import score, show_scores  # noqa: PLC0415
 
@@ -120,10 +123,11 @@ def export(
     trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
-    """Write the model of a run for other programs: as ONNX, from the table's own columns to predictions.
+    """Write the model of a run for other programs, as ONNX.
 
-    Linear models and torch modules can be written. The guarantee is in the file's metadata. A language model becomes a
-    folder of Hugging Face's libraries, whose README.md states the guarantee.
+    The file leads from the table's own columns to predictions. Linear models and torch modules can be written. The
+    guarantee is in the file's metadata. A language model becomes a folder of Hugging Face's libraries, whose README.md
+    states the guarantee.
     """
     with working():
         from simulations.api.prediction import load_model  # noqa: PLC0415

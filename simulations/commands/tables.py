@@ -29,11 +29,11 @@ def query(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Query a table: counts, means, quantiles, histograms and more, with intervals, from one budget.
+    """Query a table: statistics with intervals, from one budget.
 
-    The file declares the table under [data] and the budget under [privacy], and asks one statistic in each [[ask]]. It
-    writes a run directory with answers.csv, result.json, guarantee.json and report.html. userdp plan FILE shows the
-    guarantee before any data are read.
+    There are counts, means, quantiles, histograms and more. The file declares the table under [data] and the budget
+    under [privacy], and asks one statistic in each [[ask]]. It writes a run directory with answers.csv, result.json,
+    guarantee.json and report.html. userdp plan FILE shows the guarantee before any data are read.
     """
     with working():
         from simulations.api.console import show_outcome  # noqa: PLC0415
@@ -59,10 +59,11 @@ def find(
     planned: Annotated[bool, option("Show the cost, and how far noise lets see; read no data.", "--plan")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find privately what a run has to declare: ranges of numbers and dates, levels of words, the most samples.
+    """Find privately what a run has to declare, such as ranges.
 
-    The file has the sections data (path, user, all_users), find (numbers, dates, words, target) and privacy. Levels are
-    those that many users hold. The epsilon adds to that of every later run on the same people.
+    These are ranges of numbers and dates, levels of words, and the most samples. The file has the sections data (path,
+    user, all_users), find (numbers, dates, words, target) and privacy. Levels are those that many users hold. The
+    epsilon adds to that of every later run on the same people.
     """
     with working():
         from simulations.finding.find import find_into, foreseen, show, values  # noqa: PLC0415

@@ -48,7 +48,7 @@ def run(
     trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model, and write a run directory with result, guarantee and report."""
+    """Train a model, and write its result, guarantee and report."""
     with working():
         given = {"engine.kind": engine, "seed": seed, "privacy.account": account}
         given |= {"output.directory": output, "output.anyway": anyway or None}
@@ -76,8 +76,9 @@ def plan(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show every number of a run before it reads any data: users needed, noise against signal, the guarantee.
+    """Show every number of a run before it reads any data.
 
+    Among them are the users needed, noise against signal, and the guarantee.
     With --all the file's strategy has the file's settings, all others have their defaults, and the rank is by predicted
     excess risk. A prediction is for a stand-in as far from the start as the declared bounds allow: it ranks strategies,
     and promises nothing.
@@ -118,9 +119,10 @@ def compare(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Compare strategies at one epsilon and delta, and write a table and a report; finished cells are not run again.
+    """Compare strategies at one epsilon and delta.
 
-    Each problem of a file may have settings for strategies: strategy = { dp_fed_sgd = { rounds = 60 } }.
+    It writes a table and a report. Finished cells are not run again. Each problem of a file may have settings for
+    strategies: strategy = { dp_fed_sgd = { rounds = 60 } }.
     """
     with working():
         from simulations.comparison.config import load_comparison  # noqa: PLC0415
@@ -161,7 +163,7 @@ def audit(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a strategy, and show how much of its claimed epsilon the attack proves.
+    """Attack a strategy, and show how much epsilon the attack proves.
 
     The strategy runs as configured, many times, for a few made-up people and with fresh noise in each run. Coins decide
     which canaries take part, an attacker guesses the coins from the released models, and the guesses bound epsilon from

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Keep a federation: runs wait in a queue, and [bold]userdp serve start[/bold] takes one after the other.",
+    rich_markup_mode=None,
+    help="Keep a federation: runs wait in a queue and are taken in turn.",
     epilog="The queue is in the database of the accounts: USERDP_ACCOUNTS, or --accounts.",
 )
 Number = Annotated[int, argument("NUMBER", "Number of the run in the queue.")]
@@ -44,7 +44,7 @@ def add(
     accounts: Address = None,
     as_json: Json = False,
 ) -> None:
-    """Add a run to the queue; it is checked now, and charged when it begins.
+    """Add a run: it is checked now, and charged when it begins.
 
     The text of FILE is kept as it is now. Files that it names, such as modules, must be part of the app. Of repetitions
     that were missed while nobody served, one is made up for.
@@ -68,7 +68,7 @@ def add(
 
 @app.command(name="list")
 def listed(accounts: Address = None, as_json: Json = False) -> None:
-    """List all runs, with the reason of those that are refused, failed or wait to be resumed."""
+    """List all runs, and why one is refused, failed or waits."""
     with working():
         runs = _queue(accounts).runs()
     answer(as_json, [run.as_dict() for run in runs], lambda: _list(runs))
@@ -76,7 +76,10 @@ def listed(accounts: Address = None, as_json: Json = False) -> None:
 
 @app.command()
 def cancel(number: Number, accounts: Address = None) -> None:
-    """Take a run and its repetitions out of the queue; what it asked already stays charged."""
+    """Take a run and its repetitions out of the queue.
+
+    What it asked already stays charged.
+    """
     with working():
         run = _queue(accounts).cancel(number)
     typer.echo(f"run {number}, {run.name}, is cancelled")
@@ -86,9 +89,10 @@ def cancel(number: Number, accounts: Address = None) -> None:
 
 @app.command()
 def retry(number: Number, accounts: Address = None) -> None:
-    """Let a run that failed go on, in its folder and under its entry: from its checkpoint, or its beginning.
+    """Let a run that failed go on, in its folder and entry.
 
-    It costs nothing further. It is not repeated, for its repetition is scheduled already.
+    It begins at its checkpoint, or else anew. It costs nothing further. It is not repeated, for its repetition is
+    scheduled already.
     """
     with working():
         run = _queue(accounts).retry(number, datetime.now(UTC))
@@ -100,7 +104,10 @@ def enter(
     results: Annotated[Path, argument("RESULTS", "Folder of results of userdp serve start.")],
     accounts: Address = None,
 ) -> None:
-    """Enter runs that the database lacks, because it was lost or is older, each at the price of its whole plan."""
+    """Enter runs that the database lacks, each at its whole price.
+
+    It lacks them if it was lost, or if an older one took its place.
+    """
     with working():
         from simulations.serving.keeper import enter_missing  # noqa: PLC0415
 
@@ -137,9 +144,10 @@ def start(
     once: Annotated[bool, option("Do what is due, and end.", "--once")] = False,
     accounts: Address = None,
 ) -> None:
-    """Take runs from the queue, within the budgets of their accounts, one at a time; optionally show a page.
+    """Take runs from the queue, one at a time.
 
-    It may be stopped or killed at any moment, and started again: no run is lost, made twice or charged twice.
+    Each stays within the budget of its account. It may be stopped or killed at any moment, and started again: no run is
+    lost, made twice or charged twice.
     """
     with exit_codes():
         from simulations.account.checking import compared  # noqa: PLC0415

@@ -27,6 +27,7 @@ from userdp.problems import Quadratic
 from userdp.problems.registry import PROBLEMS
 
 LOG_WARNINGS = terminal.log_warnings
+VERBS = typer.main.get_command(app).commands
 
 
 @pytest.fixture(autouse=True)
@@ -269,11 +270,21 @@ def test_warnings_of_the_library_reach_standard_error(capsys):
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("verb", typer.main.get_command(app).commands)
-def test_every_verb_explains_itself(verb):
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_and_its_words(verb):
     outcome = call(verb, "--help")
     assert outcome.exit_code == 0
-    assert "Usage" in outcome.stdout
+    shown = " ".join(outcome.stdout.split())
+    assert "Usage" in shown
+    for word in VERBS[verb].params:
+        assert not word.help or " ".join(word.help.split())[:20] in shown
+        assert word.help or not isinstance(word, typer.core.TyperArgument)
+
+
+def test_help_keeps_square_brackets_and_whole_sentences():
+    assert "under [data] and the budget under [privacy]" in " ".join(call("query", "--help").stdout.split())
+    for command in ([], ["account"], ["serve"]):
+        assert "..." not in call(*command, "--help").stdout.split("Commands:")[1]
 
 
 @pytest.mark.parametrize("verb", ["run", "plan", "compare", "query"])
