@@ -1,6 +1,7 @@
 """Gradient descent on means of users' gradients that are recovered from a few noisy random measurements."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -113,8 +114,9 @@ class RecoveredSGD(Recipe, SparselyClippedOptions):
             "stretch": stretch,
         }
         mean = NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier), numbers)
+        recover: Callable[[Vector], Vector] = members.project
         if matrix is None:
-            recover, mean_of, noise = members.project, None, expected_error(mechanism, members, given.dimension)
+            mean_of, noise = None, expected_error(mechanism, members, given.dimension)
         else:
             measured = Measurements(matrix, members, sampler.expected_batch)
             recover, mean_of = measured.recover, measured.of
