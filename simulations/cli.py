@@ -15,11 +15,12 @@ from simulations.commands.results import export, predict, report
 from simulations.commands.tables import find, query
 from simulations.commands.training import audit, compare, plan, run
 from simulations.serving.command import app as serving
-from simulations.terminal import Json, argument, exit_codes
+from simulations.terminal import Json, Verbs, argument, exit_codes
 from userdp.tracebacks import DEBUG, with_internals
 
 typer.core.HAS_RICH = False  # help is plain text: quick, whole in brackets, and without typer's marks for rich
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

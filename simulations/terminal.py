@@ -10,12 +10,27 @@ from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from userdp.errors import BadInput, UserdpError
 from userdp.extras import missing_extra
 from userdp.tracebacks import shows_internals, told
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
+
+
+class Verbs(TyperGroup):
+    """Verbs, of which the nearest is offered in place of an unknown one: by this class alone, not by click as well."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click's `Group`."""
+        name, verbs = args[0], self.list_commands(ctx)
+        if name not in verbs:
+            from userdp.data.tables.declared import did_you_mean  # noqa: PLC0415 -- loads NumPy
+
+            near = did_you_mean({"train": "run"}.get(name, name), verbs)  # what Python's `train` does
+            ctx.fail(f"{ctx.command_path} has no {name!r}{near or '; there are ' + ', '.join(verbs)}")
+        return super().resolve_command(ctx, args)
 
 
 def argument(metavar: str, text: str) -> Any:

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import tomli_w
+from helpers_silos import Patient
 
 from simulations import server_app
 from simulations.account.accounts import Accounts
-from simulations.engines.grids import LocalGrid
 from simulations.flower import configuration_of
 from simulations.runs.build import build_problem
 from simulations.runs.silos import silo_node, split
@@ -104,7 +104,7 @@ class Federation:
             silos = [self.home / name for name in "ab"]
             split(config, silos)
             problem = build_problem(config)
-            with LocalGrid([silo_node(config, problem, silo) for silo in silos]) as grid:
+            with Patient([silo_node(config, problem, silo) for silo in silos]) as grid:
                 try:
                     with logging_of_this_process():
                         server_app.main(grid, SimpleNamespace(run_config=run))

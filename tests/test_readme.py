@@ -105,7 +105,7 @@ def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_page(example, 
 def test_the_configuration_of_the_first_page_is_valid():
     (text,) = (block for block in blocks("toml", "docs/train.md") if "[problem]" in block)
     config = parse_config(tomllib.loads(text))
-    assert config.data.sample_shape.columns == 2
+    assert config.data.columns.names == ["person", "height", "team", "passed"]
 
 
 def test_the_readme_fits_two_screens_and_its_table_has_the_six_strategies_that_people_come_for():

@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from simulations.terminal import Json, answer, argument, option, working
+from simulations.terminal import Json, Verbs, answer, argument, option, working
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Account, Accounts
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Keep all that is released about a data set within one total.",
@@ -163,7 +164,7 @@ def _show(account: "Account") -> None:
     console.print(
         f"For {relation} one whole user. Spent so far: epsilon = {rounded_up(account.spent_epsilon)} at delta = "
         f"{total.delta:g}, as if all prices had been fixed beforehand. One more Gaussian run fits with epsilon up to "
-        f"{account.left_epsilon:.4g}.",
+        f"{account.left_epsilon:.4g} at that delta; another delta allows another epsilon.",
         highlight=False,
     )
 

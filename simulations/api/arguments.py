@@ -18,7 +18,7 @@ from simulations.runs.build import load_datasets
 from strategies.registry import STRATEGIES
 from userdp.data.source import Datasets
 from userdp.data.tables.declared import did_you_mean
-from userdp.data.tables.frames import A_TABLE, FRAME, Frame, table_file
+from userdp.data.tables.frames import FRAME, Frame, no_table, table_file
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
@@ -50,17 +50,17 @@ def configured(
     if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
         return declared(absolute_path(data)), None
     given = [key for key, value in settings.items() if value is not None]
-    if given:
+    if given and isinstance(data, (kind, str, Path)):
         hint = 'change it there, or by load_config(path, ["privacy.epsilon=2"])'
         raise BadInput(f"{given[0]} is given beside a configuration, which has all settings: {hint}")
     if isinstance(data, kind):
         return data, None
-    if isinstance(data, Mapping):
-        return parse(data), None
     if isinstance(data, str | Path):
         return load(data), None
+    if isinstance(data, Mapping) and not given:
+        return parse(data), None
     wanted = "comparison" if kind is not RunConfig else "configuration"
-    raise BadInput(f"data is a {type(data).__name__}: give {A_TABLE}, a path, or a {wanted}")
+    raise BadInput(f"{no_table(data)}, or a {wanted} with nothing beside it")
 
 
 def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name: str) -> dict[str, Any]:

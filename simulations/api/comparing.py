@@ -89,7 +89,7 @@ def compare(
             None, nothing is kept on disk.
         workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
         progress: show the progress of the cells on standard error: a table on a terminal, a line a minute elsewhere.
-        **settings: as for `simulations.train`, with a list of ``strategies``, ``seeds``, ``grid`` and ``tuning``.
+        **settings: as for `userdp.train`, with a list of ``strategies``, ``seeds``, ``grid`` and ``tuning``.
             ``epsilon`` and ``delta`` may be lists, which the grid then gets.
 
     Raises:

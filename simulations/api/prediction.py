@@ -65,6 +65,10 @@ class SavedModel:
     guarantee: Guarantee
     released: Rows = field(default=(), kw_only=True)
 
+    def __repr__(self) -> str:
+        head = f"{self.config.problem.kind} by {self.config.strategy_name}: {self.model.size} parameters"
+        return f"{head}\nGuarantee: {self.guarantee}"
+
     @property
     @without_internals
     def problem(self) -> Problem:

@@ -38,7 +38,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from simulations.deployment.door import Door, Server
+from simulations.deployment.door import HEADER, Door, Server
 
 log = logging.getLogger("userdp.gate")
 FLEET = re.compile(r"/v1/fleet/[a-z0-9-]+")
@@ -69,8 +69,10 @@ def gate(
         if not FLEET.fullmatch(path):
             log.warning("refused %s: %s %s is not for silos", peer, request.method, ascii(path)[:100])
             return _refused("this path is not for silos", 403)
-        if not all(name.isascii() and value.isascii() for name, value in request.headers.raw):
-            return _refused("headers have to be ASCII", 400)
+        raw = request.headers.raw
+        long = len(path) + sum(len(name) + len(value) for name, value in raw) > HEADER  # and came at once
+        if long or not all(name.isascii() and value.isascii() for name, value in raw):
+            return _refused(f"headers have to be ASCII, and {HEADER} bytes at most", 400)
         headers = {name: value for name, value in request.headers.items() if name not in _HOP_BY_HOP}
         key = headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, "")
         known = anybody or (key in keys and _signed(headers))

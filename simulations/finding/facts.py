@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
@@ -30,6 +31,10 @@ from userdp.randomness import stream
 from userdp.streams import Streams
 
 Values = NDArray[np.float64]
+COSTS = (
+    "These facts were found in the table itself, and this cost adds to that of every run on the same people, which "
+    "must have the same neighbouring relation: epsilons add up, and so do deltas."
+)
 _FINDING = 1 << 30  # The label of its streams, beside the rounds of runs with the same seed.
 
 
@@ -38,7 +43,7 @@ class Found:
     """Facts found privately.
 
     Attributes:
-        settings: keys of [data] -> their values, as a run declares them and as `simulations.train` takes them.
+        settings: keys of [data] -> their values, as a run declares them and as `userdp.train` takes them.
         guarantee: the promise for all facts together. It adds to that of every run on the same people.
         notes: sentences on facts that are less than was asked for.
         numbers: public numbers of the search: shares beyond the ends, users that a level needs.
@@ -48,6 +53,19 @@ class Found:
     guarantee: Guarantee
     notes: tuple[str, ...]
     numbers: Mapping[str, float]
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(fact, column, value) of each fact, as text for people."""
+        return [
+            (name, column, ", ".join(map(str, one)) if isinstance(one, list) else str(one))
+            for name, value in self.settings.items()
+            for column, one in (value.items() if isinstance(value, Mapping) else [("", value)])
+        ]
+
+    def __repr__(self) -> str:
+        table = pd.DataFrame(self.rows, columns=["fact", "column", "value"]).to_string(index=False)
+        return "\n".join([table, f"Guarantee: {self.guarantee}", f"  {COSTS}", *(f"Note: {one}" for one in self.notes)])
 
 
 def find_facts(config: FindConfig) -> Found:

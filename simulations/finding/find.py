@@ -1,7 +1,7 @@
 """``userdp find`` in Python, and what it shows.
 
 >>> import numpy as np, pandas as pd
->>> from simulations import find
+>>> from userdp import find
 >>> people = np.repeat(np.arange(2000), 3)
 >>> table = pd.DataFrame({"person": people, "age": 20.0 + people % 60, "ward": np.where(people % 3, "A", "B")})
 >>> found = find(
@@ -23,7 +23,7 @@ from rich.table import Table
 
 from simulations.account.entering import refusal
 from simulations.api.arguments import absolute_path, as_in_a_file
-from simulations.finding.facts import Found, find_facts
+from simulations.finding.facts import COSTS, Found, find_facts
 from simulations.finding.plan import FindPlan
 from simulations.finding.settings import FindConfig, FindPrivacy, FindSection, TableSection, load_find, parse_find
 from simulations.records.run_directory import plain, writing
@@ -34,10 +34,6 @@ from userdp.errors import BadInput
 from userdp.settings import Section
 from userdp.tracebacks import without_internals
 
-COSTS = (
-    "These facts were found in the table itself, and this cost adds to that of every run on the same people, which "
-    "must have the same neighbouring relation: epsilons add up, and so do deltas."
-)
 SECTIONS: dict[str, type[Section]] = {"data": TableSection, "find": FindSection, "privacy": FindPrivacy}
 """Name of a section of the file -> its keys."""
 
@@ -140,10 +136,8 @@ def values(found: Found) -> dict[str, Any]:
 def show(found: Found, path: Path) -> None:
     """Print the facts, their cost, and the file that has them; without facts, the numbers of the search."""
     console, table = Console(), Table("fact", "column", "value", title="found, to be declared")
-    for name, value in found.settings.items():
-        for column, one in value.items() if isinstance(value, dict) else [("", value)]:
-            shown = ", ".join(map(str, one)) if isinstance(one, list) else str(one)
-            table.add_row(name, escape(column), escape(shown))
+    for row in found.rows:
+        table.add_row(*map(escape, row))
     if not found.settings:
         table = Table("number", "value", title="what the budget allows to find")
         for name, number in found.numbers.items():

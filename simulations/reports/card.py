@@ -49,6 +49,15 @@ FLOATING_POINT = {
     "secure": "protected: noise is drawn exactly, on a grid, by OpenDP; the bounded rounding of sums is in the noise",
 }
 QUERIES = "none: a run releases the models of its rounds, which are planned before any data are read"
+_MEANT = {
+    "user": "all data of one person",
+    "sample": "one SINGLE SAMPLE",
+    "replace_one": "one unit is replaced by another",
+    "add_or_remove": "one unit is there, or left out",
+    "server": "the server sees vectors or sums",
+    "sum": "the server sees noisy sums alone",
+}
+"""Value of a run -> its meaning, where no other is given."""
 TUNING = "choices that were made by looking at private data, before this run or after it, are not covered"
 ACCESS = (
     "the run directory holds exact figures in fields whose names end in _private, and stays with the holder of the "
@@ -101,7 +110,7 @@ class Values:
     def line(self, name: str, source: str, meaning: str = "") -> list[Line]:
         """Return the line of a value; none without one."""
         value = self[source]
-        return [] if value is None else [Line(name, value, source, meaning)]
+        return [] if value is None else [Line(name, value, source, meaning or _MEANT.get(str(value), ""))]
 
     @property
     def about(self) -> About | None:
@@ -154,9 +163,11 @@ def _promised(values: Values) -> list[Line]:
         return [Line("Guarantee", "none", "guarantee.json: holds"), *_rounds(values)]
     rho = None if values["config.toml: privacy.trust"] == "sum" else rho_of(values.guarantee)
     return [
-        *values.line("Unit of privacy", "guarantee.json: unit", "all data of one person, or one SINGLE SAMPLE"),
+        *values.line("Who is protected from whom", "guarantee.json: adversary"),
+        *values.line("Trust", "config.toml: privacy.trust"),
+        *values.line("Unit of privacy", "guarantee.json: unit"),
         *values.line("A person is one value of", "config.toml: data.user", "column of the table"),
-        *values.line("Neighbouring data sets", "guarantee.json: relation", "differ in one unit: replaced, or left out"),
+        *values.line("Neighbouring data sets", "guarantee.json: relation"),
         *values.line("Epsilon", "guarantee.json: epsilon", "spent on whom it spent most, at this delta"),
         *values.line("Delta", "guarantee.json: delta", "probability with which the bound may fail"),
         *([] if rho is None else [Line("Rho", rho, "guarantee.json", "of zero-concentrated DP, by this accounting")]),
@@ -183,29 +194,27 @@ def _algorithm(values: Values) -> list[Line]:
         *values.line("Strategy", "result.json: strategy", **told),
         *([] if about is None else [Line("Source", about.paper)]),
         *values.line("Accounting", "guarantee.json: accountant"),
-        *_numbers(values, _BOUNDS),
-        *(line for name in _MOVED for line in _moved(values, name)),
         *values.line("Most samples of a user", "config.toml: data.max_samples", "others are left out"),
         *values.line("Samples of each user", "config.toml: data.samples_per_user", "made up"),
-        *_numbers(values, ("participations",)),
-        *_numbers(values, _NOISES),
-        *_numbers(values, ("preparation_epsilon", "preparation_delta", "comparison_epsilon")),
         Line("Tuning", TUNING),
-        *values.line("Noise expected", "plan.json: noise", "l2 norm in a release"),
-        *values.line("Signal at most", "plan.json: signal", "l2 norm of what the noise is added to"),
         *(
             Line(_words(name), one, f"result.json: held_out.metrics.{name}", f"covered: {METRICS[name]}")
             for name, one in covered
         ),
         *([] if covered else [Line("Utility", "not measured under the guarantee", "config.toml: privacy.evaluate")]),
         Line("Bias", BIAS),
+        *_numbers(values, _BOUNDS),
+        *(line for name in _MOVED for line in _moved(values, name)),
+        *_numbers(values, ("participations",)),
+        *_numbers(values, _NOISES),
+        *_numbers(values, ("preparation_epsilon", "preparation_delta", "comparison_epsilon")),
+        *values.line("Noise expected", "plan.json: noise", "l2 norm in a release"),
+        *values.line("Signal at most", "plan.json: signal", "l2 norm of what the noise is added to"),
     ]
 
 
 def _deployment(values: Values) -> list[Line]:
     return [
-        *values.line("Who is protected from whom", "guarantee.json: adversary"),
-        *values.line("Trust", "config.toml: privacy.trust", "server: sees vectors or sums; sum: noisy sums alone"),
         *_numbers(values, ("server_epsilon",)),
         *values.line("Colluding nodes", "config.toml: privacy.colluding", "largest share, of the nodes of a sum"),
         *values.line("Silent nodes", "config.toml: privacy.lost_nodes", "most, of a sum that is released without them"),
@@ -223,11 +232,15 @@ def _deployment(values: Values) -> list[Line]:
 
 
 _PARTS: tuple[tuple[str, str, Callable[[Values], list[Line]]], ...] = (
-    ("The promise", "Top of the pyramid, section 2: privacy parameters, unit of privacy", _promised),
+    (
+        "The promise",
+        "Top of the pyramid, section 2: privacy parameters, unit of privacy; and from its base the trust model",
+        _promised,
+    ),
     ("The algorithm", "Middle, section 3: algorithms and correctness, utility, bias", _algorithm),
     (
         "The deployment",
-        "Base, section 4: trust model, side channels, security and access, data collection exposure",
+        "Base, section 4: side channels, security and access, data collection exposure",
         _deployment,
     ),
 )

@@ -12,7 +12,7 @@ NONE_RELEASED = (
     "These are the coefficients of the released model, which aims at predictions; nothing is known of their errors. "
     "For standard errors train with strategy.coefficients = 0.5, which sets half of the budget aside for them."
 )
-_MOST, _LEAST = 40, 1.6  # Bars of a plot; inches of one of few bars
+_MOST, _LEAST, _NAMED = 40, 1.6, 10  # Bars of a plot; inches of one of few bars; names of those without a bar
 
 
 def coefficient_cells(rows: Rows) -> list[tuple[str, str, str, str, str]]:
@@ -41,9 +41,25 @@ def show_coefficients(rows: Rows, console: Console) -> None:
         console.print(NONE_RELEASED, highlight=False)
 
 
+def _spanned(rows: Rows) -> Rows:
+    return [row for row in rows if row["interval"] is not None and row["span"] > 0]
+
+
+def not_drawn(rows: Rows) -> str:
+    """Say which coefficients `forest_chart` leaves out, and why; '' if none but an intercept."""
+    hidden, beyond = [row["coefficient"] for row in rows if row["interval"] is None], len(_spanned(rows)) - _MOST
+    names = ", ".join([*hidden[:_NAMED], *([f"{len(hidden) - _NAMED} more"] if len(hidden) > _NAMED else [])])
+    return " ".join(
+        [
+            *([f"Not drawn, because {HIDDEN}: {names}."] if hidden else []),
+            *([f"{beyond} more are in the table alone."] if beyond > 0 else []),
+        ]
+    )
+
+
 def forest_chart(rows: Rows) -> str:
     """Draw each coefficient with its interval, over the span of its column; '' if there is nothing to draw."""
-    known = [row for row in rows if row["interval"] is not None and row["span"] > 0][:_MOST]
+    known = _spanned(rows)[:_MOST]
     if not known:
         return ""
     places = range(len(known), 0, -1)

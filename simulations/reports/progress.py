@@ -116,7 +116,8 @@ class RoundBar(Observer):
         """See `Observer`."""
         name = next((name for name in METRICS if name in record.metrics), None)
         measured = f"{name} {shown(record.metrics[name])}  " if name else ""
-        self._bar.update(self._task, completed=record.round, total=self.plan.rounds, beside=measured + _spent(record))
+        beside = measured + _spent(record, self.plan)
+        self._bar.update(self._task, completed=record.round, total=self.plan.rounds, beside=beside)
 
 
 class RoundLines(Observer):
@@ -137,9 +138,13 @@ class RoundLines(Observer):
 
 
 def _sentence(record: RoundRecord, planned: Plan) -> str:
-    of = f" of {shown_claim(planned.guarantee.epsilon)}" if planned.guarantee.holds else ""
-    return f"round {record.round} of {planned.rounds}, {_spent(record)}{of}"
+    return f"round {record.round} of {planned.rounds}, {_spent(record, planned)}"
 
 
-def _spent(record: RoundRecord) -> str:
-    return "no privacy" if record.spent_epsilon is None else f"epsilon spent {shown_claim(record.spent_epsilon)}"
+def _spent(record: RoundRecord, planned: Plan) -> str:
+    if (spent := record.spent_epsilon) is None:
+        return "no privacy"
+    shown_spent, whole = shown_claim(spent), shown_claim(planned.guarantee.epsilon)
+    if record.round < planned.rounds and shown_spent == whole:
+        return f"epsilon spent {whole}, which pays for all rounds"
+    return f"epsilon spent {shown_spent}" + (f" of {whole}" if planned.guarantee.holds else "")

@@ -17,7 +17,7 @@ from simulations.records.run_directory import ANSWERS, as_json, check_files, rea
 from simulations.reports import explain
 from simulations.reports.answer_pictures import answer_pictures
 from simulations.reports.answers import answer_rows
-from simulations.reports.coefficients import coefficient_cells, forest_chart
+from simulations.reports.coefficients import coefficient_cells, forest_chart, not_drawn
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
@@ -107,6 +107,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "held_out": explain.held_out_rows(result),
         "coefficients": coefficient_cells(result.get("coefficients", ())),
         "forest": forest_chart(result.get("coefficients", ())),
+        "not_drawn": not_drawn(result.get("coefficients", ())),
         "errors": {name.replace("_", " "): error for name, error in errors.items()},
         "about_errors": about_errors(result, errors, list(errors)),
         "confusion": confusion_table(result.get("confusion"), columns_of(section)),
@@ -251,5 +252,6 @@ def _check_released(directory: Path) -> None:
     if config["privacy"]["noise"] == "seeded" and config["data"]["kind"] == "table":
         raise BadInput(
             f'{directory}: privacy.noise = "seeded" does not protect the people of a table: anybody who guesses the '
-            'seed can remove the noise; run again with privacy.noise = "secure"'
+            "seed can remove the noise; copy a run with secure noise (userdp run FILE --set privacy.noise=secure), "
+            "which is a new one, and adds its cost to what this one has spent"
         )

@@ -13,7 +13,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from simulations.account.command import Address, accounts_of
-from simulations.terminal import File, Json, Overrides, answer, argument, exit_codes, log_to, option, working
+from simulations.terminal import (
+    File,
+    Json,
+    Overrides,
+    Verbs,
+    answer,
+    argument,
+    exit_codes,
+    log_to,
+    option,
+    working,
+)
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,6 +33,7 @@ if TYPE_CHECKING:
     from simulations.serving.queue import Queue, Scheduled
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Keep a federation: runs wait in a queue and are taken in turn.",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 
 from strategies.wire.wire import Wire
 from userdp.accounting import AnyLedger, Cost, Guarantee, Ledger, Privacy, epsilon_of
@@ -39,6 +40,9 @@ class PublicFacts:
     user_is: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("users", "min_samples", "max_samples", "samples"):
+            if not isinstance(value := getattr(self, name), Integral | None):
+                raise BadInput(f"data.{name} = {value!r}: it is a number of people or samples; give a whole number")
         if self.users < 1:
             raise BadInput(f"data.users = {self.users}: there must be at least one user")
         if self.min_samples < 1:

@@ -54,7 +54,7 @@ class RoundRecord:
     seconds: float
     missing_users: int
     non_finite_users: int
-    spent: Callable[[], float] | None
+    spent: Callable[[], float] | None = field(repr=False)
     facts: dict[str, float]
     metrics: dict[str, float]
 

@@ -58,5 +58,5 @@ def test_one_plan_description_search_and_comparison(frame, kind):
 
 def test_no_table_is_refused_by_its_type(model):
     for call in (model.predict, model.evaluate, lambda data: find(data, **FACTS)):
-        with pytest.raises(BadInput, match=r"the dict is no table: give a DataFrame"):
+        with pytest.raises(BadInput, match=r"the dict is no table: make one by pandas"):
             call({"height": [1.0]})

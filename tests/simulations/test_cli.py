@@ -12,6 +12,7 @@ import pytest
 import typer
 from examples import BASE, call, changed, table_section, write_table
 from rich.console import Console
+from typer.testing import CliRunner
 
 import simulations.reports.progress
 import simulations.runs.run
@@ -192,6 +193,22 @@ def test_an_unknown_word_gets_the_nearest_or_all(words, told):
     unknown = call("list", *words)
     assert unknown.exit_code == 2
     assert told in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train"], "userdp has no 'train'; did you mean 'run'?"),
+        (["runn"], "userdp has no 'runn'; did you mean 'run'?"),
+        (["serve", "strat"], "userdp serve has no 'strat'; did you mean 'start'?"),
+        (["account", "bogus"], "userdp account has no 'bogus'; there are create, show, list, export, check"),
+    ],
+)
+def test_an_unknown_verb_gets_one_other(words, told):
+    unknown = CliRunner().invoke(app, words, prog_name="userdp", env={"COLUMNS": "200"})
+    assert unknown.exit_code == 2
+    assert unknown.stderr.count(told) == 1
+    assert unknown.stderr.count("did you mean") <= 1
 
 
 # Exit codes --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import userdp
 from simulations.cli import app
 from simulations.records.coefficients import HIDDEN
+from simulations.reports.coefficients import not_drawn
 from userdp.errors import BadInput
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coefficients.md"
@@ -69,6 +70,7 @@ def test_the_command_prints_them_and_the_report_draws_them(trained):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<h2>Coefficients</h2>" in page
     assert "coefficients with intervals" in page
+    assert '<table class="titled">' in page.partition("<h2>Coefficients</h2>")[2].partition("<h2>")[0]  # on a telephone
 
 
 def test_a_saved_model_keeps_its_intervals(trained, tmp_path):
@@ -110,7 +112,20 @@ def test_where_noise_hides_the_errors_the_table_says_so(tmp_path):
         people, **known, **given, strategy={"kind": "auto", "coefficients": 0.5}, directory=tmp_path, progress=False
     )
     assert model.coefficients().standard_error.isna().all()
-    assert HIDDEN in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert HIDDEN in page
+    assert "Not drawn, because" in page
+
+
+def test_a_report_names_the_coefficients_that_its_picture_lacks():
+    row = {"unit": "1", "estimate": 1.0, "standard_error": 0.1, "interval": [0.8, 1.2], "span": 1.0}
+    hidden = {"standard_error": None, "interval": None}
+    drawn = [row | {"coefficient": f"c{number}"} for number in range(42)]
+    assert not_drawn(drawn[:40]) == ""
+    assert not_drawn(drawn) == "2 more are in the table alone."
+    lost = [one | hidden for one in drawn[:12]]
+    assert not_drawn(lost[:2]) == f"Not drawn, because {HIDDEN}: c0, c1."
+    assert not_drawn(lost).endswith("c9, 2 more.")
 
 
 def test_a_model_without_coefficients_says_which_have_them():

@@ -6,15 +6,31 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from examples import ASKED, write_table
+from examples import ASKED, call, write_table
 
 from simulations import train
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def programs(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def programs(page: str, language: str = "python") -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_commands_that_follow_a_run_work_on_the_run_of_the_page_before(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    people = pd.read_csv(write_table(tmp_path / "others.csv", users=3000)).rename(columns={"who": "person"})
+    for name in ("heights.csv", "others.csv"):
+        people.to_csv(name, index=False)
+    (tmp_path / "heights.toml").write_text(programs("train.md", "toml")[0], encoding="utf-8")
+    commands = [line for block in programs("plan-and-predict.md", "") for line in block.splitlines()]
+    commands = [line for line in commands if re.match("userdp (run|predict|report|export) ", line)]
+    assert len(commands) > 5
+    for command in ["userdp run heights.toml", *commands]:
+        done = call(*command.split()[1:])
+        assert done.exit_code == 0, (command, done.output)
 
 
 @pytest.mark.slow

@@ -4,23 +4,27 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from examples import ASKED, call, changed, table_section, write_table
+from examples import ASKED, GUARANTEE, call, changed, table_section, write_table
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulations import plan, train
 from simulations.api.comparing import ComparisonResult
-from simulations.api.prediction import score
+from simulations.api.prediction import SavedModel, score
 from simulations.config.run_config import PrivacySection, parse_config
+from simulations.finding.facts import Found
 from simulations.records.environment import own_version
 from simulations.reports.report import page
 from simulations.reports.units import ordered
 from simulations.runs.run import run
+from strategies.core.results import RoundRecord
 from strategies.registry import STRATEGIES
 from userdp.accounting.guarantee import Guarantee, rounded_up
 from userdp.data.tables.declared import did_you_mean
@@ -120,6 +124,40 @@ def test_epsilon_is_shown_with_four_digits_wherever_a_guarantee_is_printed():
     assert str(promised).startswith("(4, 1.01e-06)-differential privacy")
     assert "(1.001, " in str(Guarantee("user", "replace_one", 1.00001, 1e-6, **told))
     assert rounded_up(math.inf) == "inf"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda promised: promised,
+        lambda promised: SavedModel(parse_config(changed()), np.zeros(3), promised),
+        lambda promised: Found({"ranges": {"age": [0.0, 90.0]}, "max_samples": 3}, promised, ("few users",), {}),
+    ],
+    ids=["guarantee", "saved model", "facts"],
+)
+def test_what_has_a_guarantee_prints_it_with_what_it_rests_on(kept):
+    promised = replace(GUARANTEE, epsilon=1.9999999999999996)
+    shown = kept(promised)
+    assert str(promised) in str(shown) == repr(shown)
+    assert "(2, 1e-05)" in str(shown)
+    assert "1.9999" not in str(shown)
+    assert all(f"  assuming: {one}\n" in f"{shown}\n" for one in promised.assumptions)
+
+
+def test_facts_print_as_a_table():
+    settings = {"user": "who", "ranges": {"age": [0.0, 90.0]}, "categorical": {"ward": ["a", "b"]}, "max_samples": 3}
+    _, *rows = str(Found(settings, GUARANTEE, ("few users",), {})).splitlines()
+    assert [row.split() for row in rows[:4]] == [
+        ["user", "who"],
+        ["ranges", "age", "0.0,", "90.0"],
+        ["categorical", "ward", "a,", "b"],
+        ["max_samples", "3"],
+    ]
+    assert rows[-1] == "Note: few users"
+
+
+def test_a_record_of_a_round_shows_numbers_alone():
+    assert "partial" not in repr(RoundRecord(1, 0.1, 0, 0, partial(float, 1.0), {}, {}))
 
 
 def test_a_plan_is_printed_in_a_few_short_lines():

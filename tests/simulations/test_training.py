@@ -3,11 +3,12 @@
 import examples
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from examples import changed, table_section, write_table
 
 import userdp
-from simulations import RunConfig, compare, load_config, plan, train
+from simulations import RunConfig, compare, find, load_config, plan, query, train
 from simulations.api import comparing
 from simulations.api.arguments import OF_A_COMPARISON, sections
 from simulations.comparison.config import parse_comparison
@@ -18,6 +19,7 @@ from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from userdp.errors import BadInput
 
+COLUMNS = {"who": ["a"], "height": [170.0]}
 CLIPPING = {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 3}
 DECLARED = examples.DECLARED | {"delta": 1e-3, "problem": "logistic"}
 DECLARED |= {"ranges": {"height": (150, np.float64(200.0))}, "categorical": {"team": ("red", "green", "blue")}}
@@ -189,8 +191,21 @@ def test_a_comparison_in_a_directory_goes_on_where_it_was(tmp_path, path, monkey
 def test_settings_beside_a_configuration_and_data_of_another_kind_are_refused(path):
     with pytest.raises(BadInput, match="epsilon is given beside a configuration"):
         train(configuration(path), epsilon=2.0)
-    with pytest.raises(BadInput, match="seeds is given beside a configuration"):
-        compare({"name": "c"}, seeds=2)
-    for call in (train, plan, compare):
-        with pytest.raises(BadInput, match=r"data is a list: give a DataFrame .* or another Arrow table, a path, or a"):
-            call([1, 2])
+
+
+@pytest.mark.parametrize("call", [train, plan, compare, query, find])
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (pl.DataFrame(COLUMNS).lazy(), r"the LazyFrame is no table: call .collect\(\) on it"),
+        (COLUMNS, r"the dict is no table: make one by pandas.DataFrame\(data\)"),
+        ([{"who": "a", "height": 1.0}], r"the list is no table: make one by pandas.DataFrame\(data\)"),
+        (np.ones((2, 2)), r"the ndarray is no table: make one by pandas.DataFrame\(data\)"),
+        (7, "the int is no table: give a DataFrame"),
+    ],
+    ids=["LazyFrame", "dict", "list of dicts", "array", "number"],
+)
+def test_data_of_another_kind_are_refused_by_what_makes_a_table_of_them(call, data, told):
+    facts = {"numbers": ["height"], "all_users": 60} if call is find else {"features": ["height"]}
+    with pytest.raises(BadInput, match=told):
+        call(data, user="who", epsilon=2.0, delta=1e-3, **facts)

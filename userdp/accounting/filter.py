@@ -151,7 +151,7 @@ class Total:
         said = f"a run of epsilon = {promise.epsilon:.4g}, delta = {promise.delta:.3g}"
         left = self.left(spent, promise.delta) if gaussian else 0.0
         if left:
-            return f"{said} exceeds what is left: set privacy.epsilon to at most {left * 0.999:.4g}"
+            return f"{said} exceeds what is left: set privacy.epsilon to at most {left * 0.999:.4g} at that delta"
         if gaussian and limits.mu_squared:
             return f"{said} exceeds what is left: nothing is left for Gaussian noise"
         if limits.epsilon:

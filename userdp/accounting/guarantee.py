@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
+from numbers import Integral, Real
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
@@ -71,6 +72,10 @@ class Privacy:
     ] = 0
 
     def __post_init__(self) -> None:
+        for name, kind in {"epsilon": Real, "delta": Real, "colluding": Real, "lost_nodes": Integral}.items():
+            if not isinstance(value := getattr(self, name), kind):
+                wanted = "number" if kind is Real else "whole number"
+                raise BadInput(f"privacy.{name} = {value!r} is a {type(value).__name__}: give a {wanted}")
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise BadInput(f"privacy.epsilon = {self.epsilon}: must be a positive number, such as 1.0")
         if not 0 <= self.delta < 1:
@@ -197,7 +202,7 @@ class Guarantee:
         budget = f"({epsilon}, {rounded_up(self.delta, 3)})" if self.delta else f"pure {epsilon}"
         return f"{budget}-differential privacy for {relation} {whom}, by {self.accountant}; {self.adversary}"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return what people see of a guarantee: its sentence, and each assumption on a line below it."""
         return "\n".join([self.sentence(), *(f"  assuming: {one}" for one in self.assumptions)])
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
+from userdp.arrays.fixed_order import inner
 from userdp.arrays.types import Rows
 from userdp.errors import BadInput
 
@@ -231,7 +232,7 @@ def row_lengths(rows: AnyRows) -> Rows:
 def _squares(rows: Rows) -> Rows:
     """Compute (U,) squared l2 norms, which may overflow, underflow or be NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(np.vecdot(rows, rows))
+        return inner(rows, rows)
 
 
 def _plain(squares: Rows) -> NDArray[np.bool_]:

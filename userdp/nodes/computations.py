@@ -74,8 +74,8 @@ class Computation:
             then not finite becomes zero, so such a user (like a missing one) counts as the centre. None for zero.
         statistic: a key of `STATISTICS`: one more column, computed before the clip; needs ``clip_norm``.
         noise: noise that the node adds to each user's row after the clip.
-        separate: compute users one by one. In one block the length of one user's data can change the last bits of
-            another's row (matrix products round by shape), which a proof in floating point must exclude.
+        separate: compute each user's row to the last bit from that user's data alone, as a proof in floating point
+            needs: in a fixed order (`userdp.arrays.fixed_order`) where that is proven, else user by user.
         coins: the samples that take part; a user without a drawn sample sends zero. None for all.
         parameters: keyword arguments of the function, plain floats.
         arrays: further keyword arguments of the function, public arrays.

@@ -37,8 +37,8 @@ class RowFunction:
         counts_usable: whether the rows count usable samples: the function sees the marks, and no value of a marked
             sample.
         keeps_zeros: whether rows are sparse if the problem's gradients are.
-        same_alone: whether a user's row has the same bits in every block, and is no longer than any clip that it is
-            asked with, so that it also leaves the clip unchanged; `Computation.separate` then changes nothing.
+        fixed_order: whether a user's row has the same bits in every block within `userdp.arrays.fixed_order`, for
+            problems of which that is true; `Computation.separate` then takes blocks, in that order.
         acute: whether any two users' rows differ by sqrt(2) times the clip at most: rows without negative inner
             products do, as ``||q - r||^2 <= ||q||^2 + ||r||^2``, and answers to queries of replaced users.
     """
@@ -49,7 +49,7 @@ class RowFunction:
     groups_samples: bool = False
     counts_usable: bool = False
     keeps_zeros: bool = False
-    same_alone: bool = False
+    fixed_order: bool = False
     acute: bool = False
 
 
@@ -94,49 +94,66 @@ def _intervals(arrays: Mapping[str, Array]) -> int:
 
 
 ROW_FUNCTIONS: dict[str, RowFunction] = {
-    "user_gradient": RowFunction(lambda problem, x, block: problem.user_gradients(x, block), keeps_zeros=True),
-    "rough_user_gradient": RowFunction(
-        lambda problem, x, block: problem.rough_user_gradients(x, block), keeps_zeros=True
+    "user_gradient": RowFunction(
+        lambda problem, x, block: problem.user_gradients(x, block), keeps_zeros=True, fixed_order=True
     ),
-    "gradient_votes": RowFunction(_gradient_votes, keeps_zeros=True),
-    "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True),
+    "rough_user_gradient": RowFunction(
+        lambda problem, x, block: problem.rough_user_gradients(x, block), keeps_zeros=True, fixed_order=True
+    ),
+    "gradient_votes": RowFunction(_gradient_votes, keeps_zeros=True, fixed_order=True),
+    "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True, fixed_order=True),
     "clipped_sample_sum": RowFunction(
         lambda problem, x, block, sample_clip_norm: problem.sample_clipped_sums(x, block, sample_clip_norm),
         sums_samples=True,
         groups_samples=True,
         keeps_zeros=True,
+        fixed_order=True,
     ),
     "local_update": RowFunction(local_update),
-    "column_scales": RowFunction(moments.column_scales, _of_scaled_columns(lambda d: 2 * d)),
-    "moment_size": RowFunction(moments.moment_size, _one_number),
-    "second_moments": RowFunction(moments.second_moments, _of_scaled_columns(lambda d: d * (d + 1) // 2), acute=True),
-    "weighted_gradient": RowFunction(moments.weighted_gradient),
-    "mean_target": RowFunction(moments.mean_target, _one_number),
-    "class_shares": RowFunction(moments.class_shares, lambda dimension, arrays: len(arrays["classes"]), acute=True),
-    "column_moments": RowFunction(columns.column_moments, keeps_zeros=True, acute=True),
-    "scaled_gradient": RowFunction(columns.scaled_gradient, _of_scaled_columns(lambda d: d), keeps_zeros=True),
-    "sum_of_columns": RowFunction(columns.sum_of_columns, lambda dimension, arrays: 2),
-    "user_curvature": RowFunction(influence.user_curvature, _of_directions(lambda k: k * (k + 1) // 2), acute=True),
-    "weighted_slope": RowFunction(influence.weighted_slope, _of_directions(lambda k: k)),
-    "slope_sizes": RowFunction(influence.slope_sizes, lambda dimension, arrays: _intervals(arrays), acute=True),
-    "squared_influence": RowFunction(
-        influence.squared_influence, lambda dimension, arrays: len(arrays["influence"]), acute=True
+    "column_scales": RowFunction(moments.column_scales, _of_scaled_columns(lambda d: 2 * d), fixed_order=True),
+    "moment_size": RowFunction(moments.moment_size, _one_number, fixed_order=True),
+    "second_moments": RowFunction(
+        moments.second_moments, _of_scaled_columns(lambda d: d * (d + 1) // 2), acute=True, fixed_order=True
     ),
-    "filled": RowFunction(moments.filled, _one_number, counts_usable=True),
-    "improved": RowFunction(moments.improved, _one_number),
-    "curvature_along": RowFunction(moments.curvature_along, _one_number),
+    "weighted_gradient": RowFunction(moments.weighted_gradient, fixed_order=True),
+    "mean_target": RowFunction(moments.mean_target, _one_number, fixed_order=True),
+    "class_shares": RowFunction(
+        moments.class_shares, lambda dimension, arrays: len(arrays["classes"]), acute=True, fixed_order=True
+    ),
+    "column_moments": RowFunction(columns.column_moments, keeps_zeros=True, acute=True, fixed_order=True),
+    "scaled_gradient": RowFunction(
+        columns.scaled_gradient, _of_scaled_columns(lambda d: d), keeps_zeros=True, fixed_order=True
+    ),
+    "sum_of_columns": RowFunction(columns.sum_of_columns, lambda dimension, arrays: 2, fixed_order=True),
+    "user_curvature": RowFunction(
+        influence.user_curvature, _of_directions(lambda k: k * (k + 1) // 2), acute=True, fixed_order=True
+    ),
+    "weighted_slope": RowFunction(influence.weighted_slope, _of_directions(lambda k: k), fixed_order=True),
+    "slope_sizes": RowFunction(
+        influence.slope_sizes, lambda dimension, arrays: _intervals(arrays), acute=True, fixed_order=True
+    ),
+    "squared_influence": RowFunction(
+        influence.squared_influence, lambda dimension, arrays: len(arrays["influence"]), acute=True, fixed_order=True
+    ),
+    "filled": RowFunction(moments.filled, _one_number, counts_usable=True, fixed_order=True),
+    "improved": RowFunction(moments.improved, _one_number, fixed_order=True),
+    "curvature_along": RowFunction(moments.curvature_along, _one_number, fixed_order=True),
     "weighed_gradient": RowFunction(weighing.weighed_gradient),
     "steepness": RowFunction(weighing.steepness, _one_number),
-    "loss_sizes": RowFunction(answers.loss_sizes, lambda dimension, arrays: _intervals(arrays), acute=True),
-    "loss_answer": RowFunction(answers.loss_answer, _one_number),
-    "score_shares": RowFunction(answers.score_shares, lambda dimension, arrays: 2 * _intervals(arrays), acute=True),
-    "answers": RowFunction(answers.answers, answers.length),
-    "user_shares": RowFunction(shares.user_shares, counts_usable=True, same_alone=True, acute=True),
+    "loss_sizes": RowFunction(
+        answers.loss_sizes, lambda dimension, arrays: _intervals(arrays), acute=True, fixed_order=True
+    ),
+    "loss_answer": RowFunction(answers.loss_answer, _one_number, fixed_order=True),
+    "score_shares": RowFunction(
+        answers.score_shares, lambda dimension, arrays: 2 * _intervals(arrays), acute=True, fixed_order=True
+    ),
+    "answers": RowFunction(answers.answers, answers.length, fixed_order=True),
+    "user_shares": RowFunction(shares.user_shares, counts_usable=True, fixed_order=True, acute=True),
     "user_ranks": RowFunction(
         shares.user_ranks,
         lambda dimension, arrays: int(arrays["bins"].sum()),
         counts_usable=True,
-        same_alone=True,
+        fixed_order=True,
         keeps_zeros=True,
         acute=True,
     ),

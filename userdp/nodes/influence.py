@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from userdp.arrays.fixed_order import product
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
@@ -36,7 +37,7 @@ def weighted_slope(
 ) -> Rows:
     """Compute (U, k): w times each user's mean gradient along the directions, at ``model`` (p,)."""
     norms = norms_of_products(problem, block, _curved(problem, weighing, directions), directions.shape[1])
-    slopes = dense(problem.user_gradients(model, block)) @ directions
+    slopes = product(dense(problem.user_gradients(model, block)), directions)
     return np.asarray((size / np.maximum(norms, size))[:, None] * slopes)
 
 
@@ -56,7 +57,7 @@ def squared_influence(problem: Problem, x: Vector, block: Block, influence: Arra
 
     It takes all arguments of `weighted_slope`.
     """
-    return np.asarray(np.square(weighted_slope(problem, x, block, **asked) @ influence.T))
+    return np.asarray(np.square(product(weighted_slope(problem, x, block, **asked), influence.T)))
 
 
 def _curved(problem: Problem, x: Vector, directions: Array) -> PieceRows:
@@ -66,8 +67,8 @@ def _curved(problem: Problem, x: Vector, directions: Array) -> PieceRows:
     family = problem.family
 
     def rows(features: Array) -> Array:
-        curvatures = family.curvatures(features @ x)
+        curvatures = family.curvatures(product(features, x))
         assert curvatures is not None
-        return np.asarray(np.sqrt(curvatures)[:, None] * (features @ directions))
+        return np.asarray(np.sqrt(curvatures)[:, None] * product(features, directions))
 
     return rows

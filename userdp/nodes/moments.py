@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.fixed_order import grams, product
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
@@ -92,7 +93,7 @@ def summed_products(problem: Problem, block: Block, rows: PieceRows, width: int)
     for users, part, features in _with_intercept(_dense_model(problem), block):
         made, own = rows(features), sums[users]
         for members, samples in _of_equal_size(part):
-            own[members] += triangle(np.matmul(made[samples].transpose(0, 2, 1), made[samples]))
+            own[members] += triangle(grams(made[samples].transpose(0, 2, 1)))
     return sums
 
 
@@ -126,7 +127,7 @@ def class_shares(problem: Problem, x: Vector, block: Block, classes: Array) -> R
 def curvature_along(problem: Problem, x: Vector, block: Block, most: float, direction: Vector) -> Rows:
     """Compute (U, 1): the root of each user's curvature along a unit vector, from -1/2 at zero to 1/2 at ``most``."""
     distance = 1e-4 * (1.0 + float(np.linalg.norm(x)))
-    near, far = (problem.user_gradients(at, block) @ direction for at in (x, x + distance * direction))
+    near, far = (product(problem.user_gradients(at, block), direction) for at in (x, x + distance * direction))
     return np.asarray(np.sqrt(np.clip((far - near) / distance / most, 0.0, 1.0)) - 0.5)[:, None]
 
 
@@ -171,10 +172,9 @@ def norms_of_products(problem: Problem, block: Block, rows: PieceRows, width: in
         for members, samples in _of_equal_size(part):
             own = made[samples]
             few = block.sizes[numbers[members]] < fewest
-            grams = np.matmul(own[few], own[few].transpose(0, 2, 1))
-            squares[numbers[members[few]]] = np.square(grams).sum(axis=(1, 2))
+            squares[numbers[members[few]]] = np.square(grams(own[few])).sum(axis=(1, 2))
             rest = np.searchsorted(many, numbers[members[~few]])
-            sums[rest] += triangle(np.matmul(own[~few].transpose(0, 2, 1), own[~few]))
+            sums[rest] += triangle(grams(own[~few].transpose(0, 2, 1)))
     squares[many] = np.square(sums).sum(axis=1)
     return np.asarray(np.sqrt(squares) / block.sizes)
 

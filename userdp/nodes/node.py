@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from userdp.arrays.fixed_order import fixed_order
 from userdp.arrays.sparse_rows import AnyRows
 from userdp.arrays.types import Vector
 from userdp.data.block import Block
@@ -100,6 +101,16 @@ class NodeSamples:
                 yield where, self._problem.bound(self._federation.block(rows[where]))[0]
 
 
+def _positions(given: ArrayLike) -> NDArray[np.int64]:
+    found = np.asarray(given)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise BadInput(
+            f"a node's users and rows are given as {found.ndim} dimensions of {found.dtype}: give whole numbers, such "
+            "as np.arange(300), and users' names as labels"
+        )
+    return found.astype(np.int64)
+
+
 class Node:
     """A node that answers for ``users``, whose samples lie in ``federation``.
 
@@ -126,10 +137,10 @@ class Node:
         labels: Sequence[str] | None = None,
     ) -> None:
         self.problem = problem
-        self.users = np.asarray(users, dtype=np.int64)
+        self.users = _positions(users)
         if np.any(np.diff(self.users) <= 0):
             raise BadInput("a node's users must rise: each user once, in the order of the population")
-        rows = self.users if rows is None else np.asarray(rows, dtype=np.int64)
+        rows = self.users if rows is None else _positions(rows)
         if rows.shape != self.users.shape:
             raise BadInput(f"{len(rows)} rows are given for {len(self.users)} users: one row per user")
         if labels is not None and len(labels) != len(self.users):
@@ -169,9 +180,10 @@ class Node:
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
         pipeline = RowPipeline(computation, users, self.problem.dimension, sparse=self.problem.sparse)
         maker = RowMaker(self.problem, x, computation, self._warn)
-        for where, block in self._samples.blocks(positions, pipeline.max_users):
-            rows, unusable = maker.rows(block, where)
-            pipeline.add(rows, where, unusable)
+        with fixed_order(computation.separate):
+            for where, block in self._samples.blocks(positions, 1 if maker.alone else pipeline.max_users):
+                rows, unusable = maker.rows(block, where)
+                pipeline.add(rows, where, unusable)
         hidden = None if computation.masked is None else pipeline.masked(self.key, x)
         return Answer(users, pipeline.values, pipeline.non_finite, pipeline.lengths, hidden)
 

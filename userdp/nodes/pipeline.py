@@ -68,8 +68,6 @@ class RowPipeline:
     @property
     def max_users(self) -> int | None:
         """The most users of a block; None if the federation's own limit on samples is enough."""
-        if self._asked.separate and not self._asked.function.same_alone:
-            return 1
         # Sparse rows take about as much as the samples that they come from, which the federation bounds.
         return None if self._sparse else max(1, ROW_BYTES // (8 * self._width))
 

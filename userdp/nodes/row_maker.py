@@ -36,6 +36,12 @@ class RowMaker:
         seen = computation.coordinates
         self._problem = problem if seen is None else InCoordinates(problem, seen)
 
+    @property
+    def alone(self) -> bool:
+        """Whether blocks must hold one user, so that no other changes the last bits of its row."""
+        kept = self._problem.fixed_order and self._function.fixed_order and self._computation.partition is None
+        return self._computation.separate and not kept
+
     def rows(self, block: Block, where: slice) -> tuple[AnyRows, int]:
         """Return the rows of a block's users, at positions ``where`` of the question, and the number of unusable users.
 

@@ -8,7 +8,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,6 +174,9 @@ class Problem(ABC):
             None for no such bound. Zero for a gradient that depends on no model, bit for bit.
         bends_boundedly: whether `user_curvatures` has bounds. The loss is then convex at every model, if it is
             certified as convex on the domain.
+        fixed_order: whether a user's gradients, losses and sums have the same last bits in every block within
+            `userdp.arrays.fixed_order`. Each class says so of itself: a subclass, which may add up otherwise, inherits
+            nothing, and its users are computed one by one where noise is secure.
         node_bytes: bytes of samples that justify a node of their own: a pass over them takes much longer than a node's
             messages.
     """
@@ -192,7 +195,12 @@ class Problem(ABC):
     sparse: bool = False
     gradient_rounding: float | None = None
     bends_boundedly: bool = False
+    fixed_order: bool = False
     node_bytes: int = 1 << 25
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.fixed_order = vars(cls).get("fixed_order", False)
 
     def initial(self) -> Vector:
         """Return the (p,) initial model, which must not depend on private data."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from userdp.arrays.compiling import can_compile
+from userdp.arrays.fixed_order import order_is_fixed, product
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
@@ -82,7 +83,7 @@ class GeneralisedLinear(LinearScores, OneScore):
     def _pieces(self, x: Vector, block: Block) -> Pieces:
         weights, offset = x[: self.columns], x[self.columns] if self.intercept else 0.0
         for users, part, features in float64_parts(block):
-            yield users, part, features, features @ weights + offset
+            yield users, part, features, product(features, weights) + offset
 
     def _add(self, sums: NDArray[Number], part: Block, features: NDArray[Number], weights: NDArray[Number]) -> None:
         sums[:, : self.columns] += weighted_sums(features, part.offsets, weights)
@@ -130,6 +131,7 @@ class Logistic(GeneralisedLinear):
     """Logistic regression, y in {0, 1}: K = 1/4. See `GeneralisedLinear` for arguments and guarantees."""
 
     name = "logistic"
+    fixed_order = True
     summary = "logistic regression with ridge, for targets 0 and 1"
 
     def __init__(self, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]) -> None:
@@ -140,6 +142,7 @@ class Squared(GeneralisedLinear):
     """Least squares, y in ``[low, high]``: K = 1. See `GeneralisedLinear` for arguments and guarantees."""
 
     name = "squared"
+    fixed_order = True
     summary = "least squares with ridge, for targets in a declared range"
 
     def __init__(
@@ -168,6 +171,7 @@ class Poisson(GeneralisedLinear):
     """Poisson regression, counts y in ``[0, count_bound]``: K = ``e^(A radius)``. See `GeneralisedLinear`."""
 
     name = "poisson"
+    fixed_order = True
     summary = "Poisson regression with ridge, for counts up to a declared bound"
 
     def __init__(
@@ -200,7 +204,7 @@ def rough_gradients(family: Family, x: Vector, pull: Vector, block: Block) -> tu
     The block, the family and the installed packages determine the method.
     """
     features = cast("NDArray[np.float32]", block.dense_features)
-    if family.kind is None or features.nbytes < COMPILED_BYTES or not can_compile():
+    if family.kind is None or features.nbytes < COMPILED_BYTES or order_is_fixed() or not can_compile():
         return _in_two_products(family, x, pull, block, features)
     from userdp.problems.one_pass import KINDS, average_gradients  # noqa: PLC0415 -- compiled, slow to load
 
@@ -219,7 +223,7 @@ def _in_two_products(
     columns = features.shape[1]
 
     def weigh(piece: NDArray[np.float32], samples: slice) -> NDArray[np.float32]:
-        scores = piece @ model[:columns]
+        scores = product(piece, model[:columns])
         if len(model) > columns:
             scores += model[columns]
         slopes[samples] = family.slopes(cast(Array, scores), targets[samples])

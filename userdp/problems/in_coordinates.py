@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.fixed_order import product
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
@@ -16,8 +17,8 @@ from userdp.problems.base import Box, Certificate, Landscape, MeasuredCurvature,
 def turned(rows: Array, matrix: Array) -> Array:
     """Multiply each block of d numbers of rows (..., p) by ``matrix`` (d, d); d divides p."""
     if rows.shape[-1] == len(matrix):
-        return np.asarray(rows @ matrix)
-    return np.asarray((rows.reshape(-1, len(matrix)) @ matrix).reshape(rows.shape))
+        return product(rows, matrix)
+    return product(rows.reshape(-1, len(matrix)), matrix).reshape(rows.shape)
 
 
 def turned_back(models: Array, matrix: Array) -> Array:
@@ -86,7 +87,7 @@ class InCoordinates(Problem):
         self.name, self.summary = problem.name, problem.summary  # type: ignore[misc]
         self.dimension, self.columns, self.has_targets = problem.dimension, problem.columns, problem.has_targets
         self.domain = SeenBox(problem.domain, coordinates)
-        self.bends_boundedly = problem.bends_boundedly
+        self.bends_boundedly, self.fixed_order = problem.bends_boundedly, problem.fixed_order
         reason = "coordinates were learnt, in which nothing is certified of curvature"
         self.certificate, self.measured = Certificate(convex=problem.certificate.convex, reason=reason), curvature
         lies = problem.landscape

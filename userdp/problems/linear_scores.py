@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.fixed_order import inner
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -286,7 +287,7 @@ class LinearScores(Scored):
             return sums
         for users, part, features, scores in self._pieces(x, block):
             slopes = self._slopes(scores, part)
-            squares = np.vecdot(features, features) + self.intercept
+            squares = inner(features, features) + self.intercept
             factors = ghost_factors(*self._directed(slopes, scores), squares, self.ridge, pull, clip_norm)
             scale = factors if slopes.ndim == 1 else factors[:, None]
             self._add(sums[users], part, features, scale * np.where(scale > 0, slopes, 0.0))

@@ -115,6 +115,7 @@ class OneHotLogistic(OneHot):
     """A log-odds for each level, y in {0, 1}. See `OneHot` for arguments and guarantees (K = 1/4, L < 1)."""
 
     name = "one_hot_logistic"
+    fixed_order = True
     summary = "log-odds of a binary target for each level of one categorical feature"
 
     def __init__(self, levels: int, radius: float, *, ridge: float = 0.0) -> None:
@@ -125,6 +126,7 @@ class OneHotSquared(OneHot):
     """A mean for each level, y in ``[low, high]``. See `OneHot` (K = 1, ``L = radius + max(-low, high)``)."""
 
     name = "one_hot_squared"
+    fixed_order = True
     summary = "mean of a target for each level of one categorical feature"
 
     def __init__(self, levels: int, radius: float, *, low: float, high: float, ridge: float = 0.0) -> None:
@@ -138,6 +140,7 @@ class OneHotPoisson(OneHot):
     """A log-rate for each level, counts y in ``[0, count_bound]``. See `OneHot` (K = ``e^radius``)."""
 
     name = "one_hot_poisson"
+    fixed_order = True
     summary = "log-rate of a count for each level of one categorical feature"
 
     def __init__(self, levels: int, radius: float, *, count_bound: float, ridge: float = 0.0) -> None:

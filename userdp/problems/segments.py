@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from userdp.arrays.fixed_order import order_is_fixed
 from userdp.arrays.sparse_rows import bytes_of
 from userdp.arrays.types import Array
 from userdp.data.block import Block
@@ -68,12 +69,12 @@ def _rows(block: Block, row_bytes: int | None) -> int:
 def weighted_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: NDArray[Number]) -> NDArray[Number]:
     """Compute each user's weighted sum (U, k) of its rows of ``values`` (N, k), in the precision of values and weights.
 
-    Equal users take one batched matrix product; ragged users a sparse (U, N) by dense (N, k) product, several times
-    faster than ``np.add.reduceat`` and without its (N, k) temporary.
+    Equal users take one batched matrix product; ragged users, and a fixed order, a sparse (U, N) by dense (N, k)
+    product, several times faster than ``np.add.reduceat`` and without its (N, k) temporary.
     """
     users, samples = len(offsets) - 1, len(values)
     size = samples // users
-    if (offsets[1:] - offsets[:-1] == size).all():
+    if not order_is_fixed() and (offsets[1:] - offsets[:-1] == size).all():
         return np.asarray(np.matmul(weights.reshape(users, 1, size), values.reshape(users, size, -1))[:, 0])
     return np.asarray(csr_array((weights, np.arange(samples), offsets), shape=(users, samples)) @ values)
 
@@ -84,7 +85,7 @@ def weighted_as_read(
     """Compute `weighted_sums` in one reading; ``weigh`` maps a piece (n, k), and its positions, to weights (n,)."""
     users, size, columns = len(offsets) - 1, int(offsets[1]), values.shape[1]
     sums, rows = np.zeros((users, columns), dtype=values.dtype), max(1, AT_HAND_BYTES // (values[0].nbytes or 1))
-    if size <= rows and (offsets[1:] - offsets[:-1] == size).all():
+    if not order_is_fixed() and size <= rows and (offsets[1:] - offsets[:-1] == size).all():
         by_user, together = values.reshape(users, size, columns), rows // size
         for first in range(0, users, together):
             last = min(first + together, users)

@@ -160,6 +160,7 @@ class Quadratic(MeanSufficient):
     """
 
     name = "quadratic"
+    fixed_order = True
     smoothness = 1.0
     summary = "mean estimation: half the squared distance to each sample"
 
@@ -201,6 +202,7 @@ class Bernoulli(MeanSufficient):
     """
 
     name = "bernoulli"
+    fixed_order = True
     smoothness = 0.25
     summary = "rates of binary attributes: one logistic loss a coordinate"
 
@@ -237,6 +239,7 @@ class Linear(MeanSufficient):
     """
 
     name = "linear"
+    fixed_order = True
     smoothness = 0.0
     summary = "the paper's hard instance: signs of means, a loss without curvature"
 
@@ -274,6 +277,7 @@ class Huber(Separable):
     """
 
     name = "huber"
+    fixed_order = True
     smoothness = 1.0
     summary = "robust location: Huber's loss of the distance in each coordinate"
 

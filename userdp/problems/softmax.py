@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from userdp.arrays.fixed_order import inner, order_is_fixed, product
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
@@ -55,6 +56,7 @@ class Softmax(LinearScores):
     """
 
     name = "softmax"
+    fixed_order = True
     summary = "multinomial logistic regression with ridge, for targets of several declared classes"
 
     def __init__(
@@ -123,7 +125,7 @@ class Softmax(LinearScores):
         models = x.reshape(self.outputs, self.width)
         weights, offsets = models[:, : self.columns].T, models[:, self.columns] if self.intercept else 0.0
         for users, part, features in float64_parts(block):
-            yield users, part, features, features @ weights + offsets
+            yield users, part, features, product(features, weights) + offsets
 
     def _add(self, sums: Array, part: Block, features: Array, slopes: Array) -> None:
         by_class = sums.reshape(len(sums), self.outputs, self.width)
@@ -144,7 +146,7 @@ class Softmax(LinearScores):
         ``||r||^2 ||a||^2 + 2 ridge <r, scores> + ridge^2 ||x||^2``: the same as for one score with these two.
         """
         lengths = np.linalg.norm(slopes, axis=1)
-        return lengths, np.vecdot(slopes, scores) / np.where(lengths > 0, lengths, 1.0)
+        return lengths, inner(slopes, scores) / np.where(lengths > 0, lengths, 1.0)
 
     def _losses(self, scores: Array, part: Block) -> Array:
         largest = scores.max(axis=1)
@@ -184,7 +186,7 @@ def _probabilities(scores: Array) -> Array:
 def _outer_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: NDArray[Number]) -> NDArray[Number]:
     """Compute (U, K, k): each user's sum of outer products of weights (N, K) and values (N, k)."""
     users, size = len(offsets) - 1, int(offsets[1])
-    if (np.diff(offsets) == size).all():
+    if not order_is_fixed() and (np.diff(offsets) == size).all():
         together = weights.reshape(users, size, -1).transpose(0, 2, 1)
         return np.asarray(np.matmul(together, values.reshape(users, size, -1)))
     return np.stack([weighted_sums(values, offsets, np.ascontiguousarray(one)) for one in weights.T], axis=1)

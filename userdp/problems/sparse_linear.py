@@ -151,6 +151,7 @@ class SparseLogistic(SparseLinear):
     """Logistic regression, y in {0, 1}: K = 1/4, L < 1 (1 if the domain is all of space). See `SparseLinear`."""
 
     name = "sparse_logistic"
+    fixed_order = True
     summary = "logistic regression on sparse samples, for targets 0 and 1"
 
     def __init__(
@@ -163,6 +164,7 @@ class SparseSquared(SparseLinear):
     """Least squares, y in ``[low, high]``: K = 1. See `SparseLinear`."""
 
     name = "sparse_squared"
+    fixed_order = True
     summary = "least squares on sparse samples, for targets in a declared range"
 
     def __init__(

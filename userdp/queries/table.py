@@ -58,6 +58,7 @@ class TableQuery(SharesProblem):
     """
 
     name = "table"
+    fixed_order = True
     summary = "statistics of a table; it trains nothing"
 
     def __init__(self, asked: list[Any], relation: Relation, shape: Shape, most: int | None) -> None:

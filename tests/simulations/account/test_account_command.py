@@ -108,6 +108,7 @@ def test_no_epsilon_of_an_account_is_rounded_down(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "(1.01, 1.01e-05)" in shown
     assert "mu^2 = 0.101" in shown
+    assert re.search(r"at delta = 0.001, .* fits with epsilon up to [0-9.]+ at that delta", shown)
     stated = float(re.search(r"Spent so far: epsilon = ([0-9.]+)", shown)[1])
     assert account.spent_epsilon <= stated < account.spent_epsilon * 1.001
     _list([account])

@@ -17,7 +17,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from helpers import PATIENCE
 
 from simulations.deployment import gate as module
-from simulations.deployment.door import Door, Server
+from simulations.deployment.door import HEADER, Door, Server
 from simulations.deployment.gate import SMALL, gate
 from simulations.deployment.keys import make_keys
 from userdp.errors import BadInput
@@ -202,6 +202,14 @@ def test_large_headers_are_refused_before_they_are_held(line, standing):
     assert tracemalloc.get_traced_memory()[1] < 4 * MIB + len(line)
     tracemalloc.stop()
     assert call(standing, headers=signed()) == 200
+
+
+@pytest.mark.parametrize("large", [head("X: " + "x" * HEADER), head(path=PATH + "x" * HEADER)], ids=["header", "path"])
+def test_large_headers_that_come_at_once_do_not_pass(large):
+    behind = Behind()
+    with served(Door(), behind) as port, closing(raw(port, large)) as connection:
+        assert ended(connection).startswith(b"HTTP/1.1 4")
+    assert behind.requests == 0
 
 
 HALVES = {

@@ -32,15 +32,17 @@ RUNS = {
 }
 GOLDEN = {
     "The promise": [
+        *("Who is protected from whom", "Trust"),
         *("Unit of privacy", "Neighbouring data sets", "Epsilon", "Delta", "Rho", "Epsilon asked for"),
         *("Users", "Rounds", "Rounds planned"),
     ],
     "The algorithm": [
-        *("Strategy", "Source", "Accounting", "Clip norm", "L2 sensitivity", "Samples of each user", "Participations"),
-        *("Noise multiplier", "Noise deviation", "Tuning", "Noise expected", "Signal at most", "Utility", "Bias"),
+        *("Strategy", "Source", "Accounting", "Samples of each user", "Tuning", "Utility", "Bias"),
+        *("Clip norm", "L2 sensitivity", "Participations"),
+        *("Noise multiplier", "Noise deviation", "Noise expected", "Signal at most"),
     ],
     "The deployment": [
-        *("Who is protected from whom", "Trust", "Colluding nodes", "Silent nodes", "Queries", "Randomness"),
+        *("Colluding nodes", "Silent nodes", "Queries", "Randomness"),
         "Floating point",
         *("Timing", "Sizes", "Failures", "Engine", "Security and access", "Data"),
     ],
@@ -95,6 +97,22 @@ def test_every_value_is_that_of_the_file_it_names_and_no_exact_figure_is_among_t
         elif line["name"] not in worded:
             assert line["value"] == value
         assert field_of(file, keys).kind in RELEASED
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "untold"),
+    [
+        ("user level", ["all data of one person", "is replaced", "sums"], ["SINGLE", "left out", "sums alone"]),
+        ("sample level", ["SINGLE SAMPLE"], ["all data of one person"]),
+        ("masked sums", ["noisy sums alone"], ["vectors"]),
+    ],
+)
+def test_values_are_explained_as_this_run_has_them(kind, told, untold, directories):
+    names = ("Unit of privacy", "Neighbouring data sets", "Trust")
+    lines = lines_of(card(directories(kind)))
+    meanings = " ".join(lines[name]["meaning"] for name in names)
+    assert all(words in meanings for words in told)
+    assert not [words for words in untold if words in meanings]
 
 
 def test_no_value_of_a_card_is_private_even_if_asked_for(directories):

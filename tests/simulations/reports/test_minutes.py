@@ -112,6 +112,17 @@ def test_rounds_are_told_with_what_is_spent_of_how_much(capsys):
     ]
 
 
+def test_what_the_first_round_pays_for_all_rounds_is_no_overrun(capsys):
+    clock = Clock()
+    told = rounds_of(clock)
+    for number in (1, 100):
+        clock.now += 70.0
+        told.on_round(record(number, seconds=50.0, spent=3.9999999))
+    first, last = lines(capsys)
+    assert first.startswith("userdp: round 1 of 100, epsilon spent 4, which pays for all rounds, about")
+    assert last == "userdp: round 100 of 100, epsilon spent 4 of 4"
+
+
 def test_what_was_spent_is_asked_for_only_where_it_is_told():
     """An accountant may take seconds for it."""
     rounds_of(Clock()).on_round(RoundRecord(1, 1.0, 0, 0, lambda: pytest.fail("asked"), {}, {}))
@@ -127,8 +138,8 @@ def test_rounds_of_a_killed_process_do_not_hurry_the_guess(capsys):
         clock.now += 6.0
         told.on_round(record(number, seconds=6.0, spent=None))
     first, second = lines(capsys)
-    assert first.endswith("no privacy of 4, about 10 minutes left")
-    assert second == "userdp: round 100 of 100, no privacy of 4"
+    assert first.endswith("no privacy, about 10 minutes left")
+    assert second == "userdp: round 100 of 100, no privacy"
 
 
 @pytest.mark.parametrize(("progress", "step", "tells"), [(True, 9.0, True), (True, 0.0, False), (False, 9.0, False)])

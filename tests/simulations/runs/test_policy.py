@@ -16,7 +16,7 @@ from examples import columns_section
 from flwr.app import ConfigRecord, Message, MessageType
 from helpers import content_of
 from helpers_flower import ClientGrid
-from helpers_silos import altered_file
+from helpers_silos import Patient, altered_file
 
 from simulations import client_app, server_app
 from simulations.account.accounts import Accounts
@@ -118,7 +118,7 @@ class Deployed(ClientGrid):
             raise KeyboardInterrupt
 
 
-class Together(LocalGrid):
+class Together(Patient):
     """Nodes made for the configuration that the silos accept, whatever the server runs."""
 
     def __init__(self, folders):

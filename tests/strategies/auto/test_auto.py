@@ -15,7 +15,7 @@ from simulations.config.run_config import parse_config
 from simulations.runs.build import build_problem, load_datasets, make_strategy, public_facts
 from strategies import Auto
 from strategies.auto.progress import Known, Progress, Whitening, column_scales, whitening
-from strategies.auto.releases import Movement, Release
+from strategies.auto.releases import Movement, Release, Shares
 from strategies.auto.stages import CAUTION, Choice, Gradient, StepLength
 from strategies.baselines.regressions import LpRegression
 from strategies.wire.questions import model_record
@@ -27,6 +27,7 @@ from userdp.nodes.moments import column_scales as sent_scales
 from userdp.nodes.moments import symmetric
 from userdp.nodes.node import Node
 from userdp.problems import Box, Huber, Logistic, Poisson, Quadratic, Softmax, SparseSquared, Squared
+from userdp.sampling import MixedBatches
 
 USERS, COLUMNS = 4, 2
 PROBLEMS = {
@@ -153,6 +154,13 @@ def test_a_mean_is_released_with_noise_for_its_movement_and_its_share():
     assert draws.std() == pytest.approx(deviation, rel=0.03)
     method = make(Auto, PROBLEMS["squared"], 400, relation="add_or_remove")
     assert method.scheme.mechanism(2, Movement(3.0, 2.0)).l2_sensitivity == pytest.approx(2.0 / 400)
+
+
+def test_where_a_coin_decides_whether_a_replaced_user_is_there_noise_is_for_opposite_vectors():
+    """The pair that prices such rounds is one of opposite vectors, however close a release's own may be."""
+    shares = Shares(sampler=MixedBatches(400, (0.5,), (1.0,), relation="replace_one"), noise_multiplier=1.0)
+    for movement in (Movement.of_acute(), Movement.of_ball(1.0), Movement.of_interval(-1.0, 0.0)):
+        assert shares.mechanism(0, movement).l2_sensitivity == pytest.approx(2.0 / 200)
 
 
 @every_round

@@ -252,8 +252,8 @@ def test_the_noise_of_honest_nodes_spends_the_budget(colluding, rounds, cohort, 
     assert "the server, which sees the noisy sum" in guarantee.sentence()
     assert ("or at most 0.3 of the nodes of a sum together" in guarantee.sentence()) == (colluding > 0)
     # What is set aside of delta covers that the noise is discrete.
-    excess = rounds * asked.excess(3, 2.0)
-    assert epsilon_of(Cost(noise_multiplier=honest), takes_part, 1e-3 - excess) <= guarantee.epsilon
+    assert rounds * asked.excess(3, 2.0) < 1e-3 / 1024
+    assert epsilon_of(Cost(noise_multiplier=honest), takes_part, 1e-3 * (1 - 1 / 1024)) <= guarantee.epsilon
     loudest = asked.among((b"one", b"two"), colluding).deviation
     assert method.plan.numbers["noise_deviation"] == pytest.approx(loudest / (cohort or 40))
 

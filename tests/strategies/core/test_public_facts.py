@@ -7,6 +7,7 @@ from any_strategy import halves, options_of, problem_of
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES, PublicFacts
 from userdp import Node, Privacy
+from userdp.errors import BadInput
 
 UNIT = "a user is a partition of IidPartitioner, not a person"
 PUBLIC = "which node holds which users is public"
@@ -23,3 +24,11 @@ def test_what_users_are_assumed_to_be_is_in_the_guarantee(name):
     if name == "dp_fed_sgd":
         with LocalGrid([Node(problem, halves(problem), np.arange(400))]) as grid:
             assert strategy.start(grid).guarantee == plan
+
+
+@pytest.mark.parametrize("name", ["users", "min_samples", "max_samples", "samples"])
+@pytest.mark.parametrize("value", [400.5, 400.0, "400"])
+def test_numbers_of_people_and_samples_are_whole(name, value):
+    with pytest.raises(BadInput, match=f"data.{name} = {value!r}: .* give a whole number"):
+        PublicFacts(**{"users": 400, name: value})
+    assert getattr(PublicFacts(**{"users": 400, name: np.int64(400)}), name) == 400

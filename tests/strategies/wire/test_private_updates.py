@@ -1,11 +1,12 @@
 """Ordinary clients with the mod: what leaves a node, sums of masked updates, nodes that drop, and refusals."""
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from helpers_flower import ClientGrid
@@ -186,6 +187,19 @@ def test_a_client_with_the_key_of_another_counts_as_absent(monkeypatch, caplog):
     with ClientGrid(clients(UPDATES)[0], 4) as grid, pytest.raises(RunFailed):
         strategy(max_missing=0.2, roster_timeout=0.01)(grid)
     assert "node 4 counts as absent, for it sent no key of its own: another node has the same" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_key_was_used_for_is_kept_between_messages(fails):
+    """A node that forgot would answer a round, or give its shares away, a second time."""
+    context, used = Context(1, 1, {}, RecordDict(), {}), {"answered": 5, "lost": 2, "unmasked": 4}
+    with suppress(RuntimeError), kept_key_module.kept_key(context) as key:
+        vars(key).update(used)
+        if fails:
+            raise RuntimeError
+    with kept_key_module.kept_key(context) as again:
+        assert again.public == key.public
+        assert {name: value for name, value in vars(again).items() if name in used} == used
 
 
 def test_clients_without_the_mod_are_named_before_the_run(caplog):

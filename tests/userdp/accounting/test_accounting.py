@@ -410,6 +410,9 @@ def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
             for wrong, message in (
                 ({"epsilon": 0.0}, "privacy.epsilon = 0.0"),
                 ({"delta": 1.0}, "privacy.delta = 1.0"),
+                ({"epsilon": "1"}, "privacy.epsilon = '1' is a str: give a number"),
+                ({"delta": None}, "privacy.delta = None is a NoneType: give a number"),
+                ({"trust": "sum", "lost_nodes": 1.5}, "privacy.lost_nodes = 1.5 is a float: give a whole number"),
                 ({"unit": "device"}, "privacy.unit = 'device'"),
                 ({"noise": "random"}, "privacy.noise = 'random': must be 'seeded' or 'secure'"),
             )

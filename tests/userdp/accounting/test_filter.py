@@ -139,7 +139,7 @@ def test_gaussian_runs_compose_as_one_gaussian_and_others_add_up():
     for _ in range(12):
         entries = Price.sum((entries, total.charged(entries, [promise(1.0, 1e-6)])))
     left = total.left(entries, 1e-6) * 0.999
-    with pytest.raises(BadInput, match=f"set privacy.epsilon to at most {left:.4g}"):
+    with pytest.raises(BadInput, match=f"set privacy.epsilon to at most {left:.4g} at that delta"):
         total.charged(entries, [promise(1.0, 1e-6)])
     total.charged(entries, [promise(float(f"{left:.4g}"), 1e-6)])
     assert epsilon_of(Cost(entries.mu_squared**-0.5), 1, 1e-6) == pytest.approx(total.spent_epsilon(entries))

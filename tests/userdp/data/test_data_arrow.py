@@ -139,7 +139,10 @@ FEATURE = {"user": "who", "features": ["x"], "ranges": {"x": [0, 1]}}
     ("table", "told"),
     [
         (pl.DataFrame({"who": ["a"]}), "the DataFrame has no column 'x'; it has who"),
-        (pl.DataFrame({"who": ["a"], "X": [1.0]}).lazy(), r"the LazyFrame is no table: collect\(\) it, or give a"),
+        (
+            pl.DataFrame({"who": ["a"], "X": [1.0]}).lazy(),
+            r"the LazyFrame is no table: call .collect\(\) on it, or give a",
+        ),
         (
             pl.Series([1]),
             r"the Series cannot be read as an Arrow table \(ArrowInvalid\): read it alone .* has named columns",
@@ -148,7 +151,7 @@ FEATURE = {"user": "who", "features": ["x"], "ranges": {"x": [0, 1]}}
         (pa.table({"who": pa.array([], pa.string()), "x": pa.array([], pa.float64())}), "the Table has no rows"),
         (pa.table([["a"], [1], [2]], ["who", "x", "x"]), "the Table has column 'x' more than once"),
         (pa.table({"who": ["a"], "x": [{"y": 1}]}), "column 'x' holds struct, not numbers; convert"),
-        ([1, 2], "the list is no table: give a DataFrame"),
+        ([1, 2], "the list is no table: make one by pandas"),
         (pd.DataFrame({"who": ["a"]}), "the DataFrame has no column 'x'; it has who"),
         (pd.DataFrame({"who": [], "x": []}), "the DataFrame has no rows"),
         (pd.DataFrame([["a", 1, 2]], columns=["who", "x", "x"]), "the DataFrame has column 'x' more than once"),

@@ -139,6 +139,11 @@ def test_users_that_do_not_rise_or_do_not_match_their_rows_are_refused():
         Node(problem, people(), np.array([3, 3]))
     with pytest.raises(BadInput, match="one row per user"):
         Node(problem, people(), np.array([3, 4]), rows=np.array([0]))
+    for users in (["anna"], [0.5], np.array([[1], [2]]), 3):
+        with pytest.raises(BadInput, match="give whole numbers, such as") as refused:
+            Node(problem, people(), users)
+        assert "anna" not in str(refused.value)
+    assert len(Node(problem, people(), []).users) == 0
 
 
 def test_a_silo_refuses_to_tell_lengths():

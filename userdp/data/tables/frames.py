@@ -4,13 +4,14 @@ A table in memory is a pandas DataFrame or any object that hands its columns ove
 those of polars, DuckDB, pyarrow and others.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -96,8 +97,7 @@ def _of_pandas(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[pa.Table]:
 
 def _of_arrow(data: Frame, where: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     if not isinstance(data, ArrowStream | ArrowArray):
-        collected = "collect() it, or " if hasattr(data, "collect") else ""
-        raise BadInput(f"{where} is no table: {collected}give {A_TABLE}, or the path of a CSV or Parquet file")
+        raise no_table(data)
     try:
         stream = data if isinstance(data, ArrowStream) else pa.Table.from_batches([pa.record_batch(data)])
         reader = pa.RecordBatchReader.from_stream(stream)
@@ -109,6 +109,14 @@ def _of_arrow(data: Frame, where: str, names: Sequence[str]) -> Iterator[pa.Reco
         yield from reader
     except Exception as error:
         raise _unreadable(where, error) from None
+
+
+def no_table(data: object) -> BadInput:
+    """Return the error about data that are no table, with what makes one of them."""
+    made = "call .collect() on it, or " if hasattr(data, "collect") else ""
+    made = "make one by pandas.DataFrame(data), or " if isinstance(data, Mapping | Sequence | np.ndarray) else made
+    kind = type(data).__name__
+    return BadInput(f"the {kind} is no table: {made}give {A_TABLE}, or the path of a CSV or Parquet file")
 
 
 def _unreadable(where: str, error: Exception) -> BadInput:

@@ -1,0 +1,161 @@
+"""Within a fixed order a user's row has the same bits alone, in any company and at any place in memory."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from problem_cases import cases
+from query_cases import QUANTILES, SUMS, people, query
+from scipy.sparse import csr_array
+
+from userdp.arrays.fixed_order import fixed_order, grams, inner, product
+from userdp.arrays.sparse_rows import dense
+from userdp.data import ColumnarFederation
+from userdp.nodes.computations import Computation
+from userdp.nodes.functions import ROW_FUNCTIONS
+from userdp.nodes.node import Node
+from userdp.problems import Softmax
+from userdp.problems.generalised_linear import GeneralisedLinear
+from userdp.problems.in_coordinates import Coordinates
+from userdp.problems.linear_scores import LinearScores
+from userdp.problems.one_hot import OneHot
+from userdp.problems.sparse_linear import SparseLinear
+
+FIXED = {name for name, one in ROW_FUNCTIONS.items() if one.fixed_order}
+EDGES = np.array([0.05, 0.3, 1.0])
+PROBLEMS = {f"{name}-d{d}": case for d in (1, 3, 17) for name, case in cases(d).items() if case.problem.fixed_order}
+
+
+def questions(problem, rng):
+    """Every function of rows that the problem answers, with its parameters and arrays."""
+    dimension = problem.dimension
+    asked = {
+        **dict.fromkeys(("user_gradient", "rough_user_gradient", "gradient_votes", "sample_sum", "improved"), ({}, {})),
+        "clipped_sample_sum": ({"sample_clip_norm": 0.3}, {}),
+        "filled": ({}, {}),
+        "loss_sizes": ({}, {"edges": EDGES}),
+        "loss_answer": ({}, {}),
+        "curvature_along": ({"most": 2.0}, {"direction": np.full(dimension, 1 / math.sqrt(dimension))}),
+    }
+    if problem.has_targets and not isinstance(problem, Softmax):
+        asked["mean_target"] = ({"low": -1.0, "high": 1.0}, {})
+    if problem.name in ("logistic", "softmax", "sparse_logistic"):
+        asked["class_shares"] = ({}, {"classes": np.array([0.0, 1.0])})
+    if isinstance(problem, SparseLinear | OneHot):
+        asked["column_moments"] = ({}, {})
+        asked["scaled_gradient"] = ({}, {"scales": rng.uniform(0.5, 2.0, dimension + 1)})
+        asked["sum_of_columns"] = ({"slope": 1.0, "length": 1.0}, {})
+    if isinstance(problem, LinearScores):
+        scales, matrix = rng.uniform(0.5, 2.0, problem.width), rng.normal(size=(problem.width, problem.width))
+        ends = {"low": 1e-3, "high": 10.0}
+        asked["column_scales"] = (ends | {"width": 0.2}, {"scales": scales})
+        asked["moment_size"] = (ends, {"scales": scales})
+        asked["second_moments"] = ({}, {"scales": scales})
+        asked["weighted_gradient"] = ({"size": 0.2}, {"scales": scales, "coordinates": matrix})
+    curved = isinstance(problem, GeneralisedLinear) and problem.family.curvatures(np.zeros(1)) is not None
+    if curved and not problem.intercept:
+        directions = rng.normal(size=(dimension, 2))
+        weighing = {"directions": directions, "weighing": rng.normal(size=dimension)}
+        slope = weighing | {"model": rng.normal(size=dimension)}
+        asked["user_curvature"] = ({"size": 0.1}, weighing)
+        asked["weighted_slope"] = ({"size": 0.1}, slope)
+        asked["slope_sizes"] = ({"size": 0.1}, slope | {"edges": EDGES})
+        asked["squared_influence"] = ({"size": 0.1}, slope | {"influence": rng.normal(size=(3, 2))})
+    return asked
+
+
+def moved(block, places):
+    """Return the same samples at another place in memory."""
+    if isinstance(block.features, csr_array):
+        return block
+    room = np.empty(block.features.size + 16, dtype=block.features.dtype)
+    features = room[places : places + block.features.size].reshape(block.features.shape)
+    features[:] = block.features
+    return replace(block, features=features)
+
+
+def answered(problem, block, x, asked):
+    node = Node(problem, ColumnarFederation(block), np.arange(block.users))
+    return dense(node.compute(x, np.arange(block.users), asked).values)
+
+
+def _compared(case, seed):
+    """Compare every user's rows in one company with those alone and in another company; return how many differ."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, rng.choice([2, 6, 40]), int(rng.integers(2, 9))).tolist()
+    block, x, compared = case.block(sizes, seed), case.model(seed), 0
+    kept = rng.permutation(len(sizes))[: int(rng.integers(1, len(sizes)))]
+    few = np.isin(np.repeat(np.arange(len(sizes)), sizes), kept)
+    seen = None
+    if not case.problem.sparse and case.problem.dimension <= 20 and seed % 2:
+        seen = Coordinates(np.zeros_like(x), rng.normal(size=(len(x), len(x))))
+    for name, (parameters, arrays) in questions(case.problem, rng).items():
+        at = seen if name in ("user_gradient", "rough_user_gradient") else None
+        clip = 0.1 if name == "user_gradient" else None
+        asked = Computation(name, clip_norm=clip, parameters=parameters, arrays=arrays, separate=True, coordinates=at)
+        together = answered(case.problem, block, x, asked)
+        some = answered(case.problem, block.thinned(few)[1], x, asked)
+        np.testing.assert_array_equal(some, together[np.sort(kept)], err_msg=name)
+        for user in rng.integers(0, len(sizes), 2):
+            alone = moved(block.part(user, user + 1), int(rng.integers(0, 16)))
+            np.testing.assert_array_equal(answered(case.problem, alone, x, asked)[0], together[user], err_msg=name)
+        compared += len(kept) + 2
+    return compared
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_users_rows_have_the_same_bits_alone_and_in_any_company(name):
+    for seed in range(4):
+        assert _compared(PROBLEMS[name], seed) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_they_have_in_many_companies(name):
+    assert sum(_compared(PROBLEMS[name], seed) for seed in range(100, 140)) > 500
+
+
+def test_every_function_of_a_fixed_order_is_tried():
+    tried = {name for case in PROBLEMS.values() for name in questions(case.problem, np.random.default_rng(0))}
+    assert {"user_shares", "user_ranks", "answers", "score_shares"} == FIXED - tried
+    assert tried <= FIXED
+
+
+@pytest.mark.parametrize(("asked", "name"), [(SUMS, "user_shares"), (QUANTILES, "user_ranks")])
+def test_rows_of_queries_have_the_same_bits_alone_and_clipped(asked, name):
+    rng, problem = np.random.default_rng(4), query(asked)
+    users = [[(rng.normal(), rng.choice([-1.0, 0.0, 1.0]), rng.integers(-1, 3)) for _ in range(n)] for n in (3, 1, 8)]
+    arrays = {"bins": np.array([3])} if name == "user_ranks" else {}
+    question = Computation(name, clip_norm=0.2, arrays=arrays, separate=True)
+    x = np.zeros(problem.dimension)
+    together = answered(problem, people(users), x, question)
+    for one, row in zip(users, together, strict=True):
+        np.testing.assert_array_equal(answered(problem, people([one]), x, question)[0], row)
+
+
+def test_a_subclass_is_computed_user_by_user_until_it_says_otherwise():
+    class Own(Softmax):
+        pass
+
+    assert Softmax.fixed_order
+    assert not Own.fixed_order
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 8, 9, 33, 300, 9000])
+def test_products_have_the_same_bits_in_any_company_and_are_products(width):
+    rng = np.random.default_rng(width)
+    rows, others = rng.normal(size=(2, 11, width))
+    matrix, stacks = rng.normal(size=(width, 3)), rng.normal(size=(5, 4, min(width, 40)))
+    with fixed_order(wanted=True):
+        made = product(rows, matrix[:, 0]), product(rows, matrix), inner(rows, others), grams(stacks)
+        for row in range(11):
+            part = slice(row, row + 1)
+            for first, second in ((matrix[:, 0], made[0]), (matrix, made[1])):
+                np.testing.assert_array_equal(product(rows[part], first)[0], second[row])
+            assert inner(rows[part], others[part])[0] == made[2][row]
+        for one in range(5):
+            np.testing.assert_array_equal(grams(stacks[one : one + 1])[0], made[3][one])
+    plain = rows @ matrix[:, 0], rows @ matrix, np.vecdot(rows, others), stacks @ stacks.transpose(0, 2, 1)
+    for ours, theirs in zip(made, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)

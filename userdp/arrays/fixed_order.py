@@ -1,0 +1,74 @@
+"""Products and sums whose last bits follow from each row, or each user's samples, alone.
+
+Matrix products round by the shapes of whole arrays: where one user holds a sample more, the last bits of another user's
+gradient change. Noise that is proven in floating point must exclude that. One call for each user would, at a hundred
+times the cost; within `fixed_order` whole blocks are computed, in sums whose order other rows cannot change.
+
+*Formal guarantees.* Within `fixed_order` a row of `product`, a number of `inner` and a matrix of `grams` follows to the
+last bit from the row, or the stack, at its place and from the second factor alone: not from the number of the others,
+their values, or where the array lies in memory. *Why.* A product of a sparse and a dense matrix (scipy) adds up the
+entries of a row one after the other, and reads no other row. Elementwise products are exact functions of two numbers
+(IEEE 754), and numpy's sum along the last axis of a contiguous array splits each row by its length alone. BLAS is not
+called.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from userdp.arrays.types import Array
+
+Number = TypeVar("Number", bound=np.floating)
+
+_FIXED: ContextVar[bool] = ContextVar("fixed_order", default=False)
+
+
+@contextmanager
+def fixed_order(wanted: bool) -> Iterator[None]:
+    """Take products and sums in a fixed order within the block, in this thread, if ``wanted``."""
+    before = _FIXED.set(wanted)
+    try:
+        yield
+    finally:
+        _FIXED.reset(before)
+
+
+def order_is_fixed() -> bool:
+    """Return whether the call is within `fixed_order`."""
+    return _FIXED.get()
+
+
+def product(rows: NDArray[Number], matrix: NDArray[Number]) -> NDArray[Number]:
+    """Compute ``rows @ matrix`` (N,) or (N, j), of rows (N, k) and ``matrix`` (k,) or (k, j)."""
+    if rows.ndim == 1 or not order_is_fixed():
+        return np.asarray(rows @ matrix)
+    return _one_by_one(rows, np.zeros(len(rows), dtype=np.int64), matrix)
+
+
+def inner(rows: Array, others: Array) -> Array:
+    """Compute the inner product (N,) of each two rows of rows and others (N, k)."""
+    return np.asarray((rows * others).sum(axis=1) if order_is_fixed() else np.vecdot(rows, others))
+
+
+def grams(stacks: Array) -> Array:
+    """Compute ``S S^T`` (g, m, m) of each matrix S of stacks (g, m, k)."""
+    if not order_is_fixed():
+        again = stacks.copy("K")  # the product of one array by itself is another routine, of other last bits
+        return np.asarray(np.matmul(stacks, again.transpose(0, 2, 1)))
+    count, rows, columns = stacks.shape
+    first = np.repeat(np.arange(count) * columns, rows)
+    made = _one_by_one(stacks.reshape(-1, columns), first, stacks.transpose(0, 2, 1).reshape(-1, rows))
+    return made.reshape(count, rows, rows)
+
+
+def _one_by_one(rows: NDArray[Number], first: NDArray[np.int64], values: NDArray[Number]) -> NDArray[Number]:
+    """Compute the product of each row (k,) of rows with the k rows of ``values`` that begin at its ``first``."""
+    count, columns = rows.shape
+    places = (first[:, None] + np.arange(columns)).ravel()
+    sparse = csr_array((rows.ravel(), places, np.arange(count + 1) * columns), shape=(count, len(values)))
+    return np.asarray(sparse @ values)
