@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from strategies.auto.auto import Auto
     from strategies.auto.preparation import LearnCoordinates
     from strategies.clipping.adaptive_clipping import AdaptiveClipping
+    from strategies.clipping.clip_facts import CLIP_FACTS, ClipNotes
     from strategies.clipping.dp_fed_avg import DPFedAvg
     from strategies.clipping.dp_fed_sgd import DPFedSGD
     from strategies.clipping.dp_ftrl import DPFTRL
@@ -20,22 +21,12 @@ if TYPE_CHECKING:
     from strategies.clipping.recentred_clipping import RecentredClipping
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
-    from strategies.core.mean_rounds import (
-        CLIP_FACTS,
-        AveragedDescent,
-        ClipNotes,
-        Descent,
-        MeanRounds,
-        as_is,
-        sampler_numbers,
-    )
-    from strategies.core.noise_forecast import NoisyPhase, NoisyRelease, NoisySteps, Phases
+    from strategies.core.mean_rounds import Descent, MeanRounds, PlainDescent, as_is
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan
     from strategies.core.public_facts import Given, Price, PublicFacts
     from strategies.core.recipe import Recipe
     from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
-    from strategies.core.row_rounds import RowRounds
     from strategies.core.scheme import Law, Number, Outline, Scheme
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.localized.localized_clipping import LocalizedClipping
@@ -44,12 +35,14 @@ if TYPE_CHECKING:
     from strategies.non_private import NonPrivate
     from strategies.robust.outlier_removal import OutlierRemoval
     from strategies.robust.robust_rounds import RobustRounds
+    from strategies.robust.row_rounds import RowRounds
     from strategies.robust.tested_rounds import ROW_ADVERSARY, ROW_MEANINGS, RowOptions
     from strategies.robust.vote_descent import VoteDescent
     from strategies.wire.client import client_app
     from strategies.wire.private_updates import private_updates
     from strategies.wire.questions import model_record, model_vector
     from strategies.wire.replies import Gathered, Request
+    from userdp.problems.noise_paths import NoisyPhase, NoisyRelease, NoisySteps, Phases
 
     AveragedClipping: type[Recipe]
     AveragedClippingRestarted: type[Recipe]
@@ -79,7 +72,6 @@ __all__ = [
     "Auto",
     "AveragedClipping",
     "AveragedClippingRestarted",
-    "AveragedDescent",
     "ClipNotes",
     "DPFedAvg",
     "DPFedSGD",
@@ -108,6 +100,7 @@ __all__ = [
     "Outline",
     "OutputPerturbation",
     "Phases",
+    "PlainDescent",
     "Plan",
     "PoissonSampleSGD",
     "Price",
@@ -141,7 +134,6 @@ __all__ = [
     "model_record",
     "model_vector",
     "private_updates",
-    "sampler_numbers",
 ]
 
 

@@ -7,12 +7,11 @@ from helpers import federation_of
 
 from simulations.testing.strategy_contract import SHAPE
 from strategies import STRATEGIES
-from strategies.core.plan import SECURE_ASSUMPTIONS
 from strategies.core.recipe import example_problem
-from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from userdp.accounting import Guarantee
 from userdp.data import Federation
 from userdp.problems import Problem
+from userdp.streams import DRAWN_SEED, GIVEN_SEED, SECURE_ASSUMPTIONS
 
 __all__ = ["MEASURED_FIRST", "SHAPE", "halves", "options_of", "problem_of", "sources"]
 MEASURED_FIRST = {"localized_weighting"}

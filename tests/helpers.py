@@ -22,7 +22,6 @@ from simulations.engines.grids import LocalGrid, shards
 from simulations.engines.ray_grid import begin_ray
 from simulations.records.observer import Observer
 from strategies import PrivateResult, PublicFacts, Recipe, Request, Step, UserLevelStrategy, model_vector
-from strategies.core.streams import Streams
 from strategies.wire.questions import common_records, model_record, train_content
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
@@ -37,6 +36,7 @@ from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.row_maker import RowMaker
 from userdp.noise import NoiseSource, in_units
 from userdp.problems import Problem, Quadratic
+from userdp.streams import Streams
 
 PATIENCE = 600.0
 """Seconds that a test waits for other processes: a process of Ray takes a minute to start beside six busy ones."""
@@ -180,7 +180,7 @@ def taken(strategy: UserLevelStrategy, index: int, x: NDArray[np.float64], answe
 
 def noise_again(strategy: UserLevelStrategy, index: int, purpose: int = 0) -> NoiseSource:
     """The noise source of a round as it is opened, however often a test looks; a run opens each once."""
-    return Streams(secure=strategy.streams.secure).open(strategy.noise_seed, index, purpose, strategy._slack)
+    return Streams(secure=strategy.streams.secure).open(strategy.noise_seed, index, purpose, strategy.program.own.slack)
 
 
 def afresh(strategy: UserLevelStrategy) -> UserLevelStrategy:

@@ -18,7 +18,6 @@ from helpers_adversaries import Overheard, fields_of
 from simulations.testing.tape import Draw, Tape
 from strategies import UserLevelStrategy
 from strategies.core.recipe import notes_of
-from strategies.core.streams import Streams
 from userdp.accounting import Cost
 from userdp.data import Federation
 from userdp.errors import UserdpError
@@ -26,6 +25,7 @@ from userdp.masking.masks import MaskKey
 from userdp.masking.sums import MaskedSum
 from userdp.nodes.computations import LocalNoise
 from userdp.nodes.node import Node
+from userdp.streams import Streams
 
 ROUNDING = 1e-9
 NODES = 3

@@ -17,10 +17,10 @@ from strategies import STRATEGIES, UserLevelStrategy, model_vector
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.public_facts import PublicFacts
 from strategies.core.run_state import Resumed
-from strategies.core.snapshots import Snapshot
 from userdp.accounting import Privacy
 from userdp.data import ColumnarFederation, Federation
 from userdp.problems.base import Problem
+from userdp.snapshots import Snapshot
 
 USERS = 400
 FACTORISATIONS = ("square_root", "tree", "banded", "banded_inverse_square_root", "banded_inverse", "buffered")

@@ -41,13 +41,12 @@ from simulations.runs.trackers import _ending
 from simulations.serving.overview import Overview, Shown, _progress
 from simulations.serving.queue import STATES
 from strategies import STRATEGIES, drop_in_report
-from strategies.core.plan import SECURE_ASSUMPTIONS
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult
-from strategies.core.streams import GIVEN_SEED
 from strategies.drop_in import DropIn
 from userdp.accounting.filter import Total
 from userdp.accounting.guarantee import Guarantee
+from userdp.streams import GIVEN_SEED, SECURE_ASSUMPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 FIND = {"data": {"path": "t.csv", "user": "who", "all_users": 60}, "find": {"max_samples": True}}

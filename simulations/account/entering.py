@@ -32,11 +32,10 @@ from simulations.records.run_directory import (
     writing,
 )
 from strategies.core.base import UserLevelStrategy
-from strategies.core.held_out import for_everybody
 from strategies.core.run_state import Resumed
 from strategies.drop_in import DropIn
 from userdp.accounting.filter import Total
-from userdp.accounting.guarantee import Guarantee
+from userdp.accounting.guarantee import Guarantee, for_everybody
 from userdp.accounting.ledger import Ledger
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals

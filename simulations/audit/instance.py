@@ -180,8 +180,8 @@ def _shrunk(config: RunConfig, users: int, whole: int) -> RunConfig:
 
 def public_sampler(strategy: UserLevelStrategy) -> Sampler | None:
     """Return the sampler of public cohorts; None if cohorts are secret or no sampler draws them."""
-    sampler = getattr(strategy.scheme, "sampler", None)
-    return sampler if isinstance(sampler, Sampler) and not sampler.secret else None
+    sampler = strategy.scheme.sampler
+    return sampler if sampler is not None and not sampler.secret else None
 
 
 def edge(problem: Problem) -> float:

@@ -118,8 +118,8 @@ def bound_of(
 
 def accounted_sampler(instance: Instance) -> Sampler | None:
     """Return the sampler whose accounting is an instance's whole claim; None if other noise is part of it."""
-    sampler, accountant = getattr(instance.template.scheme, "sampler", None), instance.plan.guarantee.accountant
-    return sampler if isinstance(sampler, Sampler) and sampler.accountant == accountant else None
+    sampler, accountant = instance.template.scheme.sampler, instance.plan.guarantee.accountant
+    return sampler if sampler is not None and sampler.accountant == accountant else None
 
 
 def _least_epsilon(sampler: Sampler, share: float, guarantee: Guarantee) -> float:

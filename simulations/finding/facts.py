@@ -16,7 +16,6 @@ from simulations.account.entering import accounts_at
 from simulations.finding import grids
 from simulations.finding.plan import FindPlan
 from simulations.finding.settings import FindConfig
-from strategies.core.streams import Streams
 from userdp.accounting.costs import Cost, together
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import check_drawn
@@ -30,6 +29,7 @@ from userdp.mechanisms.set_union import own_keys
 from userdp.mechanisms.user_quantile import Grid
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.randomness import stream
+from userdp.streams import Streams
 
 Values = NDArray[np.float64]
 COSTS = (

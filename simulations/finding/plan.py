@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from simulations.finding import grids
 from simulations.finding.settings import FindConfig
-from strategies.core.streams import GIVEN_SEED
 from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.mixed import MIXED_ACCOUNTANT, MixedReleases
 from userdp.errors import BadInput
 from userdp.mechanisms.set_union import SetUnion
 from userdp.mechanisms.user_quantile import UserQuantile
+from userdp.streams import GIVEN_SEED
 
 if TYPE_CHECKING:
     from simulations.account.accounts import Wanted

@@ -40,8 +40,8 @@ from simulations.records.run_directory import (
     writing,
 )
 from strategies.core.run_state import BEGUN, Resumed
-from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
+from userdp.snapshots import Snapshot
 from userdp.state import OTHER_VERSION
 
 _LOCK = ".running"

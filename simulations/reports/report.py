@@ -31,7 +31,7 @@ from simulations.reports.units import (
     shown_with_error,
     unit_meanings,
 )
-from strategies.core.mean_rounds import CLIP_FACTS
+from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.plan import explained
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something

@@ -13,6 +13,7 @@ from simulations.records.run_directory import plain
 from simulations.runs.build import Prepared, with_assumptions
 from strategies.core.base import UserLevelStrategy
 from userdp.accounting import Guarantee
+from userdp.streams import SOURCES
 
 
 def promise(strategy: UserLevelStrategy, guarantee: Guarantee, *, whole: bool) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def promise(strategy: UserLevelStrategy, guarantee: Guarantee, *, whole: bool) -
     return guarantee.as_dict() | {
         "sentence": guarantee.sentence(),
         **(dict.fromkeys(spent, guarantee.epsilon) if whole else spent),
-        "noise": strategy.noise_source,
+        "noise": SOURCES[strategy.privacy.noise],
     }
 
 

@@ -16,13 +16,10 @@ import numpy as np
 from simulations.engines.grids import LocalGrid, shards
 from simulations.testing.tape import Tape, epsilon_between
 from strategies.core.base import UserLevelStrategy
-from strategies.core.mean_rounds import CorrelatedDescent
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe, example_problem, meanings_of, notes_of
 from strategies.core.results import PrivateResult
 from strategies.core.run_state import Resumed
-from strategies.core.snapshots import Snapshot
-from strategies.core.streams import Streams
 from strategies.wire.questions import model_vector
 from userdp.accounting import NoiseKind, Privacy
 from userdp.arrays.types import Array, Vector
@@ -31,6 +28,8 @@ from userdp.data.shape import Shape
 from userdp.errors import BadInput, ContractBroken, RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Problem
+from userdp.snapshots import Snapshot
+from userdp.streams import Streams
 
 USERS, EPSILON, DELTA = 400, 8.0, 1e-4
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1.0, 1.0))
@@ -256,7 +255,7 @@ def check_strategy(kind: Strategy) -> None:
 
 def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, first: Tape, second: Tape) -> None:
     """Raise ContractBroken if one user moves all releases at a cost above the promise."""
-    promised, sampler = strategy.plan.guarantee, getattr(strategy.scheme, "sampler", None)
+    promised, sampler = strategy.plan.guarantee, strategy.scheme.sampler
     # Secret cohorts cost less than all releases together.
     if getattr(sampler, "secret", False) and getattr(sampler, "rate", 0.0) < 1:
         return
@@ -271,7 +270,7 @@ def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, fir
 def taped(small: Small, features: Array, tape: Tape, absent: int | None = None) -> tuple[Tape, list[Any]]:
     """Run with recorded noise, without the absent user; return the tape, and the released models and public facts."""
     strategy, seen = small.strategy(), list[Any]()
-    if isinstance(strategy.memory, CorrelatedDescent):  # whose simulated noise is not added to a value
+    if getattr(strategy.memory, "mechanism", None) is not None:  # with a memory: simulated noise is added to no value
         strategy = small.strategy(noise="secure")
     strategy.streams = Streams(secure=False, source=tape.source)
     private = {name for name, fact in notes_of(small.kind).items() if fact.kind == "private"}

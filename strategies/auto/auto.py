@@ -41,8 +41,8 @@ from strategies.auto.stages import (
     StepLength,
     clip_width,
 )
+from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.about import About, Fact
-from strategies.core.mean_rounds import CLIP_FACTS
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from userdp.accounting import Relation, calibrate_noise

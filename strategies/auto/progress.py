@@ -11,7 +11,7 @@ from strategies.auto.column_coordinates import ColumnCoordinates
 from strategies.auto.inference import Inference
 from strategies.clipping.recentred_clipping import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.run_state import frozen
+from userdp.arrays.read_only import frozen
 from userdp.arrays.types import Array, Vector
 from userdp.problems import Box
 from userdp.problems.in_coordinates import turned, turned_back

@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from strategies.core.mean_rounds import check_covered
 from strategies.core.results import Noise
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
+from userdp.nodes.covered import check_covered
 from userdp.nodes.statistics import Statistic
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 

@@ -15,9 +15,8 @@ from strategies.auto.preparation import doubts, linear_model
 from strategies.auto.progress import Progress, following_optimiser
 from strategies.auto.releases import Movement, Release, Shares
 from strategies.auto.stages import LEAST_WIDTH, MEASURED, Gradient, Recentred, Stage
+from strategies.clipping.clip_facts import clip_facts
 from strategies.clipping.recentred_clipping import epoch_shares
-from strategies.core.mean_rounds import clip_facts, sampler_numbers
-from strategies.core.noise_forecast import ExcessShare, NoisySteps
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.results import Noise, Step
 from strategies.core.scheme import Number, Outline, Scheme
@@ -27,6 +26,7 @@ from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Problem
+from userdp.problems.noise_paths import ExcessShare, NoisySteps
 
 _SIZE = STATISTICS["log_size"]
 
@@ -214,7 +214,7 @@ def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: 
         users_needed=1,
         noise=noise,
         signal=1.0,
-        numbers=numbers | sampler_numbers(sampler, guarantee, shares.noise_multiplier),
+        numbers=numbers | sampler.numbers(shares.noise_multiplier, guarantee),
         warnings=(
             *doubts(filled),
             *_warnings(given.problem, noise / math.sqrt(len(gradient)), chosen),

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from scipy.optimize import brentq
 
-from userdp.accounting import Cost, check_delta, check_epsilon, check_guarantee, check_least, delta_of
+from userdp.accounting import Cost, check_delta, check_guarantee, check_least, check_positive, delta_of
 from userdp.errors import BadInput
 
 
@@ -64,7 +64,7 @@ def calibrate_steps(epsilon: float, delta: float, participations: int, failure_d
     """
     check_least("participations", participations)
     check_delta(delta)
-    check_epsilon(epsilon)
+    check_positive(epsilon=epsilon)
     if not 0 <= participations * failure_delta < delta:
         raise BadInput(f"{participations} mechanisms of delta {failure_delta:g} leave nothing of delta = {delta:g}")
 

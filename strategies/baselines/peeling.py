@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.baselines.composition import zcdp_to_epsilon_simple
-from userdp.accounting import Cost, largest_rho
+from userdp.accounting import Cost, check_positive, largest_rho
 from userdp.errors import BadInput
-from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource, Scores, within
 
 PeelingAccounting = Literal["tight", "paper"]
@@ -49,7 +48,7 @@ class Peeling:
     def __post_init__(self) -> None:
         if self.sparsity < 1:
             raise BadInput(f"sparsity = {self.sparsity}: at least one entry must be released")
-        require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
+        check_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
         if not 0 <= self.delta < 1:
             raise BadInput(f"delta = {self.delta}: must lie in [0, 1)")
         if self.accounting not in ("tight", "paper"):

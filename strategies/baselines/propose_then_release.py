@@ -27,7 +27,7 @@ class Cohorts(Protocol):
 class ProposeThenRelease(Scheme):
     """A `Scheme` of rounds with one private release each, from which the next model follows."""
 
-    sampler: Cohorts  # who takes part in each round
+    cohorts: Cohorts  # who takes part in each round
     query: Callable[[Any], Computation]  # what users are asked, from the memory
     # from the model and the sum of what users sent to a vector to peel, or scores to choose by, and their bound
     propose: Callable[[Vector, Vector], Scores]
@@ -44,7 +44,7 @@ class ProposeThenRelease(Scheme):
         return lambda values: choice_probabilities(mechanism, self.propose(np.zeros(0), values[-1]).values)
 
     def ask(self, index: int, memory: Stateful | None) -> Request:
-        return Request(self.sampler.cohort(index), self.query(memory))
+        return Request(self.cohorts.cohort(index), self.query(memory))
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:
         """See `Scheme`; every model is released."""

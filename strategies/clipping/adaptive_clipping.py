@@ -7,14 +7,15 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts
 from strategies.clipping.clipped_rounds import ClippedOptions, MaskedRounds
 from strategies.clipping.cohort_options import SECRET_COHORTS, NoisyMean
 from strategies.clipping.local_options import UpdateOptions
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About
-from strategies.core.mean_rounds import CLIP_FACTS, as_is, check_covered, clip_facts, negative
+from strategies.core.mean_rounds import as_is, negative
 from strategies.core.options import Found, PreparedOptions
-from strategies.core.public_facts import Given, mean_mechanism
+from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.results import Noise, Step
 from strategies.core.scheme import Number, Scheme
@@ -24,6 +25,7 @@ from userdp.errors import BadInput
 from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
+from userdp.nodes.covered import check_covered
 from userdp.problems import Box
 from userdp.sampling import Sampler
 from userdp.state import Stateful
@@ -58,7 +60,7 @@ class AdaptiveScheme(Scheme):
 
     def mechanism(self, clip: float) -> GaussianMechanism:
         """Return the mechanism of the mean of one cohort's vectors of norm at most ``clip``."""
-        return mean_mechanism(self.sampler, clip, self.sum_multiplier)
+        return self.sampler.mean_mechanism(clip, self.sum_multiplier)
 
     def masked_sum(self, clip: float) -> MaskedSum | None:
         """Return the sum of vectors of norm at most ``clip`` and of numbers, weighted to fit one deviation."""
@@ -189,7 +191,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             "sum_multiplier": sum_multiplier,
             **({} if masked is None else masked.numbers),
         }
-        mechanism = mean_mechanism(sampler, self.clip_norm, sum_multiplier)
+        mechanism = sampler.mean_mechanism(self.clip_norm, sum_multiplier)
         mean = NoisyMean(sampler, mechanism, multiplier * louder, price, numbers)
         made = AdaptiveScheme(
             price=price,
@@ -200,7 +202,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             computation=asked,
             gradient=negative if self.trains else as_is,
             sum_multiplier=sum_multiplier,
-            count_mechanism=mean_mechanism(sampler, 0.5, count_multiplier),
+            count_mechanism=sampler.mean_mechanism(0.5, count_multiplier),
             count_noise=count_noise * louder,
             bounds=(low, high),
             options=self,

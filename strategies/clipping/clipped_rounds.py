@@ -8,11 +8,11 @@ from typing import Self
 
 from pydantic import Field
 
+from strategies.clipping.clip_facts import ClipNotes
 from strategies.clipping.cohort_options import CohortOptions, NoisyMean
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
-from strategies.core.mean_rounds import ClipNotes, MeanRounds, as_is
-from strategies.core.noise_forecast import NoisySteps
-from strategies.core.public_facts import Given, Price, mean_mechanism
+from strategies.core.mean_rounds import MeanRounds, as_is
+from strategies.core.public_facts import Given, Price
 from strategies.core.scheme import Number, Outline
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
@@ -20,6 +20,7 @@ from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, fewest_nodes, least_loudness, most_loudness
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
+from userdp.problems.noise_paths import NoisySteps
 from userdp.sampling import DisjointBatches, Sampler
 
 _DISCRETE = 2.0**-10  # Share of delta reserved for the difference between discrete and continuous noise
@@ -169,7 +170,7 @@ def noisy_sums(
         return NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier)), computation, mechanism
     masked = MaskedRounds.of(given, sampler, clip, given.dimension)
     multiplier = masked.multiplier * masked.louder
-    loudest = mean_mechanism(sampler, clip, multiplier)
+    loudest = sampler.mean_mechanism(clip, multiplier)
     mean = NoisyMean(sampler, loudest, multiplier, masked.price, masked.numbers)
     return mean, replace(computation, masked=masked.sum(clip)), None
 

@@ -7,13 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from strategies.core.mean_rounds import sampler_numbers
-from strategies.core.noise_forecast import NoisePath
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given, Price
 from strategies.core.scheme import Number, Outline
 from userdp.accounting import Relation
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.problems.noise_paths import NoisePath
 from userdp.sampling import NamedSampler, Sampler
 from userdp.sampling.base import Wanted
 from userdp.sampling.registry import SAMPLERS, sampler_of
@@ -98,6 +97,6 @@ class CohortOptions(StrategyOptions):
                 "noise_multiplier": mean.multiplier,
                 "noise_deviation": mean.mechanism.standard_deviation,
                 **sensitivity,
-                **sampler_numbers(mean.sampler, mean.price.guarantee, mean.multiplier),
+                **mean.sampler.numbers(mean.multiplier, mean.price.guarantee),
             },
         )

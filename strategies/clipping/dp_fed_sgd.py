@@ -4,10 +4,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.clipping.clipped_rounds import ClippedOptions, clipped_rounds
 from strategies.clipping.cohort_options import SECRET_COHORTS
 from strategies.core.about import About
-from strategies.core.mean_rounds import CLIP_FACTS, MeanRounds
+from strategies.core.mean_rounds import MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe

@@ -2,15 +2,13 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS, ClipNotes
 from strategies.core.about import About, Fact
-from strategies.core.mean_rounds import CLIP_FACTS, ClipNotes, CorrelatedDescent, Descent, MeanRounds, sampler_numbers
-from strategies.core.noise_forecast import NoisyRelease
+from strategies.core.mean_rounds import Descent, MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -19,46 +17,26 @@ from userdp.accounting import Relation
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.mechanisms.prefix_sums import Factorisation
+from userdp.mechanisms.prefix_sums import PrefixSums
 from userdp.mechanisms.toeplitz import FactorisationName
 from userdp.nodes.computations import Computation
-from userdp.noise import NoiseSource
+from userdp.problems.noise_paths import NoisyRelease
 from userdp.sampling import AmplifiedBands, CorrelatedBatches
 from userdp.sampling.amplified_bands import BANDED, best_bands
 
 
-class PrefixSums(CorrelatedDescent):
-    """The memory of the server: its start, and the sum of all rounds' means so far, with its noise.
+class FromStart(Descent):
+    """Steps from the start, against the sum of all gradients, which its mechanism releases."""
 
-    Its mechanism is that of a row of C G, whose noise is drawn afresh. With ``secure`` noise it encodes values and adds
-    noise, rather than correlate noise and add it.
-    """
+    remembered: ClassVar[tuple[str, ...]] = ("start",)
+    parts: ClassVar[tuple[str, ...]] = ("mechanism",)
 
-    remembered: ClassVar[tuple[str, ...]] = ("start", "_sum", "deviation")
-    parts: ClassVar[tuple[str, ...]] = ("_correlated", "_encoder")
-    given: ClassVar[tuple[str, ...]] = (*Descent.given, "_secure")
-
-    def __init__(
-        self, rate: float, factorisation: Factorisation, mechanism: GaussianMechanism, dimension: int, *, secure: bool
-    ) -> None:
+    def __init__(self, rate: float, mechanism: PrefixSums) -> None:
         super().__init__(rate)
         self.start: Vector | None = None
-        self._secure = secure
-        # Remembered with the encoder's terms, to whose sensitivity it is calibrated.
-        self.deviation = mechanism.standard_deviation
-        self._correlated = factorisation.noise()
-        self._encoder = factorisation.encoder()
-        self._sum = np.zeros(dimension)
-
-    def release(self, mean: Vector, noise: NoiseSource) -> Vector:
-        """Return the (p,) noisy sum of all means up to this one."""
-        if self._secure:
-            return self._correlated.add(noise.gaussian(self._encoder.add(mean), self.deviation))
-        self._sum += mean
-        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self.deviation))
+        self.mechanism = mechanism
 
     def step(self, x: Vector, gradient: Vector, deviation: float) -> Vector:
-        """See `Descent`; steps from the start, against the sum of all gradients."""
         if self.start is None:
             self.start = x
         return self.start - self.rate * gradient
@@ -178,14 +156,14 @@ class DPFTRL(Recipe, PreparedOptions):
                     "clip_norm": clip,
                     "cohort": cohort,
                     **_turns(sampler),
-                    **sampler_numbers(sampler, price.guarantee, multiplier),
+                    **sampler.numbers(multiplier, price.guarantee),
                     "learning_rate": rate,
                     "noise_multiplier": multiplier,
                     "l2_sensitivity": mechanism.l2_sensitivity,
                     "noise_deviation": last,
                 },
             ),
-            new_memory=partial(PrefixSums, rate, factorisation, mechanism, p, secure=given.secure),
+            new_memory=lambda: FromStart(rate, PrefixSums(factorisation, mechanism, p, encodes=given.secure)),
             domain=given.problem.domain,
             sampler=sampler,
             query=lambda _: gradient,

@@ -6,14 +6,15 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strategies.clipping.clip_facts import ClipNotes
 from strategies.core.about import About
-from strategies.core.mean_rounds import ClipNotes, MeanRounds, PlainDescent
-from strategies.core.noise_forecast import NoisySteps
+from strategies.core.mean_rounds import MeanRounds, PlainDescent
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation, LocalNoise
+from userdp.problems.noise_paths import NoisySteps
 from userdp.sampling import DisjointBatches
 
 

@@ -8,12 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts
 from strategies.clipping.local_options import UpdateOptions, local_numbers
 from strategies.core.about import About
-from strategies.core.mean_rounds import CLIP_FACTS, check_covered, clip_facts, sampler_numbers
-from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions
-from strategies.core.public_facts import Given, mean_mechanism
+from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.results import Noise, Step
 from strategies.core.scheme import Outline, Scheme
@@ -22,9 +21,11 @@ from userdp.accounting import Relation
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
+from userdp.nodes.covered import check_covered
 from userdp.nodes.local_training import LocalTraining
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Problem
+from userdp.problems.noise_paths import NoisySteps
 from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
 from userdp.state import Stateful
 
@@ -135,7 +136,7 @@ class RecentredScheme(Scheme):
 
     def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
-        return mean_mechanism(self.sampler, radius, multiplier / math.sqrt(1 - _MEASURED))
+        return self.sampler.mean_mechanism(radius, multiplier / math.sqrt(1 - _MEASURED))
 
     def distance_mechanism(self, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean log distance."""
@@ -259,7 +260,7 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
         training = self.local_training(1, given.default_step) if self.trains else None
         price = given.price(sampler, multiplier)
         # All rounds together, if the radius never fell.
-        whole = mean_mechanism(sampler, self.clip_norm, multiplier / math.sqrt(1 - _MEASURED))
+        whole = sampler.mean_mechanism(self.clip_norm, multiplier / math.sqrt(1 - _MEASURED))
         noise = whole.standard_deviation * math.sqrt(p)
         geometry = self._geometry(given, noise, cohort)
         steps = NoisySteps(
@@ -290,7 +291,7 @@ class RecentredClipping(Recipe, UpdateOptions, PreparedOptions):
                     "last_share": sampler.shares[-1],
                     "l2_sensitivity": whole.l2_sensitivity,
                     **({} if training is None else local_numbers(training)),
-                    **sampler_numbers(sampler, price.guarantee, multiplier),
+                    **sampler.numbers(multiplier, price.guarantee),
                 },
             ),
             new_memory=partial(Centre, geometry, p, self.clip_norm),

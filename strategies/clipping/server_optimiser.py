@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.mean_rounds import Descent
-from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import StrategyOptions
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.problems.noise_paths import NoisySteps
 
 
 class ServerOptions(StrategyOptions):

@@ -19,24 +19,22 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.core.held_out import beside
-from strategies.core.options import PreparedOptions
-from strategies.core.plan import check_budget, divided, planned, stated
+from strategies.core.plan import check_budget, divided, planned
 from strategies.core.program import HELD_OUT, Preparation, Program
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.results import Evaluate, Noise, PrivateResult, RoundRecord, counts
 from strategies.core.run_state import BEGUN, Keeper, Resumed, RunState, check_resumable
 from strategies.core.scheme import AnyRecipe, Scheme
 from strategies.core.scheme_rounds import SchemeRounds
-from strategies.core.streams import SOURCES, Streams, seeded
 from strategies.core.testers import Testers
 from strategies.wire.claims import Claim
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
 from userdp.accounting import Privacy
-from userdp.errors import BadInput, RunFailed
-from userdp.noise import NoiseSource, rounding_slack
+from userdp.errors import BadInput
+from userdp.noise import NoiseSource
 from userdp.problems.base import Problem
-from userdp.problems.in_coordinates import Coordinates
+from userdp.streams import Streams, seeded
 
 log = logging.getLogger("userdp")
 
@@ -47,8 +45,6 @@ class UserLevelStrategy(Strategy):
 
     Attributes:
         original: the loss as nodes know it.
-        problem: the loss that the strategy sees, in the coordinates of a preparation (at first of a stand-in).
-        recipe: the recipe, with the settings that a preparation found.
         privacy: the budget of the strategy's own rounds.
         noise_seed: of simulated noise; the run's seed if one was given, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
@@ -76,18 +72,15 @@ class UserLevelStrategy(Strategy):
         about = self.about = recipe.about
         self._drawn, seeds = seed is None, [secrets.randbits(128) if seed is None else seed for _ in range(2)]
         self.name, self.public, (self.seed, self.noise_seed) = about.name, public, seeds
-        self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire
+        self.original, self.wire = problem, wire
         given = Given(about.name, about.adversary, problem, public, privacy, self.seed, self.wire)
-        left, self._before, after = divided(recipe, given, preparation, compare=compare_with_initial)
-        self.privacy, self._given = left, replace(given, privacy=left)
-        self.streams = Streams(secure=left.noise == "secure")
-        self._coordinates: Coordinates | None = None
-        # Sums over all users beside the strategy's own; None for none.
+        left, before, after = divided(recipe, given, preparation, compare=compare_with_initial)
+        self.privacy, self.streams = left, Streams(secure=left.noise == "secure")
         everybody = public.users + held_out
-        self._summed = everybody if held_out or self._before or after else None
-        self._own = SchemeRounds(self._new_scheme(), left)
-        self.program = Program(self._own, self._before, after)
-        self.plan = planned(self._given, recipe, self.program, self.scheme.outline)
+        others = everybody if held_out or before or after else None
+        self._own = SchemeRounds(recipe, replace(given, privacy=left), before, drawn=self._drawn, others=others)
+        self.program = Program(self._own, before, after)
+        self.plan = planned(self._own.given, recipe, self.program, self.scheme.outline)
         start = self.scheme.checked_start(self.problem, self.problem.initial())
         self.state = RunState(self.program, left.noise, self.seed, start, self.streams)
         self._request: Request | None = None
@@ -100,26 +93,9 @@ class UserLevelStrategy(Strategy):
             self.plan = replace(self.plan, guarantee=promise, numbers=numbers)
             self.state.testers = made
 
-    def _new_scheme(self) -> Scheme:
-        """Make the scheme; with a preparation, at first from a stand-in for its results."""
-        if self._before is not None and isinstance(self.recipe, PreparedOptions):
-            self.problem, self._coordinates, found = self._before.settle(self.recipe)
-            self.recipe = self.recipe.model_copy(update=found)
-            self._given = replace(self._given, problem=self.problem)
-        self.recipe = self.recipe.settled(self._given)
-        scheme = self.recipe.scheme(self._given)
-        self._slack = self._rounding_slack(scheme) if self.privacy.noise == "secure" else 0.0
-        price = replace(scheme.price, guarantee=stated(scheme.price.guarantee, self._given, drawn=self._drawn))
-        return replace(scheme, price=price)
-
-    def _rounding_slack(self, scheme: Scheme) -> float:
-        """Return how much rounding adds to sensitivities, relatively: the strategy's, and those of other questions."""
-        others = 0.0 if self._summed is None else rounding_slack(self._summed)
-        return max(scheme.price.rounding_slack(self.public.users), others)
-
     def _noise(self, number: int, purpose: int = 0) -> NoiseSource:
         """Open the noise of that number, once; ``purpose`` separates the releases of a round."""
-        return self.streams.open(self.noise_seed, number, purpose, self._slack)
+        return self.streams.open(self.noise_seed, number, purpose, self._own.slack)
 
     def noise_of(self, name: str, index: int) -> Noise:
         """Return what opens the noise of round ``index`` of the rounds of that name; see `Program.stream`."""
@@ -131,6 +107,16 @@ class UserLevelStrategy(Strategy):
     def scheme(self) -> Scheme:
         """The private part of the strategy, as one value."""
         return self._own.scheme
+
+    @property
+    def recipe(self) -> AnyRecipe:
+        """The recipe, with the settings that a preparation found."""
+        return self._own.recipe
+
+    @property
+    def problem(self) -> Problem:
+        """The loss that the strategy sees, in the coordinates of a preparation (at first of a stand-in)."""
+        return self._own.given.problem
 
     @property
     def memory(self) -> Any:
@@ -151,11 +137,6 @@ class UserLevelStrategy(Strategy):
     def spent_epsilon(self) -> float | None:
         """The epsilon charged so far to whoever was charged most, recorded rounds or not; None without a guarantee."""
         return None if self.state.spent is None else self.state.spent()
-
-    @property
-    def noise_source(self) -> str:
-        """The source of the noise, for people."""
-        return SOURCES[self.privacy.noise]
 
     # Flower's five methods -----------------------------------------------------------------------------------------
 
@@ -199,21 +180,15 @@ class UserLevelStrategy(Strategy):
         request = part.ask(index, self.state.constant)
         if request is None or part is not self._own:
             return request
+        # Nodes are asked for users' exact lengths in simulations with a trusted server alone: a deployment has secure
+        # noise, or requires identities. Nodes check again: see `strategies.wire.protocol.answer_message`.
+        simulated = self.privacy.noise == "seeded" and not self.require_identities
+        trusted = self.about.server_trusted and self.privacy.trust == "server" and self.wire.asks_more
         asked = request.computation
-        asked = replace(asked, lengths=asked.lengths and self._may_ask_lengths, coordinates=self._coordinates)
+        lengths = asked.lengths and simulated and trusted
+        asked = replace(asked, lengths=lengths, coordinates=self._own.coordinates)
         noise_seed = self.noise_seed if self.privacy.noise == "seeded" and not self._drawn else None
         return replace(request, computation=seeded(asked, index, self.seed, noise_seed))
-
-    @property
-    def _may_ask_lengths(self) -> bool:
-        """Nodes may be asked for users' exact lengths: in simulations with a trusted server alone.
-
-        A deployment has secure noise or requires identities. Nodes check again: see
-        `strategies.wire.protocol.answer_message`.
-        """
-        simulated = self.privacy.noise == "seeded" and not self.require_identities
-        trusted = self.about.server_trusted and self.privacy.trust == "server"
-        return simulated and trusted and self.wire.asks_more
 
     def _follow(self, server_round: int, gathered: Gathered) -> None:
         part, index = self.program.place(server_round)
@@ -222,22 +197,12 @@ class UserLevelStrategy(Strategy):
             step = part.take(index, state.x, state.constant, gathered, self.noise_of(part.name, index))
             if part.ledger is not None:
                 part.ledger.check_drawn(self.streams.drawn())
-            state.take(step, self._coordinates if part is self._own else None, self.original)
+            state.take(step, self._own.coordinates if part is self._own else None, self.original)
         self._facts = dict(step.facts)
-        if part is self._before and index + 1 == part.rounds:
-            self._begin_prepared()
-
-    def _begin_prepared(self) -> None:
-        """Plan the strategy's own rounds with the results of the preparation, for the same guarantee."""
-        promised = self.scheme.price.guarantee
-        # Ledger and secret cohorts are new; nothing was charged to the former ledger.
-        self._own.begin(self._new_scheme())
-        if self.scheme.price.guarantee != promised:
-            raise RunFailed(
-                f"{self.name} would promise something else with what its preparation found: run without a preparation"
-            )
-        if self._coordinates is not None:
-            self.state.x = self.problem.initial()
+        if part is self.program.before and index + 1 == part.rounds:
+            self._own.begin()
+            if self._own.coordinates is not None:
+                state.x = self.problem.initial()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -335,7 +300,7 @@ class UserLevelStrategy(Strategy):
             result.initial_metrics = result.evaluate(evaluate_fn, 0)
             state.ask(BEGUN)
         else:
-            done = state.resume(resumed, self._new_scheme, self.noise_of(self._own.name, 0))
+            done = state.resume(resumed, self.noise_of(self._own.name, 0))
             arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
         if done == BEGUN and self.testers is not None:
             state.keep(BEGUN, must=True)

@@ -1,8 +1,8 @@
-"""Metrics that held-out clients report, and the promise of a run for those who train and those who are held out."""
+"""Metrics that held-out clients report, and the plan of a run with held-out users."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from strategies.wire.roster import Roster
 from strategies.wire.untrusted import untrusted
 from userdp.accounting import Cost, Guarantee, Privacy
 from userdp.accounting.costs import calibrate_noise, epsilon_of
-from userdp.accounting.guarantee import Relation
+from userdp.accounting.guarantee import Relation, for_everybody
 from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -118,26 +118,6 @@ class ReportedMetrics(Testers):
         with np.errstate(over="ignore", invalid="ignore"):
             inside = (np.clip(values, lows, highs) - lows) / (highs - lows) - 0.5
         return Answer(users, np.where(np.isfinite(values), inside, 0.0)[None], 0)
-
-
-def for_everybody(parts: tuple[Guarantee, ...], budget: Privacy) -> Guarantee:
-    """Return one guarantee for those who train, by ``parts`` that compose, and for those who are held out.
-
-    *Formal guarantees.* *Claim.* It covers both, as (epsilon, delta) and as whatever its accountant claims beyond that.
-    *Why.* Held-out users meet one Gaussian that is just (epsilon, delta)-DP for the whole ``budget``, whatever the
-    parts promise: these may keep to less, or be pure. Neither number is below that of either group. If every part is
-    one Gaussian, together they are one that keeps to the sums of their epsilons and deltas, by basic composition; a
-    Gaussian's distance rises with both numbers, so one Gaussian at the larger of each is no better than either group's.
-    Else no Gaussian, no rho and no pure epsilon is claimed for all.
-    """
-    own, epsilon, delta = parts[0], sum(part.epsilon for part in parts), sum(part.delta for part in parts)
-    alike = all(part.is_one_gaussian for part in parts)
-    return replace(
-        own,
-        epsilon=max(epsilon, budget.epsilon),
-        delta=max(delta, budget.delta),
-        accountant=own.accountant if alike else f"{own.accountant}; one Gaussian mechanism for held-out users",
-    )
 
 
 def beside(

@@ -7,23 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from strategies.core.about import MEANINGS, About
-from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import PreparedOptions
 from strategies.core.program import LastComparison, Preparation, Program
 from strategies.core.public_facts import Given
 from strategies.core.scheme import AnyRecipe, Number, Outline
-from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
-from userdp.accounting import Privacy, Unit
+from userdp.accounting import Privacy
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
-
-_OPERATING_SYSTEM = "noise comes from the operating system's randomness, which nobody can predict"
-
-SECURE_ASSUMPTIONS: dict[Unit, tuple[str, ...]] = {
-    "user": (_OPERATING_SYSTEM, "users are computed one by one, or to the same bits, and equal data give equal bits"),
-    "sample": (_OPERATING_SYSTEM, "the last bits of a sample's gradient do not depend on the user's other samples"),
-}
-"""The assumptions of secure noise, by the unit of privacy."""
+from userdp.problems.forecast import Forecast, standstill
 
 
 @dataclass(frozen=True)
@@ -118,20 +109,6 @@ class Plan:
             "warnings": list(self.warnings),
             "guarantee": self.guarantee.as_dict(),
         }
-
-
-def stated(guarantee: Guarantee, given: Given, *, drawn: bool) -> Guarantee:
-    """Return a scheme's guarantee with what it rests on beside the strategy: public facts, and the source of noise.
-
-    ``drawn`` says that nobody gave the seed. Every guarantee of a run is made from this one.
-    """
-    if not guarantee.holds:
-        return guarantee
-    if given.public.user_is is not None:
-        guarantee = replace(guarantee, adversary=f"{guarantee.adversary}; {given.public.user_is}")
-    seeded = (DRAWN_SEED if drawn else GIVEN_SEED,)
-    source = SECURE_ASSUMPTIONS[given.privacy.unit] if given.secure else seeded
-    return guarantee.assuming(*given.public.assumptions, *source)
 
 
 def explained(about: About) -> dict[str, str]:

@@ -77,8 +77,8 @@ class OwnRounds(Rounds):
     name: ClassVar[str] = "own"
 
     @abstractmethod
-    def begin(self, scheme: Any) -> None:
-        """Take over a scheme, with a fresh memory and a fresh ledger."""
+    def begin(self) -> None:
+        """Plan these rounds anew, with what a preparation found, and with a fresh memory and a fresh ledger."""
 
     @abstractmethod
     def promised(self) -> tuple[Guarantee, dict[str, Any]]:

@@ -141,7 +141,7 @@ class Given:
 
         Raises `BadInput`: the sampler cannot keep to the budget.
         """
-        return mean_mechanism(sampler, clip_norm, sampler.calibrate(self.privacy.epsilon, self.privacy.delta))
+        return sampler.mean_mechanism(clip_norm, sampler.calibrate(self.privacy.epsilon, self.privacy.delta))
 
     def price(self, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...] | None = None) -> Price:
         """Return the price of rounds that one sampler draws and accounts.
@@ -157,8 +157,3 @@ class Given:
         """Return the price of rounds of that cost, in so many of which each user takes part, under replace-one."""
         promise = self.promise(epsilon_of(cost, times, self.privacy.delta), accountant, assumptions)
         return Price(promise, partial(Ledger, self.users, cost, times))
-
-
-def mean_mechanism(sampler: Sampler, clip_norm: float, multiplier: float) -> GaussianMechanism:
-    """Return the mechanism of the mean of a cohort's vectors of l2 norm at most ``clip_norm``."""
-    return GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier)

@@ -10,14 +10,15 @@ import numpy as np
 
 from strategies.core.program import HELD_OUT, Program
 from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
-from strategies.core.scheme import HoldsNoise, Scheme
-from strategies.core.snapshots import Snapshot
+from strategies.core.scheme import HoldsNoise
 from strategies.core.testers import Testers
 from userdp.accounting import NoiseKind
+from userdp.arrays.read_only import ReadOnly, frozen
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates
+from userdp.snapshots import Snapshot
 from userdp.state import OTHER_VERSION, Remembering, put_back, state_of
 
 log = logging.getLogger("userdp")
@@ -70,29 +71,6 @@ def check_resumable(*, repeats: bool, drawn: bool) -> None:
             "seed is missing: a run that can be resumed draws the same cohorts again, and a secret seed is not kept; "
             "give the strategy a seed, and privacy.noise = 'secure', whose noise no seed can undo"
         )
-
-
-def frozen(x: Vector) -> Vector:
-    """Return a copy that refuses to be written to."""
-    kept = x.copy(order="K")
-    kept.flags.writeable = False
-    return kept
-
-
-class ReadOnly:
-    """An attribute of a class: a vector that is assigned is copied, and the copy refuses to be written to."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, host: Any, owner: type | None = None) -> Vector:
-        try:
-            return vars(host)[self._name]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(f"{type(host).__name__} has no {self._name} yet") from None
-
-    def __set__(self, host: Any, value: Vector) -> None:
-        vars(host)[self._name] = frozen(value)
 
 
 class RunState:
@@ -234,20 +212,18 @@ class RunState:
         taken.add("drawn", state_of(self.program.own.drawn))
         return taken
 
-    def resume(self, resumed: Resumed, new_scheme: Callable[[], Scheme], noise: Noise) -> int:
+    def resume(self, resumed: Resumed, noise: Noise) -> int:
         """Take over the stored state of a killed run, and return the number of rounds that are done.
 
-        ``new_scheme`` makes the scheme from the results of a preparation; ``noise`` opens that of its first round.
-        Raises `BadInput`: it belongs to another run, or to another version.
+        ``noise`` opens that of the strategy's first round. Raises `BadInput`: the state belongs to another run, or to
+        another version.
         """
         try:
-            return self._taken_over(resumed.kept, resumed.asked, new_scheme, noise)
+            return self._taken_over(resumed.kept, resumed.asked, noise)
         except (LookupError, TypeError, AttributeError) as error:
             raise BadInput(f"the checkpoint does not fit this run ({type(error).__name__}): {OTHER_VERSION}") from None
 
-    def _taken_over(
-        self, kept: Snapshot, asked: Snapshot | None, new_scheme: Callable[[], Scheme], noise: Noise
-    ) -> int:
+    def _taken_over(self, kept: Snapshot, asked: Snapshot | None, noise: Noise) -> int:
         done, rounds = kept.get("round"), self.program.rounds
         if not isinstance(done, int) or not BEGUN <= done <= rounds:
             raise BadInput(
@@ -262,7 +238,7 @@ class RunState:
         before, own = self.program.before, self.program.own
         for name, part in self._remembering().items():
             if part is own and before is not None and done >= before.rounds:
-                own.begin(new_scheme())
+                own.begin()
             if part is own and isinstance(own.memory, HoldsNoise):
                 own.memory.noise = noise
             part.restore(kept.get(name))

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from strategies.core.about import About
-from strategies.core.noise_forecast import NoisePath
 from strategies.core.public_facts import Given, Price
 from strategies.core.results import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
+from userdp.problems.noise_paths import NoisePath
+from userdp.sampling import Sampler
 from userdp.state import Stateful
 
 Number = float | int | str  # A value that a plan prints
@@ -35,25 +36,11 @@ class Outline:
     warnings: tuple[str, ...] = ()
 
 
-def no_memory() -> None:
-    """Return None: the server remembers nothing."""
-
-
-def same_round(index: int) -> int:
-    """Return the index: each round names its noise."""
-    return index
-
-
 class HoldsNoise(Stateful):
     """A memory that draws, round after round, from noise that its first one opened."""
 
     given: ClassVar[tuple[str, ...]] = ("noise",)
     noise: Noise  # opens that of round 0, for a state that is restored; the loop gives it before
-
-
-def no_report(released: Vector, memory: Any) -> dict[str, Any]:
-    """Return nothing: a run tells its model alone."""
-    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +55,13 @@ class Scheme(ABC):
     outline: Outline  # the scheme in numbers
     # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
     # holds
-    new_memory: Callable[[], Stateful | None] = no_memory
-    # makes sections of result.json from the released model (p,) and the memory of a run that has ended
-    report: Callable[[Vector, Any], dict[str, Any]] = no_report
-    # from a round's index to the number that its streams of noise have among those of all rounds
-    stream: Callable[[int], int] = same_round
+    new_memory: Callable[[], Stateful | None] = lambda: None
+    # makes sections of result.json from the released model (p,) and the memory of a run that has ended; none by default
+    report: Callable[[Vector, Any], dict[str, Any]] = lambda released, memory: {}
+    # draws and prices the cohorts; None where another object does. A class attribute would be a default for subclasses
+    sampler: Sampler | None = field(default_factory=lambda: None)
+    # from a round's index to the number that its streams of noise have among those of all rounds; itself by default
+    stream: Callable[[int], int] = lambda index: index
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
 
     @abstractmethod

@@ -295,5 +295,6 @@ class Testers:
 
     def restore(self, state: State) -> None:
         """Resume from what `state` returned."""
-        vars(self).update({name: state[name] for name in _REMEMBERED})
+        for name in _REMEMBERED:
+            setattr(self, name, state[name])
         self.found = {name: Estimate(*numbers) for name, numbers in state["found"].items()}

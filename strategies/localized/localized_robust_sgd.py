@@ -7,7 +7,7 @@ iterate is released with noise. The next phase starts there with a smaller step.
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -26,17 +26,15 @@ from strategies.localized.phases import (
     phase_rounding,
     phase_rounds,
 )
-from strategies.localized.plans import LocalizedPlan, LocalizedSetting
+from strategies.localized.plans import LocalizedOptions, LocalizedPlan, LocalizedSetting
 from strategies.localized.search import COMPARISONS, fewest_users, refusal, search
-from strategies.robust.passing import AgreementOptions
 from strategies.robust.tested_rounds import TEST_MEANINGS, TEST_NOTES
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators import MINIMUM_BATCH
 from userdp.estimators.robust import REACH
 from userdp.problems.base import Problem
 
 
-class LocalizedRobustSGD(Recipe, AgreementOptions):
+class LocalizedRobustSGD(Recipe, LocalizedOptions):
     """Robust steps, one noisy release per phase.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release. *Why.* Unit: one whole user; relation:
@@ -87,18 +85,6 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
         **PHASE_ABOUT,
     )
 
-    test: Literal["above_threshold", "min_score"] = "min_score"
-    """above_threshold can stop early; min_score needs about a quarter of the users."""
-    constants: Literal["paper", "calibrated"] = "calibrated"
-    """paper: the paper's batch, steps, phases and radius; calibrated: searched for the least risk."""
-    threshold: Literal["exact", "printed"] = "exact"
-    """exact: the least private one; printed: the paper's, with its constants, where that is private."""
-    batch: int | None = Field(None, ge=MINIMUM_BATCH, description="Users a step; searched if not given.")
-    phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
-    learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
-    phase_base: float | None = Field(
-        None, gt=1, description="Factor between step sizes; default max(ln m, 4), the paper's ln m."
-    )
     without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:
@@ -144,10 +130,6 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
             options=self,
             # The paper divides by log m; sums of its steps shrink only if that exceeds 2 (B.9).
             phase_base=self.phase_base or max(math.log(samples), 0.0 if self.constants == "paper" else 4.0),
-            **{
-                name: getattr(self, name)
-                for name in ("failure", "kernel", "test", "threshold", "radius", "batch", "phases", "learning_rate")
-            },
         )
 
     def _chosen(self, setting: LocalizedSetting) -> tuple[LocalizedPlan, int]:
@@ -167,7 +149,7 @@ def _warnings(setting: LocalizedSetting, chosen: LocalizedPlan) -> Iterator[str]
             "strategy.batch"
         )
     pairs = chosen.batch**2 / 2 * sum(phase.steps for phase in chosen.phases)
-    if setting.kernel == "exp" and pairs * setting.dimension > COMPARISONS:
+    if setting.options.kernel == "exp" and pairs * setting.dimension > COMPARISONS:
         yield (
             f"scores compare {pairs:.2g} pairs of users in {setting.dimension} coordinates, at some hundred million "
             "comparisons a second: give a smaller strategy.batch to compare fewer"

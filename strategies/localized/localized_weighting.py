@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.about import About, Fact
-from strategies.core.mean_rounds import check_covered
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -23,6 +22,7 @@ from userdp.arrays.types import Vector
 from userdp.errors import MissingAssumption, PopulationTooSmall
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
+from userdp.nodes.covered import check_covered
 from userdp.problems import Box
 from userdp.problems.base import Problem
 from userdp.sampling import DisjointBatches

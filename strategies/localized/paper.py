@@ -67,16 +67,16 @@ def paper_plan(setting: LocalizedSetting) -> LocalizedPlan:
     phases = _phases(setting, batch)
     sizes = [n >> phase for phase in range(1, phases + 1)]
     steps = [max(1, size // batch) for size in sizes]
-    first = setting.learning_rate or eta(setting, batch) / base
+    first = setting.options.learning_rate or eta(setting, batch) / base
     rates = [first / base**phase for phase in range(phases)]
     epsilon, delta = setting.epsilon / 2, setting.delta / 2
-    kernel = KERNELS[setting.kernel](setting.radius or _radius(setting))
-    shape = {"equal": True} if setting.test == "above_threshold" else {}
-    chosen = partial(TESTS[setting.test], batch=batch, kernel=kernel, epsilon=epsilon, delta=delta, **shape)
+    kernel = KERNELS[setting.options.kernel](setting.options.radius or _radius(setting))
+    shape = {"equal": True} if setting.options.test == "above_threshold" else {}
+    chosen = partial(TESTS[setting.options.test], batch=batch, kernel=kernel, epsilon=epsilon, delta=delta, **shape)
     tests = []
     for moved, count in zip(movements(setting, batch, rates, steps), steps, strict=True):
         test = chosen(movement=moved * kernel.radius)
-        if setting.threshold == "printed":
+        if setting.options.threshold == "printed":
             printed = printed_threshold(setting, batch, count)
             if printed < test.least_threshold:
                 raise BadInput(
@@ -85,7 +85,7 @@ def paper_plan(setting: LocalizedSetting) -> LocalizedPlan:
                     "use threshold = 'exact', or a larger strategy.batch"
                 )
             test = chosen(movement=moved * kernel.radius, raised=printed)
-        if test.pass_probability(batch, count) < 1 - setting.failure / 2 / phases:
+        if test.pass_probability(batch, count) < 1 - setting.options.failure / 2 / phases:
             raise PopulationTooSmall(
                 f"data.users = {n}: batches of {batch} users cannot pass a private test, whose threshold is "
                 f"{test.threshold:,.1f}; use strategy.constants = 'calibrated', a larger strategy.batch or a smaller "
@@ -155,7 +155,7 @@ def _corrections(setting: LocalizedSetting, plan: LocalizedPlan) -> dict[str, Nu
     assert test is not None
     numbers: dict[str, Number] = {"correction_radius": plan.kernel.radius}
     printed, used = printed_eta(setting, batch), eta(setting, batch)
-    if setting.learning_rate is None and used < printed:
+    if setting.options.learning_rate is None and used < printed:
         numbers["correction_eta"] = f"{used:.3g} for {printed:.3g}"
     if setting.options.statistic == "trimmed_mean" and setting.options.trim is None:
         numbers["correction_trim"] = smallest_trim(batch)
@@ -170,25 +170,25 @@ def _corrections(setting: LocalizedSetting, plan: LocalizedPlan) -> dict[str, Nu
 
 def _phases(setting: LocalizedSetting, batch: int) -> int:
     """Return S, or the given number of phases. Raises `PopulationTooSmall` where batches cannot be filled."""
-    n = setting.users
+    n, phases = setting.users, setting.options.phases
     if n < 2 * batch:
         raise PopulationTooSmall(
             f"data.users = {n}: the paper's constants need two batches of {batch} users at least; "
             f"bring {paper_users(setting)} users, or use strategy.constants = 'calibrated'"
         )
     printed = math.ceil(math.log2(n / batch))
-    if setting.phases is not None and setting.phases > printed:
+    if phases is not None and phases > printed:
         raise PopulationTooSmall(
-            f"strategy.phases = {setting.phases}: the last phase would have {n >> setting.phases} of data.users = {n}, "
+            f"strategy.phases = {phases}: the last phase would have {n >> phases} of data.users = {n}, "
             f"and batches of {batch} take {printed} phases at most; use at most {printed}, or bring "
-            f"{batch << setting.phases} users"
+            f"{batch << phases} users"
         )
-    return setting.phases or printed
+    return phases or printed
 
 
 def _batch(setting: LocalizedSetting, users: int) -> int:
     size = users * setting.samples * setting.dimension
-    return setting.batch or math.ceil(100 * math.log(size / setting.delta) / setting.epsilon)
+    return setting.options.batch or math.ceil(100 * math.log(size / setting.delta) / setting.epsilon)
 
 
 def _radius(setting: LocalizedSetting) -> float:

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from strategies.core.about import Fact
-from strategies.core.noise_forecast import NoisyPhase, Phases
 from strategies.core.public_facts import Given
 from strategies.core.results import Noise, Step
-from strategies.core.row_rounds import TestUnderWay
 from strategies.core.scheme import Number, Outline, Scheme
+from strategies.robust.row_rounds import TestUnderWay
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Guarantee
 from userdp.accounting.guarantee import ONE_GAUSSIAN
@@ -25,6 +24,7 @@ from userdp.mechanisms import ConcentrationTest, GaussianMechanism
 from userdp.nodes.computations import Computation
 from userdp.problems import Box
 from userdp.problems.base import Problem
+from userdp.problems.noise_paths import NoisyPhase, Phases
 from userdp.sampling import DisjointBatches
 from userdp.state import Stateful
 

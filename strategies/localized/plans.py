@@ -9,22 +9,41 @@ the noise of the phase before it.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
-from strategies.core.row_rounds import AnyTest
 from strategies.localized.phases import Phase
 from strategies.robust.passing import AgreementOptions, guaranteed_score
+from strategies.robust.row_rounds import AnyTest
 from userdp.accounting import Cost
-from userdp.estimators import Estimator, Kernel
+from userdp.estimators import MINIMUM_BATCH, Estimator, Kernel
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Certificate
 
 
+class LocalizedOptions(AgreementOptions):
+    """Settings of plans; None leaves one to the search."""
+
+    test: Literal["above_threshold", "min_score"] = "min_score"
+    """above_threshold can stop early; min_score needs about a quarter of the users."""
+    constants: Literal["paper", "calibrated"] = "calibrated"
+    """paper: the paper's batch, steps, phases and radius; calibrated: searched for the least risk."""
+    threshold: Literal["exact", "printed"] = "exact"
+    """exact: the least private one; printed: the paper's, with its constants, where that is private."""
+    batch: int | None = Field(None, ge=MINIMUM_BATCH, description="Users a step; searched if not given.")
+    phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
+    learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
+    phase_base: float | None = Field(
+        None, gt=1, description="Factor between step sizes; default max(ln m, 4), the paper's ln m."
+    )
+
+
 @dataclass(frozen=True)
 class LocalizedSetting:
-    """The fixed inputs of the search: public facts, the budget, options; None leaves an option to the search."""
+    """The fixed inputs of the search: public facts, the budget, and the options."""
 
     users: int  # n
     samples: int  # m, fewest of a user
@@ -34,16 +53,12 @@ class LocalizedSetting:
     domain_radius: float  # D
     epsilon: float
     delta: float
-    failure: float  # probability with which an honest run may fail a test
-    options: AgreementOptions  # of the estimate
-    kernel: str
-    test: str
+    options: LocalizedOptions
     phase_base: float  # factor by which the step size shrinks from phase to phase
-    threshold: str = "exact"  # of the test, with the paper's constants; or "printed"
-    radius: float | None = None
-    batch: int | None = None
-    phases: int | None = None
-    learning_rate: float | None = None
+
+    def with_batch(self, batch: int) -> "LocalizedSetting":
+        """Return the setting with so many users a step."""
+        return replace(self, options=self.options.model_copy(update={"batch": batch}))
 
     @property
     def smoothness(self) -> float:
@@ -121,9 +136,8 @@ def assembled(
         # Later phases start from the released model: what the first phase did not reach stays in the sum.
         risk += gained
         start = setting.dimension * mechanism.standard_deviation**2
-    score = guaranteed_score(
-        setting.kernel, radius / setting.user_deviation, batch, setting.dimension, sum(steps), setting.failure / 2
-    )
+    failure, ratio = setting.options.failure / 2, radius / setting.user_deviation
+    score = guaranteed_score(setting.options.kernel, ratio, batch, setting.dimension, sum(steps), failure)
     passing = math.prod(test.pass_probability(max(score, 1.0), count) for test, count in zip(tests, steps, strict=True))
     return LocalizedPlan(
         batch=batch,
@@ -132,5 +146,5 @@ def assembled(
         phases=tuple(chain),
         cost=cost,
         predicted_risk=risk + noise,
-        pass_probability=passing * (1 - setting.failure / 2),
+        pass_probability=passing * (1 - failure),
     )

@@ -40,12 +40,12 @@ def phase_users(users: int, phases: int) -> list[int]:
 
 def theory_radius(setting: LocalizedSetting, batch: int, steps: int, score: float) -> float | None:
     """Return the smallest rho at which honest users reach ``score`` (ramp scores: in linear time); None if none."""
-    failure = setting.failure / 2
-    ratio = needed_ratio(setting.kernel, batch, setting.dimension, steps, failure, score)
+    failure = setting.options.failure / 2
+    ratio = needed_ratio(setting.options.kernel, batch, setting.dimension, steps, failure, score)
     if ratio is None:
         return None
     many = batch**2 / 2 * setting.dimension * steps > COMPARISONS
-    if many and setting.kernel == "ramp" and setting.batch is None:
+    if many and setting.options.kernel == "ramp" and setting.options.batch is None:
         ratio = max(ratio, certified_ratio(batch, setting.dimension, steps, failure))
     return ratio * setting.user_deviation
 
@@ -55,7 +55,7 @@ def search(setting: LocalizedSetting) -> LocalizedPlan | None:
     best: LocalizedPlan | None = None
     for phases in phase_counts(setting):
         smallest = min(phase_users(setting.users, phases))
-        batches = [setting.batch] if setting.batch else [smallest >> k for k in range(12)]
+        batches = [setting.options.batch] if setting.options.batch else [smallest >> k for k in range(12)]
         for batch in (batch for batch in batches if MINIMUM_BATCH <= batch <= smallest):
             for share in SHARES:
                 for learning_rate, plan in _by_step(setting, batch, phases, share):
@@ -79,15 +79,15 @@ def _by_step(setting: LocalizedSetting, batch: int, phases: int, share: float) -
 
 def phase_counts(setting: LocalizedSetting) -> list[int]:
     """Return the numbers of phases that the search tries."""
-    if setting.phases is not None:
-        return [setting.phases]
+    if setting.options.phases is not None:
+        return [setting.options.phases]
     return [1, 2, 3] if setting.smoothness else [1]
 
 
 def learning_rates(setting: LocalizedSetting) -> list[float]:
     """Return the step sizes of the first phase that the search tries."""
-    if setting.learning_rate is not None:
-        return [setting.learning_rate]
+    if setting.options.learning_rate is not None:
+        return [setting.options.learning_rate]
     if setting.smoothness > 0:
         return [2.0**-k / setting.smoothness for k in range(_ALL_STEPS)]
     # A linear loss has no natural step: this one leaves the domain from gradients a millionth of their bound.
@@ -114,22 +114,24 @@ def build(
     steps = [size // batch for size in phase_users(setting.users, phases)]
     rates = [learning_rate / setting.phase_base**phase for phase in range(phases)]
     moved = movements(setting, batch, rates, steps)
+    options = setting.options
+    failure = options.failure / 2 / phases
     scores = [
-        needed_score(setting.test, setting.kernel, batch, movement, epsilon, delta, count, setting.failure / 2 / phases)
+        needed_score(options.test, options.kernel, batch, movement, epsilon, delta, count, failure)
         for movement, count in zip(moved, steps, strict=True)
     ]
     passable = [score for score in scores if score is not None]
     if len(passable) < phases:
         return None
-    radius = setting.radius or theory_radius(setting, batch, sum(steps), max(passable))
+    radius = setting.options.radius or theory_radius(setting, batch, sum(steps), max(passable))
     if radius is None:
         return None
     if calibrated:
         multiplier = calibrate_noise(setting.epsilon, setting.delta, 1, pure_epsilon=epsilon, failure_delta=delta)
     else:
         multiplier = calibrate_noise(setting.epsilon - epsilon, setting.delta - delta, 1)
-    kernel = KERNELS[setting.kernel](radius)
-    chosen = partial(TESTS[setting.test], batch=batch, kernel=kernel, epsilon=epsilon, delta=delta)
+    kernel = KERNELS[setting.options.kernel](radius)
+    chosen = partial(TESTS[setting.options.test], batch=batch, kernel=kernel, epsilon=epsilon, delta=delta)
     tests = [chosen(movement=movement * radius) for movement in moved]
     cost = Cost(noise_multiplier=multiplier, pure_epsilon=epsilon, failure_delta=delta)
     return assembled(setting, tests, rates, steps, kernel, cost)
@@ -137,7 +139,7 @@ def build(
 
 def refusal(setting: LocalizedSetting) -> str:
     """Return which number of the setting, for which `search` found no plan, has to change, and to what."""
-    tests = f"{setting.kernel} + {setting.test}"
+    tests = f"{setting.options.kernel} + {setting.options.test}"
     budget = f"at epsilon = {setting.epsilon:g}, delta = {setting.delta:g}"
     needed = fewest_users(setting)
     if needed is not None and needed > setting.users:
@@ -145,7 +147,7 @@ def refusal(setting: LocalizedSetting) -> str:
             f"data.users = {setting.users}: too few for {tests} {budget}: these settings take {needed} users. Bring "
             "more users, raise privacy.epsilon, use kernel = 'ramp' with test = 'min_score', or use dp_fed_sgd"
         )
-    if setting.batch is None:
+    if setting.options.batch is None:
         return (
             f"data.users = {setting.users}: no number of users would pass the tests of {tests} {budget}: lower "
             "strategy.learning_rate, use kernel = 'ramp' with test = 'min_score', or use dp_fed_sgd"
@@ -153,15 +155,15 @@ def refusal(setting: LocalizedSetting) -> str:
     enough = enough_batch(setting)
     advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough}"
     return (
-        f"strategy.batch = {setting.batch}: honest users would not pass the tests of {tests} {budget}: {advice}, "
-        "leave strategy.batch out, or raise privacy.epsilon"
+        f"strategy.batch = {setting.options.batch}: honest users would not pass the tests of {tests} {budget}: "
+        f"{advice}, leave strategy.batch out, or raise privacy.epsilon"
     )
 
 
 def fewest_users(setting: LocalizedSetting) -> int | None:
     """Return the fewest users, instead of the setting's own, with which `search` finds a plan; None if none."""
-    least = (setting.batch or MINIMUM_BATCH) << ((setting.phases or 1) - 1)
-    most = least if setting.batch else _MOST_USERS  # more users than a batch takes would only add steps
+    least = (setting.options.batch or MINIMUM_BATCH) << ((setting.options.phases or 1) - 1)
+    most = least if setting.options.batch else _MOST_USERS  # more users than a batch takes would only add steps
     users = smallest_passing(partial(_passes, setting), least, most)
     return users if users <= most else None
 
@@ -171,13 +173,13 @@ def enough_batch(setting: LocalizedSetting) -> int | None:
 
     By bisection: it is the smallest such batch where passing grows with the batch.
     """
-    low = (setting.batch or MINIMUM_BATCH) - 1
+    low = (setting.options.batch or MINIMUM_BATCH) - 1
     high = min(phase_users(setting.users, min(phase_counts(setting))))
-    if high <= low or not _passes(replace(setting, batch=high), setting.users):
+    if high <= low or not _passes(setting.with_batch(high), setting.users):
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        passes = _passes(replace(setting, batch=middle), setting.users)
+        passes = _passes(setting.with_batch(middle), setting.users)
         low, high = (low, middle) if passes else (middle, high)
     return high
 
@@ -191,7 +193,7 @@ def _passes(setting: LocalizedSetting, users: int) -> bool:
     setting, rate = replace(setting, users=users), min(learning_rates(setting))
     for phases in phase_counts(setting):
         largest = min(phase_users(users, phases))
-        batch = setting.batch or largest
+        batch = setting.options.batch or largest
         if MINIMUM_BATCH <= batch <= largest and build(setting, batch, phases, rate, SHARES[-1], calibrated=False):
             return True
     return False

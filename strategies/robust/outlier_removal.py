@@ -9,7 +9,7 @@ from pydantic import Field
 from strategies.core.about import About
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
-from strategies.core.row_rounds import Agreement, RowRounds
+from strategies.robust.row_rounds import Agreement, RowRounds
 from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, TestedOptions
 from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, NeighbourMean
 

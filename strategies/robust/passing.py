@@ -14,7 +14,7 @@ from pydantic import Field
 from scipy.special import erfc
 
 from strategies.core.options import StrategyOptions
-from strategies.core.row_rounds import AnyTest
+from strategies.robust.row_rounds import AnyTest
 from userdp.errors import BadInput
 from userdp.estimators import MINIMUM_BATCH, Debiased, Estimator, ExpKernel, RampKernel, Winsorized
 from userdp.estimators.robust import REACH, smallest_trim

@@ -9,18 +9,18 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field
 
 from strategies.core.about import About
-from strategies.core.forecast import Forecast
-from strategies.core.noise_forecast import NoisySteps
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
-from strategies.core.row_rounds import Agreement, AnyTest, RowRounds
 from strategies.robust.passing import KERNELS, TESTS, AgreementOptions, needed_ratio, needed_score
+from strategies.robust.row_rounds import Agreement, AnyTest, RowRounds
 from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, TestedOptions
 from userdp.accounting import calibrate_noise
 from userdp.errors import BadInput
 from userdp.estimators import ExpKernel, RampKernel, concentration_score
 from userdp.mechanisms import AboveThreshold, MinimumScore, minimum_batch
+from userdp.problems.forecast import Forecast
+from userdp.problems.noise_paths import NoisySteps
 
 TRIED_ROUNDS = (10, 5, 3, 2, 1)  # An epoch, where they are not given
 TRIED_STEPS = tuple(2.0**-halvings for halvings in range(7))  # In default steps, where neither is given

@@ -9,12 +9,11 @@ from typing import Any
 from pydantic import Field
 
 from strategies.core.about import Fact
-from strategies.core.noise_forecast import NoisySteps
 from strategies.core.public_facts import Given, Price
 from strategies.core.results import Noise
-from strategies.core.row_rounds import Agreement, AnyTest, RowRounds, TestUnderWay
 from strategies.core.scheme import Number, Outline
 from strategies.robust.passing import TESTS, DeviationOptions
+from strategies.robust.row_rounds import Agreement, AnyTest, RowRounds, TestUnderWay
 from userdp.accounting import ACCOUNTANT, Cost, calibrate_noise
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput, PopulationTooSmall
@@ -22,6 +21,7 @@ from userdp.estimators import Kernel
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
 from userdp.mechanisms.passing_batches import smallest_passing
 from userdp.nodes.computations import Computation
+from userdp.problems.noise_paths import NoisySteps
 from userdp.sampling import DisjointBatches
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)  # The shares of epsilon that are tried for the tests

@@ -7,10 +7,11 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from strategies.clipping.clip_facts import ClipNotes
 from strategies.clipping.clipped_rounds import noisy_sums
 from strategies.clipping.cohort_options import SECRET_COHORTS, CohortOptions
 from strategies.core.about import About
-from strategies.core.mean_rounds import ClipNotes, Descent, MeanRounds
+from strategies.core.mean_rounds import Descent, MeanRounds
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from userdp.arrays.types import Vector

@@ -31,7 +31,6 @@ from simulations.runs.silos import silo_node
 from strategies import STRATEGIES
 from strategies.baselines.peeling import Peeling
 from strategies.baselines.rotation.rotation import CellGrid
-from strategies.clipping.dp_ftrl import PrefixSums
 from strategies.core.base import UserLevelStrategy
 from strategies.core.mean_rounds import MeanRounds
 from userdp.data.tables.public import PUBLIC_DATASETS
@@ -44,6 +43,7 @@ from userdp.mechanisms import (
     MinimumScore,
     Session,
 )
+from userdp.mechanisms.prefix_sums import PrefixSums
 from userdp.nodes.computations import LocalNoise
 from userdp.noise import SecureNoise, SeededNoise, in_units
 

@@ -17,10 +17,10 @@ from helpers import federation_of, requested, strategy_of
 from helpers_adversaries import Draw, Losses, Overheard, Recorded, Replayed, fields_of
 
 from strategies import STRATEGIES, PublicFacts, UserLevelStrategy, model_vector
-from strategies.clipping.dp_ftrl import PrefixSums
 from strategies.core.recipe import notes_of
 from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
+from userdp.mechanisms.prefix_sums import PrefixSums
 from userdp.nodes.computations import LocalNoise
 from userdp.nodes.node import Node
 from userdp.sampling import FixedSizeBatches
@@ -228,7 +228,7 @@ def run(method: UserLevelStrategy, data: Any, monkeypatch: Any, outcomes: list[D
     return made
 
 
-def whitened(draws: list[Draw], sums: Any) -> list[Draw]:
+def whitened(draws: list[Draw], memory: Any) -> list[Draw]:
     """Draws of correlated noise as one of independent noise: prefix sums, less what their noise has in common."""
     rounds = len(draws)
 
@@ -238,13 +238,16 @@ def whitened(draws: list[Draw], sums: Any) -> list[Draw]:
         def __init__(self, there):
             self.there = there
 
+        def charge(self, cost):
+            """Draw for nothing: only the shape of the noise is looked at."""
+
         def gaussian(self, value, _):
             return np.full(len(value), float(self.there))
 
     columns = []
     for place in range(rounds):
-        memory = sums()
-        columns.append([memory.release(np.zeros(2), Impulse(place == index))[0] for index in range(rounds)])
+        mechanism = memory().mechanism
+        columns.append([mechanism.release(np.zeros(2), Impulse(place == index))[0] for index in range(rounds)])
     values = np.cumsum([draw.value for draw in draws], axis=0)
     return [Draw("gaussian", np.linalg.solve(np.array(columns).T, values), draws[0].size, draws[0].outcome)]
 

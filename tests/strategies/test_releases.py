@@ -25,7 +25,6 @@ from strategies.baselines.peeling import Peeling
 from strategies.core.base import UserLevelStrategy
 from strategies.core.program import SHARE
 from strategies.core.scheme import Step
-from strategies.core.streams import Streams
 from userdp.accounting import Cost
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
@@ -35,6 +34,7 @@ from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
 from userdp.nodes.computations import LocalNoise
 from userdp.noise import SecureNoise, SeededNoise, in_units
 from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softmax, Squared
+from userdp.streams import Streams
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS, EPSILON, DELTA = 400, 4.0, 1e-4
@@ -218,8 +218,8 @@ class Watch:
 
     def _chance(self, index):
         """To take part in a round, where cohorts are secret; whoever takes part in a public one is sure to."""
-        sampler = getattr(self.method.scheme, "sampler", None)
-        if not getattr(sampler, "secret", False):
+        sampler = self.method.scheme.sampler
+        if sampler is None or not sampler.secret:
             return 1.0
         return sampler.rates[index - 1] if hasattr(sampler, "rates") else sampler.rate
 
@@ -423,7 +423,7 @@ def test_noise_is_made_in_one_place():
     """Users' own noise is made by their nodes, that of replayed runs by the contract of strategies."""
     assert calling(r"(SeededNoise|SecureNoise)$") == {
         "simulations/testing/tape.py",
-        "strategies/core/streams.py",
+        "userdp/streams.py",
         "userdp/nodes/computations.py",
     }
 

@@ -17,7 +17,7 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.accounting.amplified import calibrate_amplified, poisson_epsilon
-    from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least, check_rate
+    from userdp.accounting.checks import check_delta, check_guarantee, check_least, check_positive, check_rate
     from userdp.accounting.filter import Price, Total
     from userdp.accounting.guarantee import ONE_GAUSSIAN
     from userdp.accounting.sampled_gaussian import SampledRounds
@@ -41,9 +41,9 @@ __all__ = [
     "calibrate_amplified",
     "calibrate_noise",
     "check_delta",
-    "check_epsilon",
     "check_guarantee",
     "check_least",
+    "check_positive",
     "check_rate",
     "delta_of",
     "epsilon_of",

@@ -7,10 +7,11 @@ from userdp.accounting.guarantee import Relation
 from userdp.errors import BadInput
 
 
-def check_epsilon(epsilon: float) -> None:
-    """Refuse (`BadInput`) an epsilon that is not positive and finite."""
-    if not 0 < epsilon < math.inf:
-        raise BadInput(f"epsilon = {epsilon}: must be a positive number")
+def check_positive(**numbers: float) -> None:
+    """Refuse numbers that are not positive and finite, with a `BadInput` that names the first."""
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise BadInput(f"{name} = {value}: must be a positive number")
 
 
 def check_delta(delta: float, *, or_zero: bool = False) -> None:

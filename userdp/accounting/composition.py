@@ -9,7 +9,7 @@ from typing import Literal
 
 import scipy
 
-from userdp.accounting.checks import check_delta, check_epsilon, check_guarantee, check_least
+from userdp.accounting.checks import check_delta, check_guarantee, check_least, check_positive
 from userdp.accounting.costs import calibrate_noise
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput
@@ -98,7 +98,7 @@ def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tig
     "tight" inverts that formula exactly, ``(sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``; "paper" is the
     simpler and smaller ``epsilon^2 / (1 + 2 sqrt(ln(1/delta)))^2`` of heavy-tailed DP-SCO, for epsilon at most 1.
     """
-    check_epsilon(epsilon)
+    check_positive(epsilon=epsilon)
     check_delta(delta)
     root = math.sqrt(math.log(1 / delta))
     if form == "tight":

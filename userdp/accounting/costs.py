@@ -32,7 +32,7 @@ from scipy.special import log_ndtr
 # scipy.stats.binom.pmf calls this; importing scipy.stats would take half a second. A test compares the two.
 from scipy.special._ufuncs import _binom_pmf
 
-from userdp.accounting.checks import check_delta, check_epsilon, check_least
+from userdp.accounting.checks import check_delta, check_least, check_positive
 from userdp.errors import BadInput
 
 ACCOUNTANT = "exact hockey-stick divergence of composed Gaussians and randomised responses"
@@ -138,7 +138,7 @@ def calibrate_noise(
     """Compute the smallest noise multiplier (rounded up) of (epsilon, delta)-DP; `BadInput` if tests exceed it."""
     check_least("participations", participations)
     check_delta(delta)
-    check_epsilon(epsilon)
+    check_positive(epsilon=epsilon)
 
     def excess(noise_multiplier: float) -> float:
         cost = Cost(noise_multiplier, pure_epsilon, failure_delta, shared_epsilon)

@@ -210,3 +210,23 @@ class Guarantee:
         """Return plain values for JSON; an infinite epsilon becomes None."""
         epsilon = self.epsilon if math.isfinite(self.epsilon) else None
         return asdict(self) | {"assumptions": list(self.assumptions), "epsilon": epsilon}
+
+
+def for_everybody(parts: tuple[Guarantee, ...], budget: Privacy) -> Guarantee:
+    """Return one guarantee for those who train, by ``parts`` that compose, and for those who are held out.
+
+    *Formal guarantees.* *Claim.* It covers both, as (epsilon, delta) and as whatever its accountant claims beyond that.
+    *Why.* Held-out users meet one Gaussian that is just (epsilon, delta)-DP for the whole ``budget``, whatever the
+    parts promise: these may keep to less, or be pure. Neither number is below that of either group. If every part is
+    one Gaussian, together they are one that keeps to the sums of their epsilons and deltas, by basic composition; a
+    Gaussian's distance rises with both numbers, so one Gaussian at the larger of each is no better than either group's.
+    Else no Gaussian, no rho and no pure epsilon is claimed for all.
+    """
+    own, epsilon, delta = parts[0], sum(part.epsilon for part in parts), sum(part.delta for part in parts)
+    alike = all(part.is_one_gaussian for part in parts)
+    return replace(
+        own,
+        epsilon=max(epsilon, budget.epsilon),
+        delta=max(delta, budget.delta),
+        accountant=own.accountant if alike else f"{own.accountant}; one Gaussian mechanism for held-out users",
+    )

@@ -9,7 +9,6 @@ from userdp.mechanisms.exponential import ExponentialMechanism
 from userdp.mechanisms.passing_batches import minimum_batch
 
 if TYPE_CHECKING:
-    from userdp.mechanisms.additive import require_positive
     from userdp.mechanisms.set_union import SetUnion
     from userdp.mechanisms.user_quantile import Grid, UserQuantile
 
@@ -25,7 +24,6 @@ __all__ = [
     "SetUnion",
     "UserQuantile",
     "minimum_batch",
-    "require_positive",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -7,16 +7,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.accounting.checks import check_positive
 from userdp.accounting.costs import Cost, calibrate_noise
-from userdp.errors import BadInput
 from userdp.noise import NoiseSource
-
-
-def require_positive(**numbers: float) -> None:
-    """Refuse numbers that are not positive and finite, with a `BadInput` that names the first."""
-    for name, value in numbers.items():
-        if not 0 < value < math.inf:
-            raise BadInput(f"{name} = {value}: must be a positive number")
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ class GaussianMechanism:
     noise_multiplier: float  # > 0, standard deviation over sensitivity
 
     def __post_init__(self) -> None:
-        require_positive(l2_sensitivity=self.l2_sensitivity, noise_multiplier=self.noise_multiplier)
+        check_positive(l2_sensitivity=self.l2_sensitivity, noise_multiplier=self.noise_multiplier)
 
     @classmethod
     def calibrated(cls, l2_sensitivity: float, epsilon: float, delta: float) -> Self:
@@ -68,7 +61,7 @@ class LaplaceMechanism:
     epsilon: float  # > 0
 
     def __post_init__(self) -> None:
-        require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
+        check_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
 
     @property
     def scale(self) -> float:

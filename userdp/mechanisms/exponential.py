@@ -6,9 +6,9 @@ from typing import Self
 import numpy as np
 from scipy.special import log_ndtr, ndtri_exp
 
+from userdp.accounting.checks import check_positive
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
-from userdp.mechanisms.additive import require_positive
 from userdp.noise import NoiseSource, Scores, within
 
 _ROUNDING = 1e-9  # Relative margin that keeps the cost of a calibrated choice below what it was calibrated for
@@ -50,7 +50,7 @@ class ExponentialMechanism:
     flips: bool = False  # whether to choose by permute-and-flip
 
     def __post_init__(self) -> None:
-        require_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
+        check_positive(sensitivity=self.sensitivity, epsilon=self.epsilon)
         if self.as_gaussian and self.flips:
             raise BadInput(
                 "a choice by permute-and-flip has no price as a Gaussian mechanism: leave out one of the two"
@@ -59,7 +59,7 @@ class ExponentialMechanism:
     @classmethod
     def like_gaussian(cls, sensitivity: float, noise_multiplier: float) -> Self:
         """Return the mechanism that costs as much as a Gaussian mechanism of that noise over sensitivity."""
-        require_positive(noise_multiplier=noise_multiplier)
+        check_positive(noise_multiplier=noise_multiplier)
         half = 0.5 / noise_multiplier
         epsilon = 2.0 * float(log_ndtr(half) - log_ndtr(-half))
         return cls(sensitivity, epsilon * (1 - _ROUNDING), as_gaussian=True)

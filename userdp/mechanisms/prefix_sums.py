@@ -26,6 +26,8 @@ import numpy as np
 
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.mechanisms.additive import GaussianMechanism
+from userdp.noise import NoiseSource
 from userdp.state import Stateful
 
 
@@ -68,6 +70,37 @@ class Factorisation(ABC):
     @abstractmethod
     def encoder(self) -> RowMap:
         """Return C, row by row, for a new run."""
+
+
+class PrefixSums(Stateful):
+    """Releases the prefix sums of a run's values, one a round: one Gaussian mechanism with a memory.
+
+    Args:
+        factorisation: correlates the noise.
+        row: the mechanism of a row of C G, for the sensitivity of all rows together.
+        dimension: p, the entries of a value.
+        encodes: add noise to the rows of C G, as noise needs that is safe in floating point, rather than correlate
+            noise and add it to the sums.
+    """
+
+    remembered: ClassVar[tuple[str, ...]] = ("_sum", "deviation")
+    parts: ClassVar[tuple[str, ...]] = ("_correlated", "_encoder")
+    given: ClassVar[tuple[str, ...]] = ("_cost", "_encodes")
+
+    def __init__(self, factorisation: Factorisation, row: GaussianMechanism, dimension: int, *, encodes: bool) -> None:
+        self._encodes, self._cost = encodes, row.cost
+        # Remembered with the encoder's terms, to whose sensitivity it is calibrated.
+        self.deviation = row.standard_deviation
+        self._correlated, self._encoder = factorisation.noise(), factorisation.encoder()
+        self._sum = np.zeros(dimension)
+
+    def release(self, value: Vector, noise: NoiseSource) -> Vector:
+        """Return the (p,) noisy sum of all values up to this one; a round is charged the cost of all rounds."""
+        noise.charge(self._cost)
+        if self._encodes:
+            return self._correlated.add(noise.gaussian(self._encoder.add(value), self.deviation))
+        self._sum += value
+        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(value)), self.deviation))
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from userdp.accounting.checks import check_positive
 from userdp.accounting.costs import Cost
 from userdp.accounting.guarantee import Relation
 from userdp.errors import BadInput
-from userdp.mechanisms.additive import require_positive
 from userdp.noise import NoiseSource
 from userdp.randomness import text_words
 
@@ -65,7 +65,7 @@ class SetUnion:
     relation: Relation
 
     def __post_init__(self) -> None:
-        require_positive(noise_multiplier=self.noise_multiplier, most_items=self.most_items)
+        check_positive(noise_multiplier=self.noise_multiplier, most_items=self.most_items)
         if not 0 < self.failure_delta < 1:
             raise BadInput(f"failure_delta = {self.failure_delta}: must lie strictly between 0 and 1, such as 1e-7")
 

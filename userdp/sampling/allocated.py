@@ -72,6 +72,10 @@ class AllocatedBatches(EitherRelation, NamedSampler):
         """The quotient ``users participations / rounds``."""
         return self.users * self.participations / self.rounds
 
+    @property
+    def planned_participations(self) -> int:
+        return self.participations
+
     def cohort(self, index: int) -> Cohort:
         """See `Sampler.cohort`; if the operating system draws, only the last or the next round is allowed."""
         self.checked_round(index)

@@ -11,6 +11,7 @@ from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation, RoundLedg
 from userdp.accounting.amplified import calibrate_amplified
 from userdp.accounting.checks import check_relation
 from userdp.errors import BadInput, PopulationTooSmall
+from userdp.mechanisms import GaussianMechanism
 from userdp.state import Stateful
 
 
@@ -67,6 +68,10 @@ class Sampler(ABC):
         """Return the least noise multiplier (to 1e-4, rounded up) for the budget; `BadInput` out of range."""
         return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
 
+    def mean_mechanism(self, clip_norm: float, noise_multiplier: float) -> GaussianMechanism:
+        """Return the mechanism of the mean of a cohort's vectors of l2 norm at most ``clip_norm``."""
+        return GaussianMechanism(self.sensitivity_factor * clip_norm / self.expected_batch, noise_multiplier)
+
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
         """Return the ledger; raise `BadInput` for rounds over budget, or seeded secret cohorts under secure noise."""
         if self.secret and privacy.noise == "secure" and self.seed is not None:
@@ -98,6 +103,21 @@ class Sampler(ABC):
         """
         epsilon = self.epsilon(noise_multiplier, delta)
         return (epsilon, delta) if self.relation == "replace_one" else add_or_remove_to_replace_one(epsilon, delta)
+
+    def numbers(self, noise_multiplier: float, guarantee: Guarantee) -> dict[str, float]:
+        """Return a plan's numbers of the draws: participations, and what ``guarantee`` means for replacing a user."""
+        numbers: dict[str, float] = {}
+        if self.planned_participations is not None:
+            numbers["participations"] = self.planned_participations
+        if guarantee.relation != "replace_one":
+            replaced = self.replaced(noise_multiplier, guarantee.delta)
+            numbers["replace_one_epsilon"], numbers["replace_one_delta"] = replaced
+        return numbers
+
+    @property
+    def planned_participations(self) -> int | None:
+        """The most rounds that a user takes part in, where the plan fixes it; else None."""
+        return None
 
     def checked_round(self, index: int) -> int:
         """Return ``index``; raise `BadInput` for no such round."""

@@ -61,6 +61,10 @@ class DisjointBatches(SizedSampler, NamedSampler):
         """The batches in all epochs."""
         return self.rounds_per_epoch * self.epochs
 
+    @property
+    def planned_participations(self) -> int:
+        return self.epochs
+
     def cohort(self, index: int) -> NDArray[np.int64]:
         """Return the (batch,) rising user indices of batch ``index``, counted from 0 over all epochs."""
         epoch, position = divmod(self.checked_round(index), self.rounds_per_epoch)

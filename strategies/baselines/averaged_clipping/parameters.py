@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from userdp.accounting import check_positive
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import require_positive
 
 ClipRule = Literal["paper", "tight"]
 REACH = 7.0
@@ -40,7 +40,7 @@ class TheoryConstants:
 
     def __post_init__(self) -> None:
         names = ("samples", "dimension", "epsilon", "radius", "smoothness", "deviation", "constant")
-        require_positive(**{name: getattr(self, name) for name in names})
+        check_positive(**{name: getattr(self, name) for name in names})
         for name in ("delta", "failure"):
             value = getattr(self, name)
             if not 0 < value < 1:
@@ -142,7 +142,7 @@ def non_smooth(
     rounds = rounds or plain_rounds(constants)
     if alpha is None:
         alpha = balanced_alpha(constants, exponent, rounds)
-    require_positive(alpha=alpha)
+    check_positive(alpha=alpha)
     radius, hoelder, beta = constants.radius, constants.smoothness, constants.failure
     log, power = math.log(8 / beta), hoelder ** (1 / (1 + exponent))
     clip = 2 * hoelder * (REACH * radius) ** exponent

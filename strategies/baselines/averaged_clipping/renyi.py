@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaln
 
-from userdp.accounting import SampledRounds, check_delta, check_epsilon
+from userdp.accounting import SampledRounds, check_delta, check_positive
 from userdp.errors import BadInput
 
 MOST_ORDER = 1024  # The highest order tried; the lowest is 2
@@ -62,7 +62,7 @@ def calibrate_sampled_gaussian(rates: Sequence[tuple[float, int]], epsilon: floa
 
     ``rates`` lists (rate, rounds at that rate). Raises `BadInput` for a budget that no noise up to 1e6 keeps.
     """
-    check_epsilon(epsilon)
+    check_positive(epsilon=epsilon)
 
     def excess(log_noise: float) -> float:
         steps = [SampledRounds(math.exp(log_noise), rate, rounds) for rate, rounds in rates]

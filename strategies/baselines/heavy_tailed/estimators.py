@@ -13,10 +13,9 @@ from typing import Literal
 import numpy as np
 
 from strategies.baselines.heavy_tailed.depth import Reach, reach, size_exponent
-from userdp.accounting import check_least
+from userdp.accounting import check_least, check_positive
 from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import require_positive
 
 RadiusForm = Literal["paper", "directional"]
 
@@ -145,6 +144,6 @@ def _check_moments(samples: int, dimension: int, order: float, moment: float, rh
         raise BadInput(f"samples = {samples}, dimension = {dimension}: must be at least 1")
     if not order >= 2:
         raise BadInput(f"moment_order = {order}: must be at least 2")
-    require_positive(moment=moment)
+    check_positive(moment=moment)
     if not rho > 0:
         raise BadInput(f"rho = {rho}: must be positive")

@@ -29,7 +29,7 @@ from typing import Literal
 import scipy
 
 from strategies.baselines.composition import zcdp_to_epsilon_simple
-from userdp.accounting import calibrate_noise, check_delta, check_epsilon, check_least, rho_for
+from userdp.accounting import calibrate_noise, check_delta, check_least, check_positive, rho_for
 from userdp.errors import BadInput
 
 GroupAccounting = Literal["parallel", "calibrated_shuffle", "paper_shuffle"]
@@ -100,7 +100,7 @@ def calibrated_group_rho(epsilon: float, delta: float, groups: int, form: Form =
     ``form``. Raises `BadInput` for too few groups for any amplification, and prints the least number.
     """
     _check(groups, delta)
-    check_epsilon(epsilon)
+    check_positive(epsilon=epsilon)
     found = max(_calibrated(epsilon, delta, groups, share * delta, form) for share in _SPLITS)
     if found == 0:
         least = math.ceil(16 * math.log(4 / (_SPLITS[-1] * delta)))

@@ -111,7 +111,7 @@ def peeled_rounds(
             },
             warnings=_drowned_model(noise, selection, size, peeling.sparsity),
         ),
-        sampler=folds.sampler,
+        cohorts=folds.sampler,
         query=lambda _: computation,
         propose=lambda x, total: Scores(x - rate * gradient(total), rate * moved),
         mechanism=peeling,

@@ -101,7 +101,7 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
             records=records,
             largest=largest,
             expected=math.sqrt(self.fourth_moment),
-            sampler=sampler,
+            cohorts=sampler,
             query=lambda _: bounded_sum(given, kinds, largest, parameters, records),
             price=Price(promise, partial(RoundLedger, sampler, 2 / each)),
         )

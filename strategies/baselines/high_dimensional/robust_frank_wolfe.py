@@ -133,7 +133,7 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
             largest=scale * largest,
             expected=math.sqrt(moment),
             step=step_size if falling else lambda _: root_step(rounds),
-            sampler=sampler,
+            cohorts=sampler,
             query=lambda _: bounded_sum(given, kinds, largest, truncation, records),
             price=given.price_of(mechanism.cost, "exponential mechanism, parallel over disjoint cohorts", rests_on),
         )

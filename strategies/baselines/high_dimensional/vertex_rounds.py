@@ -66,7 +66,7 @@ def vertex_rounds(
     expected: float,
     step: Callable[[int], float] = step_size,
     price: Price,
-    sampler: Cohorts,
+    cohorts: Cohorts,
     query: Callable[[Any], Computation],
 ) -> ProposeThenRelease:
     """The scheme of vertices chosen by the exponential mechanism, at a gradient that users sum up.
@@ -90,7 +90,7 @@ def vertex_rounds(
 
     return ProposeThenRelease(
         price=price,
-        sampler=sampler,
+        cohorts=cohorts,
         query=query,
         propose=lambda x, total: polytope.scored(total / divisor, moved),
         mechanism=mechanism,

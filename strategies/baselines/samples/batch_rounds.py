@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from strategies import Given, MeanRounds, Number, Price, sampler_numbers
+from strategies import Given, MeanRounds, Number, Price
 from strategies.baselines.samples.poisson_samples import PoissonSamples
 from strategies.baselines.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
 from userdp.accounting import Guarantee
@@ -149,9 +149,9 @@ def epsilons(given: Given, sampler: Sampler, multiplier: float) -> dict[str, Num
     return numbers
 
 
-def promised_numbers(sampler: Sampler, guarantee: Guarantee, multiplier: float) -> dict[str, Number]:
-    """Return the numbers of `sampler_numbers`; none if nothing is promised."""
-    return sampler_numbers(sampler, guarantee, multiplier) if guarantee.holds else {}
+def promised_numbers(sampler: Sampler, guarantee: Guarantee, multiplier: float) -> dict[str, float]:
+    """Return `Sampler.numbers`; none if nothing is promised."""
+    return sampler.numbers(multiplier, guarantee) if guarantee.holds else {}
 
 
 def clamped_batch(batch: int, samples: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies import AveragedDescent, Descent, Given, MeanRounds, NoisySteps, Number, Outline, Price, StrategyOptions
+from strategies import Given, MeanRounds, NoisySteps, Number, Outline, PlainDescent, Price, StrategyOptions
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
@@ -27,15 +27,15 @@ MEANINGS: Mapping[str, str] = {
 """Numbers of these plans."""
 
 
-class OutputAverage(AveragedDescent):
-    """An `AveragedDescent` that adds up the points at which gradients were taken.
+class OutputAverage(PlainDescent):
+    """A `PlainDescent` that adds up the points at which gradients were taken.
 
     Its model is their mean or the last iterate. A run has ``length`` rounds, whose points are its own and whose model
     the next one starts at; one run if not given.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("_points", "_sum")
-    given: ClassVar[tuple[str, ...]] = (*Descent.given, "_output", "_dimension", "_length")
+    given: ClassVar[tuple[str, ...]] = (*PlainDescent.given, "_output", "_dimension", "_length")
 
     def __init__(self, rate: float, output: Output, dimension: int, length: int | None = None) -> None:
         super().__init__(rate)
@@ -43,7 +43,7 @@ class OutputAverage(AveragedDescent):
         self._points, self._sum = 0, np.zeros(dimension)
 
     def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
-        """See `AveragedDescent`; a run's last step leads to its model."""
+        """See `Descent`; a run's last step leads to its model."""
         self._points += 1
         self._sum += x
         model = following if self._output == "last" else self._sum / self._points

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from userdp.accounting import check_positive
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import require_positive
 from userdp.state import Stateful
 
 
@@ -69,7 +69,7 @@ def gap_after(rounds: int, gap: float, theta: float) -> float:
 
 def rounds_until(target: float, gap: float, theta: float) -> int:
     """Fewest steps, at least 1, after which `gap_after` is at most ``target``; `BadInput` unless that is positive."""
-    require_positive(target=target)
+    check_positive(target=target)
     if theta == 1 or gap <= target:
         return 1
     rounds = max(1, math.ceil(math.log(target / gap) / math.log1p(-theta)))

@@ -15,9 +15,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.accounting import check_positive
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import ExponentialMechanism, require_positive
+from userdp.mechanisms import ExponentialMechanism
 from userdp.noise import NoiseSource, Scores
 
 MOST_STEPS = 1024
@@ -116,7 +117,7 @@ class SparseExponential:
 
     def __post_init__(self) -> None:
         names = ("gradient_norm", "radius", "epsilon", "range_of_losses")
-        require_positive(**{name: getattr(self, name) for name in names})
+        check_positive(**{name: getattr(self, name) for name in names})
         if self.records < 1 or not 1 <= self.sparsity <= self.dimension:
             raise BadInput(
                 f"records = {self.records}, sparsity = {self.sparsity}, dimension = {self.dimension}: there must be a "

@@ -26,10 +26,10 @@ from strategies.baselines.sparse_gradients.accelerated import (
     momentum_share,
     rounds_until,
 )
-from userdp.accounting import check_least
+from userdp.accounting import check_least, check_positive
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism, require_positive
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource
 
 Projection = Callable[[Vector], Vector]
@@ -146,7 +146,7 @@ class ConvexRisk:
         / radius`` and at ``cbrt(4q / radius^2)``, and the larger of both is taken. Raises `BadInput`: a number out of
         range.
         """
-        require_positive(radius=radius)
+        check_positive(radius=radius)
         if not 0 < failure < 1:
             raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1")
         choices = []
@@ -165,7 +165,7 @@ class ConvexRisk:
         ``(L^2 H s ln(d/beta) / (D^2 epsilon n))^(1/3)`` for ``delta = 0``, with D the radius and beta the failure.
         Privacy does not rest on it. Raises `BadInput`: pure privacy without a smoothness.
         """
-        require_positive(epsilon=epsilon, radius=radius)
+        check_positive(epsilon=epsilon, radius=radius)
         slope, n, spread = self.gradient_norm, self.records, math.log(self.dimension / failure)
         if delta > 0:
             private = math.sqrt(self.sparsity * math.log(1 / delta) * spread) / (epsilon * n)
@@ -244,7 +244,7 @@ class PerturbedMinimiser:
 
         Raises `BadInput` for a number out of range, or no smoothness.
         """
-        require_positive(slack=slack)
+        check_positive(slack=slack)
         if delta == 0:
             distance = slack * risk.l1_sensitivity(regularisation) / (2 * math.sqrt(risk.dimension))
         else:
@@ -306,5 +306,5 @@ def _curvature(risk: ConvexRisk, regularisation: float) -> float:
 
 
 def _positive(regularisation: float) -> float:
-    require_positive(regularisation=regularisation)
+    check_positive(regularisation=regularisation)
     return regularisation

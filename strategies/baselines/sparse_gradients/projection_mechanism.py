@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from strategies.baselines.sparse_gradients.projections import project_l1, project_l1_l2
-from userdp.accounting import check_delta, check_least
+from userdp.accounting import check_delta, check_least, check_positive
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism, require_positive
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource
 
 Ball = Literal["l1", "l1l2"]
@@ -37,7 +37,7 @@ class SparseVectors:
     def __post_init__(self) -> None:
         if not (self.sparsity >= 1 and isinstance(self.sparsity, (int, np.integer))):
             raise BadInput(f"sparsity = {self.sparsity}: must be a whole number, at least 1")
-        require_positive(norm=self.norm)
+        check_positive(norm=self.norm)
 
     @property
     def l1_norm(self) -> float:
@@ -122,7 +122,7 @@ class ProjectionMechanism:
     def __post_init__(self) -> None:
         if self.records < 1:
             raise BadInput(f"records = {self.records}: there must be at least one")
-        require_positive(epsilon=self.epsilon)
+        check_positive(epsilon=self.epsilon)
         if not 0 <= self.delta < 1:
             raise BadInput(f"delta = {self.delta}: must lie in [0, 1); 0 for pure privacy")
         for name, value, known in (

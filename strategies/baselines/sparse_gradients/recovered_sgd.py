@@ -1,6 +1,7 @@
 """Gradient descent on means of users' gradients that are recovered from a few noisy random measurements."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -113,29 +114,16 @@ class RecoveredSGD(Recipe, SparselyClippedOptions):
             "stretch": stretch,
         }
         mean = NoisyMean(sampler, mechanism, multiplier, given.price(sampler, multiplier), numbers)
+        recover: Callable[[Vector], Vector] = members.project
         if matrix is None:
-            noise = expected_error(mechanism, members, given.dimension)
-            return rounds_of(
-                given,
-                self,
-                mean,
-                gradients,
-                given.default_step,
-                gradient=lambda _, released: members.project(released),
-                noise=noise,
-            )
-        measured = Measurements(matrix, members, sampler.expected_batch)
-        noise = min(mechanism.standard_deviation * math.sqrt(count), 2 * members.norm)
-        rounds = rounds_of(
-            given,
-            self,
-            mean,
-            gradients,
-            given.default_step,
-            gradient=lambda _, released: measured.recover(released),
-            noise=noise,
-        )
-        return replace(rounds, mean=measured.of)
+            mean_of, noise = None, expected_error(mechanism, members, given.dimension)
+        else:
+            measured = Measurements(matrix, members, sampler.expected_batch)
+            recover, mean_of = measured.recover, measured.of
+            noise = min(mechanism.standard_deviation * math.sqrt(count), 2 * members.norm)
+        follow = given, self, mean, gradients, given.default_step
+        rounds = rounds_of(*follow, gradient=lambda _, released: recover(released), noise=noise)
+        return replace(rounds, mean=mean_of)
 
     def _count(self, given: Given, sampler: Sampler, sparsity: int) -> int:
         """m: as set, or ``B sqrt(2 s ln(d / s)) / z``, with B users per round and noise of multiplier z; d for none.

@@ -19,9 +19,10 @@ from strategies.baselines.sparse_gradients.projection_mechanism import (
     classical_multiplier,
     expected_error,
 )
+from userdp.accounting import check_positive
 from userdp.arrays import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, require_positive
+from userdp.mechanisms import GaussianMechanism
 from userdp.noise import NoiseSource
 from userdp.randomness import stream
 
@@ -74,7 +75,7 @@ class SparseRecovery:
             raise BadInput(f"delta = {self.delta}: must lie strictly between 0 and 1; pure privacy has no recovery")
         if self.dimension <= self.members.sparsity:
             raise BadInput(f"dimension = {self.dimension}: must exceed the sparsity {self.members.sparsity}")
-        require_positive(measurement_factor=self.measurement_factor)
+        check_positive(measurement_factor=self.measurement_factor)
         if self.measurements is not None and not 1 <= self.measurements < self.dimension:
             raise BadInput(f"measurements = {self.measurements}: must lie from 1 to d - 1 = {self.dimension - 1}")
         _ = self.projection  # refuses records and a budget out of range

@@ -116,7 +116,7 @@ class SparseExponentialChoice(Recipe):
             outline=self._outline(given, algorithm, mechanism),
             new_memory=lambda: start,
             check_start=start.lie_about,
-            sampler=DisjointBatches(users, users),
+            cohorts=DisjointBatches(users, users),
             query=partial(_changes_of_loss, algorithm),
             follow=follow,
         )

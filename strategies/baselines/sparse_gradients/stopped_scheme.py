@@ -168,7 +168,7 @@ class StoppedScheme(Scheme):
 
     domain: Box  # of models
     # who takes part in each round, how many rounds there are, and whether runs are chosen among at the end
-    sampler: StoppedRounds
+    rounds: StoppedRounds
     oracle: MeanOracle  # of one noisy mean of clipped gradients
     members: SparseVectors  # s and L, which gradients are clipped to
     l1_norm: float | None  # l1 norm that they are clipped to as well, where the oracle needs it
@@ -178,25 +178,25 @@ class StoppedScheme(Scheme):
     def ask(self, index: int, memory: Iterates) -> Request:
         """The gradients of the round's cohort; in the end everybody's gradient, or change of loss, at runs' models."""
         computation = Computation("user_gradient", clip_norm=self.members.norm, l1_norm=self.l1_norm)
-        if index == self.sampler.steps:
+        if index == self.rounds.steps:
             computation = self._comparison(memory)
-        return Request(self.sampler.cohort(index), computation)
+        return Request(self.rounds.cohort(index), computation)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Iterates, noise: Noise) -> Step:
         """A step along the estimate of the round's draw; in the end the choice among the runs."""
-        if index == self.sampler.steps:
+        if index == self.rounds.steps:
             models, reach = self.ends(memory)
             if self.by_gradient:
                 chosen = self.choose_by_gradient(gathered.values.reshape(models.shape), noise(0))
             else:
                 chosen = self.choose(gathered.values, reach, noise(0))
             return Step(models[chosen], models[chosen], {"chosen_run": float(chosen + 1)})
-        draw = self.sampler.draw(index)
+        draw = self.rounds.draw(index)
         following = self.domain.project(x - self.rate * self.estimate(draw, gathered.values, noise(0)))
         # Not how many took part: that would tell whether the single user is in the batch, which the accounting hides.
         facts = {"level": float(draw.level)}
         released = memory.output(x, following)
-        if index in self.sampler.ends and self.sampler.choice_epsilon:
+        if index in self.rounds.ends and self.rounds.choice_epsilon:
             following = memory.restart(released)
         return Step(following, released, facts)
 
@@ -208,7 +208,7 @@ class StoppedScheme(Scheme):
             rows = clip_rows(rows, self.l1_norm, order=1)
         users = draw.records
         batch, single = rows[np.searchsorted(users, draw.batch)], rows[np.searchsorted(users, draw.single)]
-        chance = float(self.sampler.budget.levels.chances[draw.level])
+        chance = float(self.rounds.budget.levels.chances[draw.level])
         return bias_reduced_gradient(batch, single, chance, self.oracle, noise)
 
     def ends(self, memory: Iterates) -> tuple[NDArray[np.float64], Vector]:
@@ -234,7 +234,7 @@ class StoppedScheme(Scheme):
         """
         moved = 2 * self.members.norm
         scores = Scores(-np.linalg.norm(totals, axis=1), moved)
-        return ExponentialMechanism(moved, self.sampler.choice_epsilon).choose(scores, noise)
+        return ExponentialMechanism(moved, self.rounds.choice_epsilon).choose(scores, noise)
 
     def choose(self, changes: NDArray[np.float64], reach: Vector, noise: NoiseSource) -> int:
         """Choose one of k models from (n, k) changes of users' losses, clipped to their bound again."""
@@ -242,4 +242,4 @@ class StoppedScheme(Scheme):
         if longest == 0:
             return 0  # all are the start
         scores = Scores(-np.clip(changes, -reach, reach).sum(axis=0), 2 * longest)
-        return ExponentialMechanism(2 * longest, self.sampler.choice_epsilon).choose(scores, noise)
+        return ExponentialMechanism(2 * longest, self.rounds.choice_epsilon).choose(scores, noise)

@@ -155,7 +155,7 @@ class StoppedSGD(Recipe):
             outline=self._outline(given, sampler, members, rate, second_moment, length),
             new_memory=new_memory,
             domain=given.problem.domain,
-            sampler=sampler,
+            rounds=sampler,
             oracle=oracle,
             members=members,
             l1_norm=members.l1_norm if recovery else None,

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from strategies.baselines.sparse_gradients.bias_reduction import TruncatedGeometric
 from strategies.baselines.sparse_gradients.projection_mechanism import classical_multiplier
-from userdp.accounting import calibrate_noise
+from userdp.accounting import calibrate_noise, check_positive
 from userdp.errors import BadInput, RunFailed
-from userdp.mechanisms import require_positive
 from userdp.randomness import stream
 
 Accounting = Literal["tight", "paper"]
@@ -47,7 +46,7 @@ class PrivacyFilter:
     """
 
     def __init__(self, epsilon: float, spread_delta: float, sum_delta: float) -> None:
-        require_positive(epsilon=epsilon)
+        check_positive(epsilon=epsilon)
         if not 0 < spread_delta < 1:
             raise BadInput(f"spread_delta = {spread_delta}: must lie strictly between 0 and 1, such as 1e-6")
         if not 0 <= sum_delta < 1:

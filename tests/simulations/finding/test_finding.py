@@ -15,12 +15,12 @@ from simulations.finding import grids
 from simulations.finding.facts import _Search, find_facts
 from simulations.finding.plan import FindPlan
 from simulations.finding.settings import parse_find
-from strategies.core.streams import GIVEN_SEED, Streams
 from userdp import BadInput
 from userdp.accounting.costs import together
 from userdp.errors import PopulationTooSmall
 from userdp.mechanisms import SetUnion, UserQuantile
 from userdp.noise import rounding_slack
+from userdp.streams import GIVEN_SEED, Streams
 
 USERS = 3000
 BUDGET = {"epsilon": 4.0, "delta": 1e-6}

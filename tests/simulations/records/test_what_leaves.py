@@ -34,9 +34,9 @@ from simulations.runs.build import load_datasets, make_strategy, public_facts, s
 from simulations.runs.run import run
 from strategies import STRATEGIES
 from strategies.baselines.samples.sample_options import SampleLevelOptions
-from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import Scores, SecureNoise, SeededNoise
+from userdp.snapshots import Snapshot
 
 USERS, ROWS = 320, 2
 DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleLevelOptions)}

@@ -23,9 +23,9 @@ from simulations.runs import folder as folder_module
 from simulations.runs.folder import conclude
 from simulations.runs.run import run
 from simulations.terminal import BAD_INPUT
-from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
 from userdp.sampling.allocated import AllocatedBatches
+from userdp.snapshots import Snapshot
 
 SEEDED = parse_config(changed(output={"reference": False}))
 SECURE = parse_config(

@@ -19,8 +19,8 @@ from simulations.records.checkpoints import Checkpoints
 from simulations.records.evaluation import Evaluation
 from simulations.runs.build import load_datasets, starting_problem
 from simulations.runs.run import run
-from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
+from userdp.snapshots import Snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOM_MIB = 160

@@ -98,7 +98,7 @@ def test_the_sampler_promises_for_the_unit_that_was_asked_for(kind):
 
 def test_a_promise_for_samples_is_never_printed_as_one_for_users():
     method = method_for(PoissonSampleSGD, 3)
-    made = price_of(method._given, PoissonSamples(USERS, 0.1, 4, joint=False), 50.0, ())
+    made = price_of(method.program.own.given, PoissonSamples(USERS, 0.1, 4, joint=False), 50.0, ())
     assert made.guarantee.unit == "sample"
     assert PoissonSamples(USERS, 0.1, 4, most=1).guarantee(5.0, 1e-3, "anybody", ()).unit == "user"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from strategies import STRATEGIES, DPFedSGD, LocalDP, PublicFacts
-from strategies.core.mean_rounds import CLIP_FACTS, clip_facts
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts
 from strategies.core.recipe import notes_of
 from strategies.drop_in import ClientWire
 from strategies.wire.protocol import answer_message, read_answer

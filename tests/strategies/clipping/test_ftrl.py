@@ -14,7 +14,7 @@ from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.mechanisms.toeplitz import FACTORISATIONS, best_factorisation, last_error
-from userdp.noise import rounding_slack
+from userdp.noise import SeededNoise, rounding_slack
 from userdp.problems import Quadratic
 from userdp.randomness import stream
 from userdp.sampling import CorrelatedBatches
@@ -150,6 +150,13 @@ def test_a_run_by_hand(kind):
     np.testing.assert_allclose(final(run(method, federation)), x, rtol=1e-9)
 
 
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_each_round_is_charged_the_cost_of_the_one_mechanism_of_all_rounds(noise):
+    method, source = amplified(noise=noise), SeededNoise(stream(0, "noise", 0, 0))
+    method.memory.mechanism.release(np.zeros(2), source)
+    assert source.spent == method.scheme.mechanism.cost
+
+
 def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
     privacy = Privacy(4.0, 1e-3, noise="secure")
     method = DPFTRL(rounds=4, factorisation="buffered").strategy(
@@ -158,7 +165,7 @@ def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
     recursion = method.scheme.sampler.factorisation.recursion
     assert recursion > 0
     assert method.scheme.price.summands == 4 * (50 + recursion)
-    assert method._slack == rounding_slack(4 * (50 + recursion), 2.0)
+    assert method.program.own.slack == rounding_slack(4 * (50 + recursion), 2.0)
 
 
 # --- Amplified rounds -----------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed
     options = options_of(name) | ({"sampling": sampling} if sampling else {})
     facts = PublicFacts(300, max_samples=2, samples=400)
     method = strategy_of(kind, PROBLEM, facts, Privacy(4.0, 1e-3, noise="secure"), seed=3, **options)
-    sampler = getattr(method.scheme, "sampler", None)
+    sampler = method.scheme.sampler
     secret = sampling in {*SECRET, "amplified"}
     assert (sampler is not None and sampler.secret) == secret
     assert not (secret and sampler.seed is not None)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from simulations.config.run_config import load_config, parse_config
 from simulations.runs.build import insist, make_plan
 from strategies import STRATEGIES, AveragedClipping, DPFedSGD, IterativeMeanSGD, SampleClippedSGD
-from strategies.core.forecast import HOPELESS, Forecast
-from strategies.core.noise_forecast import ExcessShare, NoisyPhase, NoisyRelease, NoisySteps, Phases
 from userdp.errors import BadInput
 from userdp.problems import Bernoulli, Huber, Logistic, Quadratic, SparseSquared, Squared
+from userdp.problems.forecast import HOPELESS, Forecast
+from userdp.problems.noise_paths import ExcessShare, NoisyPhase, NoisyRelease, NoisySteps, Phases
 from userdp.problems.separable import Linear
 
 WORSE = "Doing nothing is better than this run"

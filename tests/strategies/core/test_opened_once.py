@@ -7,13 +7,13 @@ from helpers import federation_of, make, run
 
 from strategies import STRATEGIES, DPFedSGD, LearnCoordinates
 from strategies.core.run_state import Resumed
-from strategies.core.streams import Streams
 from strategies.wire.roster import Roster
 from userdp.data.stored import SampleFile
 from userdp.errors import RunFailed
 from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Node
 from userdp.problems import Squared
+from userdp.streams import Streams
 
 USERS = 400
 FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}

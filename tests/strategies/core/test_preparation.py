@@ -193,8 +193,8 @@ def test_noise_of_the_preparation_is_no_noise_of_the_strategys_own_rounds():
 
 def test_a_promise_that_would_change_with_what_is_found_ends_the_run_before_its_rounds():
     method = prepared("dp_fed_sgd")
-    new_scheme = method._new_scheme
-    method._new_scheme = lambda: replace(
+    new_scheme = method.program.own._new_scheme
+    method.program.own._new_scheme = lambda: replace(
         s := new_scheme(), price=replace(s.price, guarantee=replace(s.price.guarantee, epsilon=1.0))
     )
     with pytest.raises(RunFailed, match="would promise something else"):
@@ -208,7 +208,9 @@ def test_what_is_found_does_not_change_the_rounds_of_the_plan():
     _, found = method.program.before.found()
     for length in (10.0, 0.1):
         recipe = method.recipe.model_copy(update=method.recipe.found(replace(found, length=length)))
-        assert recipe.scheme(method._given).outline.rounds == method.plan.rounds - method.program.before.rounds
+        assert (
+            recipe.scheme(method.program.own.given).outline.rounds == method.plan.rounds - method.program.before.rounds
+        )
 
 
 def test_secure_noise_can_be_had():
@@ -226,9 +228,9 @@ def test_sums_over_all_users_have_their_own_rounding():
     method = STRATEGIES["dp_fed_sgd"](rounds=1).strategy(
         squares(), PublicFacts(3000), privacy, seed=0, preparation=LearnCoordinates
     )
-    assert method._rounding_slack(
-        replace(method.scheme, price=replace(method.scheme.price, summands=2))
-    ) == rounding_slack(3000)
+    own = method.program.own
+    own._take_over(replace(method.scheme, price=replace(method.scheme.price, summands=2)))
+    assert own.slack == rounding_slack(3000)
 
 
 # --- What it is worth ------------------------------------------------------------------------------------------------
@@ -367,7 +369,7 @@ def test_measured_curvature_is_no_certificate():
             Certificate(convex=True, **{field: seen.measured})
     method = prepared("recentred_clipping")
     assert method.problem.certificate.smoothness is None
-    assert method._given.default_step == pytest.approx(1 / method.problem.measured.most)
+    assert method.program.own.given.default_step == pytest.approx(1 / method.problem.measured.most)
 
 
 def test_nothing_is_certified_of_a_problem_in_coordinates_but_what_turning_keeps():

@@ -18,12 +18,12 @@ from resumable import PAIRS, RUNS, Kept, Run, bits, kept_by, measured, strays, w
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
 from strategies.core.run_state import BEGUN, Resumed
-from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import toeplitz
 from userdp.mechanisms.toeplitz import FACTORISATIONS
 from userdp.mechanisms.toeplitz_search import Buffers
 from userdp.noise import SecureNoise
+from userdp.snapshots import Snapshot
 from userdp.state import Stateful
 
 USERS = resumable.USERS

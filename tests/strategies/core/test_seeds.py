@@ -10,14 +10,13 @@ from helpers import final, run, strategy_of
 from resumable import Kept
 
 from strategies import STRATEGIES, DropInFedAvg, PublicFacts
-from strategies.core.plan import SECURE_ASSUMPTIONS
 from strategies.core.run_state import Resumed
-from strategies.core.streams import DRAWN_SEED, GIVEN_SEED
 from strategies.drop_in import DropIn
 from userdp.accounting.guarantee import Guarantee, Privacy
 from userdp.errors import BadInput
 from userdp.noise import SeededNoise
 from userdp.randomness import stream
+from userdp.streams import DRAWN_SEED, GIVEN_SEED, SECURE_ASSUMPTIONS
 
 FACTS = PublicFacts(400, 1, 1, samples=400)
 
@@ -96,7 +95,7 @@ def test_one_given_seed_is_that_of_everything():
 @pytest.mark.parametrize("name", [name for name, one in STRATEGIES.items() if one.about.server_trusted])
 def test_no_text_and_no_request_of_a_run_has_the_seed_of_its_noise(name):
     method = method_of(name, held_out=0 if name == "non_private" else 40)
-    parts = (method, method.plan, method.scheme, method.testers, method.recipe, method.state, method._given)
+    parts = (method, method.plan, method.scheme, method.testers, method.recipe, method.state, method.program.own.given)
     asked = method.request_of(1).computation
     assert not any(str(method.noise_seed) in repr(part) for part in (*parts, asked))
     assert (asked.noise, asked.masked) == (None, None)

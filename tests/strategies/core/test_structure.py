@@ -19,9 +19,9 @@ from strategies.clipping.dp_fed_sgd import DPFedSGD
 from strategies.core.base import UserLevelStrategy
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.recipe import Recipe
-from strategies.core.row_rounds import RowRounds
 from strategies.core.scheme import Scheme
 from strategies.registry import STRATEGIES
+from strategies.robust.row_rounds import RowRounds
 
 LEVELS, FLOORS = 2, 4
 BEHAVIOUR = (property, cached_property, classmethod, staticmethod)

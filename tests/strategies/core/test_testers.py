@@ -14,12 +14,12 @@ from scipy import stats
 from simulations.engines.grids import LocalGrid
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
 from strategies.core import testers as held_out
-from strategies.core.held_out import beside, for_everybody
+from strategies.core.held_out import beside
 from strategies.core.run_state import Resumed
 from userdp.accounting import Cost, Guarantee, Price, Privacy, Total
 from userdp.accounting.composition import rho_of
 from userdp.accounting.costs import calibrate_noise, epsilon_of
-from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED
+from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED, for_everybody
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.measured import Histogram
@@ -197,7 +197,7 @@ def test_the_guarantee_names_the_held_out():
 def test_secure_noise_of_sums_over_everybody_covers_their_rounding(more):
     """A cohort of three adds up fewer numbers than all who evaluate, or compare, do."""
     strategy = evaluated(noise="secure", cohort=3, **more)
-    assert strategy._slack >= rounding_slack(TRAIN + more["held_out"]) > rounding_slack(3)
+    assert strategy.program.own.slack >= rounding_slack(TRAIN + more["held_out"]) > rounding_slack(3)
 
 
 # --- Metrics ---------------------------------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ from strategies.baselines.heavy_tailed.options import wanted_rounds
 from strategies.baselines.heavy_tailed.reference.estimators import iterative_mean, simple_clip_mean
 from strategies.baselines.heavy_tailed.shuffling import GroupAccounting, group_rho
 from strategies.baselines.samples.sample_options import whole_rounds
-from userdp.accounting import rho_for
+from userdp.accounting import check_positive, rho_for
 from userdp.arrays import Vector
-from userdp.mechanisms import require_positive
 
 Gradients = Callable[[Vector], NDArray[np.float64]]
 """(d,) model -> (n, d) gradients of the samples."""
@@ -57,7 +56,7 @@ def simple_descent(
 
     Raises `BadInput` for an argument out of range.
     """
-    require_positive(smoothness=smoothness, diameter=diameter)
+    check_positive(smoothness=smoothness, diameter=diameter)
     rho = rho_for(epsilon, delta, form)
     clip = simple_radius(samples, dimension, order, rho, 1.0 if paper_units else moment, radius)
     wanted = wanted_rounds(samples, dimension, rho, clip, 1.0 if paper_units else smoothness * diameter)
@@ -90,7 +89,7 @@ def iterative_descent(
     ``R = sqrt(d) (n epsilon / sqrt(d))^(1/p)`` and ``T = n^2 epsilon^2 / (d R^2)``, which ignore delta. Raises
     `BadInput`: an argument out of range, or outside the region in which the accounting holds.
     """
-    require_positive(smoothness=smoothness, diameter=diameter)
+    check_positive(smoothness=smoothness, diameter=diameter)
     parallel = accounting == "parallel"
     rho = rho_for(epsilon, delta, form) / groups if parallel else epsilon**2
     clip = group_radius(samples, dimension, order, rho, 1.0 if paper_units else moment)

@@ -16,9 +16,9 @@ from strategies.baselines.high_dimensional.hard_thresholding import (
 )
 from strategies.baselines.peeling import Peeling, PeelingAccounting
 from strategies.baselines.smoothed_truncation import LARGEST, smoothed_truncation_mean
+from userdp.accounting import check_positive
 from userdp.arrays import Rows, Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource, Scores
 
 
@@ -47,7 +47,7 @@ class SparseBudget:
     accounting: PeelingAccounting = "tight"  # of `Peeling`
 
     def __post_init__(self) -> None:
-        require_positive(learning_rate=self.learning_rate)
+        check_positive(learning_rate=self.learning_rate)
 
     def rounds_of(self, records: int) -> int:
         """T for n records. Raises `BadInput`: no round, or more rounds than records."""
@@ -95,7 +95,7 @@ def private_hard_thresholding(
     rounds = budget.rounds_of(records)
     if level is None:
         level = truncation_level(records, budget.epsilon, budget.sparsity, rounds, fourth_moment)
-    require_positive(level=level)
+    check_positive(level=level)
     bound = truncated_gradient_bound(level, budget.sparsity)
     peeling = budget.peeling(2 * bound * budget.learning_rate / (records // rounds))
 

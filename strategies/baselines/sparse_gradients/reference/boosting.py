@@ -22,9 +22,10 @@ from strategies.baselines.sparse_gradients.stopping import (
     stationary_rate,
     typical_length,
 )
+from userdp.accounting import check_positive
 from userdp.arrays import Rows, Vector, clip_rows, finite_rows
 from userdp.errors import BadInput
-from userdp.mechanisms import LaplaceMechanism, require_positive
+from userdp.mechanisms import LaplaceMechanism
 from userdp.noise import NoiseSource
 
 Candidate = TypeVar("Candidate")
@@ -53,7 +54,7 @@ class SelectionBudget:
     failure: float  # beta, in (0, 1): the chance that the result is not good
 
     def __post_init__(self) -> None:
-        require_positive(epsilon=self.epsilon)
+        check_positive(epsilon=self.epsilon)
         if not 0 < self.delta <= min(self.epsilon / 10, 0.5):
             raise BadInput(
                 f"delta = {self.delta}: must be positive and at most min(epsilon / 10, 1/2) = "
@@ -170,7 +171,7 @@ class SmallGradient:
     output: ClassVar[Output] = "random"
 
     def __post_init__(self) -> None:
-        require_positive(gap=self.gap, smoothness=self.smoothness)
+        check_positive(gap=self.gap, smoothness=self.smoothness)
 
     def rate(self, second_moment: float, length: int) -> float:
         """The step size of Theorem 5.8."""

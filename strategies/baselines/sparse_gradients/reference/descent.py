@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from strategies.baselines.sparse_gradients.bias_reduction import Draw, MeanOracle, bias_reduced_gradient
 from strategies.baselines.sparse_gradients.stopping import Output, StepBudget
+from userdp.accounting import check_positive
 from userdp.arrays import Rows, Vector
-from userdp.mechanisms import require_positive
 from userdp.noise import NoiseSource
 
 Gradients = Callable[[Vector, NDArray[np.int64]], Rows]
@@ -62,7 +62,7 @@ def stopped_sgd(
 
     Raises `BadInput` for a learning rate that is not positive, or gradients that are not finite.
     """
-    require_positive(learning_rate=learning_rate)
+    check_positive(learning_rate=learning_rate)
     levels = budget.draw_levels(rng)
     kept_at = int(rng.integers(len(levels) + 1))
     x = kept = total = start

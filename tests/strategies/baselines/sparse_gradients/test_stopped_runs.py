@@ -47,7 +47,7 @@ def test_runs_together_pass_the_filter_of_one(accounting, runs):
 
 def test_a_run_keeps_to_its_share_and_the_choice_is_added():
     method = method_for(runs=4, choice_share=0.2)
-    sampler = method.scheme.sampler
+    sampler = method.scheme.rounds
     assert len(sampler.ends) == 4
     assert max(sampler.ends) == sampler.steps - 1
     assert method.plan.rounds == sampler.rounds == sampler.steps + 1
@@ -67,12 +67,12 @@ def test_every_run_starts_anew_and_the_model_is_the_one_that_was_chosen():
         on_round=lambda record: facts.append(record.facts),
         evaluate_fn=lambda _, arrays: released.append(method.wire.vector(arrays)) or None,
     )
-    ends = [released[end + 1] for end in sorted(method.scheme.sampler.ends)]
+    ends = [released[end + 1] for end in sorted(method.scheme.rounds.ends)]
     chosen = int(facts[-1]["chosen_run"]) - 1
     np.testing.assert_array_equal(method.wire.vector(result.arrays), ends[chosen])
-    for end in sorted(method.scheme.sampler.ends)[:-1]:
+    for end in sorted(method.scheme.rounds.ends)[:-1]:
         step = method.scheme.rate * math.sqrt(2) * 10 * method.scheme.members.norm
-        assert np.linalg.norm(released[end + 2]) <= step / method.scheme.sampler.budget.levels.chances.min()
+        assert np.linalg.norm(released[end + 2]) <= step / method.scheme.rounds.budget.levels.chances.min()
 
 
 @settings(max_examples=50)
@@ -98,7 +98,7 @@ def test_no_user_moves_a_score_by_more_than_the_choice_is_made_for(changes, othe
     if heard:
         (one, epsilon), (two, _) = heard
         assert np.abs(one - two).max() <= 1 + 1e-9  # in units of the sensitivity
-        assert epsilon == scheme.sampler.choice_epsilon
+        assert epsilon == scheme.rounds.choice_epsilon
 
 
 def test_the_best_of_runs_is_chosen_when_the_budget_allows_it():
@@ -124,7 +124,7 @@ FAR = np.array([0.0, 1e6, -1e6, 0.5, -0.5])
 def test_of_runs_for_a_stationary_point_one_with_a_short_gradient_is_chosen_among_their_random_iterates():
     values = np.full((USERS, 2), 0.5)
     method = method_for(runs=3, output="random", gap=1.0, learning_rate=0.05)
-    sampler, released, facts = method.scheme.sampler, [], []
+    sampler, released, facts = method.scheme.rounds, [], []
     result = method.start(
         local_grid(Quadratic(2, 1.0, 2.0), federation_of(values), 7),
         on_round=lambda record: facts.append(record.facts),
@@ -150,7 +150,7 @@ def test_no_user_moves_the_length_of_a_gradient_by_more_than_the_choice_is_made_
     scheme, rng, worst = method.scheme, np.random.default_rng(0), 0.0
     models = [np.zeros(2), np.array([1.0, -1.0]), np.array([0.3, 0.7])]
     memory = RandomIterate(np.zeros(2), models, kept_at=(0, 0, 0))
-    asked = scheme.ask(scheme.sampler.steps, memory)
+    asked = scheme.ask(scheme.rounds.steps, memory)
     for _ in range(300):
         rows = rng.choice(FAR, (60, 2))
         other = rows.copy()
@@ -159,7 +159,7 @@ def test_no_user_moves_the_length_of_a_gradient_by_more_than_the_choice_is_made_
 
         class Listening(SeededNoise):
             def choose(self, scores, epsilon, *, flips=False, heard=heard):
-                assert epsilon == scheme.sampler.choice_epsilon
+                assert epsilon == scheme.rounds.choice_epsilon
                 heard.append(in_units(scores))
                 return super().choose(scores, epsilon, flips=flips)
 
@@ -246,7 +246,7 @@ def test_rows_for_recovery_are_clipped_in_both_norms_by_the_server():
     scheme = method.scheme
     recorder = Recorder(50, scheme.members, scheme.oracle.epsilon, scheme.oracle.delta, 0)
     object.__setattr__(scheme, "oracle", recorder)
-    scheme.estimate(scheme.sampler.draw(0), answers.values, noise_again(method, 0))
+    scheme.estimate(scheme.rounds.draw(0), answers.values, noise_again(method, 0))
     assert len(seen) == 4
     assert all(np.abs(mean).sum() <= 0.5 * math.sqrt(2) * (1 + 1e-12) for mean in seen)
     assert requested(method, 0).computation.l1_norm == pytest.approx(0.5 * math.sqrt(2))

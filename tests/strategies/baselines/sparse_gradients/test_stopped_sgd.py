@@ -401,7 +401,7 @@ def means_of(method, gathered_round, index):
             return mean
 
     scheme = replace(method.scheme, oracle=Recorder())
-    scheme.estimate(scheme.sampler.draw(index), gathered_round.values, noise_again(method, index))
+    scheme.estimate(scheme.rounds.draw(index), gathered_round.values, noise_again(method, index))
     return seen
 
 
@@ -418,15 +418,15 @@ def test_a_round_is_the_estimate_of_its_draw():
     taken(method, 0, x, gathered(method, federation_of(values), 0, x))
     following = taken(method, 1, x, answers).following
     scheme, rows = method.scheme, -values.astype(np.float32).astype(np.float64)
-    draw = scheme.sampler.draw(1)
-    chance = scheme.sampler.budget.levels.chances[draw.level]
+    draw = scheme.rounds.draw(1)
+    chance = scheme.rounds.budget.levels.chances[draw.level]
     estimate = bias_reduced_gradient(rows[draw.batch], rows[draw.single], chance, scheme.oracle, noise_again(method, 1))
     np.testing.assert_allclose(following, np.clip(x - 0.01 * estimate, -2, 2))
 
 
 def test_records_of_rounds_do_not_tell_whether_the_single_user_is_in_the_batch():
     method = method_for(clip_norm=10.0, learning_rate=0.01, seed=1)
-    draws = [method.scheme.sampler.draw(index) for index in range(method.plan.rounds)]
+    draws = [method.scheme.rounds.draw(index) for index in range(method.plan.rounds)]
     assert {bool(np.isin(draw.single, draw.batch)[0]) for draw in draws} == {True, False}
     for record, draw in zip(run(method, federation_of(np.zeros((USERS, 2)))).rounds, draws, strict=True):
         assert record.facts == {"level": draw.level}
@@ -434,7 +434,7 @@ def test_records_of_rounds_do_not_tell_whether_the_single_user_is_in_the_batch()
 
 def test_cohorts_are_those_of_the_levels_and_the_ledger_takes_no_others():
     method = method_for()
-    scheme = method.scheme.sampler
+    scheme = method.scheme.rounds
     assert method.plan.rounds == scheme.rounds == len(scheme.levels) > 3
     for index in range(scheme.rounds):
         draw = scheme.draw(index)
@@ -451,7 +451,7 @@ def test_cohorts_are_those_of_the_levels_and_the_ledger_takes_no_others():
 
 
 def test_rounds_of_one_level_draw_cohorts_of_their_own():
-    scheme = method_for(users=4000, delta=1e-6).scheme.sampler
+    scheme = method_for(users=4000, delta=1e-6).scheme.rounds
     alike = [scheme.draw(index) for index in np.flatnonzero(scheme.levels == 0)[:20]]
     assert len(alike) == 20
     assert len({tuple(draw.batch) for draw in alike}) == len({int(draw.single[0]) for draw in alike}) == 20
@@ -459,11 +459,11 @@ def test_rounds_of_one_level_draw_cohorts_of_their_own():
 
 def test_the_plan_knows_the_rounds_the_spend_and_that_secrecy_is_assumed():
     method = method_for(delta=1e-6)
-    plan, budget = method.plan, method.scheme.sampler.budget
-    assert plan.guarantee.epsilon == budget.spent(method.scheme.sampler.levels) <= 4.0
+    plan, budget = method.plan, method.scheme.rounds.budget
+    assert plan.guarantee.epsilon == budget.spent(method.scheme.rounds.levels) <= 4.0
     assert any("stays secret" in assumption for assumption in plan.guarantee.assumptions)
     assert plan.guarantee.adversary == DRAWN_TOGETHER
-    assert plan.cohort == 2 ** (method.scheme.sampler.levels.max() + 1) + 1
+    assert plan.cohort == 2 ** (method.scheme.rounds.levels.max() + 1) + 1
     assert plan.as_dict()["drowned"]
     assert any("no better than the L D" in warning for warning in plan.warnings)
     assert plan.noise == pytest.approx(plan.numbers["estimate_norm"] / math.sqrt(plan.numbers["typical_rounds"]))
@@ -499,7 +499,7 @@ def test_the_output_of_a_run_is_of_its_iterates(output):
 def test_missing_users_count_as_zero_and_the_divisor_stays():
     method = method_for(clip_norm=10.0)
     answers = gathered(method, federation_of(np.full((USERS, 2), 0.5)), 0, np.zeros(2))
-    draw, cohort = method.scheme.sampler.draw(0), method.scheme.sampler.cohort(0)
+    draw, cohort = method.scheme.rounds.draw(0), method.scheme.rounds.cohort(0)
     answers.values[np.searchsorted(cohort, draw.batch[0])] = 0.0
     size, mean = means_of(method, answers, 0)[0]
     np.testing.assert_allclose(mean, -0.5 * (size - 1) / size)

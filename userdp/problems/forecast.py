@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from strategies.core.noise_forecast import ExcessShare, NoisePath
 from userdp.problems.base import Landscape, Problem
+from userdp.problems.noise_paths import ExcessShare, NoisePath
 
 HOPELESS = 2.0  # Predicted excess risk over the initial model's largest; from here on a run needs ``anyway``
 DOUBTFUL = 1 / 4  # For the noise's part, from which on a plan warns: few initial models are at their worst
@@ -145,7 +145,7 @@ def _undone(path: NoisePath, lies: Landscape, curvature: float, dimension: int, 
     return share**2 if curvature else share
 
 
-def standstill(problem: Problem, recipe: object, rounds: int, numbers: Mapping[str, Any]) -> Iterator[str]:
+def standstill(problem: Problem, settings: object, rounds: int, numbers: Mapping[str, Any]) -> Iterator[str]:
     """Warn where certified bounds are so large, and a default step so small, that the model would not move."""
     radius, gradient = problem.domain.radius, problem.certificate.first_gradient
     if gradient is None or math.isinf(radius):
@@ -153,7 +153,7 @@ def standstill(problem: Problem, recipe: object, rounds: int, numbers: Mapping[s
     steps = rounds * numbers.get("local_steps", 1)
     for name in ("learning_rate", "local_rate"):
         rate = numbers.get(name)
-        chosen = getattr(recipe, name, rate) is not None
+        chosen = getattr(settings, name, rate) is not None
         if not chosen and isinstance(rate, float) and steps * rate * gradient < STANDSTILL * radius:
             yield (
                 f"strategy.{name} is {rate:.3g} by default, as the problem's bounds allow a smoothness of "

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from userdp.accounting import Cost, NoiseKind
+from userdp.accounting import Cost, NoiseKind, Unit
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
@@ -24,18 +24,33 @@ DRAWN_SEED = (
     "the operating system, and is secret and not kept"
 )
 """The assumption of seeded noise whose seed nobody gave."""
+_OPERATING_SYSTEM = "noise comes from the operating system's randomness, which nobody can predict"
+SECURE_ASSUMPTIONS: dict[Unit, tuple[str, ...]] = {
+    "user": (_OPERATING_SYSTEM, "users are computed one by one, or to the same bits, and equal data give equal bits"),
+    "sample": (_OPERATING_SYSTEM, "the last bits of a sample's gradient do not depend on the user's other samples"),
+}
+"""The assumptions of secure noise, by the unit of privacy."""
+
+
+def assumptions(kind: NoiseKind, unit: Unit, *, drawn: bool) -> tuple[str, ...]:
+    """Return what a guarantee rests on by the source of its noise; ``drawn`` says that nobody gave the seed."""
+    if kind == "secure":
+        return SECURE_ASSUMPTIONS[unit]
+    return (DRAWN_SEED if drawn else GIVEN_SEED,)
+
+
 _ORDER = 8  # Label that separates the order of users' samples from the choice of cohorts
 
 
 class Streams:
-    """Opens the noise sources of a run, by (seed, round, purpose); `Program.stream` numbers the rounds.
+    """Opens the noise sources of a run, by (seed, round, purpose).
 
     *Formal guarantees.* *Claim.* No two releases of a run share noise. *Why.* A release draws from a source, and this
     is the one place that makes them. Streams of different keys are independent (`userdp.randomness`). A key is opened
     once, and draws from one source follow each other. Secure noise is fresh at every draw; its keys are refused alike,
     so that a simulation fails wherever a deployment does. A checkpoint names the keys that were opened before it, and a
     resumed run refuses them, but for noise that its memory goes on with, from where it was. A later one belongs to a
-    round that is computed again, to the same bits (`strategies.core.run_state`).
+    round that is computed again, to the same bits.
 
     *Assumptions.* Every release draws from a source that was opened here; a test holds the packages to it.
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
+from userdp.snapshots import Snapshot
 
 numbers = st.floats() | st.integers(-(2**70), 2**70) | st.booleans() | st.none() | st.text()
 arrays = st_numpy.arrays(
