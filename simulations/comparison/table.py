@@ -60,8 +60,8 @@ def row(
         "constant": zero,
         "initial": start,
         "reference_private": free.get(main),
-        "better_than_constant": _better(value, zero, errors.get("constant")) if measured else None,
-        "better_than_initial": _better(value, start, errors.get("initial")) if measured else None,
+        "better_than_constant": _better(value if measured else None, zero, errors.get("constant")),
+        "better_than_initial": _better(value if measured else None, start, errors.get("initial")),
         "constant_error": errors.get("constant"),
         "initial_error": errors.get("initial"),
         "error_private": record.get("error_private")
@@ -79,8 +79,8 @@ def row(
     }
 
 
-def _better(value: float, other: float | None, error: float | None) -> bool | None:
-    found = "even" if other is None else verdict(value, other, error)
+def _better(value: float | None, other: float | None, error: float | None) -> bool | None:
+    found = "even" if value is None or other is None else verdict(value, other, error)
     return None if found == "even" else found == "better"
 
 

@@ -7,7 +7,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -175,7 +175,8 @@ def _read_csv(path: Path, names: Sequence[str], form: CsvForm) -> pa.Table:
 def _text(path: Path, form: CsvForm) -> IO[str]:
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     how: dict[str, Any] = {"encoding": encoding, "errors": "backslashreplace", "newline": ""}
-    return gzip.open(path, "rt", **how) if path.suffix.lower() == ".gz" else path.open(**how)
+    opened: Callable[..., IO[str]] = gzip.open if path.suffix.lower() == ".gz" else open
+    return opened(path, "rt", **how)
 
 
 def _read_excel(path: Path, names: Sequence[str], _: CsvForm) -> pa.Table:
@@ -249,11 +250,11 @@ def _instead(name: str, declared: Sequence[str], columns: list[str], form: CsvFo
         if header := names_of(declared, [cell.strip(" \"'") for cell in line.split(mark)]):
             one = f"it has the one column {mark.join(header)}" if len(columns) == 1 else f"its header has {mark!r}"
             return f"; {one}: it seems to be separated by {mark!r}: {told[mark]}"
-    header = used.join(declared[:3]) + (f"{used}..." if len(declared) > 3 else "")
+    wanted = used.join(declared[:3]) + (f"{used}..." if len(declared) > 3 else "")
     hint = "".join(f"; if {mark!r} is its separator, {told[mark]}" for mark in marks)
     return (
         f" and too few of the others to tell whether it has a header: of {len(columns)} columns, none is quoted; add a "
-        f"header, {header}, or correct the declared names{hint}"
+        f"header, {wanted}, or correct the declared names{hint}"
     )
 
 
