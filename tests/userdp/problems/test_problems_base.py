@@ -7,7 +7,7 @@ import pytest
 from problem_cases import CASES, Case
 
 from userdp.errors import BadInput, MissingAssumption
-from userdp.problems import Box, Certificate, Quadratic
+from userdp.problems import Box, Certificate, Quadratic, Softmax
 
 
 def test_projection_is_coordinate_wise_and_one_lipschitz():
@@ -55,3 +55,11 @@ def test_training_starts_in_the_domain_at_a_fresh_copy(case: Case):
 
 def test_the_centre_is_the_start():
     np.testing.assert_array_equal(Quadratic(3, 1.0, 2.0).initial(), np.zeros(3))
+
+
+def test_a_subclass_is_computed_user_by_user_until_it_says_otherwise():
+    class Own(Softmax):
+        pass
+
+    assert Softmax.fixed_order
+    assert not Own.fixed_order

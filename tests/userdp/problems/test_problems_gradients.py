@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from strategies.baselines.regressions import HuberFamily, LpFamily
+from userdp.arrays.fixed_order import fixed_order
 from userdp.arrays.sparse_rows import dense
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -308,3 +309,12 @@ def test_weighted_sums_and_means_match_a_loop_over_users(sizes, columns, seed):
 def test_clip_factors_scale_down_only_and_zero_what_is_not_finite():
     factors = clip_factors(np.array([0.0, 0.25, 4.0, np.nan, np.inf, -1e-20]), 1.0)
     np.testing.assert_array_equal(factors, [1.0, 1.0, 0.5, 0.0, 0.0, 1.0])
+
+
+def test_in_a_fixed_order_a_users_sum_has_the_same_bits_among_equal_users_and_others():
+    rng = np.random.default_rng(0)
+    values, weights, equal = rng.normal(size=(160, 7)), rng.normal(size=160), np.arange(0, 161, 40)
+    with fixed_order(wanted=True):
+        among_equal = weighted_sums(values, equal, weights)
+        among_others = weighted_sums(values[:-1], np.minimum(equal, 159), weights[:-1])
+    np.testing.assert_array_equal(among_equal[:-1], among_others[:-1])
