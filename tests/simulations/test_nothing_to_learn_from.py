@@ -290,6 +290,9 @@ def test_one_patient_of_one_team_is_no_misspelt_level(path, tmp_path, caplog):
     saved = load_model(tmp_path / "run")
     one = {"height": [170.0], "team": ["blue"], "grade": ["none"]}
     assert saved.predict(pd.DataFrame(one), on_unknown="reference").notna().all(axis=None)
+    (told,) = caplog.messages
+    assert told.startswith("1 of 1 rows hold no declared level")
+    caplog.clear()
     saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}))
     assert not [line for line in caplog.messages if "level" in line or "spelling" in line or "one class" in line]
     saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}).loc[[0, 0]])
