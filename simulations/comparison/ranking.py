@@ -212,7 +212,7 @@ def _row(line: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
     if line["median"] is None:
         return name, "-", "-", f"no result: {line['failed']} failed", "-"
     value, zero = line["median"], point["zero"]
-    words = {None: "not measured", "better": "better", "even": "no difference to be told", "worse": "WORSE"}
+    words = {None: "not measured", "better": "better", "even": "no clear difference", "worse": "WORSE"}
     told = "equal, no better" if value == zero else words[line["verdict"]]
     told += f"; {line['failed']} failed" if line["failed"] else ""
     spread = f"{shown(line['low'])} to {shown(line['high'])}"

@@ -60,8 +60,8 @@ class Usable:
 class Standing:
     """A verdict, in a few words and in a sentence or two.
 
-    Its kind is "good" for better than best constant and initial model, "even" for no difference from the better of them
-    that can be told, or where much could not be used, "bad" for worse, "none" for not measured.
+    Its kind is "good" for better than best constant and initial model, "even" for no clear difference from the better
+    of them, or where much could not be used, "bad" for worse, "none" for not measured.
     """
 
     kind: Kind
@@ -105,7 +105,7 @@ def standing(result: dict[str, Any], usable: Usable | None) -> Standing:
             kind, more = "even" if few else "good", ""
             title = f"Better than the {best}{', without much of the data' if few else ''}"
         case "even":
-            kind, title = "even", f"No difference from the {best} that can be told"
+            kind, title = "even", f"No clear difference from the {best}"
             more = f" The difference has a standard error of {shown(error, 2)} over people."
         case _:
             kind, title = "bad", f"WORSE than the {best}"

@@ -1,4 +1,4 @@
-"""What a computation lets a user move, against what a mechanism has noise for."""
+"""The check that a mechanism has noise for as far as a user can move the mean of a computation."""
 
 from userdp.accounting import Relation
 from userdp.errors import RunFailed

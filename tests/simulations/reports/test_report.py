@@ -260,7 +260,7 @@ def test_a_difference_within_its_interval_is_no_verdict():
     result = result_of(0.53087, 0.53086, 0.7)
     result["reference"]["difference_errors"] = {"constant": 0.017}
     found = standing(result, None)
-    assert (found.kind, found.title) == ("even", "No difference from the best constant that can be told")
+    assert (found.kind, found.title) == ("even", "No clear difference from the best constant")
     assert "standard error of 0.017" in found.explanation
     assert "Do not use" not in found.explanation
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,6 +46,12 @@ def test_consecutive_users_are_views():
     whole = federation.block(np.arange(4))
     assert np.shares_memory(whole.features, federation.block(np.array([1, 2])).features)
     assert np.shares_memory(whole.features, federation.select(np.array([1, 2])).block(np.array([0])).features)
+
+
+def test_a_user_keeps_the_samples_that_can_be_used_and_leaves_only_without_any():
+    usable = np.array([True, False, True, False, False, True])
+    users, left = replace(ragged([3, 2, 1]).block(np.arange(3)), usable=usable).usable_part()
+    assert (users.tolist(), left.sizes.tolist(), left.targets.tolist()) == ([0, 2], [2, 1], [0.0, 2.0, 5.0])
 
 
 @settings(max_examples=60)

@@ -13,11 +13,12 @@ from userdp.problems.separable import QuadraticSettings
 from userdp.testing import check_loss
 
 BINARY = Shape(3, has_target=True, bound=1.0, feature_norm=3.0)
+NO_TARGET = Shape(3, has_target=False, bound=1.0)
 SETTINGS = {
-    "linear": {},
+    "linear": {"shape": NO_TARGET},
     "quadratic": {},
     "huber": {"threshold": 0.7},
-    "bernoulli": {},
+    "bernoulli": {"shape": NO_TARGET},
     "logistic": {"shape": BINARY},
     "squared": {"ridge": 3.0},
     "poisson": {"shape": BINARY, "count_bound": 3.0, "radius": 1.0},
