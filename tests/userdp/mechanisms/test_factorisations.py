@@ -8,8 +8,7 @@ import pytest
 from helpers import encoder, noise_matrix
 
 from userdp.mechanisms import toeplitz
-from userdp.mechanisms.additive import GaussianMechanism
-from userdp.mechanisms.prefix_sums import PrefixSums, Tree
+from userdp.mechanisms.prefix_sums import Tree
 from userdp.mechanisms.toeplitz import (
     FACTORISATIONS,
     BandedInverseSquareRoot,
@@ -20,8 +19,6 @@ from userdp.mechanisms.toeplitz import (
     last_error,
 )
 from userdp.mechanisms.toeplitz_search import Buffers, best_inverse
-from userdp.noise import SeededNoise
-from userdp.randomness import stream
 from userdp.sampling import CorrelatedBatches
 
 KINDS = FACTORISATIONS
@@ -247,17 +244,3 @@ def test_prefix_sums_come_from_released_rows_of_c_g(factorisation):
     np.testing.assert_array_equal(c, np.tril(c))
     moved = c[:, :: factorisation.separation].sum(axis=1)  # a user who returns as soon as possible, always moved alike
     assert np.linalg.norm(moved) == pytest.approx(factorisation.sensitivity(rounds))
-
-
-@every_kind
-@pytest.mark.parametrize("encodes", [False, True])
-def test_released_sums_have_correlated_noise_and_each_is_charged_the_cost_of_all(kind, encodes):
-    factorisation, row = KINDS[kind](6, 2), GaussianMechanism(0.5, 3.0)
-    released, values = PrefixSums(factorisation, row, 2, encodes=encodes), np.arange(12.0).reshape(6, 2)
-    found = []
-    for index, value in enumerate(values):
-        source = SeededNoise(stream(4, "noise", index, 0))
-        found.append(released.release(value, source))
-        assert source.spent == row.cost
-    fresh = [stream(4, "noise", index, 0).normal(scale=row.standard_deviation, size=2) for index in range(6)]
-    np.testing.assert_allclose(found, np.cumsum(values, axis=0) + noise_matrix(factorisation) @ fresh, atol=1e-9)

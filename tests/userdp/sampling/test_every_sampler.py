@@ -144,11 +144,3 @@ def test_no_claim_of_one_gaussian_is_made_for_secret_cohorts(name):
     said = SAMPLERS[name].guarantee(NOISE, 1e-6, "whoever", ())
     assert not said.is_one_gaussian
     assert not said.is_zero_concentrated
-
-
-@each_sampler
-def test_the_mechanism_of_a_mean_covers_opposite_users_or_one_more(name):
-    """Replaced by its opposite, a user moves a sum of clipped vectors by twice the clip; added or removed, by once."""
-    one = SAMPLERS[name]
-    moved = np.linalg.norm([0.5, 0.0] - np.array([-0.5 if one.relation == MANY else 0.0, 0.0])) / one.expected_batch
-    assert one.mean_mechanism(0.5, NOISE).l2_sensitivity == pytest.approx(moved)
