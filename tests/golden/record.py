@@ -1,8 +1,6 @@
 """Golden values: plans, guarantees, models and metrics of many small runs, and whether they are still the same.
 
     python tests/golden/record.py            runs the cases of cases.toml and rewrites values.json
-    python tests/golden/record.py NAME ...   only these cases; on another machine than the recorded one their bits
-                                             count nowhere, until all cases are recorded again
     python tests/golden/record.py --check    runs them and prints what differs from values.json; exit code 1 if any does
     python tests/golden/record.py --fast     leaves out the slow cases (with --check only)
 
@@ -372,54 +370,44 @@ def _largest(values: Any) -> float:
 
 
 def read() -> dict[str, Any]:
-    """The content of values.json: "fingerprint", "elsewhere" (cases of other machines), and "cases" by their names."""
+    """The content of values.json: "fingerprint", and "cases" by their names."""
     content: dict[str, Any] = json.loads(VALUES.read_text(encoding="utf-8"))
     return content
 
 
-def write(cases: Mapping[str, Values], machine: Mapping[str, Any], elsewhere: Sequence[str] = ()) -> None:
+def write(cases: Mapping[str, Values]) -> None:
     """A line for each part of a case, so that a diff shows which changed."""
     lines = []
     for name, values in cases.items():
         parts = ",\n".join(f"  {json.dumps(key)}: {json.dumps(part)}" for key, part in values.items())
         lines.append(f" {json.dumps(name)}: {{\n{parts}\n }}")
     body = ",\n".join(lines)
-    head = f'"fingerprint": {json.dumps(machine)},\n"elsewhere": {json.dumps(elsewhere)}'
-    VALUES.write_text(f'{{\n{head},\n"cases": {{\n{body}\n}}\n}}\n', encoding="utf-8")
+    VALUES.write_text(
+        f'{{\n"fingerprint": {json.dumps(fingerprint())},\n"cases": {{\n{body}\n}}\n}}\n', encoding="utf-8"
+    )
 
 
 def check(case: Case, recorded: Mapping[str, Any]) -> list[Difference]:
     """Run the case; what differs from ``recorded``, the content of values.json."""
     if case["name"] not in recorded["cases"]:
         return [Difference(case["name"], "", ABSENT, "not recorded yet")]
-    exact = recorded["fingerprint"] == fingerprint() and case["name"] not in recorded["elsewhere"]
+    exact = recorded["fingerprint"] == fingerprint()
     return differences(case, recorded["cases"][case["name"]], values_of(case), exact=exact)
 
 
 def main() -> int:
     """Record, or check."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="cases; all by default")
     parser.add_argument("--check", action="store_true", help="compare with values.json, and change nothing")
     parser.add_argument("--fast", action="store_true", help="with --check: leave out the slow cases")
     options = parser.parse_args()
-    every = load_cases()
-    cases = [case for case in every if not (options.fast and case.get("slow"))]
-    cases = [case for case in cases if not options.names or case["name"] in options.names]
-    recorded = (
-        read() if options.check or options.names else {"fingerprint": fingerprint(), "elsewhere": [], "cases": {}}
-    )
+    cases = [case for case in load_cases() if not (options.fast and case.get("slow"))]
     if not options.check:
         if options.fast:
             parser.error("--fast goes with --check alone: values.json holds every case")
-        recorded["cases"] |= {case["name"]: values_of(case) for case in cases}
-        others = {*recorded["elsewhere"], *options.names}
-        if recorded["fingerprint"] == fingerprint():
-            others -= {*options.names}
-        write(
-            {case["name"]: recorded["cases"][case["name"]] for case in every}, recorded["fingerprint"], sorted(others)
-        )
+        write({case["name"]: values_of(case) for case in cases})
         return 0
+    recorded = read()
     found = [one for case in cases for one in check(case, recorded)]
     for difference in found:
         print(difference)

@@ -9,7 +9,6 @@ from problem_cases import cases
 from row_cases import QUERIED, QUESTIONS, USERS, asked_of
 from scipy.sparse import csr_array
 
-from userdp.arrays.fixed_order import fixed_order, grams, inner, product
 from userdp.arrays.sparse_rows import dense
 from userdp.data import ColumnarFederation
 from userdp.nodes.computations import Computation
@@ -136,30 +135,3 @@ def test_the_rows_of_every_such_function_have_the_same_bits_alone(name):
     assert name == "filled" or (together != together[0]).any()  # all samples can be used here
     for user in range(0, USERS, 7):
         np.testing.assert_array_equal(answered(problem, block.part(user, user + 1), x, asked)[0], together[user])
-
-
-def test_a_subclass_is_computed_user_by_user_until_it_says_otherwise():
-    class Own(Softmax):
-        pass
-
-    assert Softmax.fixed_order
-    assert not Own.fixed_order
-
-
-@pytest.mark.parametrize("width", [1, 2, 7, 8, 9, 33, 300, 9000])
-def test_products_have_the_same_bits_in_any_company_and_are_products(width):
-    rng = np.random.default_rng(width)
-    rows, others = rng.normal(size=(2, 11, width))
-    matrix, stacks = rng.normal(size=(width, 3)), rng.normal(size=(5, 4, min(width, 40)))
-    with fixed_order(wanted=True):
-        made = product(rows, matrix[:, 0]), product(rows, matrix), inner(rows, others), grams(stacks)
-        for row in range(11):
-            part = slice(row, row + 1)
-            for first, second in ((matrix[:, 0], made[0]), (matrix, made[1])):
-                np.testing.assert_array_equal(product(rows[part], first)[0], second[row])
-            assert inner(rows[part], others[part])[0] == made[2][row]
-        for one in range(5):
-            np.testing.assert_array_equal(grams(stacks[one : one + 1])[0], made[3][one])
-    plain = rows @ matrix[:, 0], rows @ matrix, np.vecdot(rows, others), stacks @ stacks.transpose(0, 2, 1)
-    for ours, theirs in zip(made, plain, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
