@@ -197,7 +197,7 @@ def silenced(strategy: UserLevelStrategy) -> UserLevelStrategy:
 
 def with_scheme(strategy: UserLevelStrategy, **changes: Any) -> UserLevelStrategy:
     """The strategy with parts of its scheme replaced: what no configuration can ask for."""
-    strategy.program.own.begin(replace(strategy.scheme, **changes))
+    strategy.program.own._take_over(replace(strategy.scheme, **changes))
     return strategy
 
 

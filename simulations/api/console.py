@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -114,6 +113,8 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
 
 
 def _show_metrics(result: dict[str, Any], directory: Path, console: Console, *, private: bool) -> None:
+    import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no rounds
+
     section = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))["data"]
     measured = {"this run": result["metrics"], **references(result)}
     if private and result["reference_private"]["non_private"]:

@@ -22,7 +22,6 @@ from userdp.accounting.guarantee import Privacy
 from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
-from userdp.data.tables.declared import checked_range
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
 from userdp.problems.base import Device
@@ -285,6 +284,8 @@ def _with_count_bound(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     counts = kind is not None and "count_bound" in PROBLEMS[kind].model_fields
     if not (counts and isinstance(problem, Mapping) and isinstance(data, Mapping) and "target_range" in data):
         return raw
+    from userdp.data.tables.declared import checked_range  # noqa: PLC0415 -- loads PyArrow, which tables alone need
+
     low, high = checked_range("data.target_range", data["target_range"])
     if low != 0.0:
         raise BadInput(f"data.target_range = [{low:g}, {high:g}]: counts begin at 0; declare [0, {high:g}]")

@@ -1,12 +1,13 @@
 """The verdict on a model: is it better than models that need no features? Console and report show the same."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from simulations.records.evaluation import NOBODY, best_constant, constant_name, main_metric, verdict
 from simulations.reports.explain import shown, shown_apart
+
+if TYPE_CHECKING:  # slow to import, and a plan reads no rounds
+    import pandas as pd
 
 INITIAL, NON_PRIVATE, CONSTANT = "initial model", "without privacy", "best constant"
 RELEASED = "The best constant is the mean that the run released before it trained: it needs no features."
@@ -30,7 +31,7 @@ class Usable:
     deviation: float
 
     @classmethod
-    def of(cls, rounds: pd.DataFrame) -> Self | None:
+    def of(cls, rounds: "pd.DataFrame") -> Self | None:
         """Read it from the content of rounds.parquet; None if the run released no such share."""
         if "fact.filled_share" not in rounds or (told := rounds.dropna(subset="fact.filled_share")).empty:
             return None

@@ -36,6 +36,20 @@ class Outline:
     warnings: tuple[str, ...] = ()
 
 
+def no_memory() -> None:
+    """Return None: the server remembers nothing."""
+
+
+def no_report(released: Vector, memory: Any) -> dict[str, Any]:
+    """Return nothing: a run tells its model alone."""
+    return {}
+
+
+def same_round(index: int) -> int:
+    """Return the index: each round names its noise."""
+    return index
+
+
 class HoldsNoise(Stateful):
     """A memory that draws, round after round, from noise that its first one opened."""
 
@@ -55,13 +69,13 @@ class Scheme(ABC):
     outline: Outline  # the scheme in numbers
     # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
     # holds
-    new_memory: Callable[[], Stateful | None] = lambda: None
-    # makes sections of result.json from the released model (p,) and the memory of a run that has ended; none by default
-    report: Callable[[Vector, Any], dict[str, Any]] = lambda released, memory: {}
+    new_memory: Callable[[], Stateful | None] = no_memory
+    # makes sections of result.json from the released model (p,) and the memory of a run that has ended
+    report: Callable[[Vector, Any], dict[str, Any]] = no_report
     # draws and prices the cohorts; None where another object does. A class attribute would be a default for subclasses
     sampler: Sampler | None = field(default_factory=lambda: None)
-    # from a round's index to the number that its streams of noise have among those of all rounds; itself by default
-    stream: Callable[[int], int] = lambda index: index
+    # from a round's index to the number that its streams of noise have among those of all rounds
+    stream: Callable[[int], int] = same_round
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
 
     @abstractmethod

@@ -14,7 +14,7 @@ from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.mechanisms.toeplitz import FACTORISATIONS, best_factorisation, last_error
-from userdp.noise import SeededNoise, rounding_slack
+from userdp.noise import rounding_slack
 from userdp.problems import Quadratic
 from userdp.randomness import stream
 from userdp.sampling import CorrelatedBatches
@@ -148,13 +148,6 @@ def test_a_run_by_hand(kind):
         total += rows.sum(axis=0) / 20
         x = problem.domain.project(start - 0.3 * (total + noise[t]))
     np.testing.assert_allclose(final(run(method, federation)), x, rtol=1e-9)
-
-
-@pytest.mark.parametrize("noise", ["seeded", "secure"])
-def test_each_round_is_charged_the_cost_of_the_one_mechanism_of_all_rounds(noise):
-    method, source = amplified(noise=noise), SeededNoise(stream(0, "noise", 0, 0))
-    method.memory.mechanism.release(np.zeros(2), source)
-    assert source.spent == method.scheme.mechanism.cost
 
 
 def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():

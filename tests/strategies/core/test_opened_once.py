@@ -9,11 +9,9 @@ from strategies import STRATEGIES, DPFedSGD, LearnCoordinates
 from strategies.core.run_state import Resumed
 from strategies.wire.roster import Roster
 from userdp.data.stored import SampleFile
-from userdp.errors import RunFailed
 from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Node
 from userdp.problems import Squared
-from userdp.streams import Streams
 
 USERS = 400
 FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
@@ -72,22 +70,6 @@ def test_a_resumed_run_opens_what_was_left_and_nothing_that_was_opened_before(na
         assert not before & {place[1:] for place in left}
         assert [place for place in whole if place[1:] not in before] == left
     assert before or not whole or name == "non_private"
-
-
-def test_what_a_run_opened_is_refused_to_all_that_resume_it():
-    first = Streams(secure=False)
-    first.open(3, 0, 0, 0.0)
-    for secure in (False, True):
-        second = Streams(secure=secure)
-        second.restore(first.state())
-        with pytest.raises(RunFailed, match="round 0, purpose 0 was drawn before"):
-            second.open(4, 0, 0, 0.0)
-        second.open(4, 1, 0, 0.0)
-        third = Streams(secure=secure)
-        third.restore(second.state())
-        for index in (0, 1):
-            with pytest.raises(RunFailed, match="was drawn before"):
-                third.open(4, index, 0, 0.0)
 
 
 @pytest.mark.parametrize(

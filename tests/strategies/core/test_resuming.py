@@ -115,7 +115,7 @@ def test_a_run_goes_on_with_the_factorisation_it_began_with_where_a_search_finds
         return (terms[0], *(0.9 * term for term in terms[1:]))
 
     monkeypatch.setattr(toeplitz, searched, elsewhere)
-    assert run.method().scheme.mechanism.standard_deviation != kept[0].get("own")["memory"]["deviation"]
+    assert run.method().scheme.mechanism.standard_deviation != kept[0].get("own")["memory"]["mechanism"]["deviation"]
     again = kept_by(run, kept[2])
     assert len(again) > 3
     went_on = FACTORISATIONS[kind](7, 7)

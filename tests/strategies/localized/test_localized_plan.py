@@ -126,7 +126,7 @@ def test_a_step_at_which_no_number_of_users_passes_is_refused_by_name():
 def test_the_search_tries_steps_down_to_the_papers_and_beyond(epsilon):
     setting = plan_for(PROBLEMS["quadratic"], 400_000, epsilon, constants="paper", **PAPER)
     printed = setting.scheme.phases[0].learning_rate
-    assert learning_rates(SimpleNamespace(learning_rate=None, smoothness=1.0))[-1] < printed
+    assert learning_rates(SimpleNamespace(options=SimpleNamespace(learning_rate=None), smoothness=1.0))[-1] < printed
 
 
 def test_the_search_never_promises_less_than_a_model_that_hardly_moves():

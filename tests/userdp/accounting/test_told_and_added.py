@@ -8,11 +8,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from userdp.accounting import Cost, Guarantee, Ledger, Privacy
-from userdp.accounting.costs import delta_of, epsilon_of, together
-from userdp.accounting.guarantee import rounded_up
+from userdp.accounting import Cost, Guarantee, Ledger, Price, Privacy, Total
+from userdp.accounting.composition import rho_of
+from userdp.accounting.costs import calibrate_noise, delta_of, epsilon_of, together
+from userdp.accounting.guarantee import ONE_GAUSSIAN, ZERO_CONCENTRATED, for_everybody, rounded_up
 from userdp.accounting.ledger import check_drawn
-from userdp.errors import RunFailed
+from userdp.errors import BadInput, RunFailed
 
 PROMISE = Guarantee("user", "replace_one", 1.0, 1e-6, "exact", "whoever sees the model", ("one", "two", "three"), True)
 EACH = {"noise_multiplier": 3.0, "pure_epsilon": 0.2, "failure_delta": 1e-7, "shared_epsilon": 0.3}
@@ -119,3 +120,31 @@ def test_who_is_asked_twice_in_a_round_is_charged_twice(who):
     ledger = Ledger(3, Cost(9.0), 3, Privacy(9.0, 1e-6))
     ledger.charge(np.array(who))
     assert ledger.most_participations == who.count(2)
+
+
+def promise(accountant, epsilon, delta):
+    return replace(PROMISE, accountant=accountant, epsilon=epsilon, delta=delta)
+
+
+PARTS = [
+    (promise(ONE_GAUSSIAN, 4.0, 1e-4),),
+    (promise(ONE_GAUSSIAN, 2.8, 7e-5), promise(ONE_GAUSSIAN, 1.2, 3e-5)),
+    (promise(ONE_GAUSSIAN, 3.8, 1e-4), promise("Laplace mechanism", 0.2, 0.0)),
+    (promise("Laplace mechanism", 3.8, 0.0), promise(ONE_GAUSSIAN, 0.2, 1e-4)),
+    (promise("pure composition of peeling", 4.0, 0.0),),
+    (promise(ZERO_CONCENTRATED, 4.0, 1e-4),),
+    (promise("something else", 3.0, 1e-6),),
+]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_promise_for_everybody_is_that_of_held_out_users_too(parts):
+    budget = Privacy(4.0, 1e-4)
+    whole = for_everybody(parts, budget)
+    assert whole.epsilon >= max(4.0, sum(one.epsilon for one in parts))
+    assert whole.delta >= max(1e-4, sum(one.delta for one in parts))
+    assert whole.is_one_gaussian == all(one.is_one_gaussian for one in parts)
+    rho, multiplier = rho_of(whole), calibrate_noise(4.0, 1e-4, 1)
+    assert rho is None or rho >= 1 / (2 * multiplier**2)
+    with pytest.raises(BadInput, match="exceeds what is left"):  # held-out users meet Gaussian noise
+        Total(900.0, 0.0, others=1.0).charged(Price(), [whole])

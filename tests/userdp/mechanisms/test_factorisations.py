@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from helpers import encoder, noise_matrix
 
-from userdp.mechanisms import toeplitz
-from userdp.mechanisms.prefix_sums import Tree
+from userdp.mechanisms import GaussianMechanism, toeplitz
+from userdp.mechanisms.prefix_sums import PrefixSums, Tree
 from userdp.mechanisms.toeplitz import (
     FACTORISATIONS,
     BandedInverseSquareRoot,
@@ -19,6 +19,8 @@ from userdp.mechanisms.toeplitz import (
     last_error,
 )
 from userdp.mechanisms.toeplitz_search import Buffers, best_inverse
+from userdp.noise import SeededNoise
+from userdp.randomness import stream
 from userdp.sampling import CorrelatedBatches
 
 KINDS = FACTORISATIONS
@@ -244,3 +246,15 @@ def test_prefix_sums_come_from_released_rows_of_c_g(factorisation):
     np.testing.assert_array_equal(c, np.tril(c))
     moved = c[:, :: factorisation.separation].sum(axis=1)  # a user who returns as soon as possible, always moved alike
     assert np.linalg.norm(moved) == pytest.approx(factorisation.sensitivity(rounds))
+
+
+@pytest.mark.parametrize("encodes", [False, True])
+@every_kind
+def test_prefix_sums_are_released_with_the_correlated_noise_of_one_gaussian_that_each_round_is_charged(kind, encodes):
+    factorisation, row = KINDS[kind](7, 3), GaussianMechanism(0.5, 4.0)
+    sums, values = PrefixSums(factorisation, row, 2, encodes=encodes), np.random.default_rng(0).normal(size=(7, 2))
+    sources = [SeededNoise(stream(0, "noise", index, 0)) for index in range(7)]
+    released = [sums.release(value, source) for value, source in zip(values, sources, strict=True)]
+    fresh = np.array([stream(0, "noise", index, 0).normal(scale=2.0, size=2) for index in range(7)])
+    np.testing.assert_allclose(released, np.cumsum(values, axis=0) + noise_matrix(factorisation) @ fresh, atol=1e-9)
+    assert [source.spent for source in sources] == [row.cost] * 7

@@ -92,6 +92,16 @@ def test_a_promise_is_of_the_samplers_relation_and_says_first_what_the_price_res
     assert ("server is trusted" in said.adversary) == (name == "fixed size")
 
 
+@each_sampler
+def test_the_noise_of_a_mean_is_made_for_what_the_worst_user_moves_it(name):
+    """A user who is replaced takes its vector from the sum and adds the opposite one."""
+    one, vector = SAMPLERS[name], np.array([0.42, -0.56])
+    moved = np.linalg.norm((vector - -vector if RELATIONS[name] == MANY else vector) / one.expected_batch)
+    mechanism = one.mean_mechanism(0.7, NOISE)
+    assert mechanism.l2_sensitivity == pytest.approx(moved, rel=1e-12)
+    assert mechanism.standard_deviation == pytest.approx(NOISE * moved, rel=1e-12)
+
+
 @pytest.mark.parametrize("name", SECRET)
 def test_who_takes_part_comes_from_no_seed_where_that_is_secret_and_noise_is_secure(name):
     one, noise = SAMPLERS[name], NOISE

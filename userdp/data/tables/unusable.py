@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.tables.declaration import Declaration
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they load PyArrow, which a plan without a table does not need
     from userdp.data.tables.columns import Columns
+    from userdp.data.tables.declaration import Declaration
 
 MISSING = "missing"
 NO_LEVEL = "no declared level"
@@ -175,7 +174,7 @@ def clipped_end(ends: tuple[float, float] | None, bounds: tuple[float, float]) -
     return "below the upper end" if least >= high < greatest else None
 
 
-def _role(declared: Declaration, column: str) -> str:
+def _role(declared: "Declaration", column: str) -> str:
     return "the target" if column == declared.target else "the feature"
 
 
@@ -188,7 +187,7 @@ def _range_of(columns: "Columns", column: str) -> str:
     return f"{'dates' if column in columns.samples.dates else 'ranges'}.{column}"
 
 
-def _sentence(declared: Declaration, dates: Mapping[str, str | None], column: str, kind: str) -> str:
+def _sentence(declared: "Declaration", dates: Mapping[str, str | None], column: str, kind: str) -> str:
     role = _role(declared, column)
     if kind == MISSING:
         return f"{role} {column!r} has no cell with a value: check the file, or declare another column"
@@ -208,7 +207,7 @@ def _sentence(declared: Declaration, dates: Mapping[str, str | None], column: st
     return f"{role} {column!r} is declared as {fault}: its cells are {kind}; {remedy}"
 
 
-def _remedy(kind: str, declared: Declaration, column: str) -> str:
+def _remedy(kind: str, declared: "Declaration", column: str) -> str:
     if kind == "dates" and column != declared.target:
         bounds = f"dates = {{ {column} = ['1950-01-01', '2030-12-31'] }}"
         return f"declare it under dates, such as {bounds}, not under features"
