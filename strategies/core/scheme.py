@@ -45,11 +45,6 @@ def no_report(released: Vector, memory: Any) -> dict[str, Any]:
     return {}
 
 
-def same_round(index: int) -> int:
-    """Return the index: each round names its noise."""
-    return index
-
-
 class HoldsNoise(Stateful):
     """A memory that draws, round after round, from noise that its first one opened."""
 
@@ -74,8 +69,8 @@ class Scheme(ABC):
     report: Callable[[Vector, Any], dict[str, Any]] = no_report
     # draws and prices the cohorts; None where another object does. A class attribute would be a default for subclasses
     sampler: Sampler | None = field(default_factory=lambda: None)
-    # from a round's index to the number that its streams of noise have among those of all rounds
-    stream: Callable[[int], int] = same_round
+    # from a round's index to the number that its streams of noise have among those of all rounds; itself by default
+    stream: Callable[[int], int] = int
     check_start: Callable[[Vector], None] | None = None  # refuses (`BadInput`) further initial models
 
     @abstractmethod
