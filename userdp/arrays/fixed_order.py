@@ -8,13 +8,14 @@ times the cost; within `fixed_order` whole blocks are computed, in sums whose or
 last bit from the row, or the stack, at its place and from the second factor alone: not from the number of the others,
 their values, or where the array lies in memory. *Why.* A product of a sparse and a dense matrix (scipy) adds up the
 entries of a row one after the other, and reads no other row. Elementwise products are exact functions of two numbers
-(IEEE 754), and numpy's sum along the last axis of a contiguous array splits each row by its length alone. BLAS is not
-called.
+(IEEE 754), and numpy's sum along the last axis of a contiguous array splits each row by its length alone. Neither BLAS
+is called, nor einsum, whose buffer of 8192 numbers cuts a long row where those before it end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,9 @@ from scipy.sparse import csr_array
 from userdp.arrays.types import Array
 
 Number = TypeVar("Number", bound=np.floating)
+
+EINSUM = partial(np.einsum, "ij,ij->i")
+"""Computes `inner` within the buffer of numpy's iterator, in no fixed order."""
 
 _FIXED: ContextVar[bool] = ContextVar("fixed_order", default=False)
 
@@ -50,9 +54,11 @@ def product(rows: NDArray[Number] | csr_array[Any, tuple[int, int]], matrix: NDA
     return _one_by_one(rows, np.zeros(len(rows), dtype=np.int64), matrix)
 
 
-def inner(rows: Array, others: Array) -> Array:
-    """Compute the inner product (N,) of each two rows of rows and others (N, k)."""
-    return np.asarray((rows * others).sum(axis=1) if order_is_fixed() else np.vecdot(rows, others))
+def inner(rows: NDArray[Number], others: NDArray[Number], plain: Callable[..., Any] = np.vecdot) -> NDArray[Number]:
+    """Compute the inner product (N,) of each two rows of rows and others (N, k); ``plain`` does in no fixed order."""
+    if not order_is_fixed():
+        return np.asarray(plain(rows, others))
+    return np.asarray(np.multiply(rows, others, order="C").sum(axis=1))
 
 
 def grams(stacks: Array) -> Array:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.fixed_order import EINSUM, inner
 from userdp.arrays.sparse_rows import AnyRows, dense, stacked
 from userdp.arrays.types import Vector
 from userdp.data.block import Block
@@ -283,7 +284,7 @@ class Problem(ABC):
         for users, part in parts(block, row_bytes=8 * self.dimension):
             gradients = dense(self.sample_gradients(x, part))
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and becomes zero
-                factors = clip_factors(np.einsum("ij,ij->i", gradients, gradients), clip_norm)
+                factors = clip_factors(inner(gradients, gradients, EINSUM), clip_norm)
             gradients[factors == 0.0] = 0.0
             sums[users] += weighted_sums(gradients, part.offsets, factors)
         return sums

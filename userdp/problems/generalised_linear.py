@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from userdp.arrays.compiling import can_compile
-from userdp.arrays.fixed_order import order_is_fixed, product
+from userdp.arrays.fixed_order import inner, order_is_fixed, product
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
@@ -233,7 +233,7 @@ def _in_two_products(
     if len(model) > columns:
         of_intercept = np.add.reduceat(slopes, block.offsets[:-1], dtype=np.float64)
         sums = np.column_stack([sums, of_intercept.astype(np.float32)])
-    finite = np.isfinite(np.vecdot(sums, sums))
+    finite = np.isfinite(inner(sums, sums))
     sums *= (1 / block.sizes).astype(np.float32)[:, None]
     rows = sums.astype(np.float64)
     rows += pull

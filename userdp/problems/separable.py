@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 from scipy.special import expit, logit
 
-from userdp.arrays.fixed_order import product
+from userdp.arrays.fixed_order import EINSUM, inner, product
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
@@ -187,7 +187,7 @@ class Quadratic(MeanSufficient):
     def values(self, x: Vector, z: Array) -> Array:
         """Return ``||x - z_i||^2 / 2``."""
         distances = x - z
-        return np.asarray(0.5 * np.einsum("ij,ij->i", distances, distances))
+        return np.asarray(0.5 * inner(distances, distances, EINSUM))
 
 
 class Bernoulli(MeanSufficient):
@@ -300,7 +300,7 @@ class Huber(Separable):
         """Return ``huber(u) = c (u - c / 2)``, with c the clipped distance u."""
         distances = x - z
         clipped = np.clip(distances, -self.threshold, self.threshold)
-        return np.asarray(np.einsum("ij,ij->i", clipped, distances - 0.5 * clipped))
+        return np.asarray(inner(clipped, distances - 0.5 * clipped, EINSUM))
 
 
 class SeparableSettings(LossSettings):

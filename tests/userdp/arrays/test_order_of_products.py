@@ -18,6 +18,7 @@ def test_products_have_the_same_bits_in_any_company_and_are_products(width):
             for first, second in ((matrix[:, 0], made[0]), (matrix, made[1])):
                 np.testing.assert_array_equal(product(rows[part], first)[0], second[row])
             assert inner(rows[part], others[part])[0] == made[2][row]
+        np.testing.assert_array_equal(inner(np.asfortranarray(rows), np.asfortranarray(others)), made[2])
         for one in range(5):
             np.testing.assert_array_equal(grams(stacks[one : one + 1])[0], made[3][one])
     plain = rows @ matrix[:, 0], rows @ matrix, np.vecdot(rows, others), stacks @ stacks.transpose(0, 2, 1)

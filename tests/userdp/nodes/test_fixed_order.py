@@ -11,10 +11,11 @@ from scipy.sparse import csr_array
 
 from userdp.arrays.sparse_rows import dense
 from userdp.data import ColumnarFederation
+from userdp.data.block import Block
 from userdp.nodes.computations import Computation
 from userdp.nodes.functions import ROW_FUNCTIONS
 from userdp.nodes.node import Node
-from userdp.problems import Softmax
+from userdp.problems import Huber, Quadratic, Softmax
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.in_coordinates import Coordinates
 from userdp.problems.linear_scores import LinearScores
@@ -135,3 +136,14 @@ def test_the_rows_of_every_such_function_have_the_same_bits_alone(name):
     assert name == "filled" or (together != together[0]).any()  # all samples can be used here
     for user in range(0, USERS, 7):
         np.testing.assert_array_equal(answered(problem, block.part(user, user + 1), x, asked)[0], together[user])
+
+
+@pytest.mark.parametrize("problem", [Quadratic(9000, 1.0, 1.0), Huber(9000, 1.0, 1.0, 0.5)], ids=lambda one: one.name)
+def test_rows_longer_than_a_buffer_of_numpy_have_the_same_bits_alone(problem):
+    rng, x = np.random.default_rng(8), np.full(problem.dimension, 0.01)
+    block = Block(rng.uniform(-1, 1, (4, problem.dimension)).astype(np.float32), np.arange(5))
+    for name, parameters in {"clipped_sample_sum": {"sample_clip_norm": 0.3}, "loss_answer": {"limit": 1e4}}.items():
+        asked = Computation(name, parameters=parameters, separate=True)
+        together = answered(problem, block, x, asked)
+        for user in range(4):
+            np.testing.assert_array_equal(answered(problem, block.part(user, user + 1), x, asked)[0], together[user])
