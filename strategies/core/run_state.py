@@ -91,7 +91,8 @@ class RunState:
        unbroken run; the lost round's second release is a function of no user's data, given what was released before.
        The other rounds' mechanisms and noise are the planned ones, chosen adaptively, and the ledger accounts
        their composition.
-    3. *Correlated noise.* Rows of C G get fresh noise each, and later rows lack the lost round's row of G. All entries
+    3. *Correlated noise.* Rows of C G get fresh noise each. The lost round's row holds earlier rounds' data, so it is
+       not released again (`userdp.mechanisms.prefix_sums.PrefixSums.skip`); later rows lack its row of G. All entries
        of C are non-negative, so leaving out a participation lowers the bound of `userdp.mechanisms.prefix_sums` row by
        row, also where rows up to the lost round had it.
     4. *Secret cohorts.* The lost round's cohort is the one that was kept: nobody is drawn for more rounds than

@@ -48,6 +48,7 @@ class Gathered:
     broken_sums: int = 0  # sums that were not finite, and became zero with all their users
     lengths: NDArray[np.float64] | None = None  # (B,) l2 norms before the clip, NaN where unknown; None if all are
     lost: bool = False  # a node of a masked sum did not answer, so the sum cannot be read
+    skipped: bool = False  # a killed process asked the round, and may have released it
     noise: float = 0.0  # standard deviation of the nodes' noise on each coordinate of a masked sum; else 0
 
     def uncounted(self) -> "Gathered":

@@ -18,6 +18,7 @@ meets the data would be ``C^{-1} A``, whose columns are neither short nor banded
 
 import math
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -98,9 +99,19 @@ class PrefixSums(Stateful):
         """Return the (p,) noisy sum of all values up to this one; a round is charged the cost of all rounds."""
         noise.charge(self._cost)
         if self._encodes:
-            return self._correlated.add(noise.gaussian(self._encoder.add(value), self.deviation))
+            self._sum = self._correlated.add(noise.gaussian(self._encoder.add(value), self.deviation))
+            return self._sum
         self._sum += value
         return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(value)), self.deviation))
+
+    def skip(self) -> None:
+        """Leave out a round that an encoder may have released: its row, which holds earlier values, is not drawn again.
+
+        In its place comes the row after which the noisy sum stays the same: post-processing, as B has a diagonal of 1.
+        """
+        none = np.zeros_like(self._sum)
+        self._encoder.add(none)
+        self._correlated.add(self._sum - deepcopy(self._correlated).add(none))
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,17 @@ def test_a_lost_round_is_charged_once_and_holds_nobody_s_data(name, monkeypatch)
     assert str(seen[0]) == str(seen[1])
 
 
+@pytest.mark.parametrize("kind", FACTORISATIONS)
+def test_a_lost_round_of_correlated_noise_releases_no_row_with_earlier_rounds_data_again(kind, monkeypatch):
+    options = {"factorisation": kind, "rounds": 4}
+    resumed, whole = resumed_after("dp_ftrl", 1, **options)
+    drawn, gaussian = [], SecureNoise.gaussian
+    monkeypatch.setattr(SecureNoise, "gaussian", lambda *given: drawn.append(1) or gaussian(*given))
+    again = trained(method_of("dp_ftrl", "secure", **options), resumed=resumed)
+    assert len(drawn) == 2  # rounds 3 and 4
+    assert again["ledger"] == whole["ledger"]
+
+
 def test_a_checkpoint_from_before_the_round_that_was_asked_last_is_refused():
     keeper = Kept()
     trained(method_of("dp_fed_sgd", "secure", rounds=4), keeper=keeper)

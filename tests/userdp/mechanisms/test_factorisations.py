@@ -258,3 +258,17 @@ def test_prefix_sums_are_released_with_the_correlated_noise_of_one_gaussian_that
     fresh = np.array([stream(0, "noise", index, 0).normal(scale=2.0, size=2) for index in range(7)])
     np.testing.assert_allclose(released, np.cumsum(values, axis=0) + noise_matrix(factorisation) @ fresh, atol=1e-9)
     assert [source.spent for source in sources] == [row.cost] * 7
+
+
+@every_kind
+@pytest.mark.parametrize("lost", range(5))
+def test_a_round_that_was_lost_draws_no_row_again_and_leaves_its_value_out_of_later_sums(kind, lost):
+    factorisation, row = KINDS[kind](5, 5), GaussianMechanism(0.5, 1e-9)
+    sums, values = PrefixSums(factorisation, row, 2, encodes=True), np.random.default_rng(0).normal(size=(5, 2))
+    noise, expected = SeededNoise(stream(0, "noise", 0, 0)), np.zeros(2)
+    for index, value in enumerate(values):
+        if index == lost:
+            sums.skip()
+            continue
+        expected = expected + value
+        np.testing.assert_allclose(sums.release(value, noise), expected, atol=1e-6)
