@@ -185,8 +185,13 @@ class PhaseRounds(Scheme):
     def take(
         self, index: int, x: Vector, gathered: Gathered, memory: PhaseAverage | PhaseUnderWay, noise: Noise
     ) -> Step:
-        """See `Scheme.take`; after a failed test, the next phase starts where this one did."""
+        """See `Scheme.take`; after a failed test, or a skipped end, the next phase starts where this one did."""
         number, step, phase = self.place(index)
+        if gathered.skipped and (phase.test is not None or step + 1 == phase.steps):
+            # A killed process may have ended the phase, whose other rounds' data a second end would release again.
+            if isinstance(memory, PhaseUnderWay):
+                memory.halted = True
+            return Step(x, None, {"phase": number + 1, "lost": 1.0}, goes_back=True)
         average = memory if isinstance(memory, PhaseAverage) else memory.average
         if step == 0:
             average.restart()

@@ -226,6 +226,15 @@ def test_a_lost_round_of_correlated_noise_releases_no_row_with_earlier_rounds_da
     assert again["ledger"] == whole["ledger"]
 
 
+def test_a_phase_whose_last_round_was_lost_does_not_end_a_second_time(monkeypatch):
+    resumed, whole = resumed_after("localized_clipping", 1)  # of three phases of two rounds
+    drawn, gaussian = [], SecureNoise.gaussian
+    monkeypatch.setattr(SecureNoise, "gaussian", lambda *given: drawn.append(1) or gaussian(*given))
+    again = trained(method_of("localized_clipping", "secure"), resumed=resumed)
+    assert len(drawn) == 2
+    assert again["ledger"] == whole["ledger"]
+
+
 def test_a_checkpoint_from_before_the_round_that_was_asked_last_is_refused():
     keeper = Kept()
     trained(method_of("dp_fed_sgd", "secure", rounds=4), keeper=keeper)
