@@ -1,5 +1,6 @@
 """Rounds that release a noisy robust mean of a cohort's rows, if a test passes, and follow it."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -60,15 +61,19 @@ class Agreement:
         judged = values if isinstance(self.test, AboveThreshold) else values[-1:]
         return halting_probabilities(self.test, [self.score(rows) for rows in judged])
 
-    def judged(self, rows: Rows, memory: TestUnderWay, noise: Noise) -> dict[str, float]:
-        """Test a round and return its facts; one test of all rounds draws its threshold before the first."""
+    def judged(self, rows: Rows, memory: TestUnderWay, noise: Noise, *, skipped: bool) -> dict[str, float]:
+        """Test a round and return its facts; one test of all rounds draws its threshold before the first.
+
+        Such a test fails in a ``skipped`` round: in a killed process it may have failed, which it may do once.
+        """
         session = memory.session
         if session is None:
             session = self.test.session(noise(1))
         if isinstance(self.test, AboveThreshold):
             memory.session = session
         score = self.score(rows)
-        session.observe(self.test.scored(score, len(rows)))
+        judged = -math.inf if skipped and isinstance(self.test, AboveThreshold) else score
+        session.observe(self.test.scored(judged, len(rows)))
         return {"score_private": score, "threshold": self.test.threshold, "passed": float(session.passed())}
 
 
@@ -109,7 +114,7 @@ class RowRounds(Scheme):
         rows, facts = gathered.values, {"noise_deviation": self.mechanism.standard_deviation}
         if self.agreement is not None:
             assert memory is not None
-            facts = self.agreement.judged(rows, memory, noise)
+            facts = self.agreement.judged(rows, memory, noise, skipped=gathered.skipped)
         if not facts.get("passed", True):
             return Step(x, x, facts)
         released = self.mechanism.release(self.estimator(rows, noise), noise(2))

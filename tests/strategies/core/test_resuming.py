@@ -235,6 +235,13 @@ def test_a_phase_whose_last_round_was_lost_does_not_end_a_second_time(monkeypatc
     assert again["ledger"] == whole["ledger"]
 
 
+def test_one_test_of_all_rounds_whose_round_was_lost_counts_as_failed():
+    options = {"test": "above_threshold", "rounds": 3}
+    resumed, _ = resumed_after("robust_rounds", 1, **options)
+    again = trained(method_of("robust_rounds", "secure", **options), resumed=resumed)
+    assert [one["round"] for one in again["rounds"]] == ["1", "2"]
+
+
 def test_a_checkpoint_from_before_the_round_that_was_asked_last_is_refused():
     keeper = Kept()
     trained(method_of("dp_fed_sgd", "secure", rounds=4), keeper=keeper)
