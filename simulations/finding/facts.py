@@ -109,7 +109,7 @@ class _Search:
         form = form_of(Path(data.path), data.csv)
         cells = {name: numbers_of(self._table[name], name, form.number) for name in names}
         for name in (name for name in names if np.isnan(cells[name]).all()):
-            log.warning("no cell of column %r holds a number, so its range means nothing: see what csv declares", name)
+            log.warning("no cell of column %s holds a number, so its range means nothing: see what csv declares", name)
         return {name: grids.outwards(*self._ends("numbers", cells[name], grids.numbers())) for name in names}
 
     @cached_property

@@ -197,7 +197,7 @@ def test_strange_cells_make_no_search_fail_and_show_nowhere():
 def test_the_holder_is_warned_of_a_column_without_a_number(table, caplog):
     find(table, user="who", all_users=USERS, numbers=["age", "team"], **BUDGET)
     assert [one for one in caplog.messages if "holds a number" in one] == [
-        "no cell of column 'team' holds a number, so its range means nothing: see what csv declares"
+        "no cell of column team holds a number, so its range means nothing: see what csv declares"
     ]
 
 
