@@ -116,6 +116,8 @@ class SavedModel:
             features, unusable = read_features(path, columns)
         rows = features.shape[0]
         lost, unusable = _levels(columns.samples, features, unusable, "nan" if empty else on_unknown)
+        more = ", or give on_unknown = 'reference', so that an undeclared level counts as the first one"
+        remedy = more if lost.any() else ""
         if drowned := int(columns.samples.at_levels(features, self.hidden).sum()):
             log.warning("%d of %d rows hold one of these levels: %s; %s", drowned, rows, listed(self.hidden), MEANING)
         targets = np.zeros(rows, dtype=np.float32) if problem.has_targets else None
@@ -138,11 +140,11 @@ class SavedModel:
         if missing := int(found["prediction"].isna().sum()):
             log.warning(
                 "%d of %d rows get no prediction (NaN): they hold a cell that the model cannot use (%s of them); "
-                "correct these cells, train with impute, or give on_unknown = 'reference', so that an undeclared "
-                "level counts as the first one",
+                "correct these cells, or train with impute%s",
                 missing,
                 rows,
                 _told(unusable) or "no single column",
+                remedy,
             )
         return found
 

@@ -113,7 +113,8 @@ def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, Fra
         raw = sections(own, path, _OF_A_QUERY, "query")
         if settings[RELATION] is not None:
             raw["privacy"][RELATION] = settings[RELATION]
-        raw["ask"] = list(default_ask(raw["data"]) if settings["ask"] is None else settings["ask"])
+        ask = default_ask(raw["data"]) if settings["ask"] is None else settings["ask"]
+        raw["ask"] = ask if isinstance(ask, str | Mapping) else list(ask)
         return parse_config(raw)
 
     config, frame = configured(data, settings, RunConfig, declared, parse_config, load_config)

@@ -1,5 +1,6 @@
 """Facts that a run declares, found privately in a table: ranges, levels, the most samples of a user."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from userdp.mechanisms.user_quantile import Grid
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.randomness import stream
 from userdp.streams import Streams
+
+log = logging.getLogger("userdp")
 
 Values = NDArray[np.float64]
 COSTS = (
@@ -105,6 +108,8 @@ class _Search:
         data, names = self.plan.config.data, self.plan.config.find.numbers
         form = form_of(Path(data.path), data.csv)
         cells = {name: numbers_of(self._table[name], name, form.number) for name in names}
+        for name in (name for name in names if np.isnan(cells[name]).all()):
+            log.warning("no cell of column %s holds a number, so its range means nothing: see what csv declares", name)
         return {name: grids.outwards(*self._ends("numbers", cells[name], grids.numbers())) for name in names}
 
     @cached_property

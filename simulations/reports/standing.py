@@ -92,19 +92,24 @@ def standing(result: dict[str, Any], usable: Usable | None) -> Standing:
     value, *others = shown_apart([metrics[main], *rivals.values()])
     beside = " and ".join(f"{other} for the {rival}" for other, rival in zip(others, rivals, strict=True))
     shares = {"r2": "R2", "deviance_explained": "deviance explained"}
-    known = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
-    sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{''.join(known[:1])}.{told}"
+    explained = [f"; {words} is {metrics[name]:.3f}" for name, words in shares.items() if metrics.get(name) is not None]
+    sentence = f"The {main.replace('_', ' ')} is {value}, against {beside}{''.join(explained[:1])}.{told}"
     reference = result.get("reference", {})
     name = "initial" if best == INITIAL else constant_name(reference)
-    error = reference.get("difference_errors", {}).get(name)
+    errors, mean = reference.get("difference_errors", {}), reference.get("constant") or {}
+    error = errors.get(name)
     if metrics[main] == rivals[best]:
         return Standing("even", f"Equal to the {best}, no better", sentence)
     kind: Kind
     match verdict(metrics[main], rivals[best], error):
         case "better":
             few = usable is not None and usable.few
-            kind, more = "even" if few else "good", ""
-            title = f"Better than the {best}{', without much of the data' if few else ''}"
+            # Nobody could know the mean of the held-out users; but a model that is clearly worse predicts nothing.
+            known = "constant" in errors and main in mean
+            beaten = known and verdict(metrics[main], mean[main], errors["constant"]) == "worse"
+            kind, more = "even" if few or beaten else "good", ""
+            limits = f"{', without much of the data' if few else ''}{', worse than the mean' if beaten else ''}"
+            title = f"Better than the {best}{limits}"
         case "even":
             kind, title = "even", f"No clear difference from the {best}"
             more = f" The difference has a standard error of {shown(error, 2)} over people."

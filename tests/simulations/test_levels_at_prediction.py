@@ -152,6 +152,7 @@ def test_the_holder_of_the_rows_is_told_how_many_and_which_columns(caplog):
         caplog.clear()
         model.predict(ROWS, on_unknown=how)
         assert told in caplog.text
+        assert ("give on_unknown = 'reference'" in caplog.text) == (how == "nan")  # it helps no missing number
     with pytest.raises(BadInput, match=r"2 of 6 rows hold no declared level of a column \('sex' in 2 of them\)"):
         model.predict(ROWS, on_unknown="error")
     with pytest.raises(BadInput, match=r"on_unknown = 'zero': must be 'nan' or 'reference' or 'error'"):

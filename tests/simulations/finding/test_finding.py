@@ -194,6 +194,13 @@ def test_strange_cells_make_no_search_fail_and_show_nowhere():
     assert [int(day[:4]) for day in found.settings["dates"]["d"]] == pytest.approx([2020, 2021], abs=2)
 
 
+def test_the_holder_is_warned_of_a_column_without_a_number(table, caplog):
+    find(table, user="who", all_users=USERS, numbers=["age", "team"], **BUDGET)
+    assert [one for one in caplog.messages if "holds a number" in one] == [
+        "no cell of column team holds a number, so its range means nothing: see what csv declares"
+    ]
+
+
 def test_one_seed_finds_the_same_and_another_may_not(table, found):
     assert find(table, **ASKED).settings == found.settings
     others = [find(table, **ASKED | {"epsilon": 1.5}, seed=seed).settings["ranges"] for seed in range(3)]

@@ -265,6 +265,14 @@ def test_a_difference_within_its_interval_is_no_verdict():
     assert "Do not use" not in found.explanation
 
 
+@pytest.mark.parametrize(("error", "good"), [(0.001, False), (0.05, True)])
+def test_no_verdict_is_good_where_a_noisy_constant_is_beaten_and_the_mean_clearly_beats_the_model(error, good):
+    result = result_of(0.62, 0.6, 0.7, 0.65)
+    result["reference"]["difference_errors"] = {"constant": error, "released_constant": 0.001}
+    found, limit = standing(result, None), "" if good else ", worse than the mean"
+    assert (found.kind, found.title) == ("good" if good else "even", f"Better than the best constant{limit}")
+
+
 def test_the_verdict_tells_what_is_explained_and_where_the_constant_comes_from():
     result = result_of(0.5, 0.6, 0.7, r2=1 / 6)
     assert standing(result, None).explanation.endswith(

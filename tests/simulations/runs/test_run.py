@@ -402,7 +402,7 @@ def test_a_server_without_data_knows_its_users_from_the_number_of_all():
     [
         ({"users": 48}, BadInput, "data.users = 48 are both given"),
         ({"min_samples": 2}, BadInput, "with data.min_samples = 2: the number of users with so many"),
-        ({"all_users": 1}, BadInput, "everybody is held out"),
+        ({"all_users": 1}, BadInput, "test_fraction = 0.2: everybody is held out"),
         ({"all_users": 61}, PopulationTooSmall, "data.all_users = 61, but the data have 60 users in all"),
         ({"all_users": 59}, BadInput, "data.all_users = 59, but the data have 60 users in all"),
     ],

@@ -115,7 +115,7 @@ class TableSource(Declaration, DataSettings):
             raise BadInput(f"{total} with {self.holds_out}: the number of users it holds out is not declared; {advice}")
         left = self.all_users - self.held_out(self.all_users)
         if left < 1:
-            share = f"data.test_fraction = {self.test_fraction}"
+            share = f"data.test_fraction = {self._test_share}"
             raise BadInput(f"{total} with {share}: everybody is held out; lower test_fraction")
         return left
 

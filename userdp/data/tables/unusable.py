@@ -26,11 +26,12 @@ NOT_POSITIVE = "never positive"
 _TEXT = "text"
 _DAY = r"(?:[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}|[0-9]{1,2}[-/.][0-9]{1,2}[-/.](?:[0-9]{4}|[0-9]{2}))"
 _CLOCK = r"[0-9]{1,2}:[0-9]{2}(?::[0-9.]+)?[^ ]*"
+_POWER = "(?:[eE][+-]?[0-9]{1,3})?"
 _KINDS = {
     "dates": re.compile(rf"{_DAY}(?:[ T]+{_CLOCK})?"),
     "times of day": re.compile(_CLOCK),
-    "numbers": re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?"),
-    "numbers with commas": re.compile(r"[+-]?[0-9]+(?:[.' ][0-9]{3})*(?:,[0-9]+)+(?:\.[0-9]+)?"),
+    "numbers": re.compile(rf"[+-]?[0-9]{{1,15}}(?:\.[0-9]{{1,18}})?{_POWER}"),
+    "numbers with commas": re.compile(r"[+-]?[0-9]+(?:[.' ][0-9]{3})*(?:,[0-9]+)+(?:\.[0-9]+)?" + _POWER),
 }
 _REMEDIES = {
     "dates": "write each date as a number, such as days since a public day",
