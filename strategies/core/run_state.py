@@ -89,8 +89,8 @@ class RunState:
        the checkpoint is an older one, and the run ends. Count the release that the killed process may have made as
        made. Then each user's data have entered the rounds whose cohorts it was drawn for, each of them once, as in an
        unbroken run; the lost round's second release is a function of no user's data, given what was released before.
-       Where it would hold other rounds' data there is none: of a phase at its end (`strategies.localized.phases`), and a
-       test of all rounds counts as failed, as it may have been.
+       Where it would hold other rounds' data there is none: a phase does not end twice (`strategies.localized.phases`),
+       and one test of all rounds counts as failed, as it may have before.
        The other rounds' mechanisms and noise are the planned ones, chosen adaptively, and the ledger accounts
        their composition.
     3. *Correlated noise.* Rows of C G get fresh noise each. The lost round's row holds earlier rounds' data, so it is
