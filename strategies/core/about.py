@@ -121,9 +121,7 @@ NOTES: Mapping[str, Fact] = {
     "floored": Fact("noised", "directions whose second moment is below its noise"),
     "moment_size": Fact("noised", "typical norm of users' second moments in scaled columns"),
     "length": Fact("noised", "typical length of users' gradients"),
-    "lost": Fact(
-        "public", "1 where a masked sum cannot be read, or a killed run may have released: charged, not released"
-    ),
+    "lost": Fact("public", "1 where no sum can be read, or a killed run may have released it: charged, not released"),
     "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
     "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
     "radius": Fact("noised", "radius of the clip, from released values"),

@@ -92,10 +92,9 @@ class MeanRounds(Scheme):
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Descent, noise: Noise) -> Step:
         """See `Scheme`; if a node of a masked sum fell silent, or memory skips a round, nothing is released."""
-        if gathered.skipped and memory.mechanism is not None:
-            memory.mechanism.skip()
-            return Step(*memory.output(x, x), {"lost": 1.0})
-        if gathered.lost:
+        if (mechanism := memory.mechanism if gathered.skipped else None) is not None:
+            mechanism.skip()
+        if mechanism is not None or gathered.lost:
             return Step(*memory.output(x, x), {"lost": 1.0})
         mean = gathered.values / self.divisor if self.mean is None else self.mean(gathered.values)
         released, deviation = mean, gathered.noise / self.divisor

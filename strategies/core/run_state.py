@@ -91,8 +91,7 @@ class RunState:
        unbroken run; the lost round's second release is a function of no user's data, given what was released before.
        Where it would hold other rounds' data there is none: a phase does not end twice (`strategies.localized.phases`),
        and one test of all rounds counts as failed, as it may have before.
-       The other rounds' mechanisms and noise are the planned ones, chosen adaptively, and the ledger accounts
-       their composition.
+       Other rounds' mechanisms and noise are as planned, chosen adaptively; the ledger accounts their composition.
     3. *Correlated noise.* Rows of C G get fresh noise each. The lost round's row holds earlier rounds' data, so it is
        not released again (`userdp.mechanisms.prefix_sums.PrefixSums.skip`); later rows lack its row of G. All entries
        of C are non-negative, so leaving out a participation lowers the bound of `userdp.mechanisms.prefix_sums` row by

@@ -62,8 +62,7 @@ class Scheme(ABC):
 
     price: Price  # of all rounds together
     outline: Outline  # the scheme in numbers
-    # makes the server's memory as it is before the first round; none by default. Its class declares what a checkpoint
-    # holds
+    # makes the server's memory before the first round; its class declares what a checkpoint holds
     new_memory: Callable[[], Stateful | None] = no_memory
     # makes sections of result.json from the released model (p,) and the memory of a run that has ended
     report: Callable[[Vector, Any], dict[str, Any]] = no_report
