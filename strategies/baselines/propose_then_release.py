@@ -13,6 +13,7 @@ from userdp.audit import choice_probabilities
 from userdp.mechanisms import ExponentialMechanism
 from userdp.nodes import Computation
 from userdp.noise import Scores
+from userdp.sampling import Sampler
 from userdp.state import Stateful
 
 
@@ -34,6 +35,10 @@ class ProposeThenRelease(Scheme):
     mechanism: Peeling | ExponentialMechanism  # of the release
     # from the round, the model and what was released to the next model and the round's facts: costs no privacy
     follow: Callable[[int, Vector, Any], tuple[Vector, Mapping[str, float]]]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cohorts, Sampler):  # others draw cohorts within cohorts
+            object.__setattr__(self, "sampler", self.cohorts)
 
     @property
     def law(self) -> Law | None:
