@@ -15,7 +15,6 @@ HEADINGS = {
     "gap_of_the_noise_alone": "gap from noise alone",
     "bound_proven_here": "our bound",
     "bound_of_the_paper": "the paper's bound",
-    "slope_from_the_first": "slope since the first row",
     "error_of_the_average": "error, average iterate",
     "error_of_the_last": "error, last iterate",
     "of_Theorem_6,_delta_=_1e-5": "Theorem 6, delta = 1e-5",

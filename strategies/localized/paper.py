@@ -4,8 +4,8 @@ As printed (Theorem 3.1, the lemma on localization, Algorithms 1 and 5), with n 
 gradient bound G, a smoothness beta and a box of radius D: batches of ``B = 100 log(mnd / delta) / epsilon`` users;
 phases ``s = 1, ..., S = ceil(log(n / B))``, here of base 2, of ``n / 2^s`` users, with steps ``eta (log m)^-s`` and
 ``eta = (D / G) min(B sqrt(m / n), sqrt(m) epsilon / sqrt(d log(1 / delta) log(nmd)))``; a radius of ``G log(nmd /
-omega) / sqrt(m)``, ``omega = (nmd)^-3``; half of epsilon and of delta for the test, whose Laplace noises have the
-scales 2 and 4 over its epsilon.
+omega) / sqrt(m)``, ``omega = (nmd)^-3``; half of epsilon and of delta for the test (B.7; the ``delta / (2Tmnd)`` that
+Algorithm 1 hands on is not used), whose Laplace noises have the scales 2 and 4 over its epsilon.
 
 Where ``n / 2^S`` is less than a batch, which it is unless n / B is a power of two, the last phase has no step in print.
 Here it takes one whole batch: ``n / 2^(S - 1) >= B`` users are left.

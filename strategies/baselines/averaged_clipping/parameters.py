@@ -79,7 +79,7 @@ def paper_noise(constants: TheoryConstants, clip: float, batch: int, rounds: int
 def constrained(constants: TheoryConstants, rounds: int | None = None) -> Parameters:
     """Theorem 3. The set may be any closed convex one that holds a minimiser, of diameter at most ``radius``.
 
-    The bound (B3) is ``28 L R^2 ln(4/beta) / N + 2 R s sqrt(16 d ln(4N/beta))`` for noise of ANY deviation s.
+    The bound (A.2) is ``28 L R^2 ln(4/beta) / N + 2 R s sqrt(16 d ln(4N/beta))`` for noise of ANY deviation s.
     """
     radius, smooth, log = constants.radius, constants.smoothness, math.log(4 / constants.failure)
     rounds = rounds or constrained_rounds(constants)
@@ -177,7 +177,7 @@ def plain_rounds(constants: TheoryConstants, power: float = 2 / 7) -> int:
 
 
 def constrained_rounds(constants: TheoryConstants) -> int:
-    """N that makes the two terms of (B3) equal, by its fixed point."""
+    """N that makes the two terms of the bound in A.2 equal, by its fixed point."""
     reach = constants.smoothness * constants.radius
     top = 7 * reach**2 * constants.samples * constants.epsilon * math.log(4 / constants.failure) ** 3
     bottom = 162 * constants.deviation**2 * constants.noise_root
