@@ -532,6 +532,13 @@ def test_baseline_the_geometric_median_has_the_least_sum_of_distances():
     assert np.linalg.norm(geometric_median(points, steps=1)) < 1.5
 
 
+def test_the_geometric_median_moves_by_twice_what_its_points_move():
+    """The example of Ghazi, Kumar, Liu, Manurangsi (2025), B.10, at alpha = 1/2."""
+    first = geometric_median(np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [1.0, 0.5]]))
+    second = geometric_median(np.array([[0.0, 0.0], [0.0, 0.5], [1.0, 0.0], [1.0, 0.0]]))
+    np.testing.assert_allclose([first, second], [[0, 0], [1, 0]], atol=1e-6)
+
+
 def test_edges_of_the_ascent(monkeypatch):
     """The ascent stops if the hull of the points that count holds the centre: there is no better direction."""
 
