@@ -174,7 +174,7 @@ def of_runs(pictures):
     return {
         name: (picture, rows if picture.problem is None else rows[rows["problem"] == picture.problem])
         for name, (picture, rows) in pictures.items()
-        if not picture.by
+        if picture.of
     }
 
 
@@ -219,14 +219,20 @@ def test_every_median_of_a_picture_is_drawn_where_the_table_has_it(drawn, of_run
     for name, (picture, rows) in of_runs.items():
         figure = drawn._drawn(picture, rows)
         lines, (lowest, highest) = lines_of(figure), figure.axes[0].get_ylim()
-        assert ("zero" in lines) == (rows["value"] <= 0).any(), name
         for strategy, own in rows.groupby("strategy"):
             medians = own.groupby(picture.along)["value"].median()
             heights = lines[strategy]
-            np.testing.assert_array_equal(heights[medians > 0], medians[medians > 0], err_msg=f"{name}: {strategy}")
-            assert (heights[medians == 0] == lines.get("zero", [0])[0]).all(), name
+            np.testing.assert_array_equal(heights, medians, err_msg=f"{name}: {strategy}")
             assert (lowest <= heights).all(), name
             assert (heights <= highest).all(), name
+
+
+def test_a_picture_of_columns_has_each_beside_the_start_and_the_bound(drawn, pictures):
+    picture, rows = pictures["paper-core-hard-instance"]
+    lines = lines_of(drawn._drawn_columns(picture, rows))
+    wanted = {name: name for name in picture.columns} | {"the start": "start", picture.told: picture.bound}
+    assert set(lines) == set(wanted)
+    assert all((lines[label] == rows[column]).all() for label, column in wanted.items())
 
 
 def test_a_start_that_is_a_median_says_so_in_the_picture(drawn, of_runs):

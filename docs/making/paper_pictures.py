@@ -1,9 +1,10 @@
 """The pictures of the papers' pages: measured errors and the slopes of theory.
 
-A line is the median over seeds in the table of a comparison, and the column `error` in that of a sweep. Its band is the
-range.
+A line is the median over seeds in the table of a comparison, and the column `error` in that of a sweep; its band is the
+range. Or it is a column of a sweep, and its band a standard error to either side.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import matplotlib as mpl
@@ -18,30 +19,26 @@ from making.rooms import Picture, rooms
 
 COLOURS = ("#1f5fa8", "#c2410c", "#2f7d4f", "#7a4fa3", "#8a6d1d", "#4b5563")
 MARKS = ("o", "s", "^", "D", "v", "P")
-ZERO = 0.1
-"""The height of zero on a logarithmic axis, relative to the smallest positive error; it is labelled."""
-
 
 def pictures() -> dict[str, str]:
     """Return the SVG of each picture, by name."""
     with mpl.rc_context(STYLE):
         return {
-            picture.name: svg((_drawn_sweep if picture.by else _drawn)(picture, room.rows(picture.table)))
+            picture.name: svg(_drawing(picture)(picture, room.rows(picture.table)))
             for room in rooms()
             for picture in room.picture
         }
+
+
+def _drawing(picture: Picture) -> Callable[[Picture, pd.DataFrame], Figure]:
+    return _drawn_columns if picture.columns else _drawn_sweep if picture.by else _drawn
 
 
 def _drawn(picture: Picture, rows: pd.DataFrame) -> Figure:
     if picture.problem is not None:
         rows = rows[rows["problem"] == picture.problem]
     start = rows.groupby("seed")["initial"].first()
-    positive = rows["value"][rows["value"] > 0]
-    zero = ZERO * float(positive.min())
     figure, ax = _figure()
-    if (rows["value"] <= 0).any():
-        ax.axhline(zero, color=PALE, linewidth=1, label="zero")
-        rows = rows.assign(value=rows["value"].clip(lower=zero))
     for place, (strategy, own) in enumerate(rows.groupby("strategy", sort=False)):
         spans = own.groupby(picture.along)["value"].agg(["median", "min", "max"])
         _line(ax, place, str(strategy), spans.index, spans.to_numpy())
@@ -71,6 +68,19 @@ def _drawn_sweep(picture: Picture, rows: pd.DataFrame) -> Figure:
         told = f"slope of theory, {picture.by} = {value:g}: {power:.3g}"
         ax.plot(at, guide, color=COLOURS[place % len(COLOURS)], linestyle="--", linewidth=1, label=told)
     _finish(figure, ax, at, picture.along, "error")
+    return figure
+
+
+def _drawn_columns(picture: Picture, rows: pd.DataFrame) -> Figure:
+    """Draw a sweep's columns, each with its standard error, beside the start and the bound of theory."""
+    at = rows[picture.along].to_numpy()
+    figure, ax = _figure()
+    for place, name in enumerate(picture.columns):
+        error, spread = rows[name], rows[f"standard_error,_{name}"]
+        _line(ax, place, name, at, np.column_stack([error, error - spread, error + spread]))
+    ax.plot(at, rows["start"], color=INK, linestyle=":", linewidth=1, label="the start")
+    ax.plot(at, rows[picture.bound], color=PALE, linestyle="--", label=picture.told)
+    _finish(figure, ax, at, picture.along, "excess risk")
     return figure
 
 

@@ -51,6 +51,8 @@ class Picture:
         problem: The problem to draw; None if a comparison has one only.
         by: The column of a sweep with one line per value; its columns error, least and most are drawn.
         powers: The exponents of a sweep's lines that have another one each, by value.
+        columns: The columns of a sweep that are a strategy each; beside them are their standard errors.
+        bound: The column of their sweep with the bound that theory has.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Picture:
     problem: str | None = None
     by: str = ""
     powers: dict[str, str] = field(default_factory=dict)
+    columns: list[str] = field(default_factory=list)
+    bound: str = ""
 
     def grows(self, at: float, line: float | None = None) -> float:
         """Return the rate of theory at a point, up to a factor; of a sweep's line."""
