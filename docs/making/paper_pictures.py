@@ -20,6 +20,7 @@ from making.rooms import Picture, rooms
 COLOURS = ("#1f5fa8", "#c2410c", "#2f7d4f", "#7a4fa3", "#8a6d1d", "#4b5563")
 MARKS = ("o", "s", "^", "D", "v", "P")
 
+
 def pictures() -> dict[str, str]:
     """Return the SVG of each picture, by name."""
     with mpl.rc_context(STYLE):
