@@ -57,7 +57,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Trial:
-    """What all models have in common.
+    """Settings for all models.
 
     Attributes:
         device: beside the processor.
@@ -300,7 +300,7 @@ def told(row: Row) -> str:
 
 
 def machine(device: Device) -> dict[str, str]:
-    """What it was measured on."""
+    """The names of card and libraries."""
     card = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
     return {"device": card, "torch": str(torch.__version__), "python": platform.python_version()}
 
