@@ -8,9 +8,10 @@ of them a standard deviation is known to 1.1%, and 5% is more than four standard
 import logging
 import time
 
+import any_strategy
 import numpy as np
 import pytest
-from any_strategy import MEASURED_FIRST, options_of
+from any_strategy import MEASURED_FIRST, USERS
 from helpers import Wild, federation_of, final, make
 from scipy import stats
 
@@ -36,24 +37,14 @@ pytestmark = pytest.mark.slow
 WIDE = 4000
 """Coordinates from which noise is measured, each an independent draw."""
 
-USERS = 400
-FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
 OPTIONS = {
-    "localized_robust_sgd": {"radius": 1.0},
-    "robust_rounds": {"radius": 1.0, "rounds": 2},
-    "outlier_removal": {"rounds": 2},
-    "sample_clipped_sgd": {"rounds": 3},
-    "iterative_mean_sgd": {"rounds": 3},
-    "robust_frank_wolfe": {"rounds": 3},
-    "private_hard_thresholding": {"rounds": 3, "sparsity": 2, "level": 20.0},
-    "sparse_optimisation": {"rounds": 3, "sparsity": 2},
-    "projected_sgd": {"rounds": 3, "sparsity": 2},
+    "private_hard_thresholding": {"sparsity": 2, "level": 20.0},
+    "sparse_optimisation": {"sparsity": 2},
     # As many rounds as theory plans: in few of them nobody in particular is drawn.
     "averaged_clipping": {"rounds": None},
     "averaged_clipping_restarted": {"rounds": None, "runs": None},
-    **{name: {"rounds": 3} for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping")},
 }
-"""The options that a strategy needs for so few users, with few rounds unless there is a reason for many."""
+"""Options beside those of the example."""
 
 SCHEMES = ["disjoint", "cyclic", "poisson", "fixed_size"]
 PRIVATE = [
@@ -72,10 +63,8 @@ every_strategy = pytest.mark.parametrize("name", PRIVATE)
 # --- Runs, and what is seen of them ----------------------------------------------------------------------------------
 
 
-def method_of(name, problem=None, facts=None, **options):
-    """A strategy of the registry for 400 users, with the options of its example and `OPTIONS`."""
-    options = options_of(name) | OPTIONS.get(name, {}) | {"epsilon": 4.0, "delta": 1e-4} | options
-    return make(STRATEGIES[name], problem or Quadratic(2, 1.0, 2.0), USERS, facts=facts or FACTS, **options)
+def method_of(name, problem=None, **options):
+    return any_strategy.method_of(name, problem or Quadratic(2, 1.0, 2.0), **OPTIONS.get(name, {}) | options)
 
 
 class Recording(LocalGrid):
