@@ -99,13 +99,6 @@ def test_a_run_hands_back_its_guarantee_and_a_record_of_every_round_and_is_not_r
         run(method, halves(problem_of(name)))
 
 
-def test_the_ledger_grows_with_participations():
-    method = make(DPFedSGD, PROBLEM, 400, 4.0, 1e-4, rounds=6, cohort=100)
-    spent = [record.spent_epsilon for record in run(method, FEDERATION).rounds]
-    assert len(set(spent)) == 2
-    assert spent[3] < spent[4] == method.plan.guarantee.epsilon
-
-
 def test_metrics_are_of_the_released_model_before_the_first_and_after_every_round():
     def evaluate(number, arrays):
         return MetricRecord({"round": number, "first": float(model_vector(arrays)[0])})
