@@ -1,7 +1,4 @@
-"""Noise of the operating system in strategies and runs: who may use it, and that no seed enters it.
-
-Draws cannot be repeated, so each statistical test has a false alarm in a thousand million runs at most.
-"""
+"""Noise of the operating system in strategies and runs: who may use it, and that no seed enters it."""
 
 import json
 import math
@@ -31,7 +28,6 @@ from userdp.noise import SecureNoise, SeededNoise, rounding_slack
 from userdp.problems import Quadratic
 from userdp.streams import SECURE_ASSUMPTIONS
 
-FALSE_ALARM = 1e-9
 REFUSED = {name for name, strategy in STRATEGIES.items() if strategy.about.without_secure_noise is not None}
 ALLOWED = sorted(STRATEGIES.keys() - REFUSED)
 OPTIONS = {
