@@ -3,17 +3,19 @@
 from typing import Any
 
 import numpy as np
-from helpers import federation_of
+from helpers import federation_of, make
 
 from simulations.testing.strategy_contract import SHAPE
-from strategies import STRATEGIES
+from strategies import STRATEGIES, UserLevelStrategy
 from strategies.core.recipe import example_problem
 from userdp.accounting import Guarantee
 from userdp.data import Federation
 from userdp.problems import Problem
 from userdp.streams import DRAWN_SEED, GIVEN_SEED, SECURE_ASSUMPTIONS
 
-__all__ = ["MEASURED_FIRST", "SHAPE", "halves", "options_of", "problem_of", "sources"]
+__all__ = ["FACTS", "MEASURED_FIRST", "SHAPE", "USERS", "halves", "method_of", "options_of", "problem_of", "sources"]
+USERS = 400
+FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
 MEASURED_FIRST = {"localized_weighting"}
 """The first round asks how long gradients are, which has no sign and nothing that a gradient of zero would answer."""
 
@@ -27,7 +29,15 @@ def problem_of(name: str) -> Problem:
     return example_problem(STRATEGIES[name], SHAPE)
 
 
-def halves(problem: Problem, users: int = 400) -> Federation:
+def method_of(
+    name: str, problem: Problem | None = None, epsilon: float = 4.0, delta: float = 1e-4, **options: Any
+) -> UserLevelStrategy:
+    """The strategy for these users of one sample each, with the options of its example and these."""
+    given = {"facts": FACTS, **options_of(name), **options}
+    return make(STRATEGIES[name], problem or problem_of(name), USERS, epsilon, delta, **given)
+
+
+def halves(problem: Problem, users: int = USERS) -> Federation:
     """Users of one sample, all of whose features are 0.5, and its target if it has one."""
     return federation_of(np.full((users, 2), 0.5), targets=np.full(users, 0.5) if problem.has_targets else None)
 

@@ -8,47 +8,71 @@ from query_cases import QUANTILES, SUMS, people, query
 from scipy.sparse import csr_array
 
 from userdp.data import Block, ColumnarFederation
-from userdp.problems import Logistic, SparseLogistic, Squared
+from userdp.problems import Logistic, Softmax, SparseLogistic, Squared
+from userdp.problems.generalised_linear import GeneralisedLinear
+from userdp.problems.linear_scores import LinearScores
+from userdp.problems.one_hot import OneHot
+from userdp.problems.sparse_linear import SparseLinear
 
 USERS, RNG = 60, np.random.default_rng(5)
 SIZES = RNG.integers(1, 5, USERS)
 CELLS = (RNG.uniform(-1, 1, (SIZES.sum(), 2)) * RNG.choice([0.0, 1e-3, 1.0], SIZES.sum())[:, None]).astype(np.float32)
 CLASSES = RNG.integers(0, 2, len(CELLS)).astype(np.float32)
 NUMBERS = RNG.uniform(-1, 1, len(CELLS)).astype(np.float32)
-EDGES, EYE, SCALES = np.array([0.05, 0.3, 1.0]), np.eye(2), {"scales": np.array([1.0, 0.5])}
-ODDS, HALF = np.array([-0.3, 0.0, 0.3]), np.linspace(0.0, 1.0, 5)
-SLOPE = {"directions": EYE, "weighing": np.array([0.4, -0.3]), "model": np.array([-2.0, 1.0])}
+EDGES, ODDS, HALF = np.array([0.05, 0.3, 1.0]), np.array([-0.3, 0.0, 0.3]), np.linspace(0.0, 1.0, 5)
 MODELS = {"models": np.array([[0.1, -0.2], [0.5, 0.4]])}
 
 LOGISTIC, SQUARED, SPARSE = Logistic(2, 2.0, 5.0), Squared(2, 2.0, 5.0, low=-1.0, high=1.0), SparseLogistic(2, 2.0, 2)
 SUMMED, CHOSEN = query(SUMS), query(QUANTILES)
+
+
+def questions(problem, rng):
+    """Every function of rows of a fixed order that the problem answers, with its parameters and arrays."""
+    dimension = problem.dimension
+    asked = {
+        **dict.fromkeys(("user_gradient", "rough_user_gradient", "gradient_votes", "sample_sum"), ({}, {})),
+        "clipped_sample_sum": ({"sample_clip_norm": 0.3}, {}),
+        "filled": ({}, {}),
+        "loss_sizes": ({}, {"edges": EDGES}),
+        "loss_answer": ({"limit": 2.0}, {}),
+        "improved": ({}, {"initial": np.full(dimension, 0.01)}),
+        "curvature_along": ({"most": 2.0}, {"direction": np.full(dimension, 1 / math.sqrt(dimension))}),
+    }
+    if problem.has_targets and not isinstance(problem, Softmax):
+        asked["mean_target"] = ({"low": -1.0, "high": 1.0}, {})
+    if problem.name in ("logistic", "softmax", "sparse_logistic"):
+        asked["class_shares"] = ({}, {"classes": np.array([0.0, 1.0])})
+    if isinstance(problem, SparseLinear | OneHot):
+        asked["column_moments"] = ({}, {})
+        asked["scaled_gradient"] = ({}, {"scales": rng.uniform(0.5, 2.0, dimension + 1)})
+        asked["sum_of_columns"] = ({"slope": 1.0, "length": 1.0}, {})
+    if isinstance(problem, LinearScores):
+        scales, matrix = rng.uniform(0.5, 2.0, problem.width), rng.normal(size=(problem.width, problem.width))
+        ends = {"low": 1e-3, "high": 10.0}
+        asked["column_scales"] = (ends | {"width": 0.2}, {"scales": scales})
+        asked["moment_size"] = (ends, {"scales": scales})
+        asked["second_moments"] = ({}, {"scales": scales})
+        asked["weighted_gradient"] = ({"size": 0.2}, {"scales": scales, "coordinates": matrix})
+    curved = isinstance(problem, GeneralisedLinear) and problem.family.curvatures(np.zeros(1)) is not None
+    if curved and not problem.intercept:
+        directions = rng.normal(size=(dimension, 2))
+        weighing = {"directions": directions, "weighing": rng.normal(size=dimension)}
+        slope = weighing | {"model": rng.normal(size=dimension)}
+        asked["user_curvature"] = ({"size": 0.1}, weighing)
+        asked["weighted_slope"] = ({"size": 0.1}, slope)
+        asked["slope_sizes"] = ({"size": 0.1}, slope | {"edges": EDGES})
+        asked["squared_influence"] = ({"size": 0.1}, slope | {"influence": rng.normal(size=(3, 2))})
+    return asked
+
+
+OF_SQUARED = {"mean_target", "weighted_slope", "slope_sizes", "squared_influence", "loss_sizes", "loss_answer"}
 QUESTIONS = {
-    "user_gradient": (LOGISTIC, {}, {}),
-    "rough_user_gradient": (LOGISTIC, {}, {}),
-    "gradient_votes": (LOGISTIC, {}, {}),
-    "sample_sum": (LOGISTIC, {}, {}),
-    "clipped_sample_sum": (LOGISTIC, {"sample_clip_norm": 0.2}, {}),
+    **{name: (SPARSE, *one) for name, one in questions(SPARSE, RNG).items()},
+    **{name: (LOGISTIC, *one) for name, one in questions(LOGISTIC, RNG).items()},
+    **{name: (SQUARED, *one) for name, one in questions(SQUARED, RNG).items() if name in OF_SQUARED},
     "local_update": (LOGISTIC, {"step_size": 0.5, "epochs": 2, "batch_size": 2, "key": 7}, {}),
-    "column_scales": (LOGISTIC, {"low": 1e-3, "high": 1.0, "width": 2.0}, SCALES),
-    "moment_size": (LOGISTIC, {"low": 1e-3, "high": 1.0}, SCALES),
-    "second_moments": (LOGISTIC, {}, SCALES),
-    "weighted_gradient": (LOGISTIC, {"size": 0.1}, SCALES | {"coordinates": EYE}),
-    "mean_target": (SQUARED, {"low": -1.0, "high": 1.0}, {}),
-    "class_shares": (LOGISTIC, {}, {"classes": np.array([0.0, 1.0])}),
-    "column_moments": (SPARSE, {}, {}),
-    "scaled_gradient": (SPARSE, {}, {"scales": np.array([1.0, 0.5, 0.2])}),
-    "sum_of_columns": (SPARSE, {"slope": 1.0, "length": 2.0}, {}),
-    "user_curvature": (LOGISTIC, {"size": 0.1}, {"directions": EYE, "weighing": SLOPE["weighing"]}),
-    "weighted_slope": (SQUARED, {"size": 0.1}, SLOPE),
-    "slope_sizes": (SQUARED, {"size": 0.1}, SLOPE | {"edges": EDGES}),
-    "squared_influence": (SQUARED, {"size": 0.1}, SLOPE | {"influence": np.array([[1.0, -2.0], [0.0, 1.0]])}),
-    "filled": (LOGISTIC, {}, {}),
-    "improved": (LOGISTIC, {}, {"initial": np.zeros(2)}),
-    "curvature_along": (LOGISTIC, {"most": 1.0}, {"direction": EYE[0]}),
     "weighed_gradient": (LOGISTIC, {"longest": 0.2, "reach": 1.0, "curvature": 0.2}, {}),
     "steepness": (LOGISTIC, {"reach": 1.0, "low": 0.1, "high": 2.0}, {}),
-    "loss_sizes": (SQUARED, {}, {"edges": EDGES}),
-    "loss_answer": (SQUARED, {"limit": 2.0}, {}),
     "score_shares": (LOGISTIC, {}, {"edges": ODDS}),
     "answers": (
         LOGISTIC,

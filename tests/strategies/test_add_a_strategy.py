@@ -1,4 +1,4 @@
-"""Two new strategies, each one file and one line: that of docs/extend.md, and one of the clipping family."""
+"""A new strategy, one file and one line: that of docs/extend.md."""
 
 import json
 import os
@@ -6,13 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from any_strategy import options_of, problem_of
-from helpers import final, make, run
+from helpers import make
 from typer.testing import CliRunner
 
 from simulations.api.console import show_plan
@@ -23,13 +22,14 @@ from strategies import registry
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import meanings_of
 from userdp.accounting import Privacy
-from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput
 from userdp.problems import Quadratic
 from userdp.testing import check_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+TEXT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+LINE = '        "sign_descent": "strategies.sign_descent:SignDescent",\n'
 ON_TOP = {"runs", "comparisons", "out"}  # what runs leave behind; packages have folders of these names
 EVERYWHERE = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__", "*.egg-info")
 
@@ -39,60 +39,22 @@ def left_out(folder, names):
     return {*EVERYWHERE(folder, names), *(ON_TOP if Path(folder) == ROOT else ())}
 
 
-@dataclass(frozen=True)
-class New:
-    """A strategy that is not in the registry: its module's name and text, its class, and what makes it train."""
-
-    module: str
-    text: str
-    kind: str
-    options: dict[str, float]
-
-    @property
-    def line(self) -> str:
-        return f'        "{self.module}": "strategies.{self.module}:{self.kind}",\n'
+def class_of(text):
+    """The class of that text, as a module would hold it."""
+    module = ModuleType("strategies.sign_descent")
+    exec(compile(text, "sign_descent", "exec"), module.__dict__)
+    return module.SignDescent
 
 
-NEW = [
-    New("sign_descent", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], "SignDescent", {}),
-    New(
-        "normalised_descent",
-        (ROOT / "tests" / "new_strategies" / "normalised_descent.txt").read_text(encoding="utf-8"),
-        "NormalisedDescent",
-        {"rounds": 10},
-    ),
-]
-each_new = pytest.mark.parametrize("new", NEW, ids=lambda new: new.module)
+def test_a_new_strategy_keeps_to_the_contract():
+    check_strategy(class_of(TEXT))
 
 
-def class_of(new):
-    """The class of its text, as a module would hold it."""
-    module = ModuleType(f"strategies.{new.module}")
-    exec(compile(new.text, new.module, "exec"), module.__dict__)
-    return getattr(module, new.kind)
-
-
-@each_new
-def test_a_new_strategy_trains(new):
-    federation = SyntheticFederation(Gaussian(dimension=5, mean=0.2), users=2000, seed=1, samples_per_user=10)
-    problem = Quadratic(5, 5.0, 5.0)
-    result = run(make(class_of(new), problem, 2000, **new.options), federation)
-    risk = problem.excess_risk(final(result), federation)
-    assert risk < 0.3 * problem.excess_risk(problem.initial(), federation)
-    assert 0.99 < result.guarantee.epsilon <= 1
-
-
-@each_new
-def test_a_new_strategy_keeps_to_the_contract(new):
-    check_strategy(class_of(new))
-
-
-@each_new
-def test_a_new_strategy_is_short_and_says_what_its_numbers_mean(new):
-    kind = class_of(new)
+def test_a_new_strategy_is_short_and_says_what_its_numbers_mean():
+    kind = class_of(TEXT)
     method = make(kind, Quadratic(2, 1.0, 2.0), 400, delta=1e-4, **kind.about.example)
     assert set(method.plan.numbers) <= set(meanings_of(kind))
-    assert len(new.text.splitlines()) <= 64
+    assert len(TEXT.splitlines()) <= 64
 
 
 def printed(plan, capsys):
@@ -102,9 +64,9 @@ def printed(plan, capsys):
 
 
 def test_a_plan_that_states_no_noise_does_not_print_that_there_is_none(capsys):
-    text, count = re.subn(r", noise=noise, signal=clip", "", NEW[0].text)
+    text, count = re.subn(r", noise=noise, signal=clip", "", TEXT)
     assert count == 1
-    stated, silent = (make(class_of(one), Quadratic(2, 1.0, 2.0), 400) for one in (NEW[0], replace(NEW[0], text=text)))
+    stated, silent = (make(class_of(one), Quadratic(2, 1.0, 2.0), 400) for one in (TEXT, text))
     deviation = stated.scheme.mechanism.standard_deviation
     assert stated.plan.noise == pytest.approx(deviation * 2**0.5)
     assert stated.plan.signal == stated.recipe.clip_norm
@@ -129,21 +91,21 @@ def test_every_strategy_states_its_noise(name):
 
 def test_a_line_in_the_registry_is_enough_to_be_listed(monkeypatch):
     module = ModuleType("strategies.sign_descent")
-    module.SignDescent = class_of(NEW[0])
+    module.SignDescent = class_of(TEXT)
     monkeypatch.setitem(sys.modules, "strategies.sign_descent", module)
     monkeypatch.setitem(registry.STRATEGIES.places, "sign_descent", "strategies.sign_descent:SignDescent")
     entry = next(entry for entry in strategies() if entry["name"] == "sign_descent")
     assert "replacing a user moves the mean by at most 2C/n" in entry["guarantee"]
-    assert NEW[0].line in PAGE
+    assert LINE in PAGE
 
 
 @pytest.mark.parametrize("missing", ["name", "summary_line", "family", "paper", "cost"])
 def test_a_class_that_leaves_a_declaration_out_is_refused_when_it_is_made(missing):
-    text, count = re.subn(rf"^        {missing}=.*\n", "", NEW[0].text, flags=re.MULTILINE)
+    text, count = re.subn(rf"^        {missing}=.*\n", "", TEXT, flags=re.MULTILINE)
     assert count == 1
     told = rf"of SignDescent \(line \d+ of sign_descent\) does not say {missing}: add {missing}="
     with pytest.raises(BadInput, match=told):
-        class_of(replace(NEW[0], text=text))
+        class_of(text)
 
 
 def listed_with(monkeypatch, place):
@@ -188,19 +150,6 @@ print(strategies.Auto.about.name)
     assert done.stdout.strip() == "auto"
 
 
-def test_a_class_without_a_family_does_not_take_the_others_out_of_the_list(monkeypatch, tmp_path):
-    text = NEW[0].text.replace('        family="clipping",\n', "")
-    (tmp_path / "without_family.py").write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    done = listed_with(monkeypatch, "without_family:SignDescent")
-    assert (done.exit_code, len(json.loads(done.stdout))) == (0, len(registry.STRATEGIES) - 1)
-    assert re.fullmatch(
-        r"userdp: the About of SignDescent \(line \d+ of \S+without_family\.py\) does not say family: add "
-        r'family="\.\.\."',
-        done.stderr.strip(),
-    )
-
-
 def test_what_a_module_of_the_registry_cannot_import_is_not_called_misspelt(monkeypatch, tmp_path):
     (tmp_path / "needs_more.py").write_text("import not_installed_here\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -209,16 +158,14 @@ def test_what_a_module_of_the_registry_cannot_import_is_not_called_misspelt(monk
         registry.STRATEGIES["new"]
 
 
-def with_both_in_place(folder: Path) -> Path:
-    """A copy of the project with two files and two lines more, after the one command."""
+def with_it_in_place(folder: Path) -> Path:
+    """A copy of the project with one file and one line more, after the one command."""
     copy = folder / "project"
     shutil.copytree(ROOT, copy, ignore=left_out)
     lines = copy / "strategies" / "registry.py"
     text = lines.read_text(encoding="utf-8")
-    for new in NEW:
-        (copy / "strategies" / f"{new.module}.py").write_text(new.text, encoding="utf-8")
-        text = text.replace('        "non_private":', new.line + '        "non_private":')
-    lines.write_text(text, encoding="utf-8")
+    (copy / "strategies" / "sign_descent.py").write_text(TEXT, encoding="utf-8")
+    lines.write_text(text.replace('        "non_private":', LINE + '        "non_private":'), encoding="utf-8")
     stale = inside(copy, "docs/make.py", "--check")
     assert stale.returncode == 1
     assert stale.stderr.strip().endswith("run: python docs/make.py")
@@ -237,10 +184,10 @@ def inside(copy: Path, *command: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.skipif("sign_descent" in registry.STRATEGIES, reason="they are in place, in the copy of this test")
-def test_pages_and_every_fast_test_over_the_registry_take_in_new_strategies(tmp_path):
-    copy = with_both_in_place(tmp_path)
-    fast = ("-m", "not slow and not containers", "-k", "page_that_is_made or sign_descent or normalised_descent")
+@pytest.mark.skipif("sign_descent" in registry.STRATEGIES, reason="it is in place, in the copy of this test")
+def test_pages_and_every_fast_test_over_the_registry_take_in_a_new_strategy(tmp_path):
+    copy = with_it_in_place(tmp_path)
+    fast = ("-m", "not slow and not containers", "-k", "page_that_is_made or sign_descent")
     done = inside(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *fast)
     assert done.returncode == 0, done.stdout[-10000:]
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 60
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 30

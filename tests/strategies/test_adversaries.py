@@ -1,56 +1,24 @@
-"""Every strategy against everybody whom its guarantee names: epsilon from the noise that is left in all that they see.
+"""Whom guarantees name: each of them has a view that is tested.
 
-A run is made twice, with neighbouring data. The second run draws no noise: each of its draws comes out as in the first.
-So the two show the same, or the adversary sees more than was released. What was to be hidden differs by some distance,
-the noise has some size, and dp-accounting says what all draws together cost: never more than is claimed.
+That a view shows nothing but what was released is tested in test_coupling.py, and what all draws together cost in
+test_releases.py.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from any_strategy import MEASURED_FIRST, SHAPE, options_of, problem_of
-from helpers import federation_of, requested, strategy_of
-from helpers_adversaries import Draw, Losses, Overheard, Recorded, Replayed, fields_of
+from any_strategy import options_of, problem_of
+from helpers import strategy_of
 
-from strategies import STRATEGIES, PublicFacts, UserLevelStrategy, model_vector
-from strategies.core.recipe import notes_of
-from strategies.wire.questions import Reader
+from strategies import STRATEGIES, PublicFacts, UserLevelStrategy
 from userdp.accounting import Privacy
-from userdp.mechanisms.prefix_sums import PrefixSums
-from userdp.nodes.computations import LocalNoise
-from userdp.nodes.node import Node
 from userdp.sampling import FixedSizeBatches
 
 USERS = 400
-NODES = 4
-DISCRETISED = 1e-3
-"""The largest relative error by which losses on a lattice overstate epsilon; they never understate it."""
-SAMPLED_IN_SECRET = {"averaged_clipping", "averaged_clipping_restarted", "poisson_sample_sgd"}
-"""Samples take part by coins: a draw is then priced with the chance of taking part that the nodes are sent."""
-WITHOUT_REPLACEMENT = {"stopped_sgd"}
-"""A draw is priced below with everybody taking part, which bounds a rate without knowing how it amplifies."""
 PRIVATE = sorted(set(STRATEGIES) - {"non_private"})
-ATTAINED = {
-    "adaptive_clipping",
-    "dp_fed_avg",
-    "dp_fed_sgd",
-    "dp_ftrl",
-    "local_dp",
-    "poisson_sample_sgd",
-    "projected_sgd",
-    "sample_clipped_sgd",
-}
-"""The strategies for which the user made here is the worst: a tenth less noise would show."""
-WORST: Mapping[str, float] = {"clip_norm": 0.1, "learning_rate": 0.01}
-"""Options with which that user is clipped at either end of its bounds, wherever the model goes."""
-
-
-# --- Whom guarantees name -----------------------------------------------------------------------------------
-
 VIEWS: Mapping[str, str] = {
     "other nodes": "asked",
     "any one other node": "asked",
@@ -105,11 +73,6 @@ def made(name: str, options: Mapping[str, Any] = {}, privacy: Mapping[str, Any] 
     return strategy_of(kind, problem_of(name), facts, budget, seed=0, **(options_of(name) | dict(options)))
 
 
-def worst(name: str) -> UserLevelStrategy:
-    options = dict(WORST) if name in ATTAINED else {}
-    return made(name, options)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "options", "privacy"), [*((name, {}, {}) for name in PRIVATE), *OTHERS])
 def test_a_guarantee_names_nobody_whose_view_is_not_tested(name, options, privacy):
@@ -131,190 +94,6 @@ def test_a_sentence_that_names_somebody_else_is_noticed():
     }
     with pytest.raises(AssertionError, match="add it to VIEWS"):
         named("against other nodes and the neighbours; the server is trusted")
-
-
-# --- Two runs of neighbouring data --------------------------------------------------------------------------
-
-
-@dataclass
-class Run:
-    """One of the two runs: its draws, and all that it showed.
-
-    Attributes:
-        draws: of noise, in their order.
-        asked: every field of every message to nodes.
-        released: models handed out.
-        noted: facts that may be shown.
-        rates: of coins, where samples take part by them.
-    """
-
-    draws: list[Draw] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    released: list[bytes] = field(default_factory=list)
-    noted: list[dict[str, float]] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-
-
-def data_of(name: str, *, other: bool, removed: bool, victim: int) -> Any:
-    """Everybody at a half; the victim at one end of its bounds, at the other, or with nothing that can be used."""
-    features = np.full((USERS, 2), 0.5)
-    targets = np.full(USERS, 0.5) if problem_of(name).has_targets else None
-    features[victim] = (np.nan if removed else -SHAPE.bound) if other else SHAPE.bound
-    if targets is not None:
-        targets[victim] = 1.0
-    return federation_of(features, targets=targets)
-
-
-def run(method: UserLevelStrategy, data: Any, monkeypatch: Any, outcomes: list[Draw] | None = None) -> Run:
-    """Run the strategy's own loop, with its draws recorded, or replayed from ``outcomes``."""
-    made = Run()
-    replayed = None if outcomes is None else iter(outcomes)
-
-    def watched(source: Any) -> Any:
-        return Recorded(source, made.draws) if replayed is None else Replayed(replayed, made.draws)
-
-    opened = method.streams.open
-    add, correlated = LocalNoise.add, PrefixSums.release
-    with monkeypatch.context() as patch:
-        patch.setattr(method.streams, "open", lambda *place: watched(opened(*place)))
-
-        class Own:
-            """Each user's own noise, as a source."""
-
-            def __init__(self, noise, users):
-                self.noise, self.users = noise, users
-
-            def gaussian(self, rows, _):
-                return add(self.noise, rows, self.users)
-
-        class Correlated:
-            """The noise of all rounds together, as a source: what a round shows less what it is to hide."""
-
-            def __init__(self, sums, noise):
-                self.sums, self.noise = sums, noise
-
-            def gaussian(self, mean, _):
-                return correlated(self.sums, mean, self.noise)
-
-        patch.setattr(
-            LocalNoise,
-            "add",
-            lambda self, rows, users: watched(Own(self, users)).gaussian(rows, self.deviation),
-        )
-        if method.name == "dp_ftrl":
-            patch.setattr(method.streams, "open", opened)
-            patch.setattr(
-                PrefixSums,
-                "release",
-                lambda self, mean, noise: watched(Correlated(self, noise)).gaussian(mean, self.deviation),
-            )
-        nodes = [Node(method.original, data, users) for users in np.array_split(np.arange(USERS), NODES)]
-        public = {name for name, fact in notes_of(method.recipe).items() if fact.kind != "private"}
-
-        def on_round(record: Any) -> None:
-            made.noted.append({name: value for name, value in record.facts.items() if name in public})
-
-        with Overheard(nodes) as grid:
-            method.start(
-                grid,
-                on_round=on_round,
-                evaluate_fn=lambda _, arrays: made.released.append(model_vector(arrays).tobytes()),
-            )
-    for message in grid.trained:
-        made.asked.append(fields_of(message))
-        coins = Reader().request(message)[1].coins
-        if coins is not None:
-            made.rates.append(coins.rate)
-    return made
-
-
-def whitened(draws: list[Draw], memory: Any) -> list[Draw]:
-    """Draws of correlated noise as one of independent noise: prefix sums, less what their noise has in common."""
-    rounds = len(draws)
-
-    class Impulse:
-        """Noise of one round alone."""
-
-        def __init__(self, there):
-            self.there = there
-
-        def charge(self, cost):
-            """Draw for nothing: only the shape of the noise is looked at."""
-
-        def gaussian(self, value, _):
-            return np.full(len(value), float(self.there))
-
-    columns = []
-    for place in range(rounds):
-        mechanism = memory().mechanism
-        columns.append([mechanism.release(np.zeros(2), Impulse(place == index))[0] for index in range(rounds)])
-    values = np.cumsum([draw.value for draw in draws], axis=0)
-    return [Draw("gaussian", np.linalg.solve(np.array(columns).T, values), draws[0].size, draws[0].outcome)]
-
-
-def neighbours(name: str, monkeypatch: Any) -> tuple[UserLevelStrategy, Run, Run]:
-    method = worst(name)
-    removed, victim = method.plan.guarantee.relation == "add_or_remove", first_drawn(worst(name))
-    one = run(method, data_of(name, other=False, removed=removed, victim=victim), monkeypatch)
-    other = run(
-        worst(name),
-        data_of(name, other=True, removed=removed, victim=victim),
-        monkeypatch,
-        one.draws,
-    )
-    if name == "dp_ftrl":
-        for each in (one, other):
-            each.draws = whitened(each.draws, method.scheme.new_memory)
-    return method, one, other
-
-
-def first_drawn(method: UserLevelStrategy) -> int:
-    """A user who takes part in the first round that its data can move, with its sample."""
-    request = requested(method, int(method.name in MEASURED_FIRST))
-    coins = request.computation.coins
-    drawn = np.ones(USERS, dtype=bool) if coins is None else coins.draw(slice(0, USERS), np.ones(USERS, dtype=np.int64))
-    return int(request.users[drawn[request.users]][0])
-
-
-# --- What they see, and what it costs -----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PRIVATE)
-def test_what_is_seen_follows_from_what_was_released_and_costs_no_more_than_is_claimed(name, monkeypatch):
-    method, one, other = neighbours(name, monkeypatch)
-    guarantee = method.plan.guarantee
-    views = {VIEWS[adversary] for adversary in named(guarantee.adversary)}
-    assert one.draws
-    assert len(one.draws) == len(other.draws)
-    # Equal releases, equal views, to the bit: nothing else that depends on the victim is seen.
-    assert one.released == other.released
-    assert one.noted == other.noted
-    if "asked" in views or "answered" in views:
-        assert one.asked == other.asked
-    losses = Losses()
-    rate = max(one.rates) if name in SAMPLED_IN_SECRET else None
-    pairs = list(zip(one.draws, other.draws, strict=True))
-    if rate is not None:  # the victim may be drawn in any round: each is priced as the farthest
-        farthest = max(pairs, key=lambda pair: float(np.linalg.norm(pair[0].value - pair[1].value)) / pair[0].size)
-        pairs = [farthest] * len(pairs)
-    for pair in pairs:
-        losses.add(*pair, rate)
-    assert any(not np.array_equal(one.value, other.value) for one, other in pairs)
-    measured = losses.epsilon(guarantee.delta)
-    if name not in WITHOUT_REPLACEMENT:
-        assert measured <= guarantee.epsilon * (1 + DISCRETISED)
-    if name in ATTAINED:
-        assert measured >= 0.9 * guarantee.epsilon
-
-
-@pytest.mark.slow
-def test_less_noise_than_is_claimed_is_seen(monkeypatch):
-    method, one, other = neighbours("dp_fed_sgd", monkeypatch)
-    losses = Losses()
-    for pair in zip(one.draws, other.draws, strict=True):
-        losses.add(*(replace(draw, size=0.9 * draw.size) for draw in pair))
-    assert losses.epsilon(1e-3) > 1.05 * method.plan.guarantee.epsilon
 
 
 # --- Who takes part, where it is secret ---------------------------------------------------------------------

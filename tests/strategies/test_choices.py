@@ -32,10 +32,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RELATIONS = ("replace_one", "add_or_remove")
 
 
-def seeded():
-    return SeededNoise(np.random.default_rng(0))
-
-
 class Listening(SeededNoise):
     """Keeps what it was to choose by, in units of what is charged; always gives the first."""
 

@@ -105,9 +105,12 @@ def test_each_kind_of_fault_is_named(fault):
     assert "\n" not in str(broken.value)
 
 
-def test_the_sensitivity_of_a_clipped_mean_is_attained():
+@pytest.mark.parametrize(
+    "name", ["dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping", "vote_descent", "projected_sgd"]
+)
+def test_the_sensitivity_of_a_clipped_mean_is_attained(name):
     """Else a check of neighbours would say nothing: the users that it replaces lie at opposite ends."""
-    small = Small(STRATEGIES["dp_fed_sgd"])
+    small = Small(STRATEGIES[name])
     first, second = neighbours(small, 0.5, 7, [(1.0, 1.0), (-1.0, -1.0)])
     ratios = [one.distance(two) / one.sensitivity for one, two in zip(first.draws, second.draws, strict=True)]
     assert max(ratios) == pytest.approx(1.0, abs=1e-6)

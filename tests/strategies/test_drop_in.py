@@ -207,6 +207,18 @@ def test_num_examples_are_ignored(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_metrics_of_clients_are_published_nowhere(kind):
+    """No noise is added to them."""
+    sent = [MetricRecord({"num-examples": 1, "loss": 41.0 + user}) for user in range(5)]
+    replies = [RecordDict({"arrays": record(moved(0.1)), "metrics": metrics}) for metrics in sent]
+    result, grid = train(replies, kind, rounds=2)
+    nobody = {"missing_users_private": 0, "non_finite_users_private": 0}
+    assert {at: dict(values) for at, values in result.train_metrics_clientapp.items()} == {1: nobody, 2: nobody}
+    assert not result.evaluate_metrics_clientapp
+    assert {message.metadata.message_type for message in grid.sent} == {"train"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_types_shapes_and_order_are_kept_and_integers_untouched(kind):
     result, grid = train([moved(0.1)] * 5, kind, start={"train_config": ConfigRecord({"lr": 0.5}), "num_rounds": 1})
     assert list(result.arrays) == list(INITIAL)

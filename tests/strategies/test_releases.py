@@ -11,9 +11,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import any_strategy
 import numpy as np
 import pytest
-from any_strategy import halves, options_of, problem_of
+from any_strategy import FACTS, USERS, halves
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as pld
@@ -37,10 +38,9 @@ from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softm
 from userdp.streams import Streams
 
 ROOT = Path(__file__).resolve().parents[2]
-USERS, EPSILON, DELTA = 400, 4.0, 1e-4
+EPSILON, DELTA = 4.0, 1e-4
 STEP = 1e-3
 """The grid of privacy losses, which dp_accounting rounds up."""
-FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
 
 
 # --- What is watched -------------------------------------------------------------------------------------------------
@@ -278,9 +278,7 @@ def method_of(name, **more):
     if name in MORE:
         kind, problem, options = MORE[name]
         return make(kind, problem, USERS, EPSILON, DELTA, facts=FACTS, **options, **more)
-    kind = STRATEGIES[name]
-    given = {"unit": kind.about.units[0], "facts": FACTS, **options_of(name), **more}
-    return make(kind, problem_of(name), USERS, EPSILON, DELTA, **given)
+    return any_strategy.method_of(name, epsilon=EPSILON, delta=DELTA, unit=STRATEGIES[name].about.units[0], **more)
 
 
 def watched(name):

@@ -5,49 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from any_strategy import halves
-from helpers import federation_of, run
-from test_releases import DRAWN_BY_OTHERS, EVERY, MORE, USERS, method_of, rows
+from helpers import run
+from test_releases import EVERY, MORE, method_of, rows
 
 import strategies.core.base
 from strategies import STRATEGIES, model_vector
 from strategies.core.recipe import notes_of
-from userdp.mechanisms.concentration_tests import Session
 from userdp.noise import SeededNoise
 from userdp.sampling import Sampler
 
 KINDS = {name: fact.kind for strategy in STRATEGIES.values() for name, fact in notes_of(strategy).items()}
-NOT_REPLAYED = (*DRAWN_BY_OTHERS, "non_private", "dp_ftrl")
-"""Users or nodes add the noise; nothing is hidden; with seeded noise sums are added to the noise outside its source."""
 HEARS = ("non_private", "output_perturbation")
 """One divides by who answered, and promises nothing; the other ends."""
 
 
-class Tape:
-    """Records what noise sources and tests give in one run, and gives the same in another."""
-
-    def __init__(self):
-        self.written, self.at = [], None
-
-    def taped(self, method):
-        def replayed(source, *given, **options):
-            made = np.copy(method(source, *given, **options))  # in the second run, too: what it checks is checked
-            if self.at is None:
-                self.written.append(made)
-            else:
-                made, self.at = self.written[self.at], self.at + 1
-            return made.copy() if made.ndim else made[()]
-
-        return replayed
-
-
 def users_of(name, method):
     return rows(method.problem.columns) if name in MORE else halves(method.problem)
-
-
-def others(method):
-    rng = np.random.default_rng(11)
-    targets = rng.integers(0, 2, USERS) if method.problem.has_targets else None
-    return federation_of(rng.uniform(-1, 1, (USERS, method.problem.columns)), targets=targets)
 
 
 def shown(name, users, *private):
@@ -58,22 +31,6 @@ def shown(name, users, *private):
         {fact: value for fact, value in record.facts.items() if KINDS[fact] not in private} for record in result.rounds
     ]
     return released, facts
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_other_data_with_the_same_noisy_outputs_show_the_same(name, monkeypatch):
-    if name in NOT_REPLAYED:
-        return
-    tape, method = Tape(), method_of(name)
-    for kind, outputs in ((SeededNoise, ("gaussian", "laplace", "choose")), (Session, ("observe", "passed"))):
-        for output in outputs:
-            monkeypatch.setattr(kind, output, tape.taped(getattr(kind, output)))
-    models, facts = shown(name, users_of(name, method), "private")
-    tape.at = 0
-    again, noted = shown(name, others(method), "private")
-    assert tape.at == len(tape.written) > 0
-    np.testing.assert_array_equal(again, models)
-    assert noted == facts
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -8,9 +8,10 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import any_strategy
 import numpy as np
 import pytest
-from any_strategy import options_of, problem_of
+from any_strategy import FACTS, USERS
 from helpers import make
 from query_cases import QUANTILES, SUMS, query
 from scipy.stats import norm
@@ -27,8 +28,7 @@ from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
 from userdp.problems import Squared
 
-USERS, HELD_OUT, EPSILON, DELTA = 400, 40, 4.0, 1e-4
-FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
+HELD_OUT, EPSILON, DELTA = 40, 4.0, 1e-4
 SQUARES = Squared(2, np.inf, 5.0, low=-2.0, high=2.0, intercept=True, feature_bound=1.0)
 KINDS = {
     "prepared": ("dp_fed_sgd", {"rounds": 3, "preparation": LearnCoordinates}),
@@ -58,22 +58,12 @@ TOTALS = {  # wide enough for every run, so that what is refused is refused for 
 
 
 def method_of(name, **more):
-    name, options = KINDS.get(name, (name, None)) if name not in ASKED else (name, {})
     if name in ASKED:
-        return make(
-            STRATEGIES["statistics"],
-            query(ASKED[name]),
-            USERS,
-            EPSILON,
-            DELTA,
-            facts=FACTS | {"max_samples": 3},
-            **more,
-        )
-    if options is None:
-        unit = "user" if "user" in STRATEGIES[name].about.units else "sample"
-        options = {"unit": unit, **options_of(name)}
-    problem = SQUARES if options.get("preparation") else problem_of(name)
-    return make(STRATEGIES[name], problem, USERS, EPSILON, DELTA, **({"facts": FACTS} | options | more))
+        facts = FACTS | {"max_samples": 3}
+        return make(STRATEGIES["statistics"], query(ASKED[name]), USERS, EPSILON, DELTA, facts=facts, **more)
+    name, options = KINDS.get(name, (name, {}))
+    problem = SQUARES if options.get("preparation") else None
+    return any_strategy.method_of(name, problem, EPSILON, DELTA, **options | more)
 
 
 def entered(method, total):

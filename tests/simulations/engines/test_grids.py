@@ -4,93 +4,51 @@ from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import any_strategy
 import numpy as np
 import pytest
 import torch
+from any_strategy import USERS
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.supercore.run import Run
-from helpers import (
-    PATIENCE,
-    ShuffledGrid,
-    content_of,
-    federation_of,
-    final,
-    forgive_ray,
-    local_grid,
-    make,
-    own_ray,
-    run,
-)
+from helpers import PATIENCE, ShuffledGrid, content_of, federation_of, forgive_ray, local_grid, own_ray, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.engines.grids import MOST_NODES, InMachineGrid, LocalGrid, one_thread, shards, worthwhile_nodes
 from simulations.engines.ray_grid import STARTS, RayGrid, begin_ray
-from strategies import (
-    AveragedClipping,
-    AveragedClippingRestarted,
-    DPFedSGD,
-    IterativeMeanSGD,
-    LocalizedRobustSGD,
-    NonPrivate,
-    OutputPerturbation,
-    PoissonSampleSGD,
-    PrivateHardThresholding,
-    ProjectedSGD,
-    RobustFrankWolfe,
-    RobustRounds,
-    SampleClippedSGD,
-    SmoothedTruncationGD,
-    SparseOptimisation,
-    StoppedSGD,
-    VoteDescent,
-)
+from strategies import STRATEGIES
 from strategies.wire.protocol import Holding, SharedArray, read_answer, roster_question
 from strategies.wire.questions import PROTOCOL
-from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.neural.problem import TorchProblem
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node
 from userdp.problems import Quadratic
 
-USERS = 200
-PROBLEM = Quadratic(3, 5.0, 2.0)
-PAIR = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
-FACTS = {"min_samples": 1, "max_samples": 40, "samples": 2500}
-METHODS = {
-    "dp_fed_sgd": (DPFedSGD, {"rounds": 4, "cohort": 90}),
-    "projected_sgd": (ProjectedSGD, {"rounds": 4, "cohort": 90, "sparsity": 2}),
-    "sample_clipped_sgd": (SampleClippedSGD, {"rounds": 3, "clip_norm": 1.0}),
-    "iterative_mean_sgd": (IterativeMeanSGD, {"rounds": 2, "clip_norm": 1.0}),
-    "averaged_clipping": (AveragedClipping, {"rounds": 4, "batch": 600}),
-    "averaged_clipping_restarted": (AveragedClippingRestarted, {"rounds": 4, "runs": 2}),
-    "poisson_sample_sgd": (PoissonSampleSGD, {"rounds": 3, "batch": 600}),
-    "smoothed_truncation_gd": (SmoothedTruncationGD, {"rounds": 3, "scale": 2.0}),
-    "robust_frank_wolfe": (RobustFrankWolfe, {"rounds": 3, "scale": 2.0}),
-    "private_hard_thresholding": (PrivateHardThresholding, {"rounds": 3, "sparsity": 2}),
-    "sparse_optimisation": (SparseOptimisation, {"rounds": 3, "sparsity": 2}),
-    "output_perturbation": (OutputPerturbation, {"rounds": 4, "regularisation": 0.5}),
-    "vote_descent": (VoteDescent, {"rounds": 4, "cohort": 90}),
-    "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
-    "localized_robust_sgd": (
-        LocalizedRobustSGD,
-        {"radius": 4.0, "batch": 60, "phases": 2, "learning_rate": 0.1, "phase_base": 2.0},
-    ),
-    "stopped_sgd": (StoppedSGD, {"oracle_share": 0.05}),
-    "non_private": (NonPrivate, {"rounds": 5}),
-}
+PROBLEM = Quadratic(2, 5.0, 2.0)
+PAIR = [[1.0, 2.0], [4.0, 6.0]]
+SIZES = np.resize([1, 40, 8, 3, 2, 17, 1, 5], USERS)
 pytestmark = forgive_ray
-each_method = pytest.mark.parametrize("name", METHODS)
+FOR_ANY_LOSS = [name for name, kind in STRATEGIES.items() if kind.about.example_problem["kind"] == "quadratic"]
+each_strategy = pytest.mark.parametrize("name", FOR_ANY_LOSS)
+
+
+OPTIONS = {
+    "localized_robust_sgd": {"batch": 100, "phases": 2, "learning_rate": 0.1},
+    "stopped_sgd": {"oracle_share": 0.05},
+}
+"""Options with which these take steps."""
 
 
 def population():
-    return SyntheticFederation(Gaussian(dimension=3), USERS, 6, samples_per_user=8, samples_tail=2.0, samples_max=40)
+    """Users who agree as far as robust strategies ask."""
+    return federation_of(0.5 + 0.2 * np.random.default_rng(6).normal(size=(SIZES.sum(), 2)), SIZES.tolist())
 
 
 def method_of(name, seed=3):
-    strategy, options = METHODS[name]
-    return make(strategy, PROBLEM, USERS, 50.0, 1e-3, seed=seed, facts=FACTS, **options)
+    facts = {"min_samples": 1, "max_samples": 40, "samples": int(SIZES.sum())}
+    return any_strategy.method_of(name, PROBLEM, 50.0, 1e-3, seed=seed, facts=facts, **OPTIONS.get(name, {}))
 
 
 def trace(grid, name, seed=3):
@@ -106,9 +64,8 @@ def trace(grid, name, seed=3):
 def ray_grids():
     """Grids on one private Ray by name, made once: starting an actor takes seconds."""
     recipes = {
-        "one worker": (population(), shards(USERS), 1),
         "two workers": (population(), shards(USERS), 2),
-        "one user a node": (population(), shards(USERS, 1), 1),
+        "many nodes": (population(), shards(USERS, 9), 1),
         "pair": (federation_of(PAIR), shards(2, 1), 1),
     }
     with own_ray(num_cpus=8):
@@ -134,11 +91,10 @@ def test_a_ray_grid_starts_and_stops_a_ray_of_its_own(monkeypatch):
 
 
 @pytest.mark.slow
-@each_method
-@pytest.mark.parametrize("workers", ["one worker", "two workers"])
-def test_ray_gives_the_local_grids_answer_bit_for_bit_with_any_number_of_workers(name, workers, ray_grids):
+@each_strategy
+def test_ray_gives_the_local_grids_answer_bit_for_bit_with_several_workers(name, ray_grids):
     released, facts = trace(local_grid(PROBLEM, population()), name)
-    same, same_facts = trace(ray_grids[workers], name)
+    same, same_facts = trace(ray_grids["two workers"], name)
     np.testing.assert_array_equal(same, released)
     assert same_facts == facts
     assert len(released) > 2
@@ -146,8 +102,8 @@ def test_ray_gives_the_local_grids_answer_bit_for_bit_with_any_number_of_workers
 
 
 @pytest.mark.sweep(1)
-@each_method
-@pytest.mark.parametrize("layout", [1, 7, 200, pytest.param("one user a node", marks=pytest.mark.slow)])
+@each_strategy
+@pytest.mark.parametrize("layout", [1, 7, 200, pytest.param("many nodes", marks=pytest.mark.slow)])
 def test_other_layouts_give_the_same_answer_to_rounding(name, layout, request):
     released, _ = trace(local_grid(PROBLEM, population()), name)
     on_ray = isinstance(layout, str)
@@ -156,7 +112,7 @@ def test_other_layouts_give_the_same_answer_to_rounding(name, layout, request):
 
 
 @pytest.mark.sweep(2)
-@each_method
+@each_strategy
 def test_the_order_of_replies_does_not_matter(name):
     shuffled = ShuffledGrid([Node(PROBLEM, population(), users) for users in shards(USERS, 11)])
     (released, facts), (same, same_facts) = (
@@ -167,11 +123,13 @@ def test_the_order_of_replies_does_not_matter(name):
 
 
 @pytest.mark.sweep(2)
-@each_method
+@each_strategy
 def test_flower_issue_3328_same_seed_same_bits_and_another_seed_other_noise(name):
-    first, again, other = (trace(local_grid(PROBLEM, population()), name, seed)[0] for seed in (3, 3, 4))
+    runs = (trace(local_grid(PROBLEM, population()), name, seed)[0] for seed in (3, 3, *range(4, 12)))
+    first, again = next(runs), next(runs)
     np.testing.assert_array_equal(first, again)
-    assert np.any(other[-1] != first[-1]) == (name != "non_private")
+    # Of some steps there are few, so not every seed leads elsewhere.
+    assert any(np.any(other[-1] != first[-1]) for other in runs) == (name != "non_private")
 
 
 # --- Layouts -----------------------------------------------------------------------------------------------------
@@ -216,7 +174,7 @@ def pair_grid(request):
 
 
 def question(user, node):
-    content = content_of(np.zeros(3), np.array([user]), Computation())
+    content = content_of(np.zeros(2), np.array([user]), Computation())
     return Message(content, node, MessageType.TRAIN, group_id="1")
 
 
@@ -226,8 +184,8 @@ def test_messages_can_be_pushed_and_their_replies_pulled_once(pair_grid):
     ids = list(pair_grid.push_messages([question(1, 2), question(0, 1)]))
     replies = {reply.metadata.src_node_id: reply for reply in pair_grid.pull_messages(ids)}
     assert {reply.metadata.reply_to_message_id for reply in replies.values()} == set(ids)
-    values = [read_answer(replies[node], np.array([node - 1]), Computation(), 3).values for node in (1, 2)]
-    np.testing.assert_array_equal(values, [[[-1, -2, -3]], [[-4, -5, -5]]])  # the bound of the problem is 5
+    values = [read_answer(replies[node], np.array([node - 1]), Computation(), 2).values for node in (1, 2)]
+    np.testing.assert_array_equal(values, [[[-1, -2]], [[-4, -5]]])  # the bound of the problem is 5
     assert list(pair_grid.pull_messages(ids)) == []
 
 
@@ -300,17 +258,16 @@ def test_a_cluster_that_cannot_be_reached_is_a_failed_run(monkeypatch):
 def test_workers_share_the_nodes_and_are_never_more_than_them(ray_grids):
     assert len(ray_grids["pair"]._workers) == 1
     assert [sorted(users) for users in ray_grids["two workers"]._users] == [[1, 3, 5, 7], [2, 4, 6, 8]]
-    with RayGrid(PROBLEM, population(), shards(USERS, 100), workers=5) as grid:
+    with RayGrid(PROBLEM, population(), shards(USERS, 200), workers=5) as grid:
         assert len(grid._workers) == 2
 
 
 @pytest.mark.slow
 def test_global_numpy_state_is_not_touched_by_any_strategy():
     before = np.random.get_state()[1].copy()  # noqa: NPY002 -- what this test is about
-    for name in METHODS:
+    for name in FOR_ANY_LOSS:
         run(method_of(name), population())
     np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
-    assert final(run(method_of("non_private"), population())).dtype == np.float64
 
 
 def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():

@@ -15,7 +15,6 @@ from simulations.serving.page import Pulse
 from simulations.serving.queue import STATES
 
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
-ONE_LINE = re.sub(r"\\\n\s*", "", PAGE)
 
 
 @pytest.mark.usefixtures("accounts")

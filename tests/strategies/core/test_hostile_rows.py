@@ -5,7 +5,7 @@ import math
 import any_strategy
 import numpy as np
 import pytest
-from any_strategy import options_of
+from any_strategy import USERS
 from helpers import ChangedNode, federation_of, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,16 +18,8 @@ from userdp.errors import RunFailed
 from userdp.nodes.node import Answer, Node
 from userdp.problems import Linear, Quadratic
 
-USERS = 400
-FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
-OPTIONS = {
-    "localized_robust_sgd": {"radius": 1.0, "phases": 1},
-    "robust_rounds": {"radius": 1.0},
-    "private_hard_thresholding": {"sparsity": 2},
-    "sparse_optimisation": {"sparsity": 2},
-    "projected_sgd": {"sparsity": 2},
-    "averaged_clipping_restarted": {"runs": 1},
-}
+SPARSE = {name: {"sparsity": 2} for name in ("private_hard_thresholding", "sparse_optimisation")}
+OPTIONS = {"localized_robust_sgd": {"phases": 1}, **SPARSE}
 PAPER = {"estimate": "debiased", "statistic": "median", "kernel": "exp"}
 MIXED = {"estimate": "debiased", "statistic": "trimmed_mean", "kernel": "ramp"}
 CASES = {
@@ -52,15 +44,7 @@ def method_of(name, problem=None, **options):
     """A strategy of the registry, of few rounds."""
     fields = STRATEGIES[name].model_fields
     few = {key: value for key, value in (("rounds", 2), ("deviation", 1.0)) if key in fields}
-    return make(
-        STRATEGIES[name],
-        problem or problem_of(name),
-        USERS,
-        8.0,
-        1e-4,
-        facts=FACTS,
-        **options_of(name) | few | OPTIONS.get(name, {}) | options,
-    )
+    return any_strategy.method_of(name, problem or problem_of(name), 8.0, **few | OPTIONS.get(name, {}) | options)
 
 
 def models_of(method, change, changed):

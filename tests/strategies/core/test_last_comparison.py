@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from any_strategy import halves, options_of, problem_of
+from any_strategy import FACTS, halves, method_of
 from helpers import federation_of, final, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,24 +20,12 @@ from userdp.nodes.node import Node
 from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Quadratic
 
-FACTS = {"min_samples": 1, "max_samples": 1, "samples": 400}
 COMPARING = sorted(name for name, kind in STRATEGIES.items() if kind.about.without_comparison is None)
 
 
 def compared(name, **more):
-    kind = STRATEGIES[name]
-    unit = kind.about.units[0]
-    return make(
-        kind,
-        problem_of(name),
-        400,
-        8.0,
-        1e-3,
-        unit=unit,
-        facts=FACTS,
-        compare_with_initial=True,
-        **options_of(name) | more,
-    )
+    asked = {"unit": STRATEGIES[name].about.units[0], "compare_with_initial": True}
+    return method_of(name, epsilon=8.0, delta=1e-3, **asked | more)
 
 
 # --- Formal guarantee ------------------------------------------------------------------------------------------------
@@ -66,8 +54,7 @@ def test_replacing_adding_or_removing_a_user_moves_the_sum_by_at_most_one(values
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPARING)
 def test_strategy_and_comparison_together_keep_to_the_budget_and_the_ledger_says_so(name):
-    kind, method = STRATEGIES[name], compared(name)
-    plain = make(kind, problem_of(name), 400, 8.0, 1e-3, unit=kind.about.units[0], facts=FACTS, **options_of(name))
+    method, plain = compared(name), compared(name, compare_with_initial=False)
     promised = method.plan.guarantee
     assert promised.holds
     assert promised.epsilon <= 8.0 * (1 + 1e-6)

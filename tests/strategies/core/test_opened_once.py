@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from any_strategy import halves, options_of, problem_of
+from any_strategy import FACTS, USERS, halves, method_of, problem_of
 from helpers import federation_of, make, run
+from resumable import Kept
 
 from strategies import STRATEGIES, DPFedSGD, LearnCoordinates
 from strategies.core.run_state import Resumed
@@ -13,8 +14,6 @@ from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Node
 from userdp.problems import Squared
 
-USERS = 400
-FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
 SLOW = {"sparse_exponential", "averaged_clipping", "robust_rounds", "outlier_removal"}
 AROUND = {
     "held out": {"held_out": 40, "choose_best": True},
@@ -22,23 +21,11 @@ AROUND = {
 }
 
 
-class Kept:
-    def __init__(self):
-        self.kept = []
-
-    def keep(self, take, *, must):
-        self.kept.append(take())
-
-    def ask(self, taken):
-        pass
-
-
 def made(name):
     if name in AROUND:
         problem = Squared(2, np.inf, 5.0, low=-2.0, high=2.0, intercept=True, feature_bound=1.0)
         return make(DPFedSGD, problem, USERS, 8.0, 1e-4, facts=FACTS, rounds=3, **AROUND[name])
-    kind = STRATEGIES[name]
-    return make(kind, problem_of(name), USERS, 8.0, 1e-4, unit=kind.about.units[0], facts=FACTS, **options_of(name))
+    return method_of(name, epsilon=8.0, unit=STRATEGIES[name].about.units[0])
 
 
 def opened(name, **start):

@@ -2,11 +2,12 @@
 
 from collections import Counter
 
+import any_strategy
 import numpy as np
 import pytest
-from any_strategy import options_of, problem_of
+from any_strategy import USERS
 from flwr.app import MessageType
-from helpers import federation_of, local_grid, make
+from helpers import federation_of, local_grid
 
 from strategies import STRATEGIES
 from strategies.auto.preparation import LearnCoordinates
@@ -15,8 +16,7 @@ from userdp.accounting.costs import epsilon_of, together
 from userdp.errors import BadInput
 from userdp.problems import Logistic, Squared
 
-USERS, HELD_OUT, EPSILON, DELTA = 400, 40, 4.0, 1e-4
-FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
+HELD_OUT, EPSILON, DELTA = 40, 4.0, 1e-4
 MORE = {
     "prepared": ("dp_fed_sgd", {"rounds": 3, "preparation": LearnCoordinates}),
     "compared": ("dp_fed_sgd", {"rounds": 3, "clip_norm": 1.0, "compare_with_initial": True}),
@@ -35,11 +35,9 @@ def method_of(name, **more):
         name, options = MORE[name]
         problem = Logistic(2, np.inf, 5.0, ridge=0.1) if name == "auto" else None
         problem = problem or Squared(2, np.inf, 5.0, low=-2.0, high=2.0, intercept=True, feature_bound=1.0)
-        given = {"facts": FACTS} | options
     else:
-        problem, kind = problem_of(name), STRATEGIES[name]
-        given = {"unit": kind.about.units[0], "facts": FACTS, **options_of(name)}
-    return make(STRATEGIES[name], problem, USERS, EPSILON, DELTA, held_out=HELD_OUT, **given, **more)
+        problem, options = None, {"unit": STRATEGIES[name].about.units[0]}
+    return any_strategy.method_of(name, problem, EPSILON, DELTA, held_out=HELD_OUT, **options, **more)
 
 
 def people(problem):

@@ -9,6 +9,7 @@ from helpers import federation_of, final, make, rows_of, run
 from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resumable import Kept
 from scipy import stats
 
 from simulations.engines.grids import LocalGrid
@@ -290,17 +291,6 @@ def test_numbers_of_a_plan_cover_held_out_users_who_are_replaced():
 # --- Runs that are killed, and refusals ------------------------------------------------------------------------------
 
 
-class Kept:
-    def __init__(self):
-        self.kept, self.asked = [], []
-
-    def keep(self, take, *, must):
-        self.kept.append(take())
-
-    def ask(self, taken):
-        self.asked.append(taken)
-
-
 def test_a_killed_run_goes_on_to_the_same_answers():
     data, keeper = people(), Kept()
     whole = answered(evaluated(choose_best=True), data, keeper=keeper)
@@ -318,7 +308,7 @@ def test_under_secure_noise_a_lost_round_asks_held_out_users_no_second_time():
         return DPFedSGD(rounds=6).strategy(strategy.original, strategy.public, privacy, seed=0, held_out=HELD_OUT)
 
     answered(secure(), data, keeper=keeper)
-    asked = {taken.get("round"): taken for taken in keeper.asked}
+    asked = {taken.get("round"): taken for taken in keeper.asked.values()}
     kept = {taken.get("round"): taken for taken in keeper.kept}
     resumed = answered(secure(), data, resumed=Resumed(kept[2], asked[3]))
     assert 3 not in resumed.losses

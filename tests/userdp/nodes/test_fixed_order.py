@@ -1,12 +1,11 @@
 """Within a fixed order a user's row has the same bits alone, in any company and at any place in memory."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from problem_cases import cases
-from row_cases import QUERIED, QUESTIONS, USERS, asked_of
+from row_cases import QUERIED, QUESTIONS, USERS, asked_of, questions
 from scipy.sparse import csr_array
 
 from userdp.arrays.sparse_rows import dense
@@ -15,55 +14,11 @@ from userdp.data.block import Block
 from userdp.nodes.computations import Computation
 from userdp.nodes.functions import ROW_FUNCTIONS
 from userdp.nodes.node import Node
-from userdp.problems import Huber, Quadratic, Softmax
-from userdp.problems.generalised_linear import GeneralisedLinear
+from userdp.problems import Huber, Quadratic
 from userdp.problems.in_coordinates import Coordinates
-from userdp.problems.linear_scores import LinearScores
-from userdp.problems.one_hot import OneHot
-from userdp.problems.sparse_linear import SparseLinear
 
 FIXED = {name for name, one in ROW_FUNCTIONS.items() if one.fixed_order}
-EDGES = np.array([0.05, 0.3, 1.0])
 PROBLEMS = {f"{name}-d{d}": case for d in (1, 3, 17) for name, case in cases(d).items() if case.problem.fixed_order}
-
-
-def questions(problem, rng):
-    """Every function of rows that the problem answers, with its parameters and arrays."""
-    dimension = problem.dimension
-    asked = {
-        **dict.fromkeys(("user_gradient", "rough_user_gradient", "gradient_votes", "sample_sum"), ({}, {})),
-        "clipped_sample_sum": ({"sample_clip_norm": 0.3}, {}),
-        "filled": ({}, {}),
-        "loss_sizes": ({}, {"edges": EDGES}),
-        "loss_answer": ({"limit": 2.0}, {}),
-        "improved": ({}, {"initial": np.full(dimension, 0.01)}),
-        "curvature_along": ({"most": 2.0}, {"direction": np.full(dimension, 1 / math.sqrt(dimension))}),
-    }
-    if problem.has_targets and not isinstance(problem, Softmax):
-        asked["mean_target"] = ({"low": -1.0, "high": 1.0}, {})
-    if problem.name in ("logistic", "softmax", "sparse_logistic"):
-        asked["class_shares"] = ({}, {"classes": np.array([0.0, 1.0])})
-    if isinstance(problem, SparseLinear | OneHot):
-        asked["column_moments"] = ({}, {})
-        asked["scaled_gradient"] = ({}, {"scales": rng.uniform(0.5, 2.0, dimension + 1)})
-        asked["sum_of_columns"] = ({"slope": 1.0, "length": 1.0}, {})
-    if isinstance(problem, LinearScores):
-        scales, matrix = rng.uniform(0.5, 2.0, problem.width), rng.normal(size=(problem.width, problem.width))
-        ends = {"low": 1e-3, "high": 10.0}
-        asked["column_scales"] = (ends | {"width": 0.2}, {"scales": scales})
-        asked["moment_size"] = (ends, {"scales": scales})
-        asked["second_moments"] = ({}, {"scales": scales})
-        asked["weighted_gradient"] = ({"size": 0.2}, {"scales": scales, "coordinates": matrix})
-    curved = isinstance(problem, GeneralisedLinear) and problem.family.curvatures(np.zeros(1)) is not None
-    if curved and not problem.intercept:
-        directions = rng.normal(size=(dimension, 2))
-        weighing = {"directions": directions, "weighing": rng.normal(size=dimension)}
-        slope = weighing | {"model": rng.normal(size=dimension)}
-        asked["user_curvature"] = ({"size": 0.1}, weighing)
-        asked["weighted_slope"] = ({"size": 0.1}, slope)
-        asked["slope_sizes"] = ({"size": 0.1}, slope | {"edges": EDGES})
-        asked["squared_influence"] = ({"size": 0.1}, slope | {"influence": rng.normal(size=(3, 2))})
-    return asked
 
 
 def moved(block, places):

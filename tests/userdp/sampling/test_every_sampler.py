@@ -54,9 +54,13 @@ def test_every_sampler_of_the_package_is_here():
 @each_sampler
 def test_nobody_is_in_a_cohort_twice_and_rounds_that_there_are_not_ask_nobody(name):
     one = SAMPLERS[name]
-    for cohort in drawn(one):
+    cohorts = drawn(one)
+    for cohort in cohorts:
         assert np.all(np.diff(cohort) > 0)
         assert 0 <= cohort.min(initial=0) <= cohort.max(initial=0) < USERS
+    again = replace(one)
+    for index in reversed(range(one.rounds)):  # in whatever order they are asked
+        np.testing.assert_array_equal(again.cohort(index), cohorts[index])
     for index in (-1, one.rounds):
         with pytest.raises(BadInput):
             one.cohort(index)

@@ -10,9 +10,7 @@ from userdp.accounting import Privacy, RoundLedger
 from userdp.errors import BadInput, RunFailed
 from userdp.sampling import FixedSizeBatches, MixedBatches, PoissonBatches
 
-USERS, ROUNDS = 60, 4
-
-
+USERS = 60
 SECRET = {
     "poisson": lambda: PoissonBatches(USERS, 0.5, 9, None),
     "fixed_size": lambda: FixedSizeBatches(USERS, 30, 9, None),

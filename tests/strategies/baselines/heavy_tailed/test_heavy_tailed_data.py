@@ -344,7 +344,6 @@ def test_shipped_comparisons_declare_moments_that_are_true_and_no_larger_than_th
 
 # What is refused ------------------------------------------------------------------------------
 
-NAN = math.nan
 HEAVY = partial(HeavyTailedLinear, dimension=2)
 TAILED = HEAVY(feature_law="student_t", feature_shape=3.0, noise_shape=3.0)
 
