@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from strategies.core.scheme import Law, Number, Outline, Scheme
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.localized.localized_clipping import LocalizedClipping
-    from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
     from strategies.localized.localized_weighting import LocalizedWeighting
     from strategies.non_private import NonPrivate
     from strategies.robust.outlier_removal import OutlierRemoval
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     AveragedClipping: type[Recipe]
     AveragedClippingRestarted: type[Recipe]
     IterativeMeanSGD: type[Recipe]
+    LocalizedRobustSGD: type[Recipe]
     OutputPerturbation: type[Recipe]
     PoissonSampleSGD: type[Recipe]
     PrivateHardThresholding: type[Recipe]

@@ -24,7 +24,6 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
         "localized_weighting": "strategies.localized.localized_weighting:LocalizedWeighting",
         "local_dp": "strategies.clipping.local_dp:LocalDP",
         "robust_rounds": "strategies.robust.robust_rounds:RobustRounds",
-        "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",
         "vote_descent": "strategies.robust.vote_descent:VoteDescent",
         "outlier_removal": "strategies.robust.outlier_removal:OutlierRemoval",
         "non_private": "strategies.non_private:NonPrivate",

@@ -16,10 +16,11 @@ from userdp.estimators.robust import (
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
-    from userdp.estimators.robust import finite_mean
+    from userdp.estimators.robust import REACH, finite_mean
 
 __all__ = [
     "MINIMUM_BATCH",
+    "REACH",
     "Debiased",
     "Estimator",
     "ExpKernel",

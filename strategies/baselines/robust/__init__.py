@@ -1,1 +1,1 @@
-"""Robust statistics in linear time: Ghazi, Kumar, Liu, Manurangsi, corrected; its strategies are of `strategies`."""
+"""Robust statistics in linear time: Ghazi, Kumar, Liu, Manurangsi, corrected."""
