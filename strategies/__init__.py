@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from strategies.localized.localized_clipping import LocalizedClipping
     from strategies.localized.localized_weighting import LocalizedWeighting
     from strategies.non_private import NonPrivate
-    from strategies.robust.outlier_removal import OutlierRemoval
     from strategies.robust.robust_rounds import RobustRounds
     from strategies.robust.row_rounds import RowRounds
     from strategies.robust.tested_rounds import ROW_ADVERSARY, ROW_MEANINGS, RowOptions
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     AveragedClippingRestarted: type[Recipe]
     IterativeMeanSGD: type[Recipe]
     LocalizedRobustSGD: type[Recipe]
+    OutlierRemoval: type[Recipe]
     OutputPerturbation: type[Recipe]
     PoissonSampleSGD: type[Recipe]
     PrivateHardThresholding: type[Recipe]

@@ -25,7 +25,6 @@ STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
         "local_dp": "strategies.clipping.local_dp:LocalDP",
         "robust_rounds": "strategies.robust.robust_rounds:RobustRounds",
         "vote_descent": "strategies.robust.vote_descent:VoteDescent",
-        "outlier_removal": "strategies.robust.outlier_removal:OutlierRemoval",
         "non_private": "strategies.non_private:NonPrivate",
     },
     "userdp.strategies",

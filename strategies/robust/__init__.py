@@ -6,16 +6,28 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from strategies.robust.passing import KERNELS, TESTS, AgreementOptions, guaranteed_score, needed_ratio, needed_score
-    from strategies.robust.row_rounds import AnyTest
-    from strategies.robust.tested_rounds import TEST_MEANINGS, TEST_NOTES
+    from strategies.robust.row_rounds import Agreement, AnyTest
+    from strategies.robust.tested_rounds import (
+        SHARES,
+        TEST_MEANINGS,
+        TEST_NOTES,
+        TESTED_ABOUT,
+        UNDECLARED,
+        TestedOptions,
+    )
 
 __all__ = [
     "KERNELS",
+    "SHARES",
+    "TESTED_ABOUT",
     "TESTS",
     "TEST_MEANINGS",
     "TEST_NOTES",
+    "UNDECLARED",
+    "Agreement",
     "AgreementOptions",
     "AnyTest",
+    "TestedOptions",
     "guaranteed_score",
     "needed_ratio",
     "needed_score",

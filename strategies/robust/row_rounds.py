@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from strategies.core.mean_rounds import as_is
 from strategies.core.results import Noise, Step
@@ -12,7 +12,6 @@ from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.audit.discrete import halting_probabilities
 from userdp.errors import RunFailed
-from userdp.estimators import Estimator, NeighbourMean
 from userdp.mechanisms import AboveThreshold, ConcentrationTest, GaussianMechanism, MinimumScore, Session
 from userdp.nodes.computations import Computation
 from userdp.problems import Box
@@ -36,13 +35,22 @@ class TestUnderWay(HoldsNoise):
         return self.test.session(self.noise(1))
 
 
+class RobustMean(Protocol):
+    """A mean of rows of users who agree within its radius."""
+
+    @property
+    def radius(self) -> float: ...
+
+    def __call__(self, rows: Rows) -> Vector: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """A test whether the users of a cohort agree, and the estimator of their mean if they do."""
 
     test: AnyTest  # of a cohort's score; an `AboveThreshold` is one test of all rounds
     score: Callable[[Rows], float]  # how well (B, p) rows agree, by the kernel of the test
-    estimator: Estimator | NeighbourMean  # from (B, p) rows to their robust mean
+    estimator: RobustMean  # from (B, p) rows to their robust mean
     l2_sensitivity: float  # of the estimator, where users agree
     rounding: float  # relative growth of that by computing in float64
 
