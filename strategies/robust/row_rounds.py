@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from strategies.core.mean_rounds import as_is
 from strategies.core.results import Noise, Step
@@ -35,29 +35,21 @@ class TestUnderWay(HoldsNoise):
         return self.test.session(self.noise(1))
 
 
-class RobustMean(Protocol):
-    """A mean of rows of users who agree within its radius."""
-
-    @property
-    def radius(self) -> float: ...
-
-    def __call__(self, rows: Rows) -> Vector: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """A test whether the users of a cohort agree, and the estimator of their mean if they do."""
 
     test: AnyTest  # of a cohort's score; an `AboveThreshold` is one test of all rounds
     score: Callable[[Rows], float]  # how well (B, p) rows agree, by the kernel of the test
-    estimator: RobustMean  # from (B, p) rows to their robust mean
+    estimator: Callable[[Rows], Vector]  # from (B, p) rows to their robust mean
+    radius: float  # within which users agree for whom the estimator's sensitivity is proven
     l2_sensitivity: float  # of the estimator, where users agree
     rounding: float  # relative growth of that by computing in float64
 
     def __post_init__(self) -> None:
-        if self.test.kernel.radius > self.estimator.radius:
+        if self.test.kernel.radius > self.radius:
             raise RunFailed(
-                f"users agree within {self.test.kernel.radius:g}, and the estimate is for {self.estimator.radius:g}: "
+                f"users agree within {self.test.kernel.radius:g}, and the estimate is for {self.radius:g}: "
                 "take one radius for both"
             )
 

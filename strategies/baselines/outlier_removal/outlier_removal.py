@@ -61,6 +61,7 @@ class OutlierRemoval(Recipe, TestedOptions):
                     test=test,
                     score=kernel.score,
                     estimator=estimator,
+                    radius=estimator.radius,
                     l2_sensitivity=estimator.l2_sensitivity(batch),
                     rounding=estimator.rounding(batch, given.dimension),
                 )

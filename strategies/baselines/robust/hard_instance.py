@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class HardInstance(Location):
 
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> tuple[Noise, None]:
         """Return normal rows around each user's own mean, and zeros for the other users."""
-        rows, _ = super().samples(truth / self.share, sizes, noise)
+        rows = cast(Noise, super().samples(truth / self.share, sizes, noise)[0])
         for coins in noise[2:]:
             rows[np.repeat(coins[:, 0] >= self.share, sizes)] = 0.0
         return rows, None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_cases import wild
+from wild_rows import wild
 
 from strategies.baselines.outlier_removal.neighbour_mean import IndicatorKernel, NeighbourMean, in_radii
 from userdp.estimators import replacement_bound

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_cases import wild
+from wild_rows import wild
 
 from userdp.estimators import (
     Debiased,
