@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from strategies.core.scheme import Law, Number, Outline, Scheme
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.localized.localized_clipping import LocalizedClipping
-    from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
     from strategies.localized.localized_weighting import LocalizedWeighting
     from strategies.non_private import NonPrivate
-    from strategies.robust.outlier_removal import OutlierRemoval
     from strategies.robust.robust_rounds import RobustRounds
     from strategies.robust.row_rounds import RowRounds
     from strategies.robust.tested_rounds import ROW_ADVERSARY, ROW_MEANINGS, RowOptions
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     AveragedClipping: type[Recipe]
     AveragedClippingRestarted: type[Recipe]
     IterativeMeanSGD: type[Recipe]
+    LocalizedRobustSGD: type[Recipe]
+    OutlierRemoval: type[Recipe]
     OutputPerturbation: type[Recipe]
     PoissonSampleSGD: type[Recipe]
     PrivateHardThresholding: type[Recipe]

@@ -33,7 +33,7 @@ SHARED = {
     # How a sampling is priced, and how its ledger counts, is tested with the sampler.
     "userdp/accounting": ("tests/userdp/sampling/",),
     # Baselines are built from the rounds of other rooms.
-    "strategies/baselines": ("tests/strategies/clipping/",),
+    "strategies/baselines": ("tests/strategies/clipping/", "tests/strategies/localized/"),
 }
 """Room -> other folders whose tests may notice a fault of it."""
 ELSEWHERE = {

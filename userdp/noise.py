@@ -233,7 +233,7 @@ def rounding_slack(terms: int, spread: float = 1.0, further: float = 0.0) -> flo
     factor has the clip's excess in it). Relative to a sensitivity of ``C / spread`` or more that is below ``spread
     (terms + 8)^2 2^-52`` as long as it is below a tenth; another 2^-20 covers the clip and `SecureNoise` itself.
     Estimators that are no such sum add a bound of their own; for robust means:
-    `userdp.estimators.robust.Estimator.rounding` and `userdp.estimators.outlier_removal.NeighbourMean.rounding`.
+    `userdp.estimators.robust.Estimator.rounding`.
 
     Args:
         terms: the most vectors added up.

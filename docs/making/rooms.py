@@ -1,4 +1,4 @@
-"""The papers' rooms: folders of `strategies` with a paper.toml, a page, configurations, sweeps and their results."""
+"""The papers' rooms: folders of `strategies/baselines` with a paper.toml, a page, configurations, sweeps, results."""
 
 import tomllib
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import pandas as pd
 from making.papers import by_cell, by_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
+BASELINES = ROOT / "strategies" / "baselines"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,14 +126,13 @@ class Room:
 
 
 def rooms() -> list[Room]:
-    """Return all rooms, those of whole families of strategies before the baselines'."""
-    files = sorted(ROOT.glob("strategies/**/paper.toml"), key=lambda file: (len(file.parts), file))
-    return [_read(file) for file in files]
+    """Return all rooms."""
+    return [_read(file) for file in sorted(BASELINES.glob("*/paper.toml"))]
 
 
 def configuration(name: str) -> Path:
     """Return the file of a configuration that an entry names, of any room or of simulations/configs."""
-    found = [*ROOT.glob(f"strategies/**/configs/{name}.toml"), ROOT / "simulations" / "configs" / f"{name}.toml"]
+    found = [*BASELINES.glob(f"*/configs/{name}.toml"), ROOT / "simulations" / "configs" / f"{name}.toml"]
     return found[0]
 
 

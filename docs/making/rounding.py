@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from strategies.baselines.outlier_removal.neighbour_mean import NeighbourMean
 from userdp.errors import BadInput
 from userdp.estimators import Debiased, Winsorized
-from userdp.estimators.outlier_removal import NeighbourMean
 from userdp.noise import rounding_slack
 
 USERS = (1_000, 10_000, 100_000, 1_000_000)

@@ -17,7 +17,7 @@ PICTURE = f"docs/{NAME}.svg"
 
 def section() -> str:
     """Return the words below the picture."""
-    rows = pd.read_csv(ROOT / "strategies" / "robust" / "results" / f"{NAME}.csv")
+    rows = pd.read_csv(ROOT / "strategies" / "baselines" / "robust" / "results" / f"{NAME}.csv")
     config = tomllib.loads((ROOT / "simulations" / "configs" / f"{NAME}.toml").read_text(encoding="utf-8"))
     data, privacy = config["data"], config["privacy"]
     curves = {

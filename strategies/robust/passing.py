@@ -154,11 +154,3 @@ def _smallest(passes: Callable[[float], bool], low: float, high: float, halvings
         middle = (low + high) / 2
         low, high = (low, middle) if passes(middle) else (middle, high)
     return high
-
-
-def certified_ratio(batch: int, dimension: int, steps: int, failure: float) -> float:
-    """Return the rho / v that puts every user within rho / 4 of the batch's median: ramp scores take linear time.
-
-    A union bound over users and coordinates, with 5% to spare for the median's own distance from the mean.
-    """
-    return 4.2 * math.sqrt(2 * math.log(2 * dimension * batch * steps / failure))

@@ -188,6 +188,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
             test=self.round_test(given, batch, share, kernel, kind),
             score=partial(concentration_score, kernel=kernel),
             estimator=estimator,
+            radius=estimator.radius,
             l2_sensitivity=math.sqrt(given.dimension) * estimator.sup_sensitivity(batch),
             rounding=estimator.rounding(batch),
         )

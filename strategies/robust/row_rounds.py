@@ -12,7 +12,6 @@ from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.audit.discrete import halting_probabilities
 from userdp.errors import RunFailed
-from userdp.estimators import Estimator, NeighbourMean
 from userdp.mechanisms import AboveThreshold, ConcentrationTest, GaussianMechanism, MinimumScore, Session
 from userdp.nodes.computations import Computation
 from userdp.problems import Box
@@ -42,14 +41,15 @@ class Agreement:
 
     test: AnyTest  # of a cohort's score; an `AboveThreshold` is one test of all rounds
     score: Callable[[Rows], float]  # how well (B, p) rows agree, by the kernel of the test
-    estimator: Estimator | NeighbourMean  # from (B, p) rows to their robust mean
+    estimator: Callable[[Rows], Vector]  # from (B, p) rows to their robust mean
+    radius: float  # within which users agree for whom the estimator's sensitivity is proven
     l2_sensitivity: float  # of the estimator, where users agree
     rounding: float  # relative growth of that by computing in float64
 
     def __post_init__(self) -> None:
-        if self.test.kernel.radius > self.estimator.radius:
+        if self.test.kernel.radius > self.radius:
             raise RunFailed(
-                f"users agree within {self.test.kernel.radius:g}, and the estimate is for {self.estimator.radius:g}: "
+                f"users agree within {self.test.kernel.radius:g}, and the estimate is for {self.radius:g}: "
                 "take one radius for both"
             )
 

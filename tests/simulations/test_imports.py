@@ -48,7 +48,7 @@ def test_a_plan_imports_no_heavy_package_and_no_strategy_but_its_own(name):
     assert ("pyarrow" in modules) == (name == "insteval")  # tables need it
     own = {
         "quickstart": "auto.auto",
-        "robust-mean": "localized.localized_robust_sgd",
+        "robust-mean": "baselines.robust.localized_robust_sgd",
         "insteval": "clipping.dp_fed_sgd",
     }
     assert {one for one in own.values() if f"strategies.{one}" in modules} == {own[name]}

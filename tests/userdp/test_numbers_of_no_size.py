@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 
+from strategies.baselines.outlier_removal.neighbour_mean import IndicatorKernel
 from userdp.accounting import Cost, Privacy
 from userdp.accounting.filter import Total
 from userdp.accounting.sampled_gaussian import SampledRounds
 from userdp.errors import BadInput
 from userdp.estimators import Debiased, Winsorized
 from userdp.estimators.concentration import ExpKernel, RampKernel
-from userdp.estimators.outlier_removal import IndicatorKernel
 from userdp.masking.grid import IntegerGrid
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Shape, require_number
     from userdp.data.source import Datasets, DataSettings, LoadReport
     from userdp.data.synthetic.federation import SyntheticFederation
-    from userdp.data.synthetic.locations import BernoulliRates, Gaussian, HardInstance
+    from userdp.data.synthetic.locations import BernoulliRates, Gaussian, Location
     from userdp.data.synthetic.populations import Population, Source, VectorPopulation, student_t_in_place
     from userdp.data.synthetic.registry import POPULATIONS
     from userdp.data.synthetic.regressions import (
@@ -48,9 +48,9 @@ __all__ = [
     "Derivation",
     "Federation",
     "Gaussian",
-    "HardInstance",
     "LinearRegression",
     "LoadReport",
+    "Location",
     "LogisticRegression",
     "Partitions",
     "PoissonRegression",

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from userdp.estimators.concentration import ExpKernel, Kernel, RampKernel, concentration_score, replacement_bound
-from userdp.estimators.outlier_removal import IndicatorKernel, NeighbourMean, neighbour_counts
 from userdp.estimators.robust import (
     MINIMUM_BATCH,
     Debiased,
@@ -16,22 +15,21 @@ from userdp.estimators.robust import (
 from userdp.lazy import lazily
 
 if TYPE_CHECKING:
-    from userdp.estimators.robust import finite_mean
+    from userdp.estimators.robust import REACH, check_rows, finite_mean
 
 __all__ = [
     "MINIMUM_BATCH",
+    "REACH",
     "Debiased",
     "Estimator",
     "ExpKernel",
-    "IndicatorKernel",
     "Kernel",
-    "NeighbourMean",
     "RampKernel",
     "Winsorized",
+    "check_rows",
     "concentration_score",
     "coordinate_median",
     "finite_mean",
-    "neighbour_counts",
     "replacement_bound",
     "smallest_trim",
     "trimmed_mean",

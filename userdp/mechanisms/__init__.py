@@ -9,6 +9,7 @@ from userdp.mechanisms.exponential import ExponentialMechanism
 from userdp.mechanisms.passing_batches import minimum_batch
 
 if TYPE_CHECKING:
+    from userdp.mechanisms.passing_batches import smallest_passing
     from userdp.mechanisms.set_union import SetUnion
     from userdp.mechanisms.user_quantile import Grid, UserQuantile
 
@@ -24,6 +25,7 @@ __all__ = [
     "SetUnion",
     "UserQuantile",
     "minimum_batch",
+    "smallest_passing",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

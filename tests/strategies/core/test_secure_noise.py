@@ -15,13 +15,14 @@ from simulations.config.run_config import parse_config
 from simulations.runs.build import make_plan
 from simulations.runs.run import run as run_config
 from strategies import STRATEGIES
+from strategies.baselines.outlier_removal.neighbour_mean import NeighbourMean
 from strategies.drop_in import DropInFedAvg
 from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
 from userdp.arrays.sparse_rows import dense
 from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
 from userdp.errors import BadInput
-from userdp.estimators import NeighbourMean, Winsorized
+from userdp.estimators import Winsorized
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.noise import SecureNoise, SeededNoise, rounding_slack

@@ -10,8 +10,8 @@ import pytest
 from helpers import federation_of, make, run
 
 from strategies import LocalizedRobustSGD
-from strategies.localized.paper import CORRECTIONS
-from strategies.localized.search import learning_rates, phase_users
+from strategies.baselines.robust.paper import CORRECTIONS
+from strategies.baselines.robust.search import learning_rates, phase_users
 from strategies.robust.passing import KERNELS, TESTS, expected_kernel, guaranteed_score, needed_ratio, needed_score
 from userdp.accounting import epsilon_of
 from userdp.errors import BadInput, MissingAssumption, PopulationTooSmall

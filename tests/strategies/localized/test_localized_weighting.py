@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from problem_cases import each_wide_problem
 
 from strategies import LocalizedWeighting
+from strategies.baselines.outlier_removal.neighbour_mean import IndicatorKernel, NeighbourMean
 from strategies.wire.replies import Gathered
 from userdp.errors import MissingAssumption, PopulationTooSmall, RunFailed
-from userdp.estimators.outlier_removal import IndicatorKernel, NeighbourMean
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems import Linear, Poisson, Quadratic, Softmax
 from userdp.randomness import stream

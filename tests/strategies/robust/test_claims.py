@@ -7,8 +7,9 @@ import pytest
 
 from simulations.engines.grids import LocalGrid, shards
 from strategies import DPFedSGD, LocalizedRobustSGD, PublicFacts, model_vector
+from strategies.baselines.robust.hard_instance import HardInstance
 from userdp.accounting import Privacy
-from userdp.data import Gaussian, HardInstance, SyntheticFederation
+from userdp.data import Gaussian, SyntheticFederation
 from userdp.nodes.node import Node
 from userdp.problems import Linear, Quadratic
 

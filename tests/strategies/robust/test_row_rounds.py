@@ -7,8 +7,9 @@ import pytest
 from helpers import Wild, federation_of, final, make, run
 
 from strategies import OutlierRemoval, RobustRounds, WinsorizedRotation
+from strategies.baselines.outlier_removal.neighbour_mean import IndicatorKernel
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators import IndicatorKernel, RampKernel, concentration_score
+from userdp.estimators import RampKernel, concentration_score
 from userdp.problems import Linear, Quadratic
 
 REFUSED = [

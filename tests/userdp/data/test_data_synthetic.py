@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit
 
+from strategies.baselines.robust.hard_instance import HardInstance
 from userdp.arrays.sparse_rows import dense
 from userdp.data import (
     POPULATIONS,
     BernoulliRates,
     Categorical,
     Gaussian,
-    HardInstance,
     LinearRegression,
     LogisticRegression,
     PoissonRegression,

@@ -13,19 +13,17 @@ from hypothesis.extra import numpy as hnp
 from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre
 from strategies.baselines.heavy_tailed.reference.estimators import group_means, simple_clip_mean
+from strategies.baselines.outlier_removal.neighbour_mean import IndicatorKernel, NeighbourMean, neighbour_counts
 from strategies.baselines.smoothed_truncation import noisily_truncated, smoothed_truncation_mean, truncated_samples
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import (
     Debiased,
     ExpKernel,
-    IndicatorKernel,
-    NeighbourMean,
     RampKernel,
     Winsorized,
     concentration_score,
     coordinate_median,
-    neighbour_counts,
     robust,
     smallest_trim,
     trimmed_mean,

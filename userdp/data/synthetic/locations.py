@@ -1,4 +1,4 @@
-"""Location families, centred exactly and scaled to their ``deviation``; and the hard instance of Ghazi et al. 2025."""
+"""Location families, centred exactly and scaled to their ``deviation``."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -57,48 +57,6 @@ class Location(WithMean):
     @abstractmethod
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
         """Return (N, d) noise of mean zero, in place where possible."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HardInstance(Location):
-    """The lower bound of Ghazi et al. (2025), appendix C: z[k] ~ N(mean[k], m) for a user with m samples.
-
-    That is the law P_1. In Lemma C.1's P_2 (epsilon up to 0.1) about ``sqrt(d) / epsilon`` users have it, others hold
-    zeros: set ``share``. A clip at ``sqrt(m)`` times a logarithm is the problem's (``bound``).
-
-    Attributes:
-        share: the probability with which a user has the law, in (0, 1]; the population's mean is ``share mean``.
-    """
-
-    name = "hard_instance"
-    summary = "N(mean, m) samples for a user with m of them, or zeros: the lower bound of Ghazi et al. 2025"
-    share: float = field(default=1.0, metadata=POSITIVE)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.share > 1:
-            raise BadInput(f"share of hard_instance must be a probability in (0, 1], got {self.share}")
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The noise of a `Location`, and a coin for each user that may hold zeros."""
-        return super().sources if self.share == 1 else (*super().sources, Source("user", "uniform", 1))
-
-    def truth(self, rng: np.random.Generator) -> Vector:
-        return self.share * super().truth(rng)
-
-    def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """Return normal rows around each user's own mean, and zeros for the other users."""
-        rows, targets = super().samples(truth / self.share, sizes, noise)
-        for coins in noise[2:]:
-            rows[np.repeat(coins[:, 0] >= self.share, sizes)] = 0.0
-        return rows, targets
-
-    def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """Return normal noise times sqrt(m)."""
-        rows = noise[1]
-        rows *= np.repeat(np.sqrt(sizes).astype(np.float32), sizes)[:, None]
-        return rows
 
 
 @dataclass(frozen=True, kw_only=True)

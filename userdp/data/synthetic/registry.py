@@ -15,7 +15,6 @@ POPULATIONS: "Kinds[type[Population]]" = Kinds(
     {
         "gaussian": "userdp.data.synthetic.locations:Gaussian",
         "bernoulli": "userdp.data.synthetic.locations:BernoulliRates",
-        "hard_instance": "userdp.data.synthetic.locations:HardInstance",
         "logistic_regression": "userdp.data.synthetic.regressions:LogisticRegression",
         "linear_regression": "userdp.data.synthetic.regressions:LinearRegression",
         "poisson_regression": "userdp.data.synthetic.regressions:PoissonRegression",

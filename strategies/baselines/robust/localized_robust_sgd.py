@@ -11,12 +11,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.core.about import About
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Number
-from strategies.localized.paper import CONDITIONS, CORRECTIONS, PRINTED, paper_numbers, paper_plan, paper_users
-from strategies.localized.phases import (
+from strategies import About, Given, Number, Recipe
+from strategies.baselines.robust.paper import CONDITIONS, CORRECTIONS, PRINTED, paper_numbers, paper_plan, paper_users
+from strategies.baselines.robust.plans import LocalizedOptions, LocalizedPlan, LocalizedSetting
+from strategies.baselines.robust.search import COMPARISONS, fewest_users, refusal, search
+from strategies.localized import (
     PHASE_ABOUT,
     PHASE_FACT,
     PHASE_MEANINGS,
@@ -26,12 +25,10 @@ from strategies.localized.phases import (
     phase_rounding,
     phase_rounds,
 )
-from strategies.localized.plans import LocalizedOptions, LocalizedPlan, LocalizedSetting
-from strategies.localized.search import COMPARISONS, fewest_users, refusal, search
-from strategies.robust.tested_rounds import TEST_MEANINGS, TEST_NOTES
+from strategies.robust import TEST_MEANINGS, TEST_NOTES
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators.robust import REACH
-from userdp.problems.base import Problem
+from userdp.estimators import REACH
+from userdp.problems import Problem
 
 
 class LocalizedRobustSGD(Recipe, LocalizedOptions):

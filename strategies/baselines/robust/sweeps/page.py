@@ -1,4 +1,4 @@
-"""Tables of strategies/robust/README.md: users that the tests need, and the sensitivity of the estimates."""
+"""Tables of strategies/baselines/robust/README.md: users that the tests need, and the sensitivity of the estimates."""
 
 from strategies import PublicFacts, RobustRounds
 from userdp.accounting import Privacy

@@ -15,12 +15,12 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from strategies.core.scheme import Number
-from strategies.localized.plans import LocalizedPlan, LocalizedSetting, assembled, movements
-from strategies.robust.passing import KERNELS, TESTS
+from strategies import Number
+from strategies.baselines.robust.plans import LocalizedPlan, LocalizedSetting, assembled, movements
+from strategies.robust import KERNELS, TESTS
 from userdp.accounting import Cost, calibrate_noise
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators.robust import smallest_trim
+from userdp.estimators import smallest_trim
 
 CONDITIONS: Mapping[str, str] = {
     "condition_budget": "Theorem 3.1, for its rate: epsilon <= O(1), here 1",

@@ -15,13 +15,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.localized.phases import Phase
-from strategies.robust.passing import AgreementOptions, guaranteed_score
-from strategies.robust.row_rounds import AnyTest
+from strategies.localized import Phase
+from strategies.robust import AgreementOptions, AnyTest, guaranteed_score
 from userdp.accounting import Cost
 from userdp.estimators import MINIMUM_BATCH, Estimator, Kernel
 from userdp.mechanisms import GaussianMechanism
-from userdp.problems.base import Certificate
+from userdp.problems import Certificate
 
 
 class LocalizedOptions(AgreementOptions):

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.errors import BadInput
-from userdp.estimators.concentration import Kernel
-from userdp.estimators.robust import REACH, check_rows
+from userdp.estimators import REACH, Kernel, check_rows
 
 _TILE = 1024
 # Radii within which users are neighbours: any two within one radius of a third are, however rounded.

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.estimators import IndicatorKernel, NeighbourMean, neighbour_counts, replacement_bound
+from strategies.baselines.outlier_removal.neighbour_mean import IndicatorKernel, NeighbourMean, neighbour_counts
+from userdp.estimators import replacement_bound
 
 
 def crowd(rng, batch):

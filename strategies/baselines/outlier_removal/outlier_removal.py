@@ -6,12 +6,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.core.about import About
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.robust.row_rounds import Agreement, RowRounds
-from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, TestedOptions
-from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, NeighbourMean
+from strategies import About, Given, Recipe, RowRounds
+from strategies.baselines.outlier_removal.neighbour_mean import SMALLEST_BATCH, IndicatorKernel, NeighbourMean
+from strategies.robust import SHARES, TEST_MEANINGS, TESTED_ABOUT, UNDECLARED, Agreement, TestedOptions
 
 _PASS = 0.8  # Of the batch: the score to reach, as in the papers.
 
@@ -64,6 +61,7 @@ class OutlierRemoval(Recipe, TestedOptions):
                     test=test,
                     score=kernel.score,
                     estimator=estimator,
+                    radius=estimator.radius,
                     l2_sensitivity=estimator.l2_sensitivity(batch),
                     rounding=estimator.rounding(batch, given.dimension),
                 )

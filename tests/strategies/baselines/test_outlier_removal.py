@@ -5,7 +5,7 @@ import pytest
 from helpers import WILD, Wild, federation_of, gathered, make
 
 from strategies import OutlierRemoval
-from userdp.estimators import NeighbourMean, neighbour_counts
+from strategies.baselines.outlier_removal.neighbour_mean import NeighbourMean, neighbour_counts
 from userdp.problems import Quadratic
 
 

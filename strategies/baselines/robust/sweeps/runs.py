@@ -15,7 +15,7 @@ from simulations.config.run_config import RunConfig, parse_config
 from simulations.engines.configured import make_grid
 from simulations.runs.build import build_problem, load_datasets, make_strategy, public_facts
 from strategies import model_vector
-from strategies.robust.sweeps.rates import PAPER, THEORY
+from strategies.baselines.robust.sweeps.rates import PAPER, THEORY
 from userdp.arrays.types import Rows, Vector
 
 SEEDS = 10

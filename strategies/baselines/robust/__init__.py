@@ -1,0 +1,1 @@
+"""Robust statistics in linear time: Ghazi, Kumar, Liu, Manurangsi, corrected."""
