@@ -156,7 +156,9 @@ def test_no_user_moves_the_scores_of_a_query_further_than_is_charged(name, relat
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("name", QUERIES)
 def test_choices_of_a_query_are_priced_for_its_relation(name, relation):
-    for one in query_of(QUERIES[name], relation).scheme.choices:
+    scheme = query_of(QUERIES[name], relation).scheme
+    for one in scheme.choices:
+        assert scheme.price.spread * one.mechanism.sensitivity >= 1  # users' votes add up to one
         moved = 1.0 if relation == "replace_one" else max(one.quantile, 1 - one.quantile)
         assert one.mechanism.sensitivity == rank_sensitivity(one.quantile, relation) == moved
 

@@ -1,13 +1,14 @@
 """Strategies of noisy robust means: populations, radii, users who disagree, and outliers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers import Wild, federation_of, final, make, run
 
 from strategies import OutlierRemoval, RobustRounds, WinsorizedRotation
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.estimators import IndicatorKernel, RampKernel, concentration_score
 from userdp.problems import Linear, Quadratic
 
@@ -62,6 +63,8 @@ def test_agreement_is_measured_within_the_radius_that_the_noise_is_for(strategy)
     assert agreement.score(rows) == score
     assert agreement.test.kernel == kernel
     assert agreement.estimator.radius == method.plan.numbers["radius"] == 0.5
+    with pytest.raises(RunFailed, match="take one radius"):
+        replace(agreement, test=replace(agreement.test, kernel=replace(kernel, radius=0.51)))
 
 
 @pytest.mark.parametrize("strategy", [RobustRounds, OutlierRemoval])
