@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import LocalizedClipping, LocalizedRobustSGD
+from strategies.localized import phases
 from strategies.localized.phases import check_phase
 from userdp.errors import RunFailed
 from userdp.problems import Bernoulli, Linear, Logistic, Quadratic, Squared
@@ -75,7 +76,7 @@ def test_without_a_diagonally_dominant_hessian_a_step_does_enlarge_a_distance(ki
 
 
 @pytest.mark.parametrize("kind", ["narrow clip", "ours", "paper"])
-def test_a_phase_is_refused_whose_noise_or_test_is_for_less_than_a_user_moves(kind):
+def test_a_phase_is_refused_whose_noise_or_test_is_for_less_than_a_user_moves(kind, monkeypatch):
     problem = PROBLEMS["quadratic"]
     method = tiny(kind, problem, 0.5)
     (phase,) = method.scheme.phases
@@ -83,11 +84,16 @@ def test_a_phase_is_refused_whose_noise_or_test_is_for_less_than_a_user_moves(ki
     less = [replace(phase, mechanism=replace(noise, l2_sensitivity=0.99 * noise.l2_sensitivity))]
     if test is not None:
         wider = replace(test.kernel, radius=1.01 * test.kernel.radius)
-        less += [replace(phase, test=replace(test, **one)) for one in ({"movement": 0.0}, {"kernel": wider})]
+        less += [
+            replace(phase, test=replace(test, **one)) for one in ({"movement": 0.99 * test.movement}, {"kernel": wider})
+        ]
     check_phase(phase, *given)
     for one in less:
         with pytest.raises(RunFailed, match=r"is made for|take one radius"):
             check_phase(one, *given)
+    monkeypatch.setattr(phases, "_ROUNDED", 0.99)
+    with pytest.raises(RunFailed, match="is made for"):  # as no strategy plans one
+        tiny(kind, problem, 0.5)
 
 
 RUNS = {
