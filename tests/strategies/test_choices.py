@@ -157,6 +157,8 @@ def test_no_user_moves_the_scores_of_a_query_further_than_is_charged(name, relat
 @pytest.mark.parametrize("name", QUERIES)
 def test_choices_of_a_query_are_priced_for_its_relation(name, relation):
     scheme = query_of(QUERIES[name], relation).scheme
+    intervals = sum(one.width(scheme.query.facts) for one in scheme.query.quantiles)
+    assert scheme.price.summands == scheme.users + intervals  # a rank adds up the intervals below it
     for one in scheme.choices:
         assert scheme.price.spread * one.mechanism.sensitivity >= 1  # users' votes add up to one
         moved = 1.0 if relation == "replace_one" else max(one.quantile, 1 - one.quantile)
