@@ -25,6 +25,7 @@ from strategies import PrivateResult, PublicFacts, Recipe, Request, Step, UserLe
 from strategies.wire.questions import common_records, model_record, train_content
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
+from userdp.accounting.costs import together
 from userdp.arrays.sparse_rows import AnyRows
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.errors import RunFailed
@@ -300,3 +301,15 @@ def at_most(runs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "_executor", stopped)
         yield
+
+
+def charged_twice(monkeypatch: pytest.MonkeyPatch, kind: type, method: str) -> None:
+    """Let whatever that method of a class draws cost twice what it does, as if noise were too little."""
+    of, charge = getattr(kind, method), NoiseSource.charge
+
+    def costly(*given: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(NoiseSource, "charge", lambda source, cost: charge(source, together(cost, cost)))
+            return of(*given, **options)
+
+    monkeypatch.setattr(kind, method, costly)

@@ -17,7 +17,6 @@ from strategies.core.scheme import Outline, Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Ledger
 from userdp.accounting.costs import together
-from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism
@@ -99,7 +98,6 @@ class QueryRounds(Scheme):
         for place, one in enumerate(self.choices, start=self.query.sums):
             scores = rank_scores(shares[one.statistic], one.quantile, self.query.relation, one.shift, beyond=one.is_end)
             released[place] = one.mechanism.choose(scores, source) - one.is_end
-        check_drawn(source.spent, together(*(one.mechanism.cost for one in self.choices)))
         return Step(released, released)
 
 

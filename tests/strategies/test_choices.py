@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import make
+from helpers import charged_twice, make, run
 from query_cases import people, query
 
 from strategies import DPFedSGD, RobustRounds
@@ -22,6 +22,7 @@ from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.data import ColumnarFederation
 from userdp.errors import RunFailed
+from userdp.mechanisms import ExponentialMechanism
 from userdp.mechanisms.user_quantile import rank_sensitivity
 from userdp.nodes.node import Node
 from userdp.noise import SeededNoise, in_units
@@ -151,7 +152,11 @@ def test_no_user_moves_the_scores_of_a_query_further_than_is_charged(name, relat
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("name", QUERIES)
 def test_choices_of_a_query_are_priced_for_its_relation(name, relation):
-    for one in query_of(QUERIES[name], relation).scheme.choices:
+    scheme = query_of(QUERIES[name], relation).scheme
+    intervals = sum(one.width(scheme.query.facts) for one in scheme.query.quantiles)
+    assert scheme.price.summands == scheme.users + intervals  # a rank adds up the intervals below it
+    for one in scheme.choices:
+        assert scheme.price.spread * one.mechanism.sensitivity >= 1  # users' votes add up to one
         moved = 1.0 if relation == "replace_one" else max(one.quantile, 1 - one.quantile)
         assert one.mechanism.sensitivity == rank_sensitivity(one.quantile, relation) == moved
 
@@ -163,6 +168,13 @@ def test_a_query_that_is_priced_for_another_relation_stops(name, monkeypatch):
     )
     with pytest.raises(RunFailed, match=r"one user moves scores by up to 1 where 0\.\d+ is charged"):
         next(neighbours(QUERIES[name], "replace_one"))
+
+
+@pytest.mark.parametrize("name", ["alone, users", "with sums"])
+def test_a_choice_with_less_noise_than_is_charged_ends_the_query(name, monkeypatch):
+    charged_twice(monkeypatch, ExponentialMechanism, "choose")
+    with pytest.raises(RunFailed, match="is charged"):
+        run(query_of(QUERIES[name], "replace_one"), ColumnarFederation(people([*OTHERS, OWN[1]])))
 
 
 def test_nodes_hold_a_users_votes_to_one_whatever_a_query_computes(monkeypatch):

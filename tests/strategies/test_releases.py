@@ -32,7 +32,7 @@ from userdp.errors import RunFailed
 from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
-from userdp.nodes.computations import LocalNoise
+from userdp.nodes.computations import Computation, LocalNoise
 from userdp.noise import SecureNoise, SeededNoise, in_units
 from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softmax, Squared
 from userdp.streams import Streams
@@ -469,6 +469,21 @@ def test_a_run_that_spends_more_than_its_plan_promises_hands_back_no_model():
     method.plan = replace(method.plan, guarantee=guarantee)
     with pytest.raises(RunFailed, match=r"has spent epsilon = 4, and its plan promises 3\.8"):
         run(method, rows(2))
+
+
+OWN_PROOFS = {NO_PROMISE, *DRAWN_BY_OTHERS, "dp_ftrl", "robust_rounds", "localized_clipping", "localized_robust_sgd"}
+OWN_PROOFS |= {"averaged_clipping_restarted", "iterative_mean_sgd", "output_perturbation", "private_hard_thresholding"}
+OWN_PROOFS |= {"private_lasso", "recovered_sgd", "robust_frank_wolfe", "sparse_optimisation", "winsorized_rotation"}
+OWN_PROOFS |= {"poisson_sample_sgd", "sample_clipped_sgd", "smoothed_truncation_gd"}
+"""Users or nodes add the noise, or clips of whole users' vectors are not what noise is made for."""
+
+
+@pytest.mark.parametrize("name", [name for name in [*STRATEGIES, *MORE] if name not in OWN_PROOFS | SLOW])
+def test_users_who_can_move_a_sum_further_than_its_noise_is_made_for_are_not_asked(name, monkeypatch):
+    method, of = method_of(name), Computation.sensitivity
+    monkeypatch.setattr(Computation, "sensitivity", lambda *given, **more: 1.01 * (of(*given, **more) or math.nan))
+    with pytest.raises(RunFailed, match="its noise is made for"):
+        run(method, rows(method.problem.columns) if name in MORE else halves(method.problem))
 
 
 @every_run

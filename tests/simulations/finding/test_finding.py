@@ -3,6 +3,7 @@
 import json
 import math
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from simulations.finding.plan import FindPlan
 from simulations.finding.settings import parse_find
 from userdp import BadInput
 from userdp.accounting.costs import together
-from userdp.errors import PopulationTooSmall
+from userdp.errors import PopulationTooSmall, RunFailed
 from userdp.mechanisms import SetUnion, UserQuantile
 from userdp.noise import rounding_slack
 from userdp.streams import GIVEN_SEED, Streams
@@ -95,6 +96,18 @@ def config_of(relation: str = "replace_one", **find_settings):
     asked = {"numbers": ["age", "pay"], "words": ["team"], "dates": ["born"], **find_settings}
     data = {"path": "people.parquet", "user": "who", "all_users": USERS}
     return {"data": data, "find": asked, "privacy": {**BUDGET, "relation": relation}}
+
+
+@pytest.mark.parametrize("what", ["quantile", "levels"])
+def test_a_search_that_draws_less_noise_than_it_pays_for_shows_nothing(table, monkeypatch, what):
+    quantile, levels = FindPlan.quantile, FindPlan.levels.fget
+    loud = {
+        "quantile": lambda plan, facts: replace(quantile(plan, facts), epsilon=1.1 * quantile(plan, facts).epsilon),
+        "levels": property(lambda plan: replace(levels(plan), noise_multiplier=0.9 * levels(plan).noise_multiplier)),
+    }
+    monkeypatch.setattr(FindPlan, what, loud[what])
+    with pytest.raises(RunFailed, match="is charged"):
+        find(table, **ASKED)
 
 
 def test_noise_that_hides_the_ends_stretches_ranges_and_says_so(table):

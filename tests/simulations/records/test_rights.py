@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import sys
 from contextlib import contextmanager
@@ -195,3 +196,20 @@ def test_results_of_a_deployment_belong_to_the_owner_of_their_folder(tmp_path, u
     assert not open_to_others(out)
     owner = out.stat().st_uid, out.stat().st_gid
     assert sorted(given) == sorted((name, owner) for name in os.listdir(out))
+
+
+RELEASED = {
+    *("strategies/core/results.py", "userdp/data/tables/fetching.py", "simulations/api/language.py"),
+    *("simulations/deployment/superlink.py", "simulations/reports/report.py"),
+}
+"""These make files of what was released or is public."""
+
+
+def test_whoever_makes_a_file_or_a_folder_says_that_it_is_for_its_owner():
+    root = Path(__file__).resolve().parents[3]
+    for path in (
+        path for package in ("userdp", "strategies", "simulations") for path in (root / package).rglob("*.py")
+    ):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if re.search(r"O_CREAT|\.mkdir\(|\.touch\(", line) and path.relative_to(root).as_posix() not in RELEASED:
+                assert re.search(r"\b0o[67]00\b", line), f"{path}: {line}"

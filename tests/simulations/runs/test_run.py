@@ -272,6 +272,19 @@ def test_a_secure_run_goes_beside_simulations_runs_that_ended_without_a_release_
     files.json("result.json", {"rounds": 0})
     config.write_text('privacy = { noise = "secure" }')
     assert new_directory(tmp_path / "a", secure=True) == taken
+    taken.rmdir()
+    for guarantee, model, rounds in (
+        ({}, np.zeros(1), 0),
+        ({"holds": True}, np.zeros((1, 1)), 0),
+        ({"holds": 1}, np.zeros(1), 1),
+    ):
+        files.progress([], model, lambda kept=guarantee: kept, now=True)
+        files.json("result.json", {"rounds": rounds})
+        with pytest.raises(BadInput, match="cannot be drawn again"):
+            new_directory(tmp_path / "a", secure=True)
+    (tmp_path / "a").rename(tmp_path / "a-7")
+    with pytest.raises(BadInput, match=r"a-7 holds .* cannot be drawn again"):
+        new_directory(tmp_path / "a", secure=True)
 
 
 def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path):

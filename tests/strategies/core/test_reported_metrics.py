@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from helpers import charged_twice
 from helpers_flower import ClientGrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import DropInAdaptiveClipping, DropInFedAvg
+from strategies.core.held_out import ReportedMetrics
 from userdp.errors import BadInput, RunFailed
 
 RANGES = {"accuracy": (0, 1), "loss": (0, 4)}
@@ -91,6 +93,12 @@ def test_noise_is_as_deep_as_stated_and_all_reports_together_cost_the_budget():
     assert made.plan.numbers["held_out_noise"] == pytest.approx(stated)
     assert made.inner.testers.spent() == pytest.approx(4.0, rel=1e-6)
     assert any("4 held-out users are protected alike" in one for one in made.plan.guarantee.assumptions)
+
+
+def test_reports_with_less_noise_than_is_charged_end_the_run(monkeypatch):
+    charged_twice(monkeypatch, ReportedMetrics, "release")
+    with pytest.raises(RunFailed, match="is charged"):
+        ran()
 
 
 def test_long_runs_ask_eight_times_within_the_same_budget():

@@ -16,7 +16,7 @@ from helpers import run as started
 from resumable import PAIRS, RUNS, Kept, Run, bits, kept_by, measured, strays, written
 
 from simulations.engines.grids import LocalGrid
-from strategies import STRATEGIES
+from strategies import STRATEGIES, Step
 from strategies.core.run_state import BEGUN, Resumed
 from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import toeplitz
@@ -51,6 +51,14 @@ def test_a_run_goes_on_to_the_bit_from_every_round(case):
     assert not keeper.asked  # what a seed draws is drawn again
     for kept in (keeper.kept[len(keeper.kept) // 2], keeper.kept[-1]):
         assert run.trained(evaluate_fn=measured, resumed=Resumed(kept)) == whole
+
+
+def test_a_constant_that_was_released_is_compared_with_after_a_resume():
+    method, again = method_of("dp_fed_sgd"), method_of("dp_fed_sgd")
+    constant = method.state.x + 0.25
+    method.state.take(Step(method.state.x, method.state.x, constant=constant), None, method.original)
+    again.state.resume(Resumed(resumable.stored(method.state.snapshot(0))), again.noise_of("own", 0))
+    np.testing.assert_array_equal(again.state.constant, constant)
 
 
 def test_adam_on_a_module_goes_on_after_its_steps():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import federation_of, final, make, rows_of, run
+from helpers import charged_twice, federation_of, final, make, rows_of, run
 from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,6 +183,12 @@ def test_the_noise_of_every_answer_is_fresh_and_as_deep_as_charged():
     low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], scaled.size - 1)
     assert low < (scaled**2).sum() < high
     assert abs(np.corrcoef(np.array(losses).T)[np.triu_indices(6, 1)]).max() < 0.5
+
+
+def test_an_answer_with_less_noise_than_is_charged_ends_the_run(monkeypatch):
+    charged_twice(monkeypatch, held_out.Testers, "release")
+    with pytest.raises(RunFailed, match="is charged"):
+        answered(evaluated(), people())
 
 
 def test_the_guarantee_names_the_held_out():

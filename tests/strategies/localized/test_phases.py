@@ -1,5 +1,6 @@
 """Both strategies of phases: contractive steps, users of one step each, one released model per phase."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import LocalizedClipping, LocalizedRobustSGD
+from strategies.localized import phases
+from strategies.localized.phases import check_phase
+from userdp.errors import RunFailed
 from userdp.problems import Bernoulli, Linear, Logistic, Quadratic, Squared
 
 USERS, STEPS = 52, 4
@@ -69,6 +73,27 @@ def test_without_a_diagonally_dominant_hessian_a_step_does_enlarge_a_distance(ki
     assert np.abs(x - y).max() == pytest.approx(1 + rate * 3 / 16)
     assert not method.plan.guarantee.holds
     assert method.program.own.ledger is None
+
+
+@pytest.mark.parametrize("kind", ["narrow clip", "ours", "paper"])
+def test_a_phase_is_refused_whose_noise_or_test_is_for_less_than_a_user_moves(kind, monkeypatch):
+    problem = PROBLEMS["quadratic"]
+    method = tiny(kind, problem, 0.5)
+    (phase,) = method.scheme.phases
+    given, noise, test = (method.plan.cohort, 2, problem.certificate.smoothness), phase.mechanism, phase.test
+    less = [replace(phase, mechanism=replace(noise, l2_sensitivity=0.99 * noise.l2_sensitivity))]
+    if test is not None:
+        wider = replace(test.kernel, radius=1.01 * test.kernel.radius)
+        less += [
+            replace(phase, test=replace(test, **one)) for one in ({"movement": 0.99 * test.movement}, {"kernel": wider})
+        ]
+    check_phase(phase, *given)
+    for one in less:
+        with pytest.raises(RunFailed, match=r"is made for|take one radius"):
+            check_phase(one, *given)
+    monkeypatch.setattr(phases, "_ROUNDED", 0.99)
+    with pytest.raises(RunFailed, match="is made for"):  # as no strategy plans one
+        tiny(kind, problem, 0.5)
 
 
 RUNS = {

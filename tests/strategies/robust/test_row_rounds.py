@@ -1,6 +1,7 @@
 """Strategies of noisy robust means: populations, radii, users who disagree, and outliers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from helpers import Wild, federation_of, final, make, run
 
 from strategies import OutlierRemoval, RobustRounds, WinsorizedRotation
 from strategies.baselines.outlier_removal.neighbour_mean import IndicatorKernel
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.estimators import RampKernel, concentration_score
 from userdp.problems import Linear, Quadratic
 
@@ -62,7 +63,9 @@ def test_agreement_is_measured_within_the_radius_that_the_noise_is_for(strategy)
     assert 5 < agreement.score(rows) < 50
     assert agreement.score(rows) == score
     assert agreement.test.kernel == kernel
-    assert agreement.estimator.radius == method.plan.numbers["radius"] == 0.5
+    assert agreement.radius == method.plan.numbers["radius"] == 0.5
+    with pytest.raises(RunFailed, match="take one radius"):
+        replace(agreement, test=replace(agreement.test, kernel=replace(kernel, radius=0.51)))
 
 
 @pytest.mark.parametrize("strategy", [RobustRounds, OutlierRemoval])

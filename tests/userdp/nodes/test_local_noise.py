@@ -12,6 +12,7 @@ from userdp.nodes import computations
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Node
 from userdp.nodes.pipeline import RowPipeline
+from userdp.noise import SeededNoise, rounding_slack
 from userdp.problems import Quadratic
 from userdp.randomness import stream
 
@@ -100,3 +101,11 @@ def test_nodes_of_a_masked_sum_draw_their_shares_for_their_own_users(monkeypatch
         pipeline.add(np.zeros((len(users), LENGTH)), slice(0, len(users)))
         pipeline.masked(key, np.zeros(LENGTH))
     assert abs(np.corrcoef(*drawn)[0, 1]) < 0.3
+
+
+def test_secure_noise_of_users_covers_the_rounding_of_their_rows(monkeypatch):
+    slacks = []
+    secure = lambda slack: slacks.append(slack) or SeededNoise(np.random.default_rng(0))  # noqa: E731
+    monkeypatch.setattr(computations, "SecureNoise", secure)
+    LocalNoise(1.0, seed=None, round=0).add(np.zeros((2, 3)), np.arange(2))
+    assert slacks == [rounding_slack(1)]

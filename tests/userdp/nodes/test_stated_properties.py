@@ -10,9 +10,13 @@ import pytest
 from row_cases import QUESTIONS, USERS, asked_of
 
 from userdp.arrays.sparse_rows import dense
+from userdp.errors import RunFailed
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
+from userdp.nodes.covered import check_covered
 from userdp.nodes.functions import ROW_FUNCTIONS
 from userdp.nodes.node import Node
+from userdp.nodes.statistics import statistic
 
 ACUTE = [
     "second_moments",
@@ -52,3 +56,16 @@ def test_no_two_users_are_further_apart_than_is_priced(name):
         assert apart <= asked.sensitivity("replace_one") * (1 + 1e-9)
         assert asked.sensitivity("replace_one") == pytest.approx(math.sqrt(2) * clip)
         assert asked.sensitivity("add_or_remove") == clip
+
+
+@pytest.mark.parametrize(("relation", "factor"), [("replace_one", 2), ("add_or_remove", 1)])
+def test_noise_is_compared_with_what_a_user_moves_in_the_norm_of_its_mechanism(relation, factor):
+    asked = Computation("user_gradient", "sum", 1.0, l1_norm=3.0, statistic="unclipped")
+    for kind, moved, number in (
+        (GaussianMechanism, factor, False),
+        (LaplaceMechanism, 3 * factor, False),
+        (GaussianMechanism, statistic("unclipped").sensitivity(relation), True),
+    ):
+        check_covered(asked, kind(moved / 10, 1.0), 10, relation, number=number)
+        with pytest.raises(RunFailed, match="its noise is made for"):
+            check_covered(asked, kind(0.99 * moved / 10, 1.0), 10, relation, number=number)
