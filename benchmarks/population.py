@@ -1,8 +1,8 @@
 """Whole runs on up to a million synthetic users: seconds and peak memory, which must stay under 4 GiB.
 
 Every user has 10 samples of 100 features. The federation stores nothing but each user's number of samples; a node keeps
-its users' means and the samples of its first users, in 192 MiB, and makes those of the others where it needs them. Every run is a
-process of its own, from an empty one to the released model: plan, data, rounds.
+its users' means and the samples of its first users, in 192 MiB, and makes those of the others where it needs them.
+Every run is a process of its own, from an empty one to the released model: plan, data, rounds.
 ``python benchmarks/population.py --check``.
 """
 
