@@ -30,8 +30,12 @@ def ahead(items: Iterator[Part]) -> Iterator[Part]:
         yield from items
         return
     context = copy_context()
+
+    def following() -> Part | None:
+        return context.run(lambda: next(items, None))
+
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(context.run, next, items, None)
+        coming = pool.submit(following)
         while (item := coming.result()) is not None:
-            coming = pool.submit(context.run, next, items, None)
+            coming = pool.submit(following)
             yield item

@@ -185,4 +185,4 @@ def _libraries() -> list["LibController"]:
         return []
     from threadpoolctl import ThreadpoolController  # noqa: PLC0415
 
-    return ThreadpoolController().select(user_api="blas").lib_controllers
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)

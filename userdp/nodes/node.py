@@ -110,7 +110,7 @@ class NodeSamples:
         slices = list(self._federation.slices(rows, max_users=max_users))
         means = [known.get((where.start, where.stop, fixed)) for where in slices]
         missing = (where for where, block in zip(slices, means, strict=True) if block is None or not of_means)
-        made = (self._made(positions[where], rows[where]) for where in missing)
+        made: Iterator[Block] = (self._made(positions[where], rows[where]) for where in missing)
         made = ahead(made) if self._makes else made
         for where, block in zip(slices, means, strict=True):
             if block is not None and of_means:
