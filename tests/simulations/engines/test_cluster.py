@@ -77,7 +77,7 @@ def test_a_machine_lost_amid_a_round_changes_no_bit(cluster, tmp_path, caplog):
 @forgive_ray
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
 def test_several_machines_give_the_bits_of_one_process(cluster, noise, monkeypatch):
-    """Where noise is secure, of the first sums of nodes' answers: noise cannot be drawn again."""
+    """Secure noise cannot be drawn again, so the first sums of nodes' answers are compared."""
     cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes(PATIENCE)
     federation = SyntheticFederation(Gaussian(dimension=5), USERS, seed=2, samples_per_user=3, samples_tail=1.5)
