@@ -1,8 +1,8 @@
 """Whole runs on up to a million synthetic users: seconds and peak memory, which must stay under 4 GiB.
 
 Every user has 10 samples of 100 features. The federation stores nothing but each user's number of samples; a node keeps
-the samples of its first users, as many as 224 MiB hold, and makes those of the others at each pass. Every run is a
-process of its own, from an empty one to the released model: plan, data, rounds.
+its users' means and the samples of its first users, in 192 MiB, and makes those of the others where it needs them.
+Every run is a process of its own, from an empty one to the released model: plan, data, rounds.
 ``python benchmarks/population.py --check``.
 """
 
@@ -13,20 +13,38 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
+from simulations.engines import grids
 from simulations.engines.grids import LocalGrid, shards, worthwhile_nodes
-from strategies import Auto, DPFedSGD, LocalizedRobustSGD, PublicFacts, Recipe
+from strategies import Auto, DPFedSGD, LocalizedRobustSGD, PublicFacts, Recipe, UserLevelStrategy
 from userdp.accounting import Privacy
 from userdp.data import Gaussian, SyntheticFederation
-from userdp.nodes.node import Node
+from userdp.nodes.node import Node, NodeSamples
+from userdp.nodes.pipeline import RowPipeline
+from userdp.nodes.row_maker import RowMaker
+from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
 
 DIMENSION, SAMPLES = 100, 10
 LIMIT_MIB, LIMIT_SECONDS, LIMIT_GROWTH = 4096, 120.0, 1.3
+PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
+    "data": ((NodeSamples, "__init__"), (NodeSamples, "blocks")),
+    "gradients": ((RowMaker, "rows"),),
+    "clips and sums": ((RowPipeline, "add"),),
+    "noise": ((SeededNoise, "gaussian"), (SeededNoise, "laplace"), (SeededNoise, "choose")),
+    "messages and checks": (
+        (UserLevelStrategy, "configure_train"),
+        (UserLevelStrategy, "aggregate_train"),
+        (grids, "answer_message"),
+    ),
+}
+"""Part of a run -> the functions that do it; the rest is plan, start and report."""
 STRATEGIES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "dp_fed_sgd": (DPFedSGD, {"rounds": 5}),
     "localized_robust_sgd": (LocalizedRobustSGD, {"deviation": 1.0}),
@@ -68,7 +86,7 @@ def main() -> None:
 
 def measured(name: str, users: int) -> dict[str, Any]:
     """One run in this process."""
-    started = time.perf_counter()
+    shares, started = Shares(), time.perf_counter()
     federation = SyntheticFederation(Gaussian(dimension=DIMENSION), users, seed=1, samples_per_user=SAMPLES)
     problem = Quadratic(DIMENSION, bound=4.0, radius=1.0)
     facts = PublicFacts(users, min_samples=SAMPLES, max_samples=SAMPLES)
@@ -87,7 +105,54 @@ def measured(name: str, users: int) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - started, 1),
         "processor_seconds": round(time.process_time(), 1),
         "peak_mib": round(peak),
+        "shares": shares.taken(),
     }
+
+
+class Shares:
+    """The time of this thread by the parts of a run; of a part that calls another, its own work alone."""
+
+    def __init__(self) -> None:
+        self._seconds, self._doing, self._since = dict.fromkeys([*PARTS, "rest"], 0.0), ["rest"], time.perf_counter()
+        for part, places in PARTS.items():
+            for owner, name in places:
+                inner = getattr(owner, name)
+                setattr(owner, name, self._pass(part, inner) if name == "blocks" else self._call(part, inner))
+
+    def taken(self) -> dict[str, float]:
+        """Part -> its share."""
+        self._note()
+        return {part: round(seconds / sum(self._seconds.values()), 3) for part, seconds in self._seconds.items()}
+
+    def _call(self, part: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **named: Any) -> Any:
+            with self._within(part):
+                return inner(*given, **named)
+
+        return called
+
+    def _pass(self, part: str, inner: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        def passed(*given: Any, **named: Any) -> Iterator[Any]:
+            items = inner(*given, **named)
+            following = self._call(part, lambda: next(items, None))
+            yield from iter(following, None)
+
+        return passed
+
+    @contextmanager
+    def _within(self, part: str) -> Iterator[None]:
+        self._note()
+        self._doing.append(part)
+        try:
+            yield
+        finally:
+            self._note()
+            self._doing.pop()
+
+    def _note(self) -> None:
+        now = time.perf_counter()
+        self._seconds[self._doing[-1]] += now - self._since
+        self._since = now
 
 
 def failures(runs: list[dict[str, Any]]) -> list[str]:

@@ -1,8 +1,9 @@
 """Threads of one process, for numpy's work outside Python's lock; results do not depend on their number."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 Part = TypeVar("Part")
@@ -21,3 +22,20 @@ def side_by_side(function: Callable[[Part], Result], parts: Sequence[Part]) -> l
         return [function(part) for part in parts]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, parts))
+
+
+def ahead(items: Iterator[Part]) -> Iterator[Part]:
+    """Yield the items; with a second thread each is made, in the context of this call, while the last one is in use."""
+    if threads() < 2:
+        yield from items
+        return
+    context = copy_context()
+
+    def following() -> Part | None:
+        return context.run(lambda: next(items, None))
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(following)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(following)
+            yield item

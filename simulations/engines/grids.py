@@ -8,7 +8,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
@@ -30,7 +30,7 @@ from userdp.nodes.node import Node
 from userdp.problems.base import Problem
 
 if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
+    from threadpoolctl import LibController
 
 log = logging.getLogger("userdp")
 MOST_NODES = 8  # nodes if neither their number nor the size of a block is given; fewer for few samples
@@ -168,15 +168,21 @@ class LocalGrid(InMachineGrid):
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Use one BLAS thread, like a Ray actor: results must not depend on the number of threads."""
-    pools = _thread_pools()
-    with nullcontext() if pools is None else pools.limit(limits=1, user_api="blas"):
+    libraries = _libraries()
+    before = [library.get_num_threads() for library in libraries]
+    for library in libraries:
+        library.set_num_threads(1)
+    try:
         yield
+    finally:
+        for library, threads in zip(libraries, before, strict=True):
+            library.set_num_threads(threads)
 
 
-@lru_cache(maxsize=1)  # finding the libraries takes as long as a small round
-def _thread_pools() -> "ThreadpoolController | None":
+@lru_cache(maxsize=1)  # finding the libraries takes as long as a small round, and so does a context of threadpoolctl
+def _libraries() -> list["LibController"]:
     if find_spec("threadpoolctl") is None:  # of the extra "fast"
-        return None
+        return []
     from threadpoolctl import ThreadpoolController  # noqa: PLC0415
 
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)

@@ -42,9 +42,16 @@ def clip_facts(gathered: Gathered, clip: float, mean: Vector, noise: float) -> d
     signal = float(np.linalg.norm(mean))
     return {
         "clipped_share_private": float(np.mean(known > clip)) if len(known) else math.nan,
-        "median_length_private": float(np.median(known)) if len(known) else math.nan,
+        "median_length_private": _median(known) if len(known) else math.nan,
         "noise_over_signal_private": noise / signal if signal > 0 else math.inf,
     }
+
+
+def _median(values: Vector) -> float:
+    """Return what `numpy.median` does, which takes as long as the noise of a small round, of numbers without a NaN."""
+    half = len(values) // 2
+    parted = np.partition(values, [half - 1, half] if half else half)
+    return float(parted[half] if len(values) % 2 else (parted[half - 1] + parted[half]) / 2)
 
 
 @dataclass(frozen=True)

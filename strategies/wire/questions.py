@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from strategies.wire.untrusted import read_array
+from strategies.wire.untrusted import read_array, type_name
 from userdp.errors import BadInput
 from userdp.masking.grid import IntegerGrid
 from userdp.masking.masks import KEY_BYTES
@@ -48,7 +48,9 @@ def model_record(x: NDArray[np.float64]) -> ArrayRecord:
     """Return a parameter vector as Flower's arrays."""
     values = np.ascontiguousarray(x, dtype=np.float64)
     data = _model_header(values.shape) + values.tobytes()
-    return ArrayRecord({"x": Array(str(values.dtype), values.shape, "numpy.ndarray", data)})
+    record = ArrayRecord()  # entry by entry: made from a dictionary, it would make each array again
+    record["x"] = Array(type_name(values.dtype), values.shape, "numpy.ndarray", data)
+    return record
 
 
 @lru_cache(maxsize=8)

@@ -4,6 +4,7 @@ import logging
 import secrets
 import time
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -171,9 +172,10 @@ class Roster:
         if not len(cohort):  # a Poisson cohort may be empty
             return []
         owners = self._owner[cohort]
-        if np.any(owners[1:] < owners[:-1]):  # nodes that hold users in turns
+        turns = 1 + np.flatnonzero(owners[1:] != owners[:-1])
+        if np.any(owners[turns] < owners[turns - 1]):  # nodes that hold users in turns
             order = np.argsort(owners, kind="stable")
             owners, cohort = owners[order], cohort[order]
-        starts = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]]))
-        parts = np.split(cohort, starts[1:])
-        return [(self._nodes[node], part) for node, part in zip(owners[starts], parts, strict=True) if node != _NOBODY]
+            turns = 1 + np.flatnonzero(owners[1:] != owners[:-1])
+        parts = pairwise([0, *turns.tolist(), len(cohort)])
+        return [(self._nodes[owners[first]], cohort[first:last]) for first, last in parts if owners[first] != _NOBODY]

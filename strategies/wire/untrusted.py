@@ -5,7 +5,7 @@ allocates what a header claims, and raises whatever its parsers raise.
 """
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,11 +40,15 @@ class AtMost:
 Shape: TypeAlias = tuple[int | AtMost | None, ...]  # Of an array; None is any length, if it is not copied
 
 
+type_name = lru_cache(maxsize=32)(cast("Callable[[np.dtype[Any]], str]", str))
+"""Returns the name of a dtype, which numpy puts together anew at each call."""
+
+
 class SharedArray(Array):
     """A Flower array that keeps its numpy array, for grids that never serialise (local, Ray)."""
 
     def __init__(self, array: NDArray[np.generic]) -> None:
-        self.__dict__.update(array=array, dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray")
+        self.__dict__.update(array=array, dtype=type_name(array.dtype), shape=array.shape, stype="numpy.ndarray")
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
@@ -100,7 +104,7 @@ def _parsed(array: Array, what: str, kinds: str, shape: Shape | None) -> NDArray
     offset = _MAGIC_BYTES + int.from_bytes(head[-2:], "little")
     found, by_columns, dtype = _header(array.data[: min(offset, _HEADER_BYTES)])
     _require(what, dtype, found, kinds, shape)
-    if (array.dtype, tuple(array.shape)) != (str(dtype), found):
+    if (array.dtype, tuple(array.shape)) != (type_name(dtype), found):
         raise BadInput(f"{what} must have the type and the shape that its record says")
     count = math.prod(found)
     if count * dtype.itemsize != len(array.data) - offset:

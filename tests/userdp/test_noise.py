@@ -22,8 +22,12 @@ FALSE_ALARM = 1e-9
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize("source", [SecureNoise(), SeededNoise(np.random.default_rng(1))])
-def test_every_entry_of_whatever_shape_has_noise_of_its_own(source, law):
-    noise = [getattr(source, law)(np.zeros(shape), 1.0) for shape in ((), (3,), (1, 3), (4, 1), (2, 3, 4))]
+def test_every_entry_of_whatever_shape_has_noise_of_its_own(source, law, monkeypatch):
+    """Threads that draw parts of it share none."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    values = [1e3 * np.arange(np.prod(shape)).reshape(shape) for shape in ((), (3,), (4, 1), (2, 3, 4), (3, 700))]
+    noise = [getattr(source, law)(value, 1.0) - value for value in values]
+    assert max(np.abs(one).max() for one in noise) < 100
     assert len(np.unique(np.concatenate([one.ravel() for one in noise]))) == sum(one.size for one in noise)
 
 

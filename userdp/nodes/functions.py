@@ -39,6 +39,7 @@ class RowFunction:
         keeps_zeros: whether rows are sparse if the problem's gradients are.
         fixed_order: whether a user's row has the same bits in every block within `userdp.arrays.fixed_order`, for
             problems of which that is true; `Computation.separate` then takes blocks, in that order.
+        of_gradients: whether a row reads nothing of samples but the user's gradient.
         acute: whether any two users' rows differ by sqrt(2) times the clip at most: rows without negative inner
             products do, as ``||q - r||^2 <= ||q||^2 + ||r||^2``, and answers to queries of replaced users.
     """
@@ -50,6 +51,7 @@ class RowFunction:
     counts_usable: bool = False
     keeps_zeros: bool = False
     fixed_order: bool = False
+    of_gradients: bool = False
     acute: bool = False
 
 
@@ -95,12 +97,18 @@ def _intervals(arrays: Mapping[str, Array]) -> int:
 
 ROW_FUNCTIONS: dict[str, RowFunction] = {
     "user_gradient": RowFunction(
-        lambda problem, x, block: problem.user_gradients(x, block), keeps_zeros=True, fixed_order=True
+        lambda problem, x, block: problem.user_gradients(x, block),
+        keeps_zeros=True,
+        fixed_order=True,
+        of_gradients=True,
     ),
     "rough_user_gradient": RowFunction(
-        lambda problem, x, block: problem.rough_user_gradients(x, block), keeps_zeros=True, fixed_order=True
+        lambda problem, x, block: problem.rough_user_gradients(x, block),
+        keeps_zeros=True,
+        fixed_order=True,
+        of_gradients=True,
     ),
-    "gradient_votes": RowFunction(_gradient_votes, keeps_zeros=True, fixed_order=True),
+    "gradient_votes": RowFunction(_gradient_votes, keeps_zeros=True, fixed_order=True, of_gradients=True),
     "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True, fixed_order=True),
     "clipped_sample_sum": RowFunction(
         lambda problem, x, block, sample_clip_norm: problem.sample_clipped_sums(x, block, sample_clip_norm),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from userdp.arrays.fixed_order import fixed_order
+from userdp.arrays.fixed_order import fixed_order, order_is_fixed
 from userdp.arrays.sparse_rows import AnyRows
 from userdp.arrays.types import Vector
 from userdp.data.block import Block
@@ -23,13 +23,15 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.row_maker import RowMaker
 from userdp.problems.base import Problem
+from userdp.problems.segments import user_means
+from userdp.threads import ahead
 from userdp.tracebacks import told
 
 log = logging.getLogger("userdp")
 
-MEMORY_BYTES = 7 << 25
-"""The bytes of samples that a node keeps, those of its first users; it reads or makes the others at each pass. The
-eight nodes of a machine by default keep seven quarters of a GiB together."""
+MEMORY_BYTES = 3 << 26
+"""The bytes that a node keeps: users' means, up to half of it, if gradients need nothing else, and its first users'
+samples. It reads or makes the others at each pass. The eight nodes of a machine by default keep 1.5 GiB together."""
 DIGEST_BYTES = 16
 _PAIR = np.dtype([("high", "<u8"), ("low", "<u8")])
 
@@ -83,7 +85,11 @@ class NodeSamples:
         self._problem, self._federation, self._rows = problem, federation, rows
         ends = np.cumsum(federation.sizes[rows]) * federation.sample_bytes
         room = 0 if federation.stored else MEMORY_BYTES
-        self._kept, self.clipped = int(np.searchsorted(ends, room, side="right")), 0
+        self._means, self._room = dict[tuple[int, int, bool], Block](), 0
+        if problem.mean_sufficient and ends[-1:].sum() > room:
+            self._room = min(room // 2, 8 * len(rows) * problem.columns)
+        self._kept, self.clipped = int(np.searchsorted(ends, room - self._room, side="right")), 0
+        self._makes = self._kept < len(rows) and not federation.stored
         self._local: ColumnarFederation | None = None
         if self._kept:
             bounded, self.clipped = problem.bound(federation.block(rows[: self._kept]))
@@ -91,14 +97,36 @@ class NodeSamples:
         elif federation.stored:
             self.clipped = sum(problem.bound(block)[1] for _, block in federation.blocks(rows))
 
-    def blocks(self, positions: NDArray[np.int64], max_users: int | None) -> Iterator[tuple[slice, Block]]:
-        """Yield (where in ``positions``, block) for rising positions; blocks do not depend on the kept samples."""
-        rows = self._rows[positions]
-        for where in self._federation.slices(rows, max_users=max_users):
-            if self._local is not None and positions[where][-1] < self._kept:
-                yield where, self._local.block(positions[where])
-            else:
-                yield where, self._problem.bound(self._federation.block(rows[where]))[0]
+    def blocks(
+        self, positions: NDArray[np.int64], max_users: int | None, *, of_means: bool = False
+    ) -> Iterator[tuple[slice, Block]]:
+        """Yield (where in ``positions``, block) for rising positions; blocks do not depend on the kept samples.
+
+        With ``of_means``, one sample, the mean, may stand for all samples of a user. A pass over everybody keeps means
+        while there is room; later passes take them for the same users in the same order of sums: with the same bits.
+        """
+        rows, fixed = self._rows[positions], order_is_fixed()
+        known = self._means if len(positions) == len(self._rows) else {}
+        slices = list(self._federation.slices(rows, max_users=max_users))
+        means = [known.get((where.start, where.stop, fixed)) for where in slices]
+        missing = (where for where, block in zip(slices, means, strict=True) if block is None or not of_means)
+        made: Iterator[Block] = (self._made(positions[where], rows[where]) for where in missing)
+        made = ahead(made) if self._makes else made
+        for where, block in zip(slices, means, strict=True):
+            if block is not None and of_means:
+                yield where, block
+                continue
+            samples = next(made)
+            if block is None and known is self._means and self._room > 0 and samples.usable is None:
+                own = user_means(samples)
+                self._means[where.start, where.stop, fixed] = Block(own, np.arange(len(own) + 1))
+                self._room -= own.nbytes
+            yield where, samples
+
+    def _made(self, positions: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:
+        if self._local is not None and positions[-1] < self._kept:
+            return self._local.block(positions)
+        return self._problem.bound(self._federation.block(rows))[0]
 
 
 def _positions(given: ArrayLike) -> NDArray[np.int64]:
@@ -181,7 +209,8 @@ class Node:
         pipeline = RowPipeline(computation, users, self.problem.dimension, sparse=self.problem.sparse)
         maker = RowMaker(self.problem, x, computation, self._warn)
         with fixed_order(computation.separate):
-            for where, block in self._samples.blocks(positions, 1 if maker.alone else pipeline.max_users):
+            most = 1 if maker.alone else pipeline.max_users
+            for where, block in self._samples.blocks(positions, most, of_means=maker.of_means):
                 rows, unusable = maker.rows(block, where)
                 pipeline.add(rows, where, unusable)
         hidden = None if computation.masked is None else pipeline.masked(self.key, x)

@@ -50,6 +50,12 @@ class RowMaker:
         kept = self._problem.fixed_order and self._function.fixed_order and self._computation.partition is None
         return self._computation.separate and not kept
 
+    @property
+    def of_means(self) -> bool:
+        """True if the rows read nothing of samples but users' means."""
+        parts = self._computation.coins, self._computation.partition
+        return self._problem.mean_sufficient and self._function.of_gradients and parts == (None, None)
+
     def rows(self, block: Block, where: slice) -> tuple[AnyRows, int]:
         """Return the rows of a block's users, at positions ``where`` of the question, and the number of unusable users.
 

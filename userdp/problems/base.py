@@ -178,6 +178,8 @@ class Problem(ABC):
         fixed_order: whether a user's gradients, losses and sums have the same last bits in every block within
             `userdp.arrays.fixed_order`. Each class says so of itself: a subclass, which may add up otherwise, inherits
             nothing, and its users are computed one by one where noise is secure.
+        mean_sufficient: whether users' gradients read nothing of samples but `userdp.problems.segments.user_means`;
+            each class says so of itself.
         node_bytes: bytes of samples that justify a node of their own: a pass over them takes much longer than a node's
             messages.
     """
@@ -197,11 +199,13 @@ class Problem(ABC):
     gradient_rounding: float | None = None
     bends_boundedly: bool = False
     fixed_order: bool = False
+    mean_sufficient: bool = False
     node_bytes: int = 1 << 25
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         cls.fixed_order = vars(cls).get("fixed_order", False)
+        cls.mean_sufficient = vars(cls).get("mean_sufficient", False)
 
     def initial(self) -> Vector:
         """Return the (p,) initial model, which must not depend on private data."""

@@ -135,8 +135,8 @@ def clip_features(block: Block, low: float, high: float) -> tuple[Floats, NDArra
     lowest, highest = _inside(low, high, features.dtype)
     if features.min() >= lowest and features.max() <= highest:
         return features, np.zeros(block.samples, dtype=bool)
-    changed = np.any((features < lowest) | (features > highest), axis=1)
-    return np.clip(features, lowest, highest), changed
+    clipped = np.clip(features, lowest, highest)
+    return clipped, np.any(clipped != features, axis=1)
 
 
 def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]]:

@@ -162,6 +162,7 @@ class Quadratic(MeanSufficient):
 
     name = "quadratic"
     fixed_order = True
+    mean_sufficient = True
     smoothness = 1.0
     summary = "mean estimation: half the squared distance to each sample"
 
@@ -204,6 +205,7 @@ class Bernoulli(MeanSufficient):
 
     name = "bernoulli"
     fixed_order = True
+    mean_sufficient = True
     smoothness = 0.25
     summary = "rates of binary attributes: one logistic loss a coordinate"
 
@@ -241,6 +243,7 @@ class Linear(MeanSufficient):
 
     name = "linear"
     fixed_order = True
+    mean_sufficient = True
     smoothness = 0.0
     summary = "the paper's hard instance: signs of means, a loss without curvature"
 

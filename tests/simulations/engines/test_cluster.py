@@ -17,6 +17,9 @@ from simulations import load_config
 from simulations.engines.grids import shards
 from simulations.engines.ray_grid import RayGrid
 from strategies import DPFedSGD
+from strategies.core import base
+from userdp.data import Gaussian, SyntheticFederation
+from userdp.problems import Quadratic
 
 USERS, PER_NODE = 100, 10
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,6 +71,31 @@ def test_a_machine_lost_amid_a_round_changes_no_bit(cluster, tmp_path, caplog):
     assert "an actor died" in caplog.text
     assert result.missing_users == 0
     np.testing.assert_array_equal(final(result), final(started(local_grid(problem, federation, PER_NODE))))
+
+
+@pytest.mark.slow
+@forgive_ray
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_several_machines_give_the_bits_of_one_process(cluster, noise, monkeypatch):
+    """Secure noise cannot be drawn again, so the first sums of nodes' answers are compared."""
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes(PATIENCE)
+    federation = SyntheticFederation(Gaussian(dimension=5), USERS, seed=2, samples_per_user=3, samples_tail=1.5)
+    problem, sums = Quadratic(5, 4.0, 2.0), []
+    gathered = base.gather
+    monkeypatch.setattr(base, "gather", lambda *given: sums.append(gathered(*given)) or sums[-1])
+
+    def trained(grid):
+        with grid:
+            method = make(DPFedSGD, problem, USERS, 10.0, 1e-3, rounds=3, noise=noise)
+            return method.start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
+
+    grid = RayGrid(problem, federation, shards(USERS, PER_NODE), address=cluster.address)
+    assert len(grid._workers) == 3  # a machine has room for one
+    spread, together = trained(grid), trained(local_grid(problem, federation, PER_NODE))
+    if noise == "seeded":
+        np.testing.assert_array_equal(final(spread), final(together))
+    np.testing.assert_array_equal(sums[0].values, sums[3].values)
 
 
 # --- The page ---------------------------------------------------------------------------------------------------------

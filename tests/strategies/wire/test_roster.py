@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from helpers import federation_of, local_grid
+from helpers import PATIENCE, federation_of, local_grid
 from helpers_hostile import damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,7 +100,7 @@ def test_empty_places_miss_nowhere_and_silent_users_do(places, caplog):
     roster.places = places
     nodes = [Node(problem, federation_of(np.ones((2, 2))), np.array(users), np.arange(2)) for users in ([0, 1], [2, 3])]
     with LocalGrid(nodes) as grid:
-        roster.gather(grid, timeout=0.01)
+        roster.gather(grid, timeout=PATIENCE if places else 0.01)
     cohort = Request(np.arange(6), Computation("user_gradient", "sum", 1.0))
     assert roster.empty(cohort.users) == (2 if places else 0)
     with pytest.raises(RunFailed, match="too many users of a cohort did not answer"):

@@ -12,7 +12,7 @@ from userdp.nodes import node as node_module
 from userdp.nodes import pipeline as pipeline_module
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
-from userdp.problems import Quadratic
+from userdp.problems import Linear, Quadratic
 
 COMPUTATIONS = {
     "rows": Computation(),
@@ -57,6 +57,44 @@ def test_streaming_and_memory_give_one_answer(computation, bounded, memory, monk
     np.testing.assert_allclose(answer.values, whole.values, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(answer.users, whole.users)
     assert answer.non_finite == whole.non_finite == 0
+
+
+GRADIENTS = [
+    Computation(reduce="sum", clip_norm=0.7),
+    Computation("rough_user_gradient", clip_norm=0.7),
+    Computation("gradient_votes"),
+]
+
+
+class Votes(Quadratic):
+    """Its gradients read more than means, and so it says nothing of means."""
+
+    def user_gradients(self, x, block):
+        return np.sign(super().user_gradients(x, block) + block.sizes[:, None] - 3)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["any order", "fixed order"])
+@pytest.mark.parametrize("kind", [Quadratic, Linear, Votes])
+def test_means_that_are_kept_stand_for_samples_without_a_bit_of_difference(kind, separate, monkeypatch):
+    """In passes over everybody, whose samples are then made once; other cohorts add up in blocks of their own."""
+    problem, x = kind(5, 1.0, 2.0), np.linspace(-1, 1, 5)
+    gradients = [replace(one, separate=separate) for one in GRADIENTS]
+    others = [Computation("filled", separate=separate), replace(gradients[0], separate=not separate)]
+    slices = federation.Federation.slices
+    monkeypatch.setattr(
+        SyntheticFederation, "slices", lambda self, ids, **limits: slices(self, ids, max_bytes=900, **limits)
+    )
+    streamed, without = people(), Node(problem, people(), np.arange(200))
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", streamed.nbytes - 1)
+    node = Node(problem, streamed, np.arange(200))
+    for users in (node.users, node.users[::2], node.users):
+        for one in (*gradients, *others):
+            made = streamed.asked
+            answer = node.compute(x, users, one)
+            np.testing.assert_array_equal(answer.values, without.compute(x, users, one).values)
+            if users is node.users:
+                stands = kind is not Votes and one in gradients and made > node._samples._kept
+                assert (streamed.asked == made) == stands
 
 
 def test_rows_are_in_the_order_asked_and_belong_to_their_users():

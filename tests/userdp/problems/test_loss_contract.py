@@ -62,6 +62,13 @@ class Summed(Quadratic):
         return super().user_gradients(x, block) * block.sizes[:, None]
 
 
+class OfSizes(Quadratic):
+    mean_sufficient = True
+
+    def user_gradients(self, x, block):
+        return super().user_gradients(x, block) + 1e-9 * (block.sizes[:, None] > 1)
+
+
 class TooSmooth(Quadratic):
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -91,6 +98,7 @@ class TooStrong(Quadratic):
         (WrongSlope, "not the slopes"),
         (OfOthers, "changes with other users|no averages"),
         (Summed, "no averages"),
+        (OfSizes, "read more than users' means"),
         (TooSmooth, "certifies smoothness = 0.5"),
         (TooShort, "certifies gradient_norm = 1.0"),
         (NotBounded, "set the sample aside|occurs"),
