@@ -1,9 +1,11 @@
 """Arguments of Python calls: keywords, sorted into sections; tables in memory; folders."""
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,10 +22,11 @@ from userdp.data.source import Datasets
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.frames import FRAME, Frame, no_table, table_file
 from userdp.data.tables.sources import TableData
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.problems.registry import PROBLEMS
 from userdp.tracebacks import without_internals
 
+log = logging.getLogger("userdp")
 _TABLE = frozenset(TableData.model_fields) - {"kind", "path"}
 _PRIVACY = frozenset(PrivacySection.model_fields)
 INITIAL_MODEL = "initial_model"  # a key of [problem] that may stand beside it
@@ -143,12 +146,20 @@ def as_in_a_file(value: Any) -> Any:
 
 @contextmanager
 def folder_of(directory: str | Path | None) -> Iterator[Path]:
-    """Yield ``directory``; or, if that is None, a temporary folder."""
+    """Yield ``directory``; or, if that is None, a temporary folder, which stays if the run stops."""
     if directory is not None:
         yield Path(directory)
         return
-    with TemporaryDirectory(prefix="userdp-") as folder:
-        yield Path(folder)
+    folder = Path(mkdtemp(prefix="userdp-"))
+    with ExitStack() as stack:
+        stack.callback(rmtree, folder, ignore_errors=True)
+        try:
+            yield folder
+        except RunFailed:
+            if folder.is_dir():
+                stack.pop_all()
+                log.warning("what the stopped run had written, private figures too, is in %s", folder)
+            raise
 
 
 def frame_datasets(config: RunConfig, frame: Frame) -> Datasets:

@@ -224,9 +224,7 @@ def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise BadInput(
             f"the configuration file {path} is nested too deeply, or has a number too long to read"
         ) from None
-    for override in overrides:
-        _override(raw, override)
-    return raw
+    return overridden(raw, overrides)
 
 
 def parse_config(raw: Mapping[str, Any]) -> RunConfig:
@@ -363,11 +361,23 @@ def _model_of(
     return cast("type[RunConfig]", made)
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
+def overridden(
+    raw: dict[str, Any],
+    overrides: Sequence[str],
+    option: str = "--set",
+    form: str = "section.key=value, such as privacy.epsilon=2",
+) -> dict[str, Any]:
+    """Set keys of the values of a file, each written in this ``form``; BadInput, which names the option, otherwise."""
+    for override in overrides:
+        _override(raw, override, option, form)
+    return raw
+
+
+def _override(raw: dict[str, Any], override: str, option: str, form: str) -> None:
     key, equals, text = override.partition("=")
     *sections, last = parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
-        raise BadInput(f"--set {override!r}: write it as section.key=value, such as privacy.epsilon=2")
+        raise BadInput(f"{option} {override!r}: write it as {form}")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
@@ -376,7 +386,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
-            raise BadInput(f"--set {override!r}: {section} holds a value, not a section")
+            raise BadInput(f"{option} {override!r}: {section} holds a value, not a section")
     table[last] = value
 
 

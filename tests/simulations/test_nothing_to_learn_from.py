@@ -81,8 +81,13 @@ def test_no_imputed_value_and_no_derived_column_hides_it(path, how):
 
 def test_codes_without_a_declared_level_stop_a_simulation(path):
     misspelt = {**CODES, "codes": "team", "levels": ["Red", "Blue"]}
-    with pytest.raises(BadInput, match="no cell of the codes 'team' is a declared level"):
-        load_datasets(configuration(path, "one_hot_logistic", **misspelt))
+    for problem, declared in (("one_hot_logistic", misspelt), ("logistic", {"categorical": {"team": ["Red"]}})):
+        with pytest.raises(BadInput, match="the feature 'team' has no cell with a declared level"):
+            load_datasets(configuration(path, problem, **declared))
+    with pytest.raises(BadInput, match="the feature 'none' has no cell with a value"):
+        load_datasets(configuration(path, categorical={"none": ["Red"]}))
+    with pytest.raises(BadInput, match="the feature 'grade' is declared as a date, and no cell can be read as one"):
+        load_datasets(configuration(path, date_parts={"grade": ["month"]}))
     with pytest.raises(BadInput, match=r"'team' .* its cells are text; declare the list of its levels"):
         load_datasets(configuration(path, "one_hot_logistic", **{**misspelt, "levels": 3}))
 
@@ -295,12 +300,12 @@ def test_one_patient_of_one_team_is_no_misspelt_level(path, tmp_path, caplog):
     assert told.startswith("1 of 1 rows hold no declared level")
     caplog.clear()
     saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}))
-    assert not [line for line in caplog.messages if "level" in line or "spelling" in line or "one class" in line]
+    assert not [line for line in caplog.messages if "spelling" in line or "one class" in line]
     saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}).loc[[0, 0]])
     assert [line for line in caplog.messages if line.startswith("all targets of the table are one class")]
     assert not [line for line in caplog.messages if "held-out" in line or "hold out" in line]
 
 
 def test_a_misspelt_level_of_the_training_table_is_said_once(path, caplog):
-    load_datasets(configuration(path, categorical={"team": ["Red"]}))
+    load_datasets(configuration(path, categorical={"team": ["Red"]}, privacy=SECURE))
     assert sum("declared level" in line for line in caplog.messages) == 1
