@@ -13,7 +13,7 @@ import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
-from simulations.config.places import make_absolute
+from simulations.config.places import absolute_path, make_absolute
 from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, strategy_section
 from simulations.records.run_directory import write_text, writing
 from simulations.runs.build import load_datasets
@@ -24,6 +24,7 @@ from userdp.data.tables.frames import FRAME, Frame, no_table, table_file
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput, RunFailed
 from userdp.problems.registry import PROBLEMS
+from userdp.settings import path_of
 from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
@@ -105,11 +106,6 @@ def _where_it_may_be(key: str, settings: Mapping[str, Any], top: Collection[str]
     )
 
 
-def absolute_path(path: str | Path) -> str:
-    """Return the absolute path that a configuration gets, for one relative to the current folder."""
-    return str(Path(path).expanduser().resolve())
-
-
 def refuse_several(settings: Mapping[str, Any]) -> None:
     """Refuse lists and keys that make several runs; only a comparison accepts them."""
     for key, value in settings.items():
@@ -148,7 +144,7 @@ def as_in_a_file(value: Any) -> Any:
 def folder_of(directory: str | Path | None) -> Iterator[Path]:
     """Yield ``directory``; or, if that is None, a temporary folder, which stays if the run stops."""
     if directory is not None:
-        yield Path(directory)
+        yield path_of("directory", directory)
         return
     folder = Path(mkdtemp(prefix="userdp-"))
     with ExitStack() as stack:
@@ -180,7 +176,7 @@ class WithReport:
         """Write the report, one HTML page, by default into the result's directory; BadInput if it cannot be written."""
         if path is None and self.directory is None:
             raise BadInput("report(): nothing was kept on disk; give a path, such as report('report.html')")
-        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
+        target = path_of("path", path) if path is not None else (self.directory or Path()) / "report.html"
         with writing(f"report(): {target}", "choose another path"):
             write_text(target, self.page)
         return target

@@ -39,6 +39,7 @@ from userdp.data.tables.unusable import listed
 from userdp.errors import BadInput
 from userdp.extras import check_extra
 from userdp.problems import Problem
+from userdp.settings import path_of
 from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
@@ -209,7 +210,7 @@ class SavedModel:
     @without_internals
     def save(self, directory: str | Path) -> Path:
         """Write the files that `load_model` reads into a new or empty folder, and return it; BadInput otherwise."""
-        folder = Path(directory)
+        folder = path_of("directory", directory)
         with writing(f"save({str(directory)!r}):"):
             private_folder(folder)
             if any(folder.iterdir()):
@@ -240,8 +241,9 @@ class SavedModel:
         check_extra("onnx", "to_onnx()")
         from simulations.api.exporting import write_onnx  # noqa: PLC0415 -- optional
 
-        write_onnx(self.problem, self.model, self._columns(), self.guarantee, Path(path), on_unknown=on_unknown)
-        return Path(path)
+        file = path_of("path", path)
+        write_onnx(self.problem, self.model, self._columns(), self.guarantee, file, on_unknown=on_unknown)
+        return file
 
     @without_internals
     def to_transformers(self, folder: str | Path) -> Path:
@@ -254,8 +256,9 @@ class SavedModel:
         """
         from simulations.api.language import write_language  # noqa: PLC0415 -- few need it
 
-        write_language(self.problem, self.model, self.guarantee, self.config.name, Path(folder))
-        return Path(folder)
+        place = path_of("folder", folder)
+        write_language(self.problem, self.model, self.guarantee, self.config.name, place)
+        return place
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
         """Return the metrics, and below them errors in the units of the target if its range is declared."""
@@ -292,7 +295,7 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
         BadInput: the directory does not hold a run, or its files do not fit together; or it names code that is not
             trusted, or differs from the code of the run.
     """
-    directory = Path(directory)
+    directory = path_of("directory", directory)
     check_files(directory, ("config.toml", "guarantee.json", "model.npz"), "a run, such as runs/quickstart-...")
     try:
         raw = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))

@@ -26,7 +26,7 @@ from userdp.errors import BadInput
 from userdp.kinds import Kinds
 from userdp.problems.base import Device
 from userdp.problems.registry import PROBLEMS
-from userdp.settings import Section, shown
+from userdp.settings import Section, path_of, shown
 from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"  # the strategy that others are compared with
@@ -204,7 +204,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         BadInput: file missing, TOML syntax, unknown key, wrong type, value out of range; one sentence a problem.
     """
-    path = Path(path)
+    path = path_of("path", path)
     raw = read_toml(path, overrides)
     make_absolute(raw, path.parent)
     return parse_config(raw)
@@ -213,11 +213,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read the values of a TOML file, and apply overrides; BadInput if one of them cannot be read."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise BadInput(f"the configuration file {path} does not exist; check the path") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the configuration file {path} cannot be read ({type(error).__name__})") from None
+        raise BadInput(f"the configuration file {path} cannot be read as UTF-8 ({type(error).__name__})") from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"the configuration file {path} is not valid TOML: {error}") from None
     except (RecursionError, ValueError):

@@ -219,12 +219,25 @@ def test_numbers_of_two_classes_need_no_declaration(coded, tmp_path, caplog, cod
             {"target": "count", "positive": None},
             "'count' has cells below -1 or above 1.* set data.positive .* Private",
         ),
+        (
+            {"categorical": {"team": ["Red", "blue"]}},
+            "more than a tenth of the cells of the feature 'team' are",
+        ),
+        ({"target": "grade", "positive": None, "target_levels": ["mild", "Severe"]}, "tenth of .* the target 'grade'"),
     ],
 )
 def test_the_holder_of_the_data_is_warned_of_columns_that_are_mostly_not_as_declared(path, caplog, settings, told):
     load_datasets(configuration(path, **settings))
     (warned,) = caplog.messages
     assert re.search(told, warned)
+
+
+def test_the_holder_of_the_data_is_warned_of_counts_below_zero(coded, caplog):
+    table = pd.read_parquet(coded)
+    table.assign(code=3 * table.code - 4).to_parquet(coded)
+    counts = {"target": "code", "positive": None, "target_range": [0.0, 9.0]}
+    load_datasets(configuration(coded, "poisson", **counts))
+    assert re.search(r"'code' has cells below 0, and .* clips into \[0.0, 9.0\]", caplog.messages[0])
 
 
 # Declarations that show it --------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class LoadReport:
         small_users: users left out for holding fewer than ``min_samples``.
         surplus_users: eligible users beyond the public number of users.
         surplus_samples: samples of the federation's users left out by ``max_samples``.
-        doubts: a sentence for every column with most of its cells outside the declared range, and ``two_ways``.
+        doubts: a sentence for every column with many cells that are not as declared, and ``two_ways``.
         two_ways: a sentence about ids that may be two spellings of one person, or ''.
         nothing_usable: a sentence for every column that teaches nothing: it has no usable cell, so that every sample
             has weight zero, or its declaration makes all cells one number.

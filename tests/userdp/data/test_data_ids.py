@@ -108,6 +108,7 @@ def test_a_silo_that_reads_ids_as_floats_holds_the_same_people_or_is_refused(tmp
         ("1e5", "100000"),
         ("1.10", "1.1"),
         ("+3", "3"),
+        ("ann", "an\u200bn"),
     ],
 )
 def test_two_spellings_are_told_without_an_id(one, other):

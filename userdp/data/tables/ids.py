@@ -68,5 +68,8 @@ def two_ways(ids: Iterable[str], name: str) -> str:
 
 
 def _folded(label: str) -> str | Decimal:
-    text = unicodedata.normalize("NFKC", label).strip().casefold()
+    text = label
+    if not label.isascii():  # signs without a width are left out
+        text = "".join(one for one in unicodedata.normalize("NFKC", label) if unicodedata.category(one) != "Cf")
+    text = text.strip().casefold()
     return Decimal(text) if _NUMBER.fullmatch(text) else text.lstrip("0")

@@ -175,7 +175,7 @@ class TableSource(Declaration, DataSettings):
             return self._in_places(table, seed)
         if self.all_users is not None and self.all_users != everybody:
             problem = PopulationTooSmall if everybody < self.all_users else BadInput
-            remedy = table.report.two_ways or "correct data.all_users"
+            remedy = table.report.two_ways or "correct data.all_users, or rows that are of no person"
             raise problem(f"data.all_users = {self.all_users}, but the data have {everybody} users in all: {remedy}")
         train, test = self._parts(table, seed)
         if wanted is not None and train.users < wanted:

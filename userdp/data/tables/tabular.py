@@ -20,7 +20,7 @@ from userdp.data.tables.ids import two_ways
 from userdp.data.tables.reading import first_row, read_columns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
 from userdp.data.tables.targets import targets_of
-from userdp.data.tables.unusable import CELLS, Counts, mostly_clipped, sentences
+from userdp.data.tables.unusable import CELLS, Counts, doubts, sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
@@ -92,9 +92,9 @@ def read_table(
     keep that cell; and the types of a Parquet file's columns as far as they are refused at all (lists, or dates where
     numbers are declared). A file is assumed to be well formed, as `userdp.data.tables.reading.read_columns` says: one
     person's unquoted separator can make it unreadable, which its holder is told before anything is released. One
-    person's cell can decide whether any cell of a column can be used (``report.nothing_usable``) and whether most of
-    them lie in the declared range, and the ids whether two of them may be one person's: these are warnings in the log
-    of the data holder, never errors.
+    person's cell can decide whether any cell of a column can be used (``report.nothing_usable``), or nine in ten, and
+    whether most lie in the declared range; the ids, whether two of them may be one person's (``report.doubts``): these
+    are warnings in the log of the data holder, never errors.
 
     Raises:
         BadInput: a file, column or declaration that cannot be used, a row without a user, a user whose rows disagree
@@ -163,7 +163,7 @@ def table_of(
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
-        doubts=(*mostly_clipped(columns, counts, federation.samples), *filter(None, [spelt])),
+        doubts=(*doubts(columns, counts, federation.samples), *filter(None, [spelt])),
         two_ways=spelt,
         nothing_usable=tuple(sentences(columns, counts)),
         target_ends=counts.ends.get(columns.target or "") if columns.target_range is None else None,

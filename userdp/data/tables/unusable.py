@@ -6,7 +6,7 @@ Both are exact functions of all cells, so only the data holder may see them.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -41,7 +41,7 @@ _REMEDIES = {
 }
 CELLS = ("clipped", "unknown_levels", "unusable", "imputed", "steps")
 """The counts of cells by column, in `Counts` and in a load's report."""
-_MOST_LISTED = 5
+_MOST_LISTED, _LOST = 5, 10
 CHECK_RANGE = "check the range, and the unit of the cells"
 
 
@@ -124,15 +124,27 @@ def sentences(columns: "Columns", counts: Counts) -> list[str]:
     return found
 
 
-def mostly_clipped(columns: "Columns", counts: Counts, samples: int) -> list[str]:
-    """Make a sentence for each column with most of its numbers, of so many samples, outside the declared range."""
-    return [
-        f"most cells of {_role(columns, column)} {column!r} lie outside {_range_of(columns, column)}, and count as its "
-        f"ends: {CHECK_RANGE}"
-        for column, bounds in columns.all_ranges.items()
-        if 2 * counts.clipped[column] > samples - counts.unusable[column]
-        and clipped_end(counts.ends.get(column), bounds) is None
-    ]
+def doubts(columns: "Columns", counts: Counts, samples: int) -> Iterator[str]:
+    """Make a sentence for each column, of so many samples, that seems to be no column as it is declared.
+
+    Most of its numbers lie outside the declared range, or more than a tenth of its cells cannot be used.
+    """
+    for column, bounds in columns.all_ranges.items():
+        inside = clipped_end(counts.ends.get(column), bounds) is None
+        if inside and 2 * counts.clipped[column] > samples - counts.unusable[column]:
+            yield (
+                f"most cells of {_role(columns, column)} {column!r} lie outside {_range_of(columns, column)}, and "
+                f"count as its ends: {CHECK_RANGE}"
+            )
+    for column, kind in counts.kinds.items():
+        lost = max(counts.unusable[column], counts.unknown_levels[column])
+        if kind is None and _LOST * lost > counts.steps.get(column, samples):
+            role = _role(columns, column)
+            remedy = "" if column == columns.target else "; impute declares what a missing one counts as"
+            yield (
+                f"more than a tenth of the cells of {role} {column!r} are missing, or not as declared: check their "
+                f"form and spelling{remedy}"
+            )
 
 
 def clipped_end(ends: tuple[float, float] | None, bounds: tuple[float, float]) -> str | None:
