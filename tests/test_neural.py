@@ -141,3 +141,17 @@ def test_a_trial_measures_equal_sums(tmp_path):
     for row in measured:
         assert row["error"] or (len(row["seconds"]) == 1 and row["difference"] <= 1e-4 and row["peak_mib"] > 50)
     assert not [row for row in measured if row["error"] and (row["model"], row["tool"]) != ("gru", "ours")]
+
+
+@pytest.mark.slow
+def test_the_script_for_a_gpu_measures_equal_numbers_on_a_processor(tmp_path):
+    report = tmp_path / "report.json"
+    command = [sys.executable, str(ROOT / "research" / "gpu.py"), "--device", "cpu", "--quick", "--json", str(report)]
+    done = subprocess.run([*command, "--models", *TRIED[:1]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(report.read_text())
+    assert found["left_out"] == {}
+    (row,) = found["rows"]
+    assert max(row[name] for name in ("gradients", "updates", "total", "actors")) <= 1e-4
+    assert min(row["ours"], row["loop"]) > 0
+    assert row["peak_mib"] is None
