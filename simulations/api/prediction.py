@@ -105,6 +105,8 @@ class SavedModel:
             row_without_cells = data.reindex([0])  # its prediction has the columns
             return self._predicted(row_without_cells, columns, "nan")[0].iloc[:0]
         found, unusable, lost = self._predicted(data, columns, on_unknown)
+        more = ", or give on_unknown = 'reference', so that an undeclared level counts as the first one"
+        remedy = more if lost else ""
         if missing := int(found["prediction"].isna().sum()):
             log.warning(
                 "%d of %d rows get no prediction (NaN): they hold a cell that the model cannot use (%s of them); "
@@ -112,7 +114,7 @@ class SavedModel:
                 missing,
                 len(found),
                 told_cells(unusable) or "no single column",
-                ", or give on_unknown = 'reference', so that an undeclared level counts as the first one" * lost,
+                remedy,
             )
         return found
 
