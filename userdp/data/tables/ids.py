@@ -16,7 +16,7 @@ _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)\.0|[0-9](?:\.[0-9]+)?e\+[0-9]{2,3})
 """A whole number as programs write one of a column of floats."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:e[+-]?[0-9]{1,4})?")
 _NOBODY = frozenset({"na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none"})
-"""What programs write for a missing cell, in small letters: as an id it would make one person of everybody."""
+"""Words for a missing cell, in small letters; as an id such a word would make one person of many."""
 _BITS = {"halffloat": 11, "float": 24}
 """Type of floats -> the bits of a whole number that it holds exactly; 53 for others."""
 
