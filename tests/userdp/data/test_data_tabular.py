@@ -144,6 +144,10 @@ def test_the_report_counts_what_was_done(tmp_path):
     assert loaded.report == LoadReport(
         rows=19,
         users=5,
+        doubts=(
+            "more than a tenth of the cells of the feature 'dept' are missing, or not as declared: check their form "
+            "and spelling; impute declares what a missing one counts as",
+        ),
         samples=19,
         clipped={
             "age": int((table.age > 100).sum()),
@@ -291,13 +295,13 @@ def test_a_column_without_any_declared_level_is_a_warning_for_one_cell_can_decid
     loaded = read(tmp_path, people(), **declared)
     (sentence,) = loaded.report.nothing_usable
     assert re.match("the (feature|target) '(dept|year|passed)' has no cell with a declared level: check", sentence)
-    assert caplog.messages == [sentence]
+    assert sentence in caplog.messages
 
 
 def test_one_declared_level_in_one_cell_is_enough_for_no_warning(tmp_path, caplog):
     first = people().dept.iloc[0]
     read(tmp_path, people(), categorical={"dept": [first, "LAW"], "year": [1]})
-    assert not caplog.messages
+    assert not [line for line in caplog.messages if "no cell" in line]
 
 
 @pytest.mark.parametrize(
