@@ -11,7 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from simulations.api.prediction import SavedModel, check_on_unknown, load_model
+from simulations.api.prediction import SavedModel, load_model
+from simulations.api.unknown_levels import check_on_unknown
 from simulations.records.environment import own_version
 from simulations.reports.explain import promise_texts
 from userdp.errors import BadInput

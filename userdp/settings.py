@@ -1,14 +1,17 @@
 """The base of every section of a configuration file, and values of settings in messages."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, time
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
+from userdp.errors import BadInput
 from userdp.kinds import Kinds
 
 TWO_NUMBERS = (
@@ -30,6 +33,13 @@ def shown(value: object) -> str:
         return repr(value)
     count = len(value) if hasattr(value, "__len__") else None
     return f"<{type(value).__name__}>" if count is None else f"<{type(value).__name__} of {count}>"
+
+
+def path_of(field: str, given: object) -> Path:
+    """Return the path that an argument of Python gives; raise `BadInput` for anything else."""
+    if not isinstance(given, str | os.PathLike) or "\0" in str(given):
+        raise BadInput(f"{field} = {shown(given)}: must be a path, text or a pathlib.Path")
+    return Path(given)
 
 
 def _few(value: object) -> bool:

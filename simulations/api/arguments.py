@@ -1,9 +1,11 @@
 """Arguments of Python calls: keywords, sorted into sections; tables in memory; folders."""
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +13,7 @@ import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
-from simulations.config.places import make_absolute
+from simulations.config.places import absolute_path, make_absolute
 from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, strategy_section
 from simulations.records.run_directory import write_text, writing
 from simulations.runs.build import load_datasets
@@ -20,10 +22,12 @@ from userdp.data.source import Datasets
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.frames import FRAME, Frame, no_table, table_file
 from userdp.data.tables.sources import TableData
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.problems.registry import PROBLEMS
+from userdp.settings import path_of
 from userdp.tracebacks import without_internals
 
+log = logging.getLogger("userdp")
 _TABLE = frozenset(TableData.model_fields) - {"kind", "path"}
 _PRIVACY = frozenset(PrivacySection.model_fields)
 INITIAL_MODEL = "initial_model"  # a key of [problem] that may stand beside it
@@ -102,11 +106,6 @@ def _where_it_may_be(key: str, settings: Mapping[str, Any], top: Collection[str]
     )
 
 
-def absolute_path(path: str | Path) -> str:
-    """Return the absolute path that a configuration gets, for one relative to the current folder."""
-    return str(Path(path).expanduser().resolve())
-
-
 def refuse_several(settings: Mapping[str, Any]) -> None:
     """Refuse lists and keys that make several runs; only a comparison accepts them."""
     for key, value in settings.items():
@@ -143,12 +142,20 @@ def as_in_a_file(value: Any) -> Any:
 
 @contextmanager
 def folder_of(directory: str | Path | None) -> Iterator[Path]:
-    """Yield ``directory``; or, if that is None, a temporary folder."""
+    """Yield ``directory``; or, if that is None, a temporary folder, which stays if the run stops."""
     if directory is not None:
-        yield Path(directory)
+        yield path_of("directory", directory)
         return
-    with TemporaryDirectory(prefix="userdp-") as folder:
-        yield Path(folder)
+    folder = Path(mkdtemp(prefix="userdp-"))
+    with ExitStack() as stack:
+        stack.callback(rmtree, folder, ignore_errors=True)
+        try:
+            yield folder
+        except RunFailed:
+            if folder.is_dir():
+                stack.pop_all()
+                log.warning("what the stopped run had written, private figures too, is in %s", folder)
+            raise
 
 
 def frame_datasets(config: RunConfig, frame: Frame) -> Datasets:
@@ -169,7 +176,7 @@ class WithReport:
         """Write the report, one HTML page, by default into the result's directory; BadInput if it cannot be written."""
         if path is None and self.directory is None:
             raise BadInput("report(): nothing was kept on disk; give a path, such as report('report.html')")
-        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
+        target = path_of("path", path) if path is not None else (self.directory or Path()) / "report.html"
         with writing(f"report(): {target}", "choose another path"):
             write_text(target, self.page)
         return target

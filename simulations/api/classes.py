@@ -1,7 +1,7 @@
 """Predictions in the words and units of the declared target."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,8 @@ from userdp.data.tables.columns import Columns
 from userdp.problems import Problem
 from userdp.problems.families import Family
 
+Scores = TypeVar("Scores")
+
 
 def level_values(levels: Sequence[object]) -> NDArray[Any]:
     """Return declared classes as predictions have them: as numbers if all of them are, else as text."""
@@ -19,13 +21,19 @@ def level_values(levels: Sequence[object]) -> NDArray[Any]:
     return np.array(levels if numbers else [*map(cell_text, levels)], dtype=np.float64 if numbers else object)
 
 
-def target_ends(problem: Problem, columns: Columns) -> tuple[float, float] | None:
-    """Return the declared least and greatest target, in its units; None if they are not declared."""
+def in_units(scores: Scores, problem: Problem, columns: Columns, apply: Callable[..., Scores]) -> Scores:
+    """Return predictions of numbers in the target's units, held to its declared range; unchanged without one.
+
+    ``apply`` takes the name of an operation of ONNX, the scores and numbers.
+    """
     if columns.target_range is not None:
-        low, high = columns.target_range
-        return float(low), float(high)
-    family = getattr(problem, "family", None)
-    return family.mean_range if isinstance(family, Family) else None
+        low, high = map(float, columns.target_range)
+        scores = apply("Add", apply("Mul", apply("Add", scores, 1.0), (high - low) / 2.0), low)
+    elif isinstance(family := getattr(problem, "family", None), Family) and family.mean_range is not None:
+        low, high = family.mean_range
+    else:
+        return scores
+    return apply("Clip", scores, low, high)
 
 
 def with_names(found: pd.DataFrame, levels: Sequence[object]) -> pd.DataFrame:

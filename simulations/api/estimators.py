@@ -18,8 +18,8 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from simulations.api.one_fit import check_callers
-from simulations.api.prediction import OnUnknown
 from simulations.api.training import train
+from simulations.api.unknown_levels import OnUnknown
 from userdp.accounting import Guarantee
 from userdp.data.tables.cells import cell_text
 from userdp.data.tables.declared import expanded, expanded_keys

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from simulations.api.classes import level_values, target_ends, with_names
+from simulations.api.classes import in_units, level_values, with_names
 from simulations.records.run_directory import writing
 from simulations.reports.explain import promise_texts
 from userdp.accounting import Guarantee
@@ -67,7 +67,7 @@ def write_onnx(
     zeros, target = np.zeros((1, len(table.samples.names)), dtype=np.float32), np.zeros(1, dtype=np.float32)
     example = pd.DataFrame(problem.predict(model, Block(zeros, np.arange(2), target)))
     if len(example.columns) == 1:
-        scores = _in_units(graph, scores, problem, columns)
+        scores = in_units(scores, problem, columns, graph.add)
     outputs = _outputs(graph, scores, example, columns, graph.any_of(table.unusable))
     if taken := sorted({one.name for one in outputs} & set(table.inputs)):
         raise BadInput(f"to_onnx: the table's column {taken[0]!r} has the name of an output; rename it and train again")
@@ -280,16 +280,6 @@ def _module(problem: "TorchProblem", model: Vector, features: str, columns: int)
     graph = onnx.compose.add_prefix(onnx.load_from_string(file.getvalue()), "module/").graph
     graph.node.insert(0, helper.make_node("Identity", [features], ["module/features"]))
     return graph
-
-
-def _in_units(graph: _Graph, scores: str, problem: Problem, columns: Columns) -> str:
-    """Add the predictions of numbers, in the target's units and within its declared range."""
-    if (ends := target_ends(problem, columns)) is None:
-        return scores
-    low, high = ends
-    if columns.target_range is not None:
-        scores = graph.add("Add", graph.add("Mul", graph.add("Add", scores, 1.0), (high - low) / 2.0), low)
-    return graph.add("Clip", scores, low, high)
 
 
 def _outputs(graph: _Graph, scores: str, example: pd.DataFrame, columns: Columns, gone: str | None) -> list[Any]:

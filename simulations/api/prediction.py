@@ -5,14 +5,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from simulations.api.classes import target_ends, with_names
+from simulations.api.classes import in_units, with_names
+from simulations.api.unknown_levels import OnUnknown, check_on_unknown, taken_levels, told_cells
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.coefficients import Rows, of_model
 from simulations.records.evaluation import Evaluation
@@ -31,30 +31,19 @@ from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Block
-from userdp.data.block import Features
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import Tabular, table_file
-from userdp.data.tables.sample_kinds import SampleKind
 from userdp.data.tables.sources import TableSource
 from userdp.data.tables.tabular import read_features, table_of
 from userdp.data.tables.unusable import listed
 from userdp.errors import BadInput
 from userdp.extras import check_extra
 from userdp.problems import Problem
-from userdp.settings import shown
+from userdp.settings import path_of
 from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
 THIS = "this model"
-OnUnknown = Literal["nan", "reference", "error"]
-"""The prediction for a row with a cell that is none of the declared levels of its column, or missing where `impute`
-declares nothing: NaN; the prediction for the first declared level; or nothing for any row, but an error."""
-
-
-def check_on_unknown(given: str, *allowed: str) -> None:
-    """Refuse what is none of `OnUnknown`, or of those ``allowed``."""
-    if given not in (allowed := allowed or get_args(OnUnknown)):
-        raise BadInput(f"on_unknown = {shown(given)}: must be {' or '.join(map(repr, allowed))}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +76,9 @@ class SavedModel:
         return build_problem(self.config)
 
     @without_internals
-    def predict(self, data: Tabular, *, on_unknown: OnUnknown = "nan") -> pd.DataFrame:
+    def predict(
+        self, data: Tabular, *, on_unknown: OnUnknown = "nan", csv: Mapping[str, Any] | None = None
+    ) -> pd.DataFrame:
         """Predict every row of a table, with features transformed as in training.
 
         Neither the user column nor the target is read. Rows that a loss cannot use (a missing number, say) get NaN, and
@@ -96,6 +87,7 @@ class SavedModel:
         Args:
             data: a DataFrame or other Arrow table, or the path of a CSV or Parquet file.
             on_unknown: of a row with a cell that is no declared level: see `OnUnknown`.
+            csv: the form of a CSV file, with the keys of data.csv, if it is another than that of the run's file.
 
         Returns:
             One row for each of the table, in its order, with the index of a pandas DataFrame. "prediction" is a number
@@ -108,16 +100,34 @@ class SavedModel:
                 ``on_unknown`` is "error" and a row has such a cell.
         """
         check_on_unknown(on_unknown)
-        columns, problem = self._columns(), self.problem
-        empty = isinstance(data, pd.DataFrame) and not len(data)
-        if isinstance(data, pd.DataFrame) and empty:
-            data = data.reindex([0])  # a row of missing cells, whose prediction has the columns
+        columns = self._columns(csv)
+        if isinstance(data, pd.DataFrame) and not len(data):
+            row_without_cells = data.reindex([0])  # its prediction has the columns
+            return self._predicted(row_without_cells, columns, "nan")[0].iloc[:0]
+        found, unusable, lost = self._predicted(data, columns, on_unknown)
+        more = ", or give on_unknown = 'reference', so that an undeclared level counts as the first one"
+        remedy = more if lost else ""
+        if missing := int(found["prediction"].isna().sum()):
+            log.warning(
+                "%d of %d rows get no prediction (NaN): they hold a cell that the model cannot use (%s of them); "
+                "correct these cells, or train with impute%s",
+                missing,
+                len(found),
+                told_cells(unusable) or "no single column",
+                remedy,
+            )
+        return found
+
+    def _predicted(
+        self, data: Tabular, columns: Columns, on_unknown: OnUnknown
+    ) -> tuple[pd.DataFrame, Mapping[str, int], bool]:
+        """Return predictions, the unusable cells by column, and whether an undeclared level leaves a row without."""
+        problem = self.problem
         with table_file(data, columns.inputs) as path:
             features, unusable = read_features(path, columns)
         rows = features.shape[0]
-        lost, unusable = _levels(columns.samples, features, unusable, "nan" if empty else on_unknown)
-        more = ", or give on_unknown = 'reference', so that an undeclared level counts as the first one"
-        remedy = more if lost.any() else ""
+        lost, unusable = taken_levels(columns.samples, features, unusable, on_unknown)
+        unknown = bool(lost.any())
         if drowned := int(columns.samples.at_levels(features, self.hidden).sum()):
             log.warning("%d of %d rows hold one of these levels: %s; %s", drowned, rows, listed(self.hidden), MEANING)
         targets = np.zeros(rows, dtype=np.float32) if problem.has_targets else None
@@ -125,28 +135,14 @@ class SavedModel:
         found = pd.DataFrame(
             problem.predict(self.model, block), index=data.index if isinstance(data, pd.DataFrame) else None
         )
-        if list(found) == ["prediction"] and (ends := target_ends(problem, columns)) is not None:
-            low, high = ends
-            if columns.target_range is not None:
-                found = low + (found + 1.0) / 2.0 * (high - low)
-            found = found.clip(low, high)
+        if list(found) == ["prediction"]:
+            found = in_units(found, problem, columns, lambda do, one, *given: getattr(one, do.lower())(*given))
         if columns.target_levels is not None:
             found = with_names(found, columns.target_levels)
         if block.usable is not None:
             lost |= ~block.usable
         found.loc[lost] = np.nan
-        if empty:
-            return found.iloc[:0]
-        if missing := int(found["prediction"].isna().sum()):
-            log.warning(
-                "%d of %d rows get no prediction (NaN): they hold a cell that the model cannot use (%s of them); "
-                "correct these cells, or train with impute%s",
-                missing,
-                rows,
-                _told(unusable) or "no single column",
-                remedy,
-            )
-        return found
+        return found, unusable, unknown
 
     @property
     def coefficient_rows(self) -> Rows:
@@ -174,15 +170,17 @@ class SavedModel:
         return found.astype(dict.fromkeys(list(found)[1:], float))
 
     @without_internals
-    def evaluate(self, data: Tabular) -> pd.DataFrame:
+    def evaluate(self, data: Tabular, *, csv: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """Measure the model on a table, with the metrics that a run reports of held-out users.
 
         Every user has the same weight in a mean; ranking and calibration are over all samples together. The metrics are
         exact about the table's people, whom no guarantee covers. All their rows count: ``min_samples`` and
-        ``max_samples`` of the run do not apply.
+        ``max_samples`` of the run do not apply. A row without a declared level counts as in training, by its other
+        columns, and a warning says so: `predict` gives it no prediction.
 
         Args:
             data: as for `predict`, with the user column and, if the problem has one, the target.
+            csv: as for `predict`.
 
         Returns:
             One row a metric; columns "this model", "best constant", which predicts the mean target of this very table,
@@ -192,12 +190,18 @@ class SavedModel:
             MissingColumn: the table lacks a declared column.
             BadInput: the run had no table's columns, the table cannot be read, or the public initial model is gone.
         """
-        columns, problem = self._columns(), self.problem
+        columns, problem = self._columns(csv), self.problem
         with table_file(data, columns.names) as path:
             table = table_of(path, columns, seed=self.config.seed)
         measure = Evaluation(problem, None, table.federation)
         initial = starting_problem(self.config).initial()
         metrics = measure.whole(self.model)
+        if unknown := {k: n for k, n in table.report.unknown_levels.items() if n and k != columns.target}:
+            log.warning(
+                "rows that hold no declared level of a column (%s of them) count by their other columns, as in "
+                "training, and get no prediction",
+                told_cells(unknown),
+            )
         if not metrics:
             log.warning("not measured: no row of the table has all cells that the model needs")
         elif table.federation.samples > 1 and measure.one_class(self.model, metrics):
@@ -208,7 +212,7 @@ class SavedModel:
     @without_internals
     def save(self, directory: str | Path) -> Path:
         """Write the files that `load_model` reads into a new or empty folder, and return it; BadInput otherwise."""
-        folder = Path(directory)
+        folder = path_of("directory", directory)
         with writing(f"save({str(directory)!r}):"):
             private_folder(folder)
             if any(folder.iterdir()):
@@ -239,8 +243,9 @@ class SavedModel:
         check_extra("onnx", "to_onnx()")
         from simulations.api.exporting import write_onnx  # noqa: PLC0415 -- optional
 
-        write_onnx(self.problem, self.model, self._columns(), self.guarantee, Path(path), on_unknown=on_unknown)
-        return Path(path)
+        file = path_of("path", path)
+        write_onnx(self.problem, self.model, self._columns(), self.guarantee, file, on_unknown=on_unknown)
+        return file
 
     @without_internals
     def to_transformers(self, folder: str | Path) -> Path:
@@ -253,8 +258,9 @@ class SavedModel:
         """
         from simulations.api.language import write_language  # noqa: PLC0415 -- few need it
 
-        write_language(self.problem, self.model, self.guarantee, self.config.name, Path(folder))
-        return Path(folder)
+        place = path_of("folder", folder)
+        write_language(self.problem, self.model, self.guarantee, self.config.name, place)
+        return place
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
         """Return the metrics, and below them errors in the units of the target if its range is declared."""
@@ -263,15 +269,19 @@ class SavedModel:
         more = {name: in_target_units(one, section) for name, one in columns.items()}
         return pd.concat([metrics, pd.DataFrame(more)]) if any(more.values()) else metrics
 
-    def _columns(self) -> Columns:
-        """Return the declared columns of the run, except the split: every user of a scored table counts."""
+    def _columns(self, csv: Mapping[str, Any] | None = None) -> Columns:
+        """Return the declared columns of the run, except the split: every user of a scored table counts.
+
+        ``csv`` is the form of a table's file, if it is declared anew.
+        """
         data = self.config.data
         if not isinstance(data, TableSource):
             raise BadInput(
                 f"data.kind = {data.kind!r}: samples have no named columns, so no table can be scored with this model; "
                 "train on a table, or on a public data set"
             )
-        return data.columns.model_copy(update={"split_column": None, "split_test": None})
+        declared = data.declarations if csv is None else {**data.declarations, "csv": csv}
+        return Columns(**{**declared, "split_column": None, "split_test": None})
 
 
 @without_internals
@@ -287,7 +297,7 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
         BadInput: the directory does not hold a run, or its files do not fit together; or it names code that is not
             trusted, or differs from the code of the run.
     """
-    directory = Path(directory)
+    directory = path_of("directory", directory)
     check_files(directory, ("config.toml", "guarantee.json", "model.npz"), "a run, such as runs/quickstart-...")
     try:
         raw = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
@@ -308,37 +318,3 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
             f"({needed},): take both from one run"
         )
     return saved
-
-
-def _told(cells: Mapping[str, int]) -> str:
-    """Tell columns and their cells, for the holder of the table."""
-    return ", ".join(f"{column!r} in {count}" for column, count in cells.items())
-
-
-def _levels(
-    samples: SampleKind, features: Features, unusable: Mapping[str, int], on_unknown: OnUnknown
-) -> tuple[NDArray[np.bool_], Mapping[str, int]]:
-    """Return which rows (N,) get no prediction because of an undeclared level, and the unusable cells by column.
-
-    With "reference" the features of such rows become those of each column's first level. Raises `BadInput` for "error".
-    """
-    rows = features.shape[0]
-    unknown = samples.without_level(features, reference=on_unknown == "reference")
-    lost = np.logical_or.reduce([np.zeros(rows, dtype=bool), *unknown.values()])
-    cells = {column: int(mask.sum()) for column, mask in unknown.items() if mask.any()}
-    if cells and on_unknown == "error":
-        raise BadInput(
-            f"on_unknown = 'error': {lost.sum()} of {rows} rows hold no declared level of a column "
-            f"({_told(cells)} of them); correct these cells, or give 'nan' or 'reference'"
-        )
-    if not cells or on_unknown == "nan":
-        return lost, {**unusable, **cells}
-    log.warning(
-        "%d of %d rows hold no declared level of a column (%s of them): they are predicted as if they held its first "
-        "one",
-        lost.sum(),
-        rows,
-        _told(cells),
-    )
-    lost[:] = False
-    return lost, {column: count for column, count in unusable.items() if column not in cells}

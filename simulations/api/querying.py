@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.api.arguments import WithReport, configured, folder_of, frame_datasets, sections
+from simulations.api.arguments import WithReport, as_in_a_file, configured, folder_of, frame_datasets, sections
 from simulations.config.query_file import RELATION
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.records.observer import Observer
@@ -114,7 +114,7 @@ def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, Fra
         if settings[RELATION] is not None:
             raw["privacy"][RELATION] = settings[RELATION]
         ask = default_ask(raw["data"]) if settings["ask"] is None else settings["ask"]
-        raw["ask"] = ask if isinstance(ask, str | Mapping) else list(ask)
+        raw["ask"] = as_in_a_file(ask)
         return parse_config(raw)
 
     config, frame = configured(data, settings, RunConfig, declared, parse_config, load_config)

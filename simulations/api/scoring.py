@@ -1,6 +1,6 @@
 """``userdp predict``: predictions for the rows of a table, written to a file, and the metrics that the table allows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,8 @@ from typing import Any, cast
 import pandas as pd
 from rich.console import Console
 
-from simulations.api.prediction import THIS, OnUnknown, load_model
+from simulations.api.prediction import THIS, load_model
+from simulations.api.unknown_levels import OnUnknown
 from simulations.records.run_directory import plain, write_whole, writing
 from simulations.reports.explain import show_promise
 from simulations.reports.standing import CONSTANT, INITIAL
@@ -47,12 +48,13 @@ def score(
     keep: Sequence[str] = (),
     *,
     on_unknown: OnUnknown = "nan",
+    csv: Mapping[str, Any] | None = None,
     trust_code: bool = False,
 ) -> Scores:
     """Predict every row of a table, write the predictions, and measure the model if the table allows it.
 
     ``output`` is by default the table's name with "-predictions.csv", in the current folder; ``keep`` names columns of
-    the table to copy into it, such as a row's person.
+    the table to copy into it, such as a row's person; ``csv`` is its form, if it is another than that of the run's.
     """
     target = Path(f"{table.stem}-predictions.csv") if output is None else output
     if target.suffix.lower() not in _SUFFIXES:
@@ -60,13 +62,13 @@ def score(
     if target.resolve() == table.resolve():
         raise BadInput(f"--output {target} is the table itself; choose another file")
     saved = load_model(directory, trust_code=trust_code)
-    predictions = saved.predict(table, on_unknown=on_unknown)
+    predictions = saved.predict(table, on_unknown=on_unknown, csv=csv)
     metrics, reason = pd.DataFrame(), None
     try:
-        metrics = saved.evaluate(table)
+        metrics = saved.evaluate(table, csv=csv)
     except MissingColumn as error:
         reason = str(error)
-    rows = _with_columns(predictions, table, keep, saved._columns())
+    rows = _with_columns(predictions, table, keep, saved._columns(csv))
     with writing(f"--output {target}:", "choose another"):
         write = rows.to_csv if target.suffix.lower() == ".csv" else rows.to_parquet
         write_whole(target, partial(write, index=False))

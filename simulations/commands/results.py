@@ -100,6 +100,15 @@ def predict(
         list[str] | None, option("Copy this column of TABLE into the predictions; repeatable.", metavar="COLUMN")
     ] = None,
     on_unknown: OnUnknown = "nan",
+    csv: Annotated[
+        list[str] | None,
+        option(
+            "Form of TABLE, if it is another than that of the run's file: a key of data.csv, such as decimal=,; "
+            "repeatable.",
+            "--csv",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
@@ -109,8 +118,10 @@ def predict(
     """
     with working():
         from simulations.api.scoring import score, show_scores  # noqa: PLC0415
+        from simulations.config.run_config import overridden  # noqa: PLC0415
 
         how: Any = {"on_unknown": on_unknown, "trust_code": trust_code}
+        how["csv"] = overridden({}, csv, "--csv", "key=value, such as decimal=,") if csv else None
         scores = score(directory, table, output, keep or (), **how)
     answer(as_json, scores.values, lambda: show_scores(scores, Console()))
 

@@ -4,6 +4,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from userdp.errors import BadInput
+
+
+def absolute_path(path: str | Path, folder: Path = Path()) -> str:
+    """Return the absolute path that a configuration gets, for one relative to a folder, the current one by default."""
+    try:
+        return str((folder / Path(path).expanduser()).resolve())
+    except (OSError, RuntimeError, ValueError):  # such as an unknown home, or a NUL byte
+        raise BadInput(f"the path {str(path)!r} leads nowhere: write it in full") from None
+
 
 def _listed(given: Any) -> list[Any]:
     return given if isinstance(given, list) else [given]
@@ -13,7 +23,7 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
     """Resolve data paths and files of code, such as "net.py:make", in ``raw`` relative to ``folder``, in place."""
 
     def resolved(path: str) -> str:
-        return str((folder / Path(path).expanduser()).resolve())
+        return absolute_path(path, folder)
 
     data, problem, strategies = raw.get("data"), raw.get("problem"), raw.get("strategy")
     for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):

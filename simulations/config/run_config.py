@@ -26,7 +26,7 @@ from userdp.errors import BadInput
 from userdp.kinds import Kinds
 from userdp.problems.base import Device
 from userdp.problems.registry import PROBLEMS
-from userdp.settings import Section, shown
+from userdp.settings import Section, path_of, shown
 from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"  # the strategy that others are compared with
@@ -204,7 +204,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         BadInput: file missing, TOML syntax, unknown key, wrong type, value out of range; one sentence a problem.
     """
-    path = Path(path)
+    path = path_of("path", path)
     raw = read_toml(path, overrides)
     make_absolute(raw, path.parent)
     return parse_config(raw)
@@ -213,20 +213,18 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read the values of a TOML file, and apply overrides; BadInput if one of them cannot be read."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise BadInput(f"the configuration file {path} does not exist; check the path") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the configuration file {path} cannot be read ({type(error).__name__})") from None
+        raise BadInput(f"the configuration file {path} cannot be read as UTF-8 ({type(error).__name__})") from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"the configuration file {path} is not valid TOML: {error}") from None
     except (RecursionError, ValueError):
         raise BadInput(
             f"the configuration file {path} is nested too deeply, or has a number too long to read"
         ) from None
-    for override in overrides:
-        _override(raw, override)
-    return raw
+    return overridden(raw, overrides)
 
 
 def parse_config(raw: Mapping[str, Any]) -> RunConfig:
@@ -363,11 +361,23 @@ def _model_of(
     return cast("type[RunConfig]", made)
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
+def overridden(
+    raw: dict[str, Any],
+    overrides: Sequence[str],
+    option: str = "--set",
+    form: str = "section.key=value, such as privacy.epsilon=2",
+) -> dict[str, Any]:
+    """Set keys of the values of a file, each written in this ``form``; BadInput, which names the option, otherwise."""
+    for override in overrides:
+        _override(raw, override, option, form)
+    return raw
+
+
+def _override(raw: dict[str, Any], override: str, option: str, form: str) -> None:
     key, equals, text = override.partition("=")
     *sections, last = parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
-        raise BadInput(f"--set {override!r}: write it as section.key=value, such as privacy.epsilon=2")
+        raise BadInput(f"{option} {override!r}: write it as {form}")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
@@ -376,7 +386,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
-            raise BadInput(f"--set {override!r}: {section} holds a value, not a section")
+            raise BadInput(f"{option} {override!r}: {section} holds a value, not a section")
     table[last] = value
 
 

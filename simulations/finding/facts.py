@@ -98,7 +98,7 @@ class _Search:
         labels, self._owner = owners_of(ids_of(table[user], user), user)
         if plan.config.privacy.relation == "replace_one" and len(labels) != users:
             problem = PopulationTooSmall if len(labels) < users else BadInput
-            remedy = two_ways(labels, user) or "correct data.all_users"
+            remedy = two_ways(labels, user) or "correct data.all_users, or rows that are of no person"
             raise problem(f"data.all_users = {users}, but the data have {len(labels)} users in all: {remedy}")
         self._labels = labels
 

@@ -22,7 +22,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from simulations.account.entering import refusal
-from simulations.api.arguments import absolute_path, as_in_a_file
+from simulations.api.arguments import as_in_a_file
+from simulations.config.places import absolute_path
 from simulations.finding.facts import COSTS, Found, find_facts
 from simulations.finding.plan import FindPlan
 from simulations.finding.settings import FindConfig, FindPrivacy, FindSection, TableSection, load_find, parse_find
@@ -72,6 +73,8 @@ def _sections(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
     raw: dict[str, Any] = {"data": {"path": path}, "find": {}, "privacy": {}}
     homes = {key: name for name, section in SECTIONS.items() for key in section.model_fields}
     for key, value in settings.items():
+        if value is None:
+            continue  # not given
         if key == "seed":
             raw[key] = value
         elif key in homes and key != "path":

@@ -218,12 +218,13 @@ def new_directory(path: Path, *, secure: bool) -> Path:
     """Make `next_directory` at once: two runs that start together get two, or with secure noise one is refused."""
     while True:
         chosen = next_directory(path, secure=secure)
-        try:
+        with suppress(OSError):  # `RunDirectory` raises the error
             private_folder(chosen.parent)
+        try:
             chosen.mkdir(mode=0o700)
         except FileExistsError:
             continue
-        except OSError:  # `RunDirectory` raises the error
+        except OSError:  # as above
             pass
         return chosen
 

@@ -166,7 +166,7 @@ def _private(
         "table": table,
         "cells": [] if table is None else explain.cell_counts(table),
         "clip": _clip(rounds),
-        "met_nowhere": [] if table is None else [*table.get("nothing_usable", []), *table.get("met_nowhere", [])],
+        "doubts": [] if table is None else [*table.get("nothing_usable", []), *table.get("doubts", [])],
     }
 
 

@@ -49,7 +49,7 @@ class Usable:
         if self.few:
             remedy = (
                 ". The rest was left out: see in the private figures which column's cells cannot be used, and declare "
-                "with data.impute what missing cells count as"
+                "with data.impute what missing cells of features count as; a row without its target stays out"
             )
         return (
             f"{100 * self.share:.3g} % could be used, the mean of the share of people who were heard and of the share "

@@ -80,8 +80,11 @@ def _all_one(config: RunConfig, report: LoadReport) -> list[str]:
     if end := clipped_end(ends, bounds):
         clipped = f"[{bounds[0]:g}, {bounds[1]:g}], into which {kind} clips"
         return [f"{target} no cell {end} of {clipped}, so all of them count as that end: {remedy}"]
-    if two and not -1.0 <= ends[0] <= ends[1] <= 1.0:
-        log.warning("%s cells below -1 or above 1, and %s clips into [0, 1]: %s. %s", target, kind, remedy, _PRIVATE)
+    outside = "below -1 or above 1" if two and not -1.0 <= ends[0] <= ends[1] <= 1.0 else ""
+    if getattr(config.problem, "count_bound", None) is not None and ends[0] < 0.0:
+        outside = "below 0"
+    if outside:
+        log.warning("%s cells %s, and %s clips into %s: %s. %s", target, outside, kind, [*bounds], remedy, _PRIVATE)
     return []
 
 

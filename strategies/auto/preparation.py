@@ -70,7 +70,7 @@ class Filled(Stage, share=0.01, weight=2.0):
                 "%). Whoever is heard has a row in which every declared column and the target hold a cell that the "
                 "model can use. No model was trained. Whoever holds the data sees in the private figures (data.json) "
                 "which column's cells cannot be used: check ranges, dates, positive and levels against the table, and "
-                "declare with impute what missing cells count as"
+                "declare with impute what missing cells of features count as"
             )
         return {"filled_share": share, "noise_deviation": deviation}
 

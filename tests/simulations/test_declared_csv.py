@@ -38,6 +38,15 @@ def test_a_model_and_its_predictions_are_those_of_the_plain_file(paths):
     pd.testing.assert_frame_equal(one.evaluate(plain), two.evaluate(german))
     saved = two.save("saved")
     assert load_model(saved).config.data.csv.separator == ";"
+    new = one.save("new")  # and a file of another form than that of the run
+    pd.testing.assert_frame_equal(one.predict(plain), load_model(new).predict(german, csv=CSV))
+    pd.testing.assert_frame_equal(one.evaluate(plain), one.evaluate(german, csv=CSV))
+    how = [word for key, value in CSV.items() for word in ("--csv", f"{key}={value}")]
+    assert call("predict", new, german, "--output", "new.csv", *how).exit_code == 0
+    pd.testing.assert_frame_equal(pd.read_csv("new.csv"), one.predict(plain))
+    with pytest.raises(BadInput, match=r"csv\.decimal = ';': must be"):
+        one.predict(german, csv={"decimal": ";"})
+    assert "--csv 'decimal': write it as key=value" in call("predict", new, german, "--csv", "decimal").stderr
     assert call("predict", saved, german, "--output", "p.csv", "--keep", "age", "--keep", "pid").exit_code == 0
     assert pd.read_csv("p.csv")["age"].tolist() == [f"{at},5" for at in range(16)]  # as the table has it
 

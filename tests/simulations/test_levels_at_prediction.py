@@ -159,6 +159,16 @@ def test_the_holder_of_the_rows_is_told_how_many_and_which_columns(caplog):
         model.predict(ROWS, on_unknown="zero")
 
 
+def test_metrics_of_rows_that_get_no_prediction_are_told(caplog):
+    model = fitted(PrivateLinearRegression).model_
+    frame = ROWS.assign(**{model.config.data.user: range(6), model.config.data.target: 3.0})
+    model.evaluate(frame[:2])
+    assert not caplog.messages
+    model.evaluate(frame)
+    (told,) = caplog.messages
+    assert told.startswith("rows that hold no declared level of a column ('sex' in 2 of them) count by their other")
+
+
 RARE = {
     "features": ("squared", {"categorical": {"team": ["red", "blue", "rare", "nobody"]}}),
     "codes": ("one_hot_squared", {"codes": "team", "levels": ["red", "blue", "rare", "nobody"]}),

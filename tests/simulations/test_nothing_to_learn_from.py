@@ -81,8 +81,13 @@ def test_no_imputed_value_and_no_derived_column_hides_it(path, how):
 
 def test_codes_without_a_declared_level_stop_a_simulation(path):
     misspelt = {**CODES, "codes": "team", "levels": ["Red", "Blue"]}
-    with pytest.raises(BadInput, match="no cell of the codes 'team' is a declared level"):
-        load_datasets(configuration(path, "one_hot_logistic", **misspelt))
+    for problem, declared in (("one_hot_logistic", misspelt), ("logistic", {"categorical": {"team": ["Red"]}})):
+        with pytest.raises(BadInput, match="the feature 'team' has no cell with a declared level"):
+            load_datasets(configuration(path, problem, **declared))
+    with pytest.raises(BadInput, match="the feature 'none' has no cell with a value"):
+        load_datasets(configuration(path, categorical={"none": ["Red"]}))
+    with pytest.raises(BadInput, match="the feature 'grade' is declared as a date, and no cell can be read as one"):
+        load_datasets(configuration(path, date_parts={"grade": ["month"]}))
     with pytest.raises(BadInput, match=r"'team' .* its cells are text; declare the list of its levels"):
         load_datasets(configuration(path, "one_hot_logistic", **{**misspelt, "levels": 3}))
 
@@ -214,12 +219,25 @@ def test_numbers_of_two_classes_need_no_declaration(coded, tmp_path, caplog, cod
             {"target": "count", "positive": None},
             "'count' has cells below -1 or above 1.* set data.positive .* Private",
         ),
+        (
+            {"categorical": {"team": ["Red", "blue"]}},
+            "more than a tenth of the cells of the feature 'team' are",
+        ),
+        ({"target": "grade", "positive": None, "target_levels": ["mild", "Severe"]}, "tenth of .* the target 'grade'"),
     ],
 )
 def test_the_holder_of_the_data_is_warned_of_columns_that_are_mostly_not_as_declared(path, caplog, settings, told):
     load_datasets(configuration(path, **settings))
     (warned,) = caplog.messages
     assert re.search(told, warned)
+
+
+def test_the_holder_of_the_data_is_warned_of_counts_below_zero(coded, caplog):
+    table = pd.read_parquet(coded)
+    table.assign(code=3 * table.code - 4).to_parquet(coded)
+    counts = {"target": "code", "positive": None, "target_range": [0.0, 9.0]}
+    load_datasets(configuration(coded, "poisson", **counts))
+    assert re.search(r"'code' has cells below 0, and .* clips into \[0.0, 9.0\]", caplog.messages[0])
 
 
 # Declarations that show it --------------------------------------------------------------------------------------------
@@ -290,17 +308,18 @@ def test_one_patient_of_one_team_is_no_misspelt_level(path, tmp_path, caplog):
     run(configuration(path, categorical=declared), directory=tmp_path / "run", report=False)
     saved = load_model(tmp_path / "run")
     one = {"height": [170.0], "team": ["blue"], "grade": ["none"]}
+    caplog.clear()  # what was said of the training table
     assert saved.predict(pd.DataFrame(one), on_unknown="reference").notna().all(axis=None)
     (told,) = caplog.messages
     assert told.startswith("1 of 1 rows hold no declared level")
     caplog.clear()
     saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}))
-    assert not [line for line in caplog.messages if "level" in line or "spelling" in line or "one class" in line]
+    assert not [line for line in caplog.messages if "spelling" in line or "one class" in line]
     saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}).loc[[0, 0]])
     assert [line for line in caplog.messages if line.startswith("all targets of the table are one class")]
     assert not [line for line in caplog.messages if "held-out" in line or "hold out" in line]
 
 
 def test_a_misspelt_level_of_the_training_table_is_said_once(path, caplog):
-    load_datasets(configuration(path, categorical={"team": ["Red"]}))
+    load_datasets(configuration(path, categorical={"team": ["Red"]}, privacy=SECURE))
     assert sum("declared level" in line for line in caplog.messages) == 1

@@ -107,7 +107,7 @@ def test_every_public_function_of_the_package_is_shortened():
 def test_signatures_are_those_that_were_written():
     assert list(inspect.signature(userdp.train).parameters) == ["data", "directory", "progress", "settings"]
     assert userdp.train.__doc__.startswith("Train a model with privacy")
-    assert list(inspect.signature(SavedModel.predict).parameters) == ["self", "data", "on_unknown"]
+    assert list(inspect.signature(SavedModel.predict).parameters) == ["self", "data", "on_unknown", "csv"]
 
 
 def test_the_command_shows_what_lies_below_public_functions_if_asked(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """`train`, `plan` and `compare` in Python: the same runs as those of the command."""
 
+from unittest.mock import Mock
+
 import examples
 import numpy as np
 import pandas as pd
@@ -17,7 +19,7 @@ from simulations.config.run_config import parse_config
 from simulations.records.run_directory import FILES
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 
 COLUMNS = {"who": ["a"], "height": [170.0]}
 CLIPPING = {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 3}
@@ -105,6 +107,16 @@ def test_nothing_is_kept_unless_a_directory_is_named(tmp_path, path, monkeypatch
     assert kept.report() == kept.directory / "report.html"
     # The frame itself is nowhere, and its place is taken by a name.
     assert 'path = "frame.parquet"' in (work / "kept" / "config.toml").read_text(encoding="utf-8")
+
+
+def test_what_a_stopped_run_had_written_stays_and_its_place_is_told(tmp_path, path, monkeypatch, caplog):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for error in (BadInput("enough"), RunFailed("enough")):
+        monkeypatch.setattr("simulations.runs.run._train", Mock(side_effect=error))
+        with pytest.raises(type(error), match="enough"):
+            train(path, progress=False, **ASKED)
+    (kept,) = tmp_path.glob("userdp-*/data.json")
+    assert f"private figures too, is in {kept.parent}" in caplog.text
 
 
 @pytest.mark.slow

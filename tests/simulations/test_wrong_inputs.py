@@ -4,10 +4,13 @@ from datetime import date
 
 import pandas as pd
 import pytest
+import tomli_w
 from examples import ASKED, write_table
 
 from simulations.api.arguments import OF_A_RUN, sections
 from userdp import compare, plan, train
+from userdp.data.tables.cells import cell_text
+from userdp.data.tables.columns import Columns
 from userdp.errors import BadInput
 
 CLASSES = {"kind": "torch", "loss": "cross_entropy", "outputs": 3}
@@ -23,6 +26,7 @@ def frame(tmp_path):
     table = pd.read_csv(write_table(tmp_path / "people.csv"))
     place = range(len(table))
     table["born"] = [f"198{row % 10}-01-01" for row in place]
+    table["month"] = pd.PeriodIndex(table["born"], freq="M")
     table["grade"] = [("none", "mild", "severe")[row % 3] for row in place]
     table["married"] = [("yes", "no")[row % 2] for row in place]
     return table
@@ -77,6 +81,11 @@ def refused(frame, **settings):
             "the feature 'married' .* its cells are text; list the column under categorical with its levels",
             id="words in a range",
         ),
+        pytest.param(
+            {"features": ["height", "month"], "ranges": {"height": [150, 200], "month": [0, 99]}},
+            "the feature 'month' .* its cells are text; list the column under categorical with its levels",
+            id="periods, which are no numbers of months",
+        ),
     ],
 )
 def test_cells_of_another_kind(frame, settings, told):
@@ -101,6 +110,17 @@ def test_dates_as_bounds(frame, bound):
         ({"features": "height"}, r"data.features = 'height' .*: must be a list, such as \['height'\]"),
         ({"ranges": [150, 200]}, r"data.ranges = \[150, 200\]: .*, in Python a dict \(Column = \[low, high\]"),
         ({"ranges": {"height": "150-200"}}, r"data.ranges.height = '150-200': a range takes two numbers"),
+        (
+            {"categorical": {"team": ["red", object()]}},
+            "data.categorical.team = <object>: must be text, a num",
+        ),
+        (
+            {"categorical": {"team": [["red"], ["blue"]]}},
+            "categorical.team must be a list of levels, .* none of them a",
+        ),
+        ({"positive": b"yes"}, "data.positive = b'yes' .*: must be text, a number, true, false or a date"),
+        ({"impute": {"height": object()}}, "data.impute.height = <object>: must be text, a number"),
+        ({"directory": 3}, "directory = 3: must be a path"),
         ({"categorical": ["team"]}, r"data.categorical = \['team'\]: .*, in Python a dict \(Column = \[levels\]"),
         ({"problem": None}, "problem is missing: its kind is one of linear, .*logistic"),
         ({"user": None}, "data.user is missing: give column that names the user of each row"),
@@ -134,6 +154,20 @@ def test_one_model_takes_one_of_each_and_says_who_takes_several(frame, settings,
     assert refused(frame, **settings).match(told)
     with pytest.raises(BadInput, match=told):
         plan(**ASKED | settings)
+
+
+@pytest.mark.parametrize("missing", [None, pd.NA, pd.NaT, float("nan")])
+def test_what_is_missing_in_pandas_is_a_missing_cell_among_levels(missing):
+    data = sections({"categorical": {"team": ["red", missing]}, "user": "who"}, "p", OF_A_RUN, "n")["data"]
+    levels = Columns(**{key: value for key, value in data.items() if key not in ("kind", "path")}).categorical["team"]
+    assert [*map(cell_text, levels)] == ["red", ""]
+    tomli_w.dumps({"levels": levels})
+
+
+@pytest.mark.parametrize("path", ["x\0.csv", "~nobody of this name/x.csv", "x" * 5000 + ".csv"])
+def test_a_path_that_leads_nowhere_is_refused(path):
+    with pytest.raises(BadInput, match=r"leads nowhere|does not exist"):
+        train(path, **ASKED)
 
 
 def test_lists_may_be_those_of_pandas():

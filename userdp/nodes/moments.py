@@ -142,7 +142,8 @@ def improved(problem: Problem, x: Vector, block: Block, initial: Vector, most: f
     now, before = _average_losses(problem, x, block), _average_losses(problem, initial, block)
     gained = np.where(now == before, 0.0, before - now)
     gained[np.isnan(gained)] = -np.inf  # what is not a number is worse than anything
-    return np.clip(gained / (2 * most) if most > 0 else np.sign(gained), -0.5, 0.5)[:, None]
+    width = min(2 * most, np.finfo(np.float64).max)  # by which an infinite loss stays infinite
+    return np.clip(gained / width if most > 0 else np.sign(gained), -0.5, 0.5)[:, None]
 
 
 def _average_losses(problem: Problem, x: Vector, block: Block) -> Array:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 from any_strategy import options_of
 from examples import BASE, SHIPPED, changed, table_section, write_table
 from hypothesis import given, settings
@@ -319,6 +320,12 @@ def test_a_missing_file_and_a_syntax_error_are_refused(tmp_path):
     ):
         with pytest.raises(BadInput, match=told):
             load_config(path)
+
+
+def test_a_file_may_begin_as_editors_of_windows_write_it(tmp_path):
+    path = tmp_path / "marked.toml"
+    path.write_text(tomli_w.dumps(changed()), encoding="utf-8-sig")
+    assert load_config(path) == parse_config(changed())
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,11 @@ def test_of_two_runs_that_start_together_each_has_a_directory_of_its_own(tmp_pat
     assert [new_directory(tmp_path / "a", secure=False).name for _ in range(2)] == ["a", "a-2"]
 
 
+def test_a_file_in_place_of_the_folder_of_all_runs_ends_the_search_for_a_name(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert new_directory(tmp_path / "file" / "a", secure=False) == tmp_path / "file" / "a"
+
+
 @pytest.mark.parametrize("_", range(20))
 def test_of_secure_runs_of_one_name_that_start_together_one_releases(tmp_path, _):
     """Each looks, takes the name or is refused; which of them is first does not matter."""

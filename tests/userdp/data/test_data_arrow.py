@@ -147,6 +147,7 @@ FEATURE = {"user": "who", "features": ["x"], "ranges": {"x": [0, 1]}}
             pl.Series([1]),
             r"the Series cannot be read as an Arrow table \(ArrowInvalid\): read it alone .* has named columns",
         ),
+        (pd.Series([1]), r"the Series is no table: call .to_frame\(\) on it"),
         (pa.array([1]), r"the Int64Array cannot be read as an Arrow table \(ArrowInvalid\)"),
         (pa.table({"who": pa.array([], pa.string()), "x": pa.array([], pa.float64())}), "the Table has no rows"),
         (pa.table([["a"], [1], [2]], ["who", "x", "x"]), "the Table has column 'x' more than once"),

@@ -150,9 +150,8 @@ def test_parts_of_what_is_no_date_tell_nothing_and_set_nobody_aside(tmp_path):
     people = {"who": ["a", "b"], "born": ["03/04/2021", ""]}
     features, _, report = rows_of(tmp_path, people, dates={}, date_parts={"born": ["quarter"]})
     assert not features.any()
-    assert not report.nothing_usable
-    (sentence,) = report.met_nowhere
-    assert sentence.startswith("no cell of column 'born' can be read as a date")
+    (sentence,) = report.nothing_usable
+    assert sentence.startswith("the feature 'born' is declared as a date, and no cell can be read as one")
     assert "date_formats = { born = " in sentence
 
 

@@ -72,6 +72,10 @@ def test_an_id_is_text_to_the_letter_and_a_whole_number_its_digits(tmp_path, ids
         (np.array([2.0**24, 1.0], dtype=np.float32), "from 16777216 on"),
         ([np.inf, 1.0], "a float which is not whole"),
         (["a\0b", "c"], "has an id with a NUL byte"),
+        *(
+            (["a", word, "c"], r"1 cell \(the first in row 2\) without a user")
+            for word in ("NA", "nan", "<NA>", "NULL", " ")
+        ),
     ],
 )
 def test_an_id_that_may_be_two_peoples_is_refused(tmp_path, ids, told, suffix, how):
@@ -104,6 +108,7 @@ def test_a_silo_that_reads_ids_as_floats_holds_the_same_people_or_is_refused(tmp
         ("1e5", "100000"),
         ("1.10", "1.1"),
         ("+3", "3"),
+        ("ann", "an\u200bn"),
     ],
 )
 def test_two_spellings_are_told_without_an_id(one, other):

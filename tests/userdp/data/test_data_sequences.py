@@ -148,7 +148,7 @@ def test_a_user_without_any_character_has_one_window_of_padding(tmp_path):
     np.testing.assert_array_equal(windows_of(loaded, "u"), [[-1] * 4])
     nobody = read(tmp_path, {"who": ["u", "v"], "text": pa.nulls(2)}, sequence=SPEECH)
     assert nobody.federation.samples == 2
-    assert "sequence.alphabet" in nobody.report.met_nowhere[0]
+    assert "has no cell with a value" in nobody.report.nothing_usable[0]
 
 
 @settings(max_examples=50)

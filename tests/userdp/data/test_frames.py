@@ -104,6 +104,8 @@ def test_no_cell_stops_the_others(cell):
         (["1", "x", "2.50"], "category"),
         ([2**63, 1, 2], "uint64"),
         ([1, "1", 1.0], "category"),
+        (["2000-01", None, "2001-02"], "period[M]"),
+        ([pd.Interval(0, 1), pd.Interval(1, 2)], "interval"),
     ],
 )
 def test_the_dtype_of_a_column_changes_no_cell(cells, dtype):

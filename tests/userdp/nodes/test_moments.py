@@ -165,7 +165,7 @@ def test_a_users_gain_is_held_to_its_interval_and_without_one_says_which_model_i
     assert improved(model, np.zeros(1), block, np.zeros(1)).ravel().tolist() == [0.0, 0.0, 0.0]
     gains = improved(model, np.array([0.5]), block, np.zeros(1), most=0.5)
     assert gains.ravel().tolist() == [0.375, -0.5, -0.125]
-    for most in (0.0, 0.5):
+    for most in (0.0, 0.5, math.inf):
         assert (improved(model, np.array([1e200]), block, np.zeros(1), most) == -0.5).all()
         assert (improved(model, np.array([np.nan]), block, np.zeros(1), most) == -0.5).all()
 

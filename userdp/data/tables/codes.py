@@ -23,7 +23,7 @@ from userdp.data.tables.declared import (
     level_count,
 )
 from userdp.data.tables.sample_kinds import SampleKind
-from userdp.data.tables.unusable import NO_LEVEL, Counts, listed
+from userdp.data.tables.unusable import MISSING, NO_LEVEL, Counts
 from userdp.errors import BadInput
 from userdp.settings import shown
 
@@ -114,7 +114,6 @@ class Codes(SampleKind):
     def _codes(self, table: Rows, column: str, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
         """Return (N,) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""
         every = codes_of(table, column, self.levels[column], counts)
-        counts.note_kind(column, table.kinds.get(column, None if (every >= 0).any() else NO_LEVEL))
         missing = Missing(table, rows, counts, self.instead_of_missing)
         codes = missing.replaced(column, every[rows]).astype(np.int32)
         counts.unusable[column] = int(np.count_nonzero(codes < 0))
@@ -181,14 +180,19 @@ class Missing:
 
 
 def codes_of(table: Rows, column: str, levels: Levels, counts: Counts) -> NDArray[np.int64]:
-    """Return the position of every cell of a column among the declared levels; -1 for any other cell."""
+    """Return the position of every cell of a column among the declared levels; -1 for any other cell.
+
+    The kind of its cells is noted if none is a declared level.
+    """
     if isinstance(levels, int):
         values = table.numbers[column]
         known = (values == np.floor(values)) & (values >= 0) & (values < levels)
-        codes, declared = np.where(known, values, -1.0).astype(np.int64), f"0 to {levels - 1}"
+        codes, other = np.where(known, values, -1.0).astype(np.int64), table.kinds.get(column, NO_LEVEL)
     else:
-        codes, declared = level_codes(table.texts[column], checked_levels(column, levels)), listed(levels)
-    counts.note_levels(column, declared, codes >= 0)
+        texts = table.texts[column]
+        codes = level_codes(texts, checked_levels(column, levels))
+        other = NO_LEVEL if any(texts.distinct) else MISSING
+    counts.note_kind(column, None if (codes >= 0).any() else other)
     return codes
 
 

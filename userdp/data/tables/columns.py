@@ -120,6 +120,8 @@ def _sentence(error: ValidationError, declared: Mapping[str, Any]) -> str:
     value, wanted = declared[name], [one["msg"] for one in (first, *others) if one["loc"][0] == first["loc"][0]]
     if isinstance(value, Mapping) and rest and rest[0] in value:
         name, value = f"{name}.{rest[0]}", value[rest[0]]
+    if first["type"] in ("model_type", "dict_type"):
+        wanted = ["must be a dict"]
     if first["type"] == "float_type":
         wanted = [TWO_NUMBERS]
     return f"{name} = {shown(value)}: {', or '.join(wanted).replace('Input should', 'must')}"

@@ -3,15 +3,35 @@
 Ranges and levels are never taken from the data, as privacy proofs rest on them.
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from datetime import date, time
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
+from userdp.data.tables.cells import cell_text
 from userdp.data.tables.csv_form import CsvForm
 from userdp.data.tables.dates import with_dates_as_text
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.settings import Section
+
+
+def _cell(value: Any) -> Any:
+    """Return a declared cell, '' for a missing one of pandas; refuse objects that no file of a run can hold."""
+    if value is None or isinstance(value, str | float | list | tuple | set | Mapping):  # of several cells more is told
+        return value
+    if not (text := cell_text(value)):
+        return text
+    if not isinstance(value, int | Decimal | date | time | np.generic):
+        raise PydanticCustomError("cell", "Input should be text, a number, true, false or a date")
+    return value
+
+
+Cell = Annotated[Any, AfterValidator(_cell)]
 
 
 class Declaration(Section):
@@ -24,7 +44,7 @@ class Declaration(Section):
     and missing_indicators."""
     ranges: dict[str, list[float]] | None = None
     """Column = [low, high]: cells are clipped into it and scaled."""
-    categorical: dict[str, list[Any]] | None = None
+    categorical: dict[str, list[Cell]] | None = None
     """Column = [levels]: one feature of 0 and 1 for each level; other cells become all zeros."""
     scale: Literal["symmetric", "unit"] | None = None
     """Ranges are scaled to [-1, 1] (symmetric, the default) or [0, 1] (unit)."""
@@ -32,20 +52,20 @@ class Declaration(Section):
     """Column to predict."""
     target_range: list[float] | None = None
     """[low, high] of the target, which is clipped into it and scaled to [-1, 1]."""
-    positive: Any = None
+    positive: Cell = None
     """The target cell that means 1; all others mean 0, and a missing one sets its sample aside."""
-    target_levels: list[Any] | None = None
+    target_levels: list[Cell] | None = None
     """The classes of the target, such as ['low', 'high'] or [0, 1, 2], for softmax and classes of torch modules; any
     other cell sets its sample aside. Predictions have these names."""
     codes: str | list[str] | None = None
     """Instead of features: one categorical column, for one-hot problems; or a list of them, with levels for problems
     that take codes, or with buckets, hashed, for sparse problems."""
-    levels: int | list[Any] | dict[str, int | list[Any]] | None = None
+    levels: int | list[Cell] | dict[str, int | list[Cell]] | None = None
     """Levels of one column of codes: their number (cells 0..levels-1), or the list; of a list of codes: column = one of
     these."""
     buckets: int | None = Field(None, ge=1)
     """Number of features to which the cells of a list of codes are hashed."""
-    impute: dict[str, Any] | None = None
+    impute: dict[str, Cell] | None = None
     """Column = the public value of a missing cell: a number or date within the column's bounds, a level, or 'own level'
     for one more. Without it, the sample is set aside (numbers, dates) or has no level."""
     missing_indicators: list[str] | None = None
@@ -68,7 +88,7 @@ class Declaration(Section):
     """Sides of images, such as [28, 28]; a cell of another length sets its sample aside."""
     split_column: str | None = None
     """Instead of test_fraction: column that marks, in all rows of a user, who is held out."""
-    split_test: Any = None
+    split_test: Cell = None
     """The cell of split_column for users who are held out."""
 
     csv: CsvForm | None = None

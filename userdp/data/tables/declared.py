@@ -97,8 +97,8 @@ def checked_range(name: str, bounds: Sequence[float]) -> Range:
 
 def checked_levels(name: str, levels: Sequence[object]) -> list[str]:
     """Return declared levels as text, by `cell_text`; raise `BadInput` if there is none, or one twice."""
-    if isinstance(levels, str) or len(levels) == 0:
-        raise BadInput(f"{name} must be a list of levels, at least one")
+    if isinstance(levels, str) or not len(levels) or any(isinstance(one, list | tuple | Mapping) for one in levels):
+        raise BadInput(f"{name} must be a list of levels, at least one, and none of them a list")
     texts = [cell_text(level) for level in levels]
     text, times = Counter(texts).most_common(1)[0]
     if times > 1:

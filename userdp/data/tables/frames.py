@@ -73,7 +73,7 @@ def write_frame(data: Frame, path: Path, names: Sequence[str]) -> None:
     batches = _of_pandas(data, names) if isinstance(data, pd.DataFrame) else _of_arrow(data, where, names)
     if not write_batches(batches, path, names):
         once = "" if isinstance(data, pd.DataFrame) else " (a stream that has been read is empty: make it anew)"
-        raise BadInput(f"{where} has no rows{once}; a federation needs at least one sample")
+        raise BadInput(f"{where} has no rows{once}; a table needs at least one")
 
 
 def write_batches(batches: Iterable[pa.Table | pa.RecordBatch], path: Path, names: Sequence[str]) -> int:
@@ -98,7 +98,7 @@ def _of_pandas(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _of_arrow(data: Frame, where: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    if not isinstance(data, ArrowStream | ArrowArray):
+    if not isinstance(data, ArrowStream | ArrowArray) or isinstance(data, pd.Series):
         raise no_table(data)
     try:
         stream = data if isinstance(data, ArrowStream) else pa.Table.from_batches([pa.record_batch(data)])
@@ -115,7 +115,7 @@ def _of_arrow(data: Frame, where: str, names: Sequence[str]) -> Iterator[pa.Reco
 
 def no_table(data: object) -> BadInput:
     """Return the error about data that are no table, with what makes one of them."""
-    made = "call .collect() on it, or " if hasattr(data, "collect") else ""
+    made = next((f"call .{way}() on it, or " for way in ("collect", "to_frame") if hasattr(data, way)), "")
     made = "make one by pandas.DataFrame(data), or " if isinstance(data, Mapping | Sequence | np.ndarray) else made
     kind = type(data).__name__
     return BadInput(f"the {kind} is no table: {made}give {A_TABLE}, or the path of a CSV or Parquet file")
@@ -153,7 +153,8 @@ def _held(kind: pa.DataType) -> bool:
 
 def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
     kind = cells.dtype
-    if isinstance(kind, pd.CategoricalDtype | pd.StringDtype) or pd.api.types.is_object_dtype(kind):
+    texts = pd.CategoricalDtype | pd.StringDtype | pd.PeriodDtype | pd.IntervalDtype
+    if isinstance(kind, texts) or pd.api.types.is_object_dtype(kind):
         return written(cells)
     try:
         return pa.array(cells, from_pandas=True)

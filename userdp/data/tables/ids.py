@@ -15,12 +15,14 @@ from userdp.errors import BadInput
 _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)\.0|[0-9](?:\.[0-9]+)?e\+[0-9]{2,3})")
 """A whole number as programs write one of a column of floats."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:e[+-]?[0-9]{1,4})?")
+_NOBODY = frozenset({"na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none"})
+"""Words for a missing cell, in small letters; as an id such a word would make one person of many."""
 _BITS = {"halffloat": 11, "float": 24}
 """Type of floats -> the bits of a whole number that it holds exactly; 53 for others."""
 
 
 def ids_of(column: pa.ChunkedArray, name: str) -> Texts:
-    """Return the user column as text; '' for a missing id.
+    """Return the user column as text; '' for a missing id, also one that is written as a word, such as NA or NULL.
 
     Text is an id to the letter, so "007" is not "7", "1e5" not "100000", and "True" not "1". A whole number is its
     digits in columns of all types, also where a program wrote a column of floats as text: 7.0 is "7". Dates are as in
@@ -35,6 +37,8 @@ def ids_of(column: pa.ChunkedArray, name: str) -> Texts:
 def _id(name: str, end: int, cell: object) -> str:
     if isinstance(cell, str) and "\0" in cell:
         raise BadInput(f"the user column {name!r} has an id with a NUL byte: write the file again")
+    if isinstance(cell, str) and cell.strip().lower() in ("", *_NOBODY):
+        return ""
     if isinstance(cell, str) and _FLOAT.fullmatch(cell):
         cell = float(cell)
     if isinstance(cell, float):
@@ -64,5 +68,8 @@ def two_ways(ids: Iterable[str], name: str) -> str:
 
 
 def _folded(label: str) -> str | Decimal:
-    text = unicodedata.normalize("NFKC", label).strip().casefold()
+    text = label
+    if not label.isascii():  # signs without a width are left out
+        text = "".join(one for one in unicodedata.normalize("NFKC", label) if unicodedata.category(one) != "Cf")
+    text = text.strip().casefold()
     return Decimal(text) if _NUMBER.fullmatch(text) else text.lstrip("0")

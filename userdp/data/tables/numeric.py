@@ -195,7 +195,7 @@ class Numeric(SampleKind):
     def features(self, table: Rows, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32]:
         features = np.zeros((len(rows), len(self.names)), dtype=np.float32)
         missing = Missing(table, rows, counts, self.instead_of_missing)
-        for column in [*self.numbers_read, *self.dated.needed]:
+        for column in [*self.numbers_read, *self.dated.read]:
             counts.note_kind(column, table.kinds.get(column))
         for position, (column, bounds) in enumerate(self.ranges.items()):
             if column in self.derive:
@@ -215,7 +215,6 @@ class Numeric(SampleKind):
             counts.unknown_levels[column] = _mark(features[:, places[column]], levels)
         for column, parts in self.dated.parts.items():
             moments = missing.filled(column)
-            counts.note_dates(column, bool((~np.isnat(table.moments[column])).any()))
             for part in parts:
                 unknown = _mark(features[:, places[f"{column} {part}"]], part_codes(moments, part))
                 if column not in self.dated.needed:

@@ -6,6 +6,7 @@ Names of columns are cells, too, where a file has no header: `names_of` says whi
 import gzip
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def form_of(path: Path, declared: CsvForm | None) -> CsvForm:
 
 def read_cells(path: Path, names: Sequence[str], csv: CsvForm | None = None) -> pa.Table:
     """Read columns unconverted, a CSV file as text, a Parquet file by its schema; raise as `read_columns` does."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # for Path.is_file a name can be too long
         raise BadInput(f"the data file {path} does not exist; check the path")
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".xlsx": _read_excel, ".parquet": _read_parquet}
     if _suffix(path) not in readers:
@@ -85,7 +86,7 @@ def read_cells(path: Path, names: Sequence[str], csv: CsvForm | None = None) -> 
     except Exception:  # any error of a foreign parser, whose text may quote cells
         raise BadInput(_unreadable(path, _suffix(path)[1:])) from None
     if not table.num_rows:
-        raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
+        raise BadInput(f"the data file {path} has no rows; a table needs at least one")
     return table
 
 
@@ -104,7 +105,8 @@ def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) 
 
 
 def _unreadable(path: Path, kind: str) -> str:
-    return f"the data file {path} cannot be read as {kind}; check its format and permissions"
+    form = "" if kind in ("parquet", "xlsx") else ", quotes without an end, the encoding that csv declares"
+    return f"the data file {path} cannot be read as {kind}; check its format{form} and permissions"
 
 
 def _suffix(path: Path) -> str:

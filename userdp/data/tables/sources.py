@@ -18,7 +18,6 @@ from userdp.data.source import Datasets, DataSettings
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import held_out_users, slots, split
 from userdp.data.tables.declaration import Declaration
-from userdp.data.tables.ids import two_ways
 from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, public_columns, public_dataset, public_file
 from userdp.data.tables.streamed import MEMORY_MIB
 from userdp.data.tables.tabular import Table, table_of
@@ -166,7 +165,7 @@ class TableSource(Declaration, DataSettings):
     def load(self, seed: int, hidden: Callable[[], bool] = lambda: False) -> Datasets:
         wanted = self.training_users
         table = self.table(seed, named=self.max_samples is not None and wanted is not None and hidden())
-        for sentence in table.report.met_nowhere:
+        for sentence in table.report.doubts:
             log.warning("%s", sentence)
         everybody = table.federation.users
         protected = self._differs(table) and hidden()
@@ -176,13 +175,13 @@ class TableSource(Declaration, DataSettings):
             return self._in_places(table, seed)
         if self.all_users is not None and self.all_users != everybody:
             problem = PopulationTooSmall if everybody < self.all_users else BadInput
-            remedy = two_ways(table.labels, self.columns.user) or "correct data.all_users"
+            remedy = table.report.two_ways or "correct data.all_users, or rows that are of no person"
             raise problem(f"data.all_users = {self.all_users}, but the data have {everybody} users in all: {remedy}")
         train, test = self._parts(table, seed)
         if wanted is not None and train.users < wanted:
             held_out = 0 if test is None else test.users
             other = f", or data.all_users = {everybody}" if self.min_samples == 1 and table.held_out is None else ""
-            other = "" if two_ways(table.labels, self.columns.user) else other
+            other = "" if table.report.two_ways else other
             raise PopulationTooSmall(
                 f"data.users = {wanted}, but the data leave {train.users} training users (at least {self.min_samples} "
                 f"samples each, {held_out} users held out): declare at most {train.users}{other}, or lower "

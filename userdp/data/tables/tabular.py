@@ -20,7 +20,7 @@ from userdp.data.tables.ids import two_ways
 from userdp.data.tables.reading import first_row, read_columns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
 from userdp.data.tables.targets import targets_of
-from userdp.data.tables.unusable import CELLS, Counts, mostly_clipped, sentences
+from userdp.data.tables.unusable import CELLS, Counts, doubts, sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 from userdp.tracebacks import without_internals
@@ -90,10 +90,11 @@ def read_table(
     samples, even if it changes the types of columns, and never makes the load fail. Three things are public by
     assumption: which users exist and hold at least ``min_samples``; which users are held out, so that replacing rows
     keep that cell; and the types of a Parquet file's columns as far as they are refused at all (lists, or dates where
-    numbers are declared). One person's cell can decide whether ``positive`` is in any cell, whether any cell of a
-    column is a declared level (most likely misspelt), whether most of its cells lie in the declared range, and whether
-    any can be used (``report.nothing_usable``), and the ids whether two of them may be one person's: these are warnings
-    in the log of the data holder, never errors.
+    numbers are declared). A file is assumed to be well formed, as `userdp.data.tables.reading.read_columns` says: one
+    person's unquoted separator can make it unreadable, which its holder is told before anything is released. One
+    person's cell can decide whether any cell of a column can be used (``report.nothing_usable``), or nine in ten, and
+    whether most lie in the declared range; the ids, whether two of them may be one person's (``report.doubts``): these
+    are warnings in the log of the data holder, never errors.
 
     Raises:
         BadInput: a file, column or declaration that cannot be used, a row without a user, a user whose rows disagree
@@ -107,7 +108,7 @@ def read_table(
         table = table_of(
             file, columns, users=users, min_samples=min_samples, max_samples=max_samples, seed=seed, memory=memory
         )
-    for sentence in table.report.nothing_usable or table.report.met_nowhere:
+    for sentence in (*table.report.nothing_usable, *table.report.doubts):
         log.warning("%s", sentence)
     return table
 
@@ -153,6 +154,7 @@ def table_of(
         made = columns.samples.features(table, samples, counts) if windows is None else windows.features(samples)
         federation = ColumnarFederation(Block(made, offsets, targets_of(table, columns, samples, counts)))
     eligible = int(np.count_nonzero(sizes >= min_samples))
+    spelt = two_ways(labels, columns.user)
     report = LoadReport(
         rows=table.count,
         users=federation.users,
@@ -161,16 +163,8 @@ def table_of(
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
-        met_nowhere=tuple(
-            filter(
-                None,
-                [
-                    *counts.met_nowhere,
-                    *mostly_clipped(columns, counts, federation.samples),
-                    two_ways(labels, columns.user),
-                ],
-            )
-        ),
+        doubts=(*doubts(columns, counts, federation.samples), *filter(None, [spelt])),
+        two_ways=spelt,
         nothing_usable=tuple(sentences(columns, counts)),
         target_ends=counts.ends.get(columns.target or "") if columns.target_range is None else None,
     )
@@ -199,7 +193,10 @@ def owners_of(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[n
     owner = ranks[users.positions]
     if labels[0] == "":
         missing = first_row(owner == 0)
-        raise BadInput(f"the user column {column!r} has {missing} without a user; fix or remove these rows")
+        raise BadInput(
+            f"the user column {column!r} has {missing} without a user (empty, or a word such as NA): fix or remove "
+            "these rows"
+        )
     return labels, owner
 
 

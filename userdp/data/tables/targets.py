@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.tables.cells import Rows, cell_text
+from userdp.data.tables.codes import codes_of
 from userdp.data.tables.declaration import Declaration
-from userdp.data.tables.declared import checked_levels, checked_range, level_codes, scaled
-from userdp.data.tables.unusable import MISSING, NO_LEVEL, NOT_POSITIVE, Counts, listed
+from userdp.data.tables.declared import checked_levels, checked_range, scaled
+from userdp.data.tables.unusable import MISSING, NOT_POSITIVE, Counts
 from userdp.errors import BadInput
 from userdp.settings import shown
 
@@ -57,19 +58,18 @@ def targets_of(
     column = declared.target
     if column is None:
         return None
-    kind = table.kinds.get(column)
     if declared.target_levels is not None:
-        codes = level_codes(table.texts[column], checked_levels("target_levels", declared.target_levels))
-        counts.note_levels(column, listed(declared.target_levels), codes >= 0)
-        kind = None if (codes >= 0).any() else NO_LEVEL
+        codes = codes_of(table, column, declared.target_levels, counts)
         targets = np.where(codes < 0, np.nan, codes).astype(np.float32)[rows]
         counts.unknown_levels[column] = int(np.count_nonzero(np.isnan(targets)))
     elif declared.positive is not None:
         texts, wanted = table.texts[column], cell_text(declared.positive)
-        kind = None if wanted in texts.distinct else NOT_POSITIVE
+        other = NOT_POSITIVE if any(texts.distinct) else MISSING
+        counts.note_kind(column, None if wanted and wanted in texts.distinct else other)
         meanings = np.array([np.nan if text == "" else text == wanted for text in texts.distinct], dtype=np.float32)
         targets = meanings[texts.positions[rows]]
     else:
+        counts.note_kind(column, table.kinds.get(column))
         values = table.numbers[column][rows]
         counts.note_ends(column, values)
         if declared.target_range is not None:
@@ -77,8 +77,5 @@ def targets_of(
             targets, counts.clipped[column] = scaled(values, bounds, -1.0, 1.0)
         else:
             targets = np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan).astype(np.float32)
-    if column in table.texts and not any(table.texts[column].distinct):
-        kind = MISSING
-    counts.note_kind(column, kind)
     counts.unusable[column] = int(np.count_nonzero(np.isnan(targets)))
     return targets

@@ -6,7 +6,7 @@ Both are exact functions of all cells, so only the data holder may see them.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -41,7 +41,7 @@ _REMEDIES = {
 }
 CELLS = ("clipped", "unknown_levels", "unusable", "imputed", "steps")
 """The counts of cells by column, in `Counts` and in a load's report."""
-_MOST_LISTED = 5
+_MOST_LISTED, _LOST = 5, 10
 CHECK_RANGE = "check the range, and the unit of the cells"
 
 
@@ -54,21 +54,10 @@ class Counts:
     unusable: Counter[str] = field(default_factory=Counter)
     imputed: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
-    met: dict[str, bool] = field(default_factory=dict)
-    """Sentence that no cell is as declared -> whether some cell is."""
     kinds: dict[str, str | None] = field(default_factory=dict)
     """Column without a usable cell -> the kind of its cells; None if some cell is usable."""
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Column of numbers -> the least and the greatest."""
-
-    @property
-    def met_nowhere(self) -> list[str]:
-        """The sentences about columns without any declared cell."""
-        return [sentence for sentence, met in self.met.items() if not met]
-
-    def note(self, sentence: str, met: bool) -> None:
-        """Report ``sentence`` unless ``met`` in this call or another one."""
-        self.met[sentence] = met or self.met.get(sentence, False)
 
     def note_kind(self, column: str, kind: str | None) -> None:
         """Note the kind of the cells of a column without a usable cell; None if some cell is usable."""
@@ -85,28 +74,10 @@ class Counts:
         """Add the counts of other rows of the same table."""
         for name in CELLS:
             getattr(self, name).update(getattr(others, name))
-        for sentence, met in others.met.items():
-            self.note(sentence, met)
         for column, kind in others.kinds.items():
             self.note_kind(column, kind)
         for column, ends in others.ends.items():
             self.note_ends(column, np.array(ends))
-
-    def note_levels(self, column: str, declared: str, known: NDArray[np.bool_]) -> None:
-        """Note whether any of ALL cells of a column is a declared level; their number is for the report alone."""
-        self.note(
-            f"no cell of column {column!r} holds a declared level ({declared}), so all of them count as unknown; check "
-            "the spelling of the levels",
-            bool(known.any()),
-        )
-
-    def note_dates(self, column: str, met: bool) -> None:
-        """Note whether any of ALL cells of a column is a date; samples without its parts stay usable."""
-        self.note(
-            f"no cell of column {column!r} can be read as a date, so its parts are all zero; write dates as "
-            f"2021-04-03, or declare their format, such as date_formats = {{ {column} = '%d.%m.%Y' }}",
-            met,
-        )
 
 
 def listed(levels: Sequence[object]) -> str:
@@ -153,15 +124,27 @@ def sentences(columns: "Columns", counts: Counts) -> list[str]:
     return found
 
 
-def mostly_clipped(columns: "Columns", counts: Counts, samples: int) -> list[str]:
-    """Make a sentence for each column with most of its numbers, of so many samples, outside the declared range."""
-    return [
-        f"most cells of {_role(columns, column)} {column!r} lie outside {_range_of(columns, column)}, and count as its "
-        f"ends: {CHECK_RANGE}"
-        for column, bounds in columns.all_ranges.items()
-        if 2 * counts.clipped[column] > samples - counts.unusable[column]
-        and clipped_end(counts.ends.get(column), bounds) is None
-    ]
+def doubts(columns: "Columns", counts: Counts, samples: int) -> Iterator[str]:
+    """Make a sentence for each column, of so many samples, that seems to be no column as it is declared.
+
+    Most of its numbers lie outside the declared range, or more than a tenth of its cells cannot be used.
+    """
+    for column, bounds in columns.all_ranges.items():
+        inside = clipped_end(counts.ends.get(column), bounds) is None
+        if inside and 2 * counts.clipped[column] > samples - counts.unusable[column]:
+            yield (
+                f"most cells of {_role(columns, column)} {column!r} lie outside {_range_of(columns, column)}, and "
+                f"count as its ends: {CHECK_RANGE}"
+            )
+    for column, kind in counts.kinds.items():
+        lost = max(counts.unusable[column], counts.unknown_levels[column])
+        if kind is None and _LOST * lost > counts.steps.get(column, samples):
+            role = _role(columns, column)
+            remedy = "" if column == columns.target else "; impute declares what a missing one counts as"
+            yield (
+                f"more than a tenth of the cells of {role} {column!r} are missing, or not as declared: check their "
+                f"form and spelling{remedy}"
+            )
 
 
 def clipped_end(ends: tuple[float, float] | None, bounds: tuple[float, float]) -> str | None:
@@ -193,8 +176,7 @@ def _sentence(declared: "Declaration", dates: Mapping[str, str | None], column: 
     if kind == MISSING:
         return f"{role} {column!r} has no cell with a value: check the file, or declare another column"
     if kind == NO_LEVEL:
-        what, source = ("target", "target_levels") if column == declared.target else ("codes", "levels")
-        return f"no cell of the {what} {column!r} is a declared level: check {source} and the spelling of the cells"
+        return f"{role} {column!r} has no cell with a declared level: check their spelling, and that of the cells"
     if kind == NOT_POSITIVE:
         told = f"positive = {declared.positive!r} is in no cell of the target {column!r}"
         return f"{told}, so all of them count as 0: check its spelling"

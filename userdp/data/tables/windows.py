@@ -11,7 +11,7 @@ from userdp.data.tables.cells import Rows
 from userdp.data.tables.codes import codes_of
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.texts import character_codes, separator, token_codes
-from userdp.data.tables.unusable import Counts
+from userdp.data.tables.unusable import MISSING, NO_LEVEL, Counts
 from userdp.errors import BadInput
 
 PADDING = -1
@@ -115,12 +115,12 @@ def _text(table: Rows, name: str, form: SequenceColumns, counts: Counts) -> _Cha
     """Return the channel of a column's characters or tokens, with what joins rows beyond a row's last one."""
     if form.tokenizer is not None:
         codes, ends = token_codes(table.cells[name], form.tokenizer)
-        counts.note(f"no cell of column {name!r} holds any text; check the column", len(codes) > 0)
+        counts.note_kind(name, None if len(codes) else MISSING)
         between = separator(form.tokenizer)
     else:
         alphabet = form.alphabet or ""
         codes, ends = character_codes(table.cells[name], alphabet)
-        counts.note_levels(name, "sequence.alphabet", codes < len(alphabet))
+        counts.note_kind(name, None if (codes < len(alphabet)).any() else NO_LEVEL if len(codes) else MISSING)
         newline = alphabet.find("\n")
         between = newline if newline >= 0 else len(alphabet)
     return _Channel(np.append(codes, codes.dtype.type(between)), ends)
