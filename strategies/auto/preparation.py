@@ -9,8 +9,9 @@ import numpy as np
 
 from strategies.auto.column_coordinates import PAIRED, ColumnCoordinates
 from strategies.auto.level import level
-from strategies.auto.progress import Progress, split
+from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release, Shares
+from strategies.auto.several_scores import split
 from strategies.auto.stages import LEAST_WIDTH, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
 from strategies.clipping.recentred_clipping import Centre, Geometry
 from strategies.core.options import Found
