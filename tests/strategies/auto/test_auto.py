@@ -177,7 +177,16 @@ def test_what_follows_a_round_follows_from_what_it_released(name, index):
         state = method.memory
         found = None if state.inference is None else state.inference.state()
         ends.append(
-            (facts, state.model, state.coordinates, state.radius, state.centre.radius, state.centre.point, found)
+            (
+                facts,
+                state.model,
+                state.coordinates,
+                state.radius,
+                state.rare,
+                state.centre.radius,
+                state.centre.point,
+                found,
+            )
         )
     np.testing.assert_equal(ends[0], ends[1])
 

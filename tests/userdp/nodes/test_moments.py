@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from strategies.auto.level import Level
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
-from strategies.auto.level import Level
 from userdp.nodes.moments import (
     class_shares,
     column_scales,
