@@ -134,7 +134,7 @@ class Progress(Stateful):
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
         *("across", "level_deviation", "highest", "uneven", "slope", "length", "gradient"),
-        *("hidden", "curved", "rare", "bend"),
+        *("hidden", "silent", "curved", "rare", "bend"),
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "columns", "known", "optimiser", "inference")
     given: ClassVar[tuple[str, ...]] = ("learns",)
@@ -159,6 +159,7 @@ class Progress(Stateful):
     known: Known | None = None  # the estimate of the gradient; None before its first release
     # of the noise on the constant's score (of several: at most); infinite if no mean target was released
     level_deviation: float = math.inf
+    silent: float = 0.0  # at most that share of users is not heard, as far as noise allows to tell
     curved: float = 0.0  # curvature at the released constant, without a margin; 0 if none was released
     rare: float = 0.0  # slope at the constant of the user to whom a sample of the rarer class belongs, on average
     bend: float = 0.0  # by which the scores' variance takes their mean away from the constant; see `_stretch`
@@ -288,7 +289,7 @@ class Progress(Stateful):
         return own
 
     def _stretch(self, way: Vector) -> float:
-        """Return the mean score over the constant that predicts the same mean, after a move by which scores vary."""
+        """Return the mean score over the constant's that predicts the same mean, after a move by which scores vary."""
         return math.sqrt(1 + self.bend * float(self.space.seen @ way**2))
 
     def finish(self, users: float, *, balanced: bool) -> None:

@@ -165,6 +165,16 @@ def test_a_bias_that_noise_does_not_explain_leaves_the_constant_as_released():
     assert final(method.result)[-1] == pytest.approx(targets.mean(), abs=0.15)
 
 
+def test_people_who_are_not_heard_do_not_draw_the_model_to_the_middle_of_the_range():
+    """A third of them has no usable row: they count as the middle in the mean target, and not in the gradients."""
+    method, rng = make(Auto, FAMILIES["squared"], USERS, 8.0, 1e-4), np.random.default_rng(5)
+    rows = rng.uniform(-1, 1, (USERS, 2))
+    rows[::3] = np.nan
+    run(method, federation_of(rows, targets=1.0 + 0.1 * rng.normal(size=USERS)))
+    assert method.memory.start[-1] > 1.5
+    assert final(method.result)[-1] == pytest.approx(1.0, abs=0.1)
+
+
 def test_a_plan_warns_of_counts_that_the_radius_does_not_reach():
     (told,) = (line for line in of_radius(1.0).plan.warnings if "problem.radius" in line)
     assert "no mean count above 2.72" in told
