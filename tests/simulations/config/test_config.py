@@ -341,7 +341,7 @@ def test_a_missing_file_and_a_syntax_error_are_refused(tmp_path):
         ),
         ({"problem": {"kind": "torch", "loss": "mse", "module": "math"}}, "cannot be imported"),
         (
-            {"problem": {"kind": "quadratic"}} | table(),
+            {"problem": {"kind": "linear"}} | table(),
             "'squared' to predict it, or leave data.target out",
         ),
         ({"problem": {"kind": "bernoulli"}} | table(), "use problem.kind = 'logistic'"),
